@@ -1,0 +1,80 @@
+"""Calls as written down: the record, the group it belongs to, and the line of the user's program that made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from simcoll.call import Call
+
+
+class State(IntEnum):
+    """How far a call came. ``REJECTED`` is a call that the proof or the backend refused to run."""
+
+    SCHEDULED = 0
+    STARTED = 1
+    COMPLETED = 2
+    FAILED = 3
+    REJECTED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A line of the user's program: file, 1-based line, function, and the line's text as it was when it ran."""
+
+    file: str
+    line: int
+    function: str
+    code: str = ""
+
+
+UNKNOWN_SOURCE = Source("", 0, "")
+"""The source of a call that no line of the user's program made (a thread of C++)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group: its c10d name, its description, and its members as global ranks in group-rank order."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A call, where it stands in its group, how far it came.
+
+    ``sequence`` counts the collectives of a group from 1; send and receive carry the sequence of the last collective
+    before them, and count in ``p2p_sequence`` from 1 (0 for collectives). Times are nanoseconds of the wall clock, 0
+    where the state was not reached.
+    """
+
+    group: str
+    sequence: int
+    call: Call
+    source: Source = UNKNOWN_SOURCE
+    state: State = State.SCHEDULED
+    asynchronous: bool = False
+    p2p_sequence: int = 0
+    scheduled_ns: int = 0
+    started_ns: int = 0
+    finished_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something else that a rank wrote down: ``kind`` and its data (JSON values), at a time of the wall clock.
+
+    * ``exception``: an exception that ended the rank: ``type``, ``message``, ``source`` (file, line, function, code),
+      ``api`` (the name of the torch.distributed function whose own check raised it, or null), ``before_groups``;
+    * ``rejected``: torch.distributed or the backend refused one rank's call: ``function``, ``type``, ``message``,
+      ``source``, ``group`` (or null), ``sequence`` (or null);
+    * ``missing``: the ranks that did not come to a collective in time: ``group``, ``sequence``, ``missing`` (global
+      ranks), ``waited_ms``, ``source``;
+    * ``exit``: the interpreter ended by itself.
+    """
+
+    kind: str
+    time_ns: int
+    data: dict[str, object]

@@ -1,0 +1,99 @@
+"""The report as a value: findings, the ranks' states, the verdict. Renderers in ``simcoll.reports`` draw it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from simcoll.call import Call
+from simcoll.record import Group, Record, Source
+
+
+class Severity(Enum):
+    """An error fails the command that reports it; a warning does not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class RankSource:
+    """The line from which one rank (global) made its call."""
+
+    rank: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Ranks (global) that stated the same, what they stated, and from where. ``call`` is None where they made none.
+
+    ``note`` says in words what a call cannot: where the rank is instead, the exception that it raised.
+    """
+
+    ranks: tuple[int, ...]
+    call: Call | None
+    sources: tuple[RankSource, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One row of a report.
+
+    ``ranks`` and ``culprits`` are global ranks; an empty ``culprits`` says that no majority names one. ``differing``
+    lists the fields of the call in which the sides differ, ``unknown`` those that the data cannot say. ``before``
+    holds the last collectives of the group on which the ranks agreed, oldest first.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    group: Group | None = None
+    sequence: int | None = None
+    ranks: tuple[int, ...] = ()
+    culprits: tuple[int, ...] = ()
+    sides: tuple[Side, ...] = ()
+    differing: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    before: tuple[Record, ...] = ()
+
+
+class RankStatus(Enum):
+    """What became of a rank's process."""
+
+    FINISHED = "finished"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """Where one rank (global) ended: its process, and the last call that it made."""
+
+    rank: int
+    status: RankStatus
+    exit_code: int | None = None
+    last: Record | None = None
+
+
+class Verdict(Enum):
+    """``failed`` says that the program itself failed, with or without findings on its collectives."""
+
+    OK = "ok"
+    FINDINGS = "findings"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree."""
+
+    verdict: Verdict
+    world_size: int
+    mode: str
+    findings: tuple[Finding, ...]
+    ranks: tuple[RankState, ...]
+    agreed: int = 0
+    notes: tuple[str, ...] = ()
