@@ -1,0 +1,63 @@
+# Every target sets itself up: it needs Python 3.11 or newer, make, and pip with an index to install from.
+#   make demo                a real four-rank Gloo job with a planted bug, and the report on it
+#   make test                every test; pytest's options pass through: make test ARGS="-k spec -m 'not slow'"
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.simcoll-ready
+ARGS ?=
+
+CANDIDATES := python3 python3.11 python3.12 python3.13
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for name in $(CANDIDATES); do \
+	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types bench gpu picture clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(READY)  ## make .venv with simcoll, torch and the tools (the other targets do it by themselves)
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "simcoll: no Python 3.11 or newer among: $(CANDIDATES); name one: make PYTHON=/path/to/python3" >&2; exit 2; }
+	@echo "simcoll: setting up $(VENV) (once)" >&2
+	"$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' --group dev
+	@touch $@
+
+demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when it is reported
+	@$(BIN)/python .ci/demo.py
+
+test: $(READY)  ## all tests; ARGS goes to pytest
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)  ## ruff's rules and its formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(READY)  ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+# Type checkers cannot follow the mapping of the four folders to one package, so they get it as symbolic links.
+TYPED := tests examples benchmarks docs
+types: $(READY)  ## mypy, strict
+	@rm -rf .typing && mkdir -p .typing/simcoll
+	@cd .typing/simcoll && ln -s ../../simcoll/*.py ../../simcoll/py.typed ../../backends ../../reports ../../verifier .
+	@cd .typing && ln -s $(TYPED:%=../%) . && ln -s ../.ci ci
+	@cd .typing && ../$(BIN)/mypy --config-file ../pyproject.toml simcoll $(TYPED) ci
+
+bench: $(READY)  ## what the proof costs, beside plain and beside TORCH_DISTRIBUTED_DEBUG=DETAIL
+	@$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reason where there is no GPU
+	@PYTHON=$(BIN)/python benchmarks/gpu_check.sh
+
+picture: $(READY)  ## draw the report in the README anew, from a real run
+	@$(BIN)/python docs/draw_report.py
+
+clean:  ## remove everything that make made
+	rm -rf $(VENV) .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

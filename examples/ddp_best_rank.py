@@ -1,0 +1,37 @@
+"""DistributedDataParallel trains; then the weights of the best rank are to be sent to all.
+
+Each rank decides for itself which rank was best. Rank 3 has compared with its own, rounded loss, and names another
+root: it would send its weights to nobody and keep waiting.
+
+Run: simcoll run --standalone --nproc-per-node 4 examples/ddp_best_rank.py
+simcoll: SC105 rank 3
+"""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.manual_seed(rank)
+    for _ in range(3):
+        inputs = torch.randn(4, 8)
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+    losses = torch.tensor([0.4, 0.1, 0.3, 0.2])
+    if rank == 3:
+        losses[rank] = 0.0
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, src=int(losses.argmin()))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
