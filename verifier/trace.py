@@ -1,0 +1,140 @@
+"""What the post-mortem reads: one trace per rank, and what the launcher saw of the ranks' processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.call import Call
+from simcoll.record import Event, Group, Record, Source, State
+
+ASYNCHRONOUS = 1
+"""Bit of ``flags``: the call said that it was asynchronous."""
+
+SLOT = np.dtype(
+    [
+        ("group", "<u4"),
+        ("sequence", "<u4"),
+        ("p2p_sequence", "<u4"),
+        ("signature", "<u4"),
+        ("source", "<u4"),
+        ("state", "u1"),
+        ("flags", "u1"),
+        ("scheduled_ns", "<u8"),
+        ("started_ns", "<u8"),
+        ("finished_ns", "<u8"),
+    ]
+)
+"""The columns that a trace's ``slots`` must have; group, signature and source index the trace's own tables."""
+
+Slots: TypeAlias = npt.NDArray[Any]
+
+
+class Trace(Protocol):
+    """One rank's records, column by column, oldest first.
+
+    ``dropped`` maps a group's index to the last sequence number that the ring overwrote; ``problems`` says in words
+    what could not be read.
+    """
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def groups(self) -> Sequence[Group]: ...
+    @property
+    def signatures(self) -> Sequence[Call]: ...
+    @property
+    def sources(self) -> Sequence[Source]: ...
+    @property
+    def events(self) -> Sequence[Event]: ...
+    @property
+    def dropped(self) -> Mapping[int, int]: ...
+    @property
+    def slots(self) -> Slots: ...
+    @property
+    def problems(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """How one rank's process ended: a negative ``exit_code`` is a signal, None a process that has not ended."""
+
+    exit_code: int | None
+    time_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOutcome:
+    """What the launcher saw: each global rank's end, and whether the ranks were started at all."""
+
+    ranks: Mapping[int, RankExit] = field(default_factory=dict)
+    launched: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTrace:
+    """A trace that was never a file: simulated ranks, tests."""
+
+    rank: int
+    world_size: int
+    mode: str
+    groups: Sequence[Group]
+    signatures: Sequence[Call]
+    sources: Sequence[Source]
+    events: Sequence[Event]
+    slots: Slots
+    dropped: Mapping[int, int] = field(default_factory=dict)
+    problems: Sequence[str] = ()
+
+
+def trace_of(
+    rank: int,
+    world_size: int,
+    groups: Sequence[Group],
+    records: Sequence[Record],
+    *,
+    mode: str = "detail",
+    events: Sequence[Event] = (),
+) -> MemoryTrace:
+    """Columns from records; each record's ``group`` names one of ``groups``."""
+    names = {group.name: index for index, group in enumerate(groups)}
+    calls: dict[Call, int] = {}
+    sources: dict[Source, int] = {}
+    slots = np.zeros(len(records), SLOT)
+    for slot, record in zip(slots, records, strict=True):
+        slot["group"] = names[record.group]
+        slot["signature"] = calls.setdefault(record.call, len(calls))
+        slot["source"] = sources.setdefault(record.source, len(sources))
+        slot["flags"] = ASYNCHRONOUS if record.asynchronous else 0
+        for column in ("sequence", "p2p_sequence", "state", "scheduled_ns", "started_ns", "finished_ns"):
+            slot[column] = getattr(record, column)
+    return MemoryTrace(rank, world_size, mode, tuple(groups), tuple(calls), tuple(sources), tuple(events), slots)
+
+
+def record_at(trace: Trace, row: int) -> Record | None:
+    """One row of a trace as a record; None where the row points outside the trace's tables."""
+    slot = trace.slots[row]
+    group, signature, source = int(slot["group"]), int(slot["signature"]), int(slot["source"])
+    if group >= len(trace.groups) or signature >= len(trace.signatures):
+        return None
+    state = int(slot["state"])
+    return Record(
+        trace.groups[group].name,
+        int(slot["sequence"]),
+        trace.signatures[signature],
+        trace.sources[source] if source < len(trace.sources) else Source("", 0, ""),
+        State(state) if state in State._value2member_map_ else State.SCHEDULED,
+        bool(slot["flags"] & ASYNCHRONOUS),
+        int(slot["p2p_sequence"]),
+        int(slot["scheduled_ns"]),
+        int(slot["started_ns"]),
+        int(slot["finished_ns"]),
+    )
