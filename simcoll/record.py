@@ -72,6 +72,8 @@ class Event:
       ``source``, ``group`` (or null), ``sequence`` (or null);
     * ``missing``: the ranks that did not come to a collective in time: ``group``, ``sequence``, ``missing`` (global
       ranks), ``waited_ms``, ``source``;
+    * ``failed``: a call failed while it ran (a connection closed, a timeout): ``group``, ``sequence``, ``type``,
+      ``message``, ``source``;
     * ``exit``: the interpreter ended by itself.
     """
 

@@ -1,0 +1,18 @@
+"""The hook that torch calls when it is imported: it activates simcoll where ``SIMCOLL_MODE`` asks for it.
+
+torch loads the entry points of the group ``torch.backends`` at the end of its own import. Where no mode is set this
+costs one look into the environment.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def autoload() -> None:
+    """Activate simcoll in this process if the environment names a mode."""
+    if os.environ.get("SIMCOLL_MODE", "off") in ("", "off"):
+        return
+    from simcoll.activation import enable
+
+    enable()

@@ -1,0 +1,196 @@
+"""Reads the arguments of a c10d call into a :class:`~simcoll.call.Call`.
+
+The arguments of every overload are told apart by their place (the tensors come first) and their type (an options
+object, a reduce op, a timeout, integers), as the rows of :data:`simcoll.spec.METHODS` describe them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch.distributed import ReduceOp
+
+from simcoll.call import ANY_SOURCE, Buffer, Call
+from simcoll.spec import METHODS, CollectiveSpec, Kind, Method
+
+_REDUCE_OP_TYPES = (ReduceOp, ReduceOp.RedOpType)
+_REDUCE_OP_NAMES = {
+    value: name.lower() for name, value in ReduceOp.RedOpType.__members__.items() if name != "UNUSED"
+}
+_INTEGER_KEYWORDS = {"root": "root", "dstRank": "peer", "srcRank": "peer", "tag": "tag"}
+_BUFFER_KEYWORDS = {
+    "tensor": "inout",
+    "tensors": "inout",
+    "output": "outputs",
+    "outputs": "outputs",
+    "output_tensor": "outputs",
+    "output_tensors": "outputs",
+    "output_lists": "outputs",
+    "outputTensor": "outputs",
+    "outputTensors": "outputs",
+    "input": "inputs",
+    "inputs": "inputs",
+    "input_tensor": "inputs",
+    "input_tensors": "inputs",
+    "input_list": "inputs",
+    "inputTensor": "inputs",
+    "inputTensors": "inputs",
+}
+
+
+@dataclass(slots=True)
+class Arguments:
+    """The arguments of one c10d call, told apart. ``key`` equals another call's exactly if their Call is equal."""
+
+    spec: CollectiveSpec
+    method: Method
+    tensors: dict[str, list[torch.Tensor]]
+    reduce_op: str | None
+    integers: dict[str, int]
+    splits: dict[str, tuple[int, ...]]
+    timeout: timedelta | None
+    asynchronous: bool
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """A hashable stand-in for :meth:`call`, cheap to build."""
+        return (
+            self.method.name,
+            self.reduce_op,
+            tuple(self.integers.items()),
+            tuple(self.splits.items()),
+            tuple((role, tuple(map(_tensor_key, tensors))) for role, tensors in self.tensors.items()),
+        )
+
+    def call(self) -> Call:
+        """The call as a value."""
+        buffers = {role: tuple(map(_buffer, tensors)) for role, tensors in self.tensors.items()}
+        both = buffers.get("inout", ())
+        point_to_point = self.spec.kind is Kind.POINT_TO_POINT
+        return Call(
+            self.spec.name,
+            self.method.name,
+            inputs=buffers.get("inputs", both),
+            outputs=buffers.get("outputs", both),
+            reduce_op=self.reduce_op,
+            root=self.integers.get("root"),
+            input_splits=self.splits.get("input"),
+            output_splits=self.splits.get("output"),
+            peer=self.integers.get("peer", ANY_SOURCE) if point_to_point else None,
+            tag=self.integers.get("tag"),
+            coalesced=self.method.coalesced,
+        )
+
+
+def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Arguments:
+    """Tell the arguments of the c10d method ``name`` apart; TypeError or ValueError where they are of no known form."""
+    spec, method = METHODS[name]
+    found = Arguments(spec, method, {}, None, {}, {}, None, False)
+    if "reduce_op" in spec.agree:
+        found.reduce_op = "sum"
+    if "root" in method.integers:
+        found.integers["root"] = 0
+    rest = list(args)
+    for role in method.buffers:
+        if rest:
+            found.tensors[role] = list(_tensors(rest.pop(0)))
+    for value in rest:
+        _positional(found, value)
+    for keyword, value in kwargs.items():
+        _keyword(found, keyword, value)
+    return found
+
+
+def _positional(found: Arguments, value: object) -> None:
+    if isinstance(value, _REDUCE_OP_TYPES):
+        found.reduce_op = _reduce_op_name(value)
+    elif isinstance(value, timedelta):
+        found.timeout = value
+    elif isinstance(value, (list, tuple)):
+        found.splits["input" if "output" in found.splits else "output"] = tuple(int(size) for size in value)
+    elif isinstance(value, int):
+        _integer(found, next(name for name in found.method.integers if name == "root" or name not in found.integers), value)
+    elif value is not None:
+        _options(found, value)
+
+
+def _integer(found: Arguments, name: str, value: int) -> None:
+    found.integers[name] = int(value)
+
+
+def _keyword(found: Arguments, keyword: str, value: object) -> None:
+    if keyword in _INTEGER_KEYWORDS and isinstance(value, int):
+        _integer(found, _INTEGER_KEYWORDS[keyword], value)
+    elif keyword.endswith("_split_sizes") and isinstance(value, (list, tuple)):
+        found.splits[keyword.partition("_")[0]] = tuple(int(size) for size in value)
+    elif keyword in _BUFFER_KEYWORDS:
+        role = _BUFFER_KEYWORDS[keyword]
+        found.tensors[role if role in found.method.buffers else found.method.buffers[0]] = list(_tensors(value))
+    else:
+        _positional(found, value)
+
+
+def _options(found: Arguments, options: object) -> None:
+    """Take what an options object of c10d states; each kind has only some of the attributes."""
+    root = getattr(options, "rootRank", None)
+    if root is not None and "root" in found.method.integers:
+        found.integers["root"] = root
+    reduce_op = getattr(options, "reduceOp", None)
+    if reduce_op is not None and found.reduce_op is not None:
+        found.reduce_op = _reduce_op_name(reduce_op)
+    timeout = getattr(options, "timeout", None)
+    if isinstance(timeout, timedelta) and timeout > timedelta(0):
+        found.timeout = timeout
+    found.asynchronous = bool(getattr(options, "asyncOp", False))
+
+
+def _reduce_op_name(reduce_op: object) -> str:
+    kind = getattr(reduce_op, "op", reduce_op)
+    return _REDUCE_OP_NAMES.get(kind, str(kind)) if isinstance(kind, ReduceOp.RedOpType) else str(kind)
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    """The tensors of an argument: one, a list, or lists in a list."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    else:
+        raise TypeError(f"expected tensors, got {type(value).__name__}")
+
+
+def _tensor_key(tensor: torch.Tensor) -> tuple[object, ...]:
+    if tensor.layout is not torch.strided:
+        return (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
+    return (tensor.shape, tensor.dtype, tensor.device, None if tensor.is_contiguous() else tensor.stride())
+
+
+def _buffer(tensor: torch.Tensor) -> Buffer:
+    return Buffer(
+        tuple(int(size) for size in tensor.shape),
+        str(tensor.dtype).removeprefix("torch."),
+        tensor.device.type,
+        tensor.device.index,
+        _memory_order(tensor),
+    )
+
+
+def _memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The order in which a dense tensor's dimensions lie in memory; None for row-major and for anything not dense.
+
+    A tensor with gaps is copied or refused by the backends, so that its strides never reach another rank.
+    """
+    if tensor.layout is not torch.strided or tensor.is_contiguous():
+        return None
+    sizes = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+    order = tuple(sorted(range(len(sizes)), key=lambda dimension: -sizes[dimension][1]))
+    expected = 1
+    for dimension in reversed(order):
+        if sizes[dimension][1] != expected:
+            return None
+        expected *= sizes[dimension][0]
+    return None if order == tuple(range(len(sizes))) else order

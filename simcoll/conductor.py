@@ -1,0 +1,187 @@
+"""Decides, for one group, when a call is proved and when it is launched.
+
+In ``record`` every call is launched at once. In ``detail`` a synchronous call is proved and launched in the call
+itself; one that says it is asynchronous returns at once, and the group's queue, first in first out on a thread of its
+own, proves and launches it. So calls of one group keep their order, and a program that waits for its asynchronous
+calls in any order it likes meets no deadlock that it did not have.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch.distributed import Work
+
+from simcoll.capture import Arguments
+from simcoll.errors import CollectiveMismatchError
+from simcoll.proof import Prover
+from simcoll.record import State
+from simcoll.recorder import Entry, GroupLog
+from simcoll.side_channel import Posted
+from simcoll.source import current_source
+from simcoll.spec import Kind
+from simcoll.streams import CallerStream
+from simcoll.work import QueuedWork, RecordedWork
+
+Launch = Callable[[], Work]
+"""Gives the call to the backend, which does its own checks of the arguments and may refuse."""
+
+_BATCH = 16
+"""How many words may be on their way at once: latency is hidden, buffers stay few."""
+
+
+@dataclass(slots=True)
+class _Queued:
+    work: QueuedWork
+    entry: Entry
+    arguments: Arguments
+    launch: Launch
+    stream: CallerStream
+    gradients: bool
+    inference: bool
+    posted: Posted | None = None
+
+
+class Conductor:
+    """Records, and with a prover proves, the calls of one group on this rank."""
+
+    def __init__(self, log: GroupLog, prover: Prover | None) -> None:
+        self._log = log
+        self._prover = prover
+        # Held while a call takes its place in the group: for all of a synchronous call, so that none slips between.
+        self._order = threading.RLock()
+        self._queue: deque[_Queued] = deque()
+        self._changed = threading.Condition()
+        self._pending = 0
+        self._worker: threading.Thread | None = None
+        self._closing = False
+        self._pid = os.getpid()
+
+    def conduct(self, arguments: Arguments, launch: Launch) -> Work:
+        """Record a call, prove it where this group is proved, launch it; returns its Work."""
+        proved = self._prover is not None and arguments.spec.kind is not Kind.POINT_TO_POINT
+        if proved and arguments.asynchronous and not _observed():
+            return self._enqueue(arguments, launch)
+        if not proved:
+            entry = self._log.begin(arguments, current_source())
+            return RecordedWork(self._launch(entry, launch), entry)
+        with self._order:
+            self._drain()
+            return self._in_the_call(arguments, launch)
+
+    def _in_the_call(self, arguments: Arguments, launch: Launch) -> Work:
+        entry = self._log.begin(arguments, current_source())
+        self._prove(entry, arguments)
+        return RecordedWork(self._launch(entry, launch), entry)
+
+    def _prove(self, entry: Entry, arguments: Arguments) -> None:
+        assert self._prover is not None
+        self._prover.prove(entry, arguments.timeout)
+
+    def _launch(self, entry: Entry, launch: Launch) -> Work:
+        entry.started()
+        try:
+            return launch()
+        except Exception as error:
+            entry.finished(State.REJECTED)
+            entry.log.recorder.rejected(entry, error)
+            raise
+
+    def _enqueue(self, arguments: Arguments, launch: Launch) -> Work:
+        with self._order:
+            entry = self._log.begin(arguments, current_source())
+            work = QueuedWork(entry)
+            item = _Queued(
+                work,
+                entry,
+                arguments,
+                launch,
+                CallerStream.of(arguments.tensors),
+                torch.is_grad_enabled(),
+                torch.is_inference_mode_enabled(),
+            )
+            with self._changed:
+                self._start_worker()
+                self._queue.append(item)
+                self._pending += 1
+                self._changed.notify_all()
+        return work
+
+    def _start_worker(self) -> None:
+        """Start the queue's thread with the first asynchronous call; threads do not survive a fork."""
+        self._closing = False
+        if self._worker is None or not self._worker.is_alive() or self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._worker = threading.Thread(target=self._work, name=f"simcoll-{self._log.group.name}", daemon=True)
+            self._worker.start()
+
+    def _drain(self) -> None:
+        """Wait until every queued call is launched or refused."""
+        if self._pending:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending == 0)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closing)
+                if not self._queue:
+                    return
+                batch = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH))]
+            for item in batch:
+                item.posted = self._post(item)
+            for item in batch:
+                self._settle(item)
+            # The worker keeps no tensor alive while it waits.
+            del item, batch
+
+    def _post(self, item: _Queued) -> Posted | None:
+        assert self._prover is not None
+        return self._prover.post(item.entry, item.arguments.timeout)
+
+    def _settle(self, item: _Queued) -> None:
+        assert self._prover is not None
+        inner: Work | None = None
+        failure: Exception | None = None
+        try:
+            self._prover.verdict(item.entry, item.posted, item.arguments.timeout)
+            with _as_called(item):
+                inner = self._launch(item.entry, item.launch)
+        except Exception as error:
+            failure = error
+        item.work.settle(inner, failure)
+        with self._changed:
+            self._pending -= 1
+            self._changed.notify_all()
+
+    def close(self, seconds: float) -> None:
+        """Let the queue finish what it can within ``seconds``, then let the side channel go."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._pending == 0, seconds)
+        if self._prover is not None:
+            self._prover.close()
+
+
+def _observed() -> bool:
+    """Whether something in this thread watches the calls that it makes: a profiler or a dispatch mode.
+
+    They are bound to the thread, so that a call launched on another one would be hidden from them.
+    """
+    return torch.autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack() > 0
+
+
+def _as_called(item: _Queued) -> AbstractContextManager[object]:
+    """The caller's gradient mode and stream, in the worker's thread."""
+    stack = ExitStack()
+    stack.enter_context(torch.inference_mode() if item.inference else nullcontext())
+    stack.enter_context(torch.set_grad_enabled(item.gradients))
+    stack.enter_context(item.stream)
+    return stack

@@ -1,0 +1,31 @@
+"""Every exception that simcoll raises on its own account."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simcoll.verifier.finding import Finding
+
+
+class SimcollError(Exception):
+    """A simcoll command or call cannot go on: what was given, what was expected, what to do."""
+
+
+class ConfigurationError(SimcollError, ValueError):
+    """A mode, a path or an environment variable that simcoll cannot use."""
+
+
+class CollectiveMismatchError(RuntimeError):
+    """The ranks of a group disagree about a collective, found before it ran; raised on every rank of the group.
+
+    ``findings`` holds what disagrees, with every rank's side and source line.
+    """
+
+    def __init__(self, message: str, findings: tuple[Finding, ...] = ()) -> None:
+        super().__init__(message)
+        self.findings = findings
+
+
+class MissingRankError(CollectiveMismatchError):
+    """Some ranks did not come to a collective within its timeout."""

@@ -1,0 +1,288 @@
+"""The process group that simcoll puts underneath torch.distributed.
+
+:class:`RecordedProcessGroup` stands where ``torch.distributed.distributed_c10d`` names ``ProcessGroup``. It keeps a
+plain C++ group inside and gives it every call, so that backends, C++ callers (DDP's reducer, functional collectives)
+and Python callers all go through one place. Everything that is no collective is answered by the C++ base class, which
+knows the same backends.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C._distributed_c10d import ProcessGroup, Store, Work
+
+from simcoll.capture import arguments
+from simcoll.conductor import Conductor
+from simcoll.proof import Prover
+from simcoll.record import Group
+from simcoll.recorder import GroupLog
+from simcoll.spec import METHODS
+
+if TYPE_CHECKING:
+    from simcoll.activation import Session
+
+_DRAIN_SECONDS = 2.0
+_UNPROVABLE_BACKENDS = ("fake", "mpi")
+"""Backends without peers or without a store: there is nobody, or no way, to prove a call to."""
+
+
+class _AnyProcessGroup(type(ProcessGroup)):  # type: ignore[misc]
+    """Lets ``isinstance(group, ProcessGroup)`` hold for plain C++ groups where the name means the recorded one."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, ProcessGroup)
+
+
+class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
+    """A ``torch.distributed.ProcessGroup`` whose calls are recorded and, in ``detail`` mode, proved."""
+
+    def __init__(self, store: Store, rank: int, size: int, *, inner: ProcessGroup | None = None) -> None:
+        # Only this constructor of the base class routes C++ callers to Python.
+        super().__init__(rank, size)
+        self._inner = ProcessGroup(store, rank, size) if inner is None else inner
+        self._store: Store | None = store
+        self._session: Session | None = None
+        self._conductor: Conductor | None = None
+        self._members: tuple[int, ...] | None = None
+        self._limit: timedelta | None = None
+        self._coalescing = False
+        self._making = threading.Lock()
+
+    # What a plain group hashes to, so that a group that was already in use is found under its old handle.
+    def __hash__(self) -> int:
+        return hash(self._inner)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._inner is other
+
+    @classmethod
+    def adopt(
+        cls,
+        plain: ProcessGroup,
+        session: Session | None,
+        *,
+        store: Store | None = None,
+        members: Sequence[int] | None = None,
+        timeout: timedelta | None = None,
+    ) -> RecordedProcessGroup:
+        """Put a recorded group around a plain one that exists already."""
+        group = cls(store if store is not None else _store_of(plain), plain.rank(), plain.size(), inner=plain)
+        group.record_in(session, members=members, timeout=timeout)
+        for device in plain._device_types:
+            backend = plain._get_backend(device)
+            ProcessGroup._register_backend(group, device, _backend_type(backend.name()), backend)
+        ProcessGroup._set_default_backend(group, _backend_type(plain._get_backend_name()))
+        if plain.group_name:
+            ProcessGroup._set_group_name(group, plain.group_name)
+        if plain.group_desc:
+            ProcessGroup._set_group_desc(group, plain.group_desc)
+        if plain.bound_device_id is not None:
+            ProcessGroup.bound_device_id.__set__(group, plain.bound_device_id)
+        return group
+
+    def record_in(
+        self, session: Session | None, *, members: Sequence[int] | None = None, timeout: timedelta | None = None
+    ) -> None:
+        """Record in ``session`` (None: in whichever is active at the first call); ``members`` are global ranks."""
+        self._session = session
+        self._members = None if members is None else tuple(members)
+        self._limit = timeout
+
+    @property
+    def plain(self) -> ProcessGroup:
+        """The C++ group inside."""
+        return self._inner
+
+    # Setting up: the base class and the group inside know the same.
+
+    def _register_backend(self, device: torch.device, backend_type: Any, backend: Any = None) -> None:
+        super()._register_backend(device, backend_type, backend)
+        self._inner._register_backend(device, backend_type, backend)
+
+    def _set_default_backend(self, backend_type: Any) -> None:
+        super()._set_default_backend(backend_type)
+        self._inner._set_default_backend(backend_type)
+
+    def _set_group_name(self, name: Any) -> None:
+        super()._set_group_name(name)
+        self._inner._set_group_name(name)
+
+    def _set_group_desc(self, desc: str) -> None:
+        super()._set_group_desc(desc)
+        self._inner._set_group_desc(desc)
+        # c10d sets this last: the group is complete, and is written down even if it never makes a call.
+        self._make_conductor()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the timeout of every backend of the group."""
+        self._inner.set_timeout(timeout)
+
+    @property
+    def bound_device_id(self) -> torch.device | None:
+        """The device that the group was bound to."""
+        return self._inner.bound_device_id
+
+    @bound_device_id.setter
+    def bound_device_id(self, device: torch.device | None) -> None:
+        ProcessGroup.bound_device_id.__set__(self, device)
+        self._inner.bound_device_id = device
+
+    def get_group_store(self) -> Store:
+        """The store of the group."""
+        return self._inner.get_group_store()
+
+    # Groups made from this one.
+
+    def split_group(self, ranks: Sequence[int], *args: Any, **kwargs: Any) -> ProcessGroup | None:
+        """Split as the group inside does; the new group is recorded too."""
+        plain = self._inner.split_group(ranks, *args, **kwargs)
+        if plain is None:
+            return None
+        members = self._global_ranks()
+        return RecordedProcessGroup.adopt(plain, self._session, members=[members[rank] for rank in ranks])
+
+    def merge_remote_group(self, store: Store, size: int, *args: Any, **kwargs: Any) -> ProcessGroup:
+        """Merge as the group inside does; the new group is recorded too."""
+        plain = self._inner.merge_remote_group(store, size, *args, **kwargs)
+        return RecordedProcessGroup.adopt(plain, self._session, store=store)
+
+    # Ending.
+
+    def shutdown(self) -> None:
+        """Finish what is queued, within bounds, then shut the backends down."""
+        self._end()
+        self._inner.shutdown()
+
+    def abort(self) -> None:
+        """Give up what is queued, then abort the backends."""
+        self._end()
+        self._inner.abort()
+
+    def _end(self) -> None:
+        if self._conductor is not None:
+            self._conductor.close(_DRAIN_SECONDS)
+
+    # Calls.
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._coalescing = True
+        self._inner._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        self._coalescing = False
+        return self._inner._end_coalescing(device)
+
+    # The names by which newer versions of torch reach a Python group from C++.
+    start_coalescing = _start_coalescing
+    end_coalescing = _end_coalescing
+
+    def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One call of the c10d method ``name``; arguments of no known form are left to torch to refuse."""
+        launch = functools.partial(_METHODS[name], self._inner, *args, **kwargs)
+        conductor = self._conductor or self._make_conductor()
+        if conductor is None:
+            return launch()
+        try:
+            found = arguments(name, args, kwargs)
+        except (TypeError, ValueError, KeyError, StopIteration):
+            return launch()
+        if self._coalescing:
+            # What is launched inside a coalesced section is launched by its thread.
+            found.asynchronous = False
+        return conductor.conduct(found, launch)
+
+    def _make_conductor(self) -> Conductor | None:
+        """Made with the first call, when the group's members are known and the process is the one that it stays."""
+        from simcoll.activation import active_session
+
+        with self._making:
+            session = self._session or active_session()
+            if self._conductor is None and session is not None:
+                group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
+                log = GroupLog(session.recorder(group.ranks[self.rank()]), group, self.rank())
+                self._conductor = Conductor(log, self._prover(group) if session.mode == "detail" else None)
+                session.conductors.add(self._conductor)
+            return self._conductor
+
+    def _prover(self, group: Group) -> Prover | None:
+        names = {self._inner._get_backend(device).name() for device in self._inner._device_types}
+        if self._store is None or not names or names & set(_UNPROVABLE_BACKENDS):
+            return None
+        return Prover(group, self.rank(), self._store, self._timeout)
+
+    def _timeout(self) -> timedelta:
+        if self._limit is not None:
+            return self._limit
+        for device in self._inner._device_types:
+            options = getattr(self._inner._get_backend(device), "options", None)
+            if options is not None:
+                return _as_timedelta(options._timeout)
+        return timedelta(minutes=30)
+
+    def _global_ranks(self) -> tuple[int, ...]:
+        """The members as global ranks, in group-rank order."""
+        from torch.distributed import distributed_c10d
+
+        if self._members is None:
+            known = distributed_c10d._world.pg_group_ranks.get(self)
+            if known:
+                self._members = tuple(sorted(known, key=lambda rank: known[rank]))
+            else:
+                self._members = self._backend_ranks() or tuple(range(self.size()))
+        return self._members
+
+    def _backend_ranks(self) -> tuple[int, ...] | None:
+        for device in self._inner._device_types:
+            options = getattr(self._inner._get_backend(device), "options", None)
+            ranks = tuple(getattr(options, "global_ranks_in_group", ()))
+            if len(ranks) == self.size():
+                return ranks
+        return None
+
+
+def _recorded(name: str) -> Callable[..., Any]:
+    @functools.wraps(getattr(ProcessGroup, name), assigned=("__doc__",))
+    def method(self: RecordedProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        return self._collective(name, args, kwargs)
+
+    method.__name__ = name
+    return method
+
+
+# What this torch has, whatever its version calls it.
+_METHODS = {name: getattr(ProcessGroup, name) for name in METHODS if hasattr(ProcessGroup, name)}
+for _name in _METHODS:
+    setattr(RecordedProcessGroup, _name, _recorded(_name))
+
+
+def _as_timedelta(value: timedelta | float) -> timedelta:
+    return value if isinstance(value, timedelta) else timedelta(seconds=value)
+
+
+def _store_of(plain: ProcessGroup) -> Store:
+    return plain.get_group_store()
+
+
+def _backend_type(name: str) -> Any:
+    from torch.distributed import Backend
+
+    return Backend.backend_type_map.get(name.lower(), ProcessGroup.BackendType.CUSTOM)
+
+
+def wrap_backend(
+    backend: Any, session: Session | None, *, store: Store, timeout: timedelta | None
+) -> RecordedProcessGroup:
+    """Put a recorded group around a bare backend such as ``ProcessGroupGloo``, for every device that it serves."""
+    group = RecordedProcessGroup(store, backend.rank(), backend.size())
+    group.record_in(session, timeout=timeout)
+    kind = _backend_type(backend.name())
+    group._set_default_backend(kind)
+    for device in ("cpu", "cuda") if backend.name() == "gloo" else ("cuda",):
+        group._register_backend(torch.device(device), kind, backend)
+    return group

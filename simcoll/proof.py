@@ -1,0 +1,119 @@
+"""Proves that all ranks of a group make the same call, before it runs: the core of ``detail`` mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+from torch.distributed import Store
+
+from simcoll.call import Call, MalformedCallError
+from simcoll.errors import CollectiveMismatchError, MissingRankError
+from simcoll.record import Group, Record, Source, State
+from simcoll.recorder import Entry, source_document
+from simcoll.side_channel import ChannelBrokenError, Posted, SideChannel
+from simcoll.verifier.compare import compare
+from simcoll.verifier.finding import Finding, Severity
+from simcoll.verifier.fingerprint import mismatch_text, missing_text
+from simcoll.spec import spec_of
+from simcoll.word import digest_word, positioned, statement_digest
+
+
+class Prover:
+    """Proves the calls of one group, in order. Each rank calls :meth:`post` and :meth:`verdict` for each call."""
+
+    def __init__(self, group: Group, group_rank: int, store: Store, timeout: Callable[[], timedelta]) -> None:
+        self._group = group
+        self._rank = group_rank
+        self._timeout = timeout
+        self._channel = SideChannel(store, group_rank, len(group.ranks), timeout) if len(group.ranks) > 1 else None
+        # What a statement's digest counts as, where ranks were found to differ in a way that does no harm.
+        self._counts_as: dict[int, int] = {}
+
+    def prove(self, entry: Entry, timeout: timedelta | None) -> None:
+        """Return when all ranks make this call; raises :class:`CollectiveMismatchError` if they do not."""
+        self.verdict(entry, self.post(entry, timeout), timeout)
+
+    def post(self, entry: Entry, timeout: timedelta | None) -> Posted | None:
+        """Send this rank's word on its way; calls are posted in the order in which the group makes them."""
+        if self._channel is None:
+            return None
+        return self._channel.post(positioned(self._word(entry), entry.sequence), timeout)
+
+    def _word(self, entry: Entry) -> int:
+        digest = entry.prepared.statement
+        digest = self._counts_as.get(digest, digest)
+        return digest_word(digest, self._rank, len(self._group.ranks)) + entry.prepared.flows
+
+    def verdict(self, entry: Entry, posted: Posted | None, timeout: timedelta | None) -> None:
+        """Wait for the sum of a posted word; raises :class:`CollectiveMismatchError` if the ranks do not agree."""
+        if self._channel is None or posted is None:
+            if entry.prepared.flows != 0:
+                self._judge(entry, {0: entry.record()})
+            return
+        try:
+            total = self._channel.total(posted, {"sequence": entry.sequence, "op": entry.call.op})
+        except ChannelBrokenError as error:
+            entry.finished(State.FAILED)
+            raise self._missing(entry, error, timeout or self._timeout()) from None
+        if total != 0:
+            documents = self._channel.exchange(entry.sequence, _document(entry))
+            records = {rank: _record(self._group, document) for rank, document in documents.items()}
+            self._judge(entry, records)
+
+    def _judge(self, entry: Entry, records: dict[int, Record]) -> None:
+        findings = compare(self._group, records, strict=True)
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            entry.finished(State.REJECTED)
+            raise CollectiveMismatchError(
+                mismatch_text(self._group, records, self._rank, findings), tuple(findings)
+            )
+        self._tolerate(records)
+
+    def _tolerate(self, records: Mapping[int, Record]) -> None:
+        """From now on these statements count as one; every rank draws the same conclusion from the same records."""
+        size = len(self._group.ranks)
+        stated = {
+            statement_digest(spec_of(record.call).statement(record.call, rank, size))
+            for rank, record in records.items()
+        }
+        merged = {self._counts_as.get(digest, digest) for digest in stated}
+        common = min(merged)
+        members = [digest for digest, counts_as in self._counts_as.items() if counts_as in merged]
+        self._counts_as.update(dict.fromkeys([*stated, *members], common))
+
+    def _missing(self, entry: Entry, error: ChannelBrokenError, timeout: timedelta) -> MissingRankError:
+        absent = tuple(self._group.ranks[rank] for rank in error.absent)
+        milliseconds = round(timeout.total_seconds() * 1000)
+        entry.log.recorder.event(
+            "missing",
+            group=self._group.name,
+            sequence=entry.sequence,
+            missing=list(absent),
+            waited_ms=round(error.waited.total_seconds() * 1000),
+            source=source_document(entry.source),
+        )
+        return MissingRankError(missing_text(self._group, self._rank, error.absent, milliseconds, entry.record()))
+
+    def close(self) -> None:
+        """Let the side channel go."""
+        if self._channel is not None:
+            self._channel.close()
+
+
+def _document(entry: Entry) -> dict[str, object]:
+    return {
+        "sequence": entry.sequence,
+        "asynchronous": entry.asynchronous,
+        "call": entry.call.to_json(),
+        "source": source_document(entry.source),
+    }
+
+
+def _record(group: Group, document: object) -> Record:
+    if not isinstance(document, dict):
+        raise MalformedCallError(f"a peer sent {document!r:.80}, expected its call")
+    file, line, function, code = document["source"]
+    source = Source(str(file), int(line), str(function), str(code))
+    call = Call.from_json(document["call"])
+    return Record(group.name, int(document["sequence"]), call, source, asynchronous=bool(document["asynchronous"]))

@@ -1,0 +1,181 @@
+"""Writes down the calls of this process: one black box a process, one log a group."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from simcoll.blackbox import BlackBoxWriter
+from simcoll.call import Call
+from simcoll.capture import Arguments
+from simcoll.record import Group, Record, Source, State
+from simcoll.spec import Kind, spec_of
+from simcoll.word import flow_word, statement_digest
+
+_PREPARED_LIMIT = 8192
+"""Distinct calls that a group keeps at hand; a program with ever-changing shapes starts over at this many."""
+
+
+class Recorder:
+    """The black box of this process, or nothing where it could not be made: recording never fails a job."""
+
+    def __init__(self, out: Path, mode: str, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.noted: BaseException | None = None
+        """The last exception that was written down, so that it is not written again on its way up."""
+        self._box: BlackBoxWriter | None = None
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            self._box = BlackBoxWriter(out / _file_name(rank), rank=rank, world_size=world_size, mode=mode)
+        except OSError as error:
+            _warn(f"rank {rank}: no black box in {out}: {error.strerror or error}; the job goes on unrecorded")
+
+    @property
+    def box(self) -> BlackBoxWriter | None:
+        """The black box, or None."""
+        return self._box
+
+    def event(self, kind: str, **data: object) -> None:
+        """Write down an :class:`~simcoll.record.Event`."""
+        if self._box is not None:
+            self._box.event(kind, **data)
+
+    def failed(self, entry: Entry, error: Exception) -> None:
+        """Write down that a call failed while it ran."""
+        self._note("failed", entry, error)
+
+    def rejected(self, entry: Entry, error: Exception) -> None:
+        """Write down that the backend refused a call."""
+        self._note("rejected", entry, error)
+
+    def _note(self, kind: str, entry: Entry, error: Exception) -> None:
+        self.noted = error
+        self.event(
+            kind,
+            group=entry.log.group.name,
+            sequence=entry.sequence,
+            function=entry.call.op,
+            type=type(error).__name__,
+            message=str(error),
+            source=source_document(entry.source),
+        )
+
+    def close(self) -> None:
+        """Write what is pending; the box stays readable whether or not this is called."""
+        if self._box is not None:
+            self._box.close()
+
+
+def _file_name(rank: int) -> str:
+    """An elastic restart keeps the boxes of the attempts before it."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"rank{rank:05d}.simcoll" if attempt == "0" else f"rank{rank:05d}.attempt{attempt}.simcoll"
+
+
+def source_document(source: Source) -> list[object]:
+    """A source line as JSON values."""
+    return [source.file, source.line, source.function, source.code]
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"simcoll: {text}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What stays the same whenever a rank makes a call again.
+
+    ``statement`` is the digest of what it states, ``flows`` the part of its word that its flows make.
+    """
+
+    call: Call
+    statement: int
+    flows: int
+    signature: int
+
+
+@dataclass(slots=True)
+class Entry:
+    """One call as it is written down while it runs."""
+
+    log: GroupLog
+    prepared: Prepared
+    sequence: int
+    source: Source
+    asynchronous: bool
+    ticket: int
+
+    @property
+    def call(self) -> Call:
+        """What the rank asked for."""
+        return self.prepared.call
+
+    def started(self) -> None:
+        """The backend has been given the call."""
+        if self.log.box is not None:
+            self.log.box.started(self.ticket)
+
+    def finished(self, state: State = State.COMPLETED) -> None:
+        """The call ended."""
+        if self.log.box is not None:
+            self.log.box.finished(self.ticket, state)
+
+    def record(self) -> Record:
+        """The call as the verifier reads it."""
+        return Record(self.log.group.name, self.sequence, self.call, self.source, asynchronous=self.asynchronous)
+
+
+class GroupLog:
+    """The calls of one group on this rank, in order."""
+
+    def __init__(self, recorder: Recorder, group: Group, group_rank: int) -> None:
+        self.recorder = recorder
+        self.box = recorder.box
+        self.group = group
+        self.group_rank = group_rank
+        self._index = 0 if self.box is None else self.box.group(group)
+        self._prepared: dict[tuple[object, ...], Prepared] = {}
+        self._source_ids: dict[Source, int] = {}
+        self._sequence = 0
+        self._p2p_sequence = 0
+        self._lock = threading.Lock()
+
+    def begin(self, arguments: Arguments, source: Source) -> Entry:
+        """Write down that a call was made; gives it its place in the group."""
+        prepared = self._prepare(arguments)
+        point_to_point = arguments.spec.kind is Kind.POINT_TO_POINT
+        with self._lock:
+            self._sequence += not point_to_point
+            self._p2p_sequence += point_to_point
+            entry = Entry(self, prepared, self._sequence, source, arguments.asynchronous, 0)
+            if self.box is not None:
+                entry.ticket = self.box.schedule(
+                    self._index,
+                    entry.sequence,
+                    prepared.signature,
+                    self.box.source(source),
+                    asynchronous=arguments.asynchronous,
+                    p2p_sequence=self._p2p_sequence if point_to_point else 0,
+                )
+        return entry
+
+    def _prepare(self, arguments: Arguments) -> Prepared:
+        key = arguments.key
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            if len(self._prepared) >= _PREPARED_LIMIT:
+                self._prepared.clear()
+            prepared = self._prepared[key] = self._fold(arguments.call())
+        return prepared
+
+    def _fold(self, call: Call) -> Prepared:
+        spec, size = spec_of(call), len(self.group.ranks)
+        return Prepared(
+            call,
+            statement_digest(spec.statement(call, self.group_rank, size)),
+            flow_word(spec.flows(call, self.group_rank, size), self.group_rank),
+            0 if self.box is None else self.box.signature(call),
+        )

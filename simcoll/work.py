@@ -1,0 +1,199 @@
+"""The ``Work`` that a recorded group returns: it tells the black box when the call ended.
+
+torch's C++ sees only ``wait`` and ``get_future`` of a Work written in Python; Python callers see everything.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Work
+from torch.futures import Future
+
+from simcoll.record import State
+from simcoll.recorder import Entry
+
+_NO_TIMEOUT = timedelta(0)
+
+
+class RecordedWork(Work):
+    """A call that the backend has been given; everything is the backend's own Work, but for the note of its end."""
+
+    def __init__(self, inner: Work, entry: Entry) -> None:
+        super().__init__()
+        self._inner = inner
+        self._entry = entry
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait as the backend's Work does; raises what it raises."""
+        try:
+            done = self._inner.wait(timeout) if timeout > _NO_TIMEOUT else self._inner.wait()
+        except Exception as error:
+            self._failed(error)
+            raise
+        self._entry.finished()
+        return done
+
+    def _failed(self, error: Exception) -> None:
+        """Write the end down once, whoever waits again."""
+        self._entry.finished(State.FAILED)
+        self._entry.log.recorder.failed(self._entry, error)
+
+    def get_future(self) -> Future[Any]:
+        """The backend's future, whose completion is noted too."""
+        future = self._inner.get_future()
+        future.add_done_callback(lambda done: self._entry.finished())
+        return future
+
+    def is_completed(self) -> bool:
+        """Whether the call has ended, without waiting."""
+        return self._inner.is_completed()
+
+    def is_success(self) -> bool:
+        """Whether the call has ended well, without waiting."""
+        return self._inner.is_success()
+
+    def exception(self) -> Any:
+        """What the call failed with, or None."""
+        return self._inner.exception()
+
+    def result(self) -> Any:
+        """The tensors that the call produced."""
+        return self._inner.result()
+
+    def source_rank(self) -> int:
+        """The group rank that a receive from any source got its message from."""
+        return self._inner.source_rank()
+
+    def _source_rank(self) -> int:
+        return self._inner._source_rank()
+
+    def synchronize(self) -> None:
+        """Make the current stream wait, as the backend's Work does."""
+        self._inner.synchronize()
+
+    def block_current_stream(self) -> None:
+        """Make the current stream wait without blocking the host."""
+        self._inner.block_current_stream()
+
+    def get_future_result(self) -> Future[Any]:
+        """The future of the call's WorkResult."""
+        return self._inner.get_future_result()
+
+    def _get_duration(self) -> float:
+        return self._inner._get_duration()
+
+    def _get_op_type(self) -> Any:
+        return self._inner._get_op_type()
+
+
+class QueuedWork(RecordedWork):
+    """A call that is proved, then launched, by the group's queue; everything waits for that first."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(Work(), entry)
+        self._decided = threading.Lock()
+        self._decided.acquire()
+        self._error: Exception | None = None
+        self._launched = False
+        self._future: Future[Any] | None = None
+        self._trigger: Future[Any] | None = None
+        self._guard = threading.Lock()
+
+    def settle(self, inner: Work | None, error: Exception | None) -> None:
+        """Called once, by the queue: the backend's Work, or why the call was not launched."""
+        with self._guard:
+            if inner is not None:
+                self._inner = inner
+            self._error = error
+            self._launched = True
+            trigger = self._trigger
+        self._decided.release()
+        if trigger is not None:
+            self._complete(trigger)
+
+    def _await_launch(self) -> None:
+        if not self._launched:
+            with self._decided:
+                pass
+        if self._error is not None:
+            raise self._error
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait for the proof and for the call; raises what either raises."""
+        self._await_launch()
+        return super().wait(timeout)
+
+    def is_completed(self) -> bool:
+        """Whether the call has ended, or was refused, without waiting."""
+        return self._launched and (self._error is not None or self._inner.is_completed())
+
+    def is_success(self) -> bool:
+        """Whether the call has ended well, without waiting."""
+        return self._launched and self._error is None and self._inner.is_success()
+
+    def exception(self) -> Any:
+        """What the call failed with so far, or None, without waiting."""
+        if not self._launched:
+            return None
+        return self._error or self._inner.exception()
+
+    def get_future(self) -> Future[Any]:
+        """A future of the call's result, to be had before the call is launched.
+
+        C++ takes an exception that was *set* on a future for a value, so the error is raised inside ``then``.
+        """
+        with self._guard:
+            if self._future is not None:
+                return self._future
+            trigger: Future[Any] = Future()
+            self._future = trigger.then(self._outcome)
+            self._trigger = trigger
+            launched = self._launched
+        if launched:
+            self._complete(trigger)
+        return self._future
+
+    def _complete(self, trigger: Future[Any]) -> None:
+        if self._error is not None:
+            trigger.set_result(None)
+        else:
+            self._inner.get_future().add_done_callback(trigger.set_result)
+
+    def _outcome(self, trigger: Future[Any]) -> Any:
+        if self._error is not None:
+            raise self._error
+        inner = trigger.value()
+        try:
+            value = inner.value()
+        except Exception:
+            self._entry.finished(State.FAILED)
+            raise
+        self._entry.finished()
+        return value
+
+
+def _after_launch(name: str) -> Callable[..., Any]:
+    def method(self: QueuedWork, *args: Any) -> Any:
+        self._await_launch()
+        return getattr(super(QueuedWork, self), name)(*args)
+
+    method.__name__ = name
+    method.__doc__ = getattr(RecordedWork, name).__doc__
+    return method
+
+
+for _name in (
+    "result",
+    "source_rank",
+    "_source_rank",
+    "synchronize",
+    "block_current_stream",
+    "get_future_result",
+    "_get_duration",
+    "_get_op_type",
+):
+    setattr(QueuedWork, _name, _after_launch(_name))
