@@ -1,0 +1,108 @@
+"""Reading the black box's table of entries: groups, call signatures, source lines, events.
+
+Entries carry their own index and checksum, so that one that is damaged costs itself alone: reading goes on at the next
+marker, which cannot occur inside an entry's JSON (it has a line break, and JSON escapes those).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from simcoll import blackbox_format as layout
+from simcoll.blackbox_format import EntryKind
+from simcoll.call import Call
+from simcoll.record import Event, Group, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What the table held, by the index under which slots refer to it. ``damaged`` counts what could not be read."""
+
+    groups: dict[int, Group] = field(default_factory=dict)
+    signatures: dict[int, Call] = field(default_factory=dict)
+    sources: dict[int, Source] = field(default_factory=dict)
+    events: dict[int, Event] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+
+
+def read_entries(table: bytes) -> Entries:
+    """Read a table from its first byte to its last entry; never raises, whatever the bytes are."""
+    entries = Entries()
+    for kind, index, payload in _sound_entries(table, entries.damaged):
+        try:
+            _keep(entries, kind, index, json.loads(payload))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            entries.damaged.append(f"entry {index} of kind {kind} is malformed ({type(error).__name__})")
+    return entries
+
+
+def _sound_entries(table: bytes, damaged: list[str]) -> Iterator[tuple[int, int, bytes]]:
+    """The entries whose checksum is right. What a hostile file can make this cost is bounded by ``budget``."""
+    position, budget = 0, 4 * len(table)
+    while 0 <= position <= len(table) - layout.ENTRY.size and budget > 0:
+        marker, size, crc, index, kind = layout.ENTRY.unpack_from(table, position)
+        end = position + layout.ENTRY.size + size
+        if marker == layout.ENTRY_MARKER and size <= layout.ENTRY_LIMIT and end <= len(table):
+            if zlib.crc32(memoryview(table)[position + layout.ENTRY_CRC_START : end]) == crc:
+                yield kind, index, table[position + layout.ENTRY.size : end]
+                position = -(-end // 4) * 4
+                continue
+            budget -= size
+        following = table.find(layout.ENTRY_MARKER, position + 1)
+        if marker != b"\0\0\0\0" or following >= 0:
+            damaged.append(f"the entry at byte {position} of the table is damaged")
+        position = following
+
+
+def _keep(entries: Entries, kind: int, index: int, document: object) -> None:
+    if kind == EntryKind.GROUP:
+        entries.groups.setdefault(index, _group(document))
+    elif kind == EntryKind.SIGNATURE:
+        entries.signatures.setdefault(index, Call.from_json(document))
+    elif kind == EntryKind.SOURCE:
+        entries.sources.setdefault(index, _source(document))
+    elif kind == EntryKind.EVENT:
+        entries.events.setdefault(index, _event(document))
+    else:
+        raise ValueError(kind)
+
+
+def _group(document: object) -> Group:
+    values = _object(document)
+    ranks = values["ranks"]
+    if not isinstance(ranks, list) or not all(type(rank) is int and rank >= 0 for rank in ranks):
+        raise ValueError("ranks")
+    return Group(_text(values, "name"), _text(values, "description"), tuple(ranks))
+
+
+def _source(document: object) -> Source:
+    values = _object(document)
+    return Source(_text(values, "file"), _integer(values, "line"), _text(values, "function"), _text(values, "code"))
+
+
+def _event(document: object) -> Event:
+    values = _object(document)
+    return Event(_text(values, "kind"), _integer(values, "time_ns"), _object(values["data"]))
+
+
+def _object(document: object) -> dict[str, object]:
+    if not isinstance(document, dict):
+        raise TypeError("object")
+    return document
+
+
+def _text(values: dict[str, object], name: str) -> str:
+    value = values[name]
+    if not isinstance(value, str):
+        raise TypeError(name)
+    return value
+
+
+def _integer(values: dict[str, object], name: str) -> int:
+    value = values[name]
+    if type(value) is not int:
+        raise TypeError(name)
+    return value

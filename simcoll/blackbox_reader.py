@@ -1,0 +1,281 @@
+"""The black box's reader: columnar, bounded, and careful about what a damaged file no longer says.
+
+The rule for damage: a record that cannot be read must never look like a call that the rank did not make. So whatever
+came before the last gap counts as dropped, like what the ring has overwritten, and the readers of the box judge only
+what came after it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll import blackbox_format as layout
+from simcoll.blackbox_entries import Entries, read_entries
+from simcoll.blackbox_header import Header, UnreadableError, unpack_header
+from simcoll.call import Call
+from simcoll.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
+
+_CODES = {"Q": "<u8", "I": "<u4", "H": "<u2", "B": "u1"}
+SLOT_DTYPE = np.dtype([(name, _CODES[code]) for name, code in layout.SLOT_FIELDS])
+"""One slot as numpy sees it."""
+_GROUP_DTYPE = np.dtype([(name, _CODES[code]) for name, code in layout.GROUP_FIELDS])
+_CHUNK = 1024
+_ALL = 0xFFFFFFFF
+
+Slots = npt.NDArray[Any]
+"""A structured array of :data:`SLOT_DTYPE`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlackBox:
+    """One rank's black box, read.
+
+    ``slots`` holds the records oldest first, :data:`SLOT_DTYPE`; their fields ``group``, ``signature`` and ``source``
+    index the sequences of these names. ``dropped`` (``dropped_p2p``) gives, for a group's index, the last sequence
+    number (p2p sequence number) that the file no longer holds. ``problems`` says in words what is damaged. Times are
+    nanoseconds of the wall clock; ``closed_ns`` is 0 where the rank did not end by itself. ``run`` and ``attempt`` are
+    the elastic job's id and restart count.
+    """
+
+    path: str
+    rank: int
+    world_size: int
+    mode: str
+    host: str
+    pid: int
+    run: str
+    attempt: int
+    created_ns: int
+    closed_ns: int
+    groups: Sequence[Group]
+    signatures: Sequence[Call]
+    sources: Sequence[Source]
+    events: Sequence[Event]
+    dropped: Mapping[int, int]
+    dropped_p2p: Mapping[int, int]
+    slots: Slots
+    problems: Sequence[str]
+    about: Mapping[str, object]
+
+    def record(self, index: int) -> Record:
+        """The record of one slot, by its place in ``slots``."""
+        slot = self.slots[index]
+        return Record(
+            self.groups[int(slot["group"])].name,
+            int(slot["sequence"]),
+            self.signatures[int(slot["signature"])],
+            self.sources[int(slot["source"])],
+            State(int(slot["state"])),
+            bool(int(slot["flags"]) & layout.ASYNCHRONOUS),
+            int(slot["p2p_sequence"]),
+            int(slot["scheduled_ns"]),
+            int(slot["started_ns"]),
+            int(slot["finished_ns"]),
+        )
+
+
+def read_black_box(path: str | Path) -> BlackBox:
+    """Read a black box, finished, cut off, or still being written.
+
+    Raises :class:`UnreadableError` where there is no black box of this format to read, and nothing else.
+    """
+    name = str(path)
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UnreadableError(f"{name}: cannot be opened: {reason}; give a black box that you may read") from error
+    try:
+        return _read(fd, name)
+    except OSError as error:
+        raise UnreadableError(f"{name}: cannot be read: {error.strerror}; give a black box, a regular file") from error
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, name: str) -> BlackBox:
+    header = unpack_header(os.pread(fd, layout.PAGE, 0), name)
+    # The ring before the table: what a live ring refers to was in the table before.
+    ring = _read_ring(fd, header)
+    rows = np.frombuffer(_whole(os.pread(fd, header.group_count * layout.GROUP.size, layout.PAGE)), _GROUP_DTYPE)
+    entries = read_entries(_read_table(fd, header))
+    slots, last_gap, newest = _sound_slots(ring, header.slot_count)
+    slots, last_gap = _resolve(slots, entries, last_gap)
+    groups = sorted(entries.groups)
+    dropped, dropped_p2p = _dropped(groups, rows, wrapped=newest > header.slot_count)
+    if last_gap:
+        _forget(slots, last_gap, len(groups), dropped, dropped_p2p)
+        slots = slots[slots["index"] > last_gap]
+    if newest > header.slot_count:
+        _assume_dropped(slots, groups, len(rows), dropped, dropped_p2p)
+    return _assemble(name, header, entries, slots, (dropped, dropped_p2p), _problems(header, ring, entries, last_gap))
+
+
+def _read_ring(fd: int, header: Header) -> Slots:
+    """The part of the ring that was ever written, in the file's order; a file that was cut gives less."""
+    chunks = []
+    for start in range(0, header.slot_count, _CHUNK):
+        wanted = min(_CHUNK, header.slot_count - start) * layout.SLOT.size
+        data = os.pread(fd, wanted, header.ring_offset + start * layout.SLOT.size)
+        chunk = np.frombuffer(_whole(data, layout.SLOT.size), SLOT_DTYPE)
+        chunks.append(chunk)
+        if len(data) < wanted or not chunk["index"].any():
+            break
+    return np.concatenate(chunks)
+
+
+def _read_table(fd: int, header: Header) -> bytes:
+    limit = layout.TABLE_LIMIT + layout.TABLE_CHUNK
+    parts, offset = [], header.table_offset
+    while limit > 0 and (part := os.pread(fd, min(limit, layout.TABLE_CHUNK), offset)):
+        parts.append(part)
+        offset, limit = offset + len(part), limit - len(part)
+        if not any(part):
+            break
+    return b"".join(parts)
+
+
+def _whole(data: bytes, size: int = layout.GROUP.size) -> bytes:
+    return data[: len(data) // size * size]
+
+
+def _sound_slots(ring: Slots, capacity: int) -> tuple[Slots, int, int]:
+    """The readable records, oldest first; the index of the last record that should be there and is not (0: none); the
+    newest index.
+
+    The slot that the rank was writing when it died is no gap: nothing came after it.
+    """
+    place = np.arange(len(ring), dtype=np.uint64)
+    index, size = ring["index"], np.uint64(capacity)
+    sound = (index > 0) & (index == ring["check"]) & (ring["state"] <= max(State))
+    sound &= (index - np.uint64(1)) % size == place
+    newest = int(index[sound].max()) if sound.any() else 0
+    if newest > capacity:
+        sound &= index > np.uint64(newest - capacity)
+    expected = np.arange(max(newest - capacity, 0) + 1, newest + 1, dtype=np.uint64)
+    found = np.sort(index[sound])
+    gaps = np.setdiff1d(expected, found, assume_unique=True)
+    # In a ring that wrapped, the oldest place is the one that is overwritten next.
+    gaps = gaps[gaps != newest - capacity + 1] if newest > capacity else gaps
+    slots = ring[sound]
+    return slots[np.argsort(slots["index"])], int(gaps.max()) if gaps.size else 0, newest
+
+
+def _resolve(slots: Slots, entries: Entries, last_gap: int) -> tuple[Slots, int]:
+    """Turn the file's indices into places in the sequences of :class:`BlackBox`; what refers to nothing is a gap."""
+    group, known_group = _places(slots["group"], sorted(entries.groups))
+    signature, known_signature = _places(slots["signature"], sorted(entries.signatures))
+    source, known_source = _places(slots["source"], sorted(entries.sources))
+    sound = known_group & known_signature
+    if not sound.all():
+        last_gap = max(last_gap, int(slots["index"][~sound].max()))
+    slots["group"], slots["signature"] = group, signature
+    # A line that is not known misleads nobody: it stands behind the last source.
+    slots["source"] = np.where(known_source, source, len(entries.sources))
+    return slots[sound], last_gap
+
+
+def _places(wanted: npt.NDArray[Any], known: list[int]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    keys = np.array(known, dtype=np.uint64)
+    if not keys.size:
+        return np.zeros(len(wanted), np.uint32), np.zeros(len(wanted), np.bool_)
+    places = np.minimum(np.searchsorted(keys, wanted.astype(np.uint64)), len(keys) - 1)
+    return places.astype(np.uint32), keys[places] == wanted
+
+
+_Dropped = dict[int, int]
+
+
+def _dropped(groups: list[int], rows: npt.NDArray[Any], *, wrapped: bool) -> tuple[_Dropped, _Dropped]:
+    if not wrapped:
+        return {}, {}
+    known = [(place, rows[index]) for place, index in enumerate(groups) if index < len(rows)]
+    return (
+        {place: int(row["dropped"]) for place, row in known if row["dropped"]},
+        {place: int(row["dropped_p2p"]) for place, row in known if row["dropped_p2p"]},
+    )
+
+
+def _assume_dropped(slots: Slots, groups: list[int], rows: int, dropped: _Dropped, dropped_p2p: _Dropped) -> None:
+    """Groups for which the table of groups has no row: all that is not in the ring may have been dropped from it."""
+    for place in (place for place, index in enumerate(groups) if index >= rows):
+        mine = slots[slots["group"] == place]
+        for field, known in (("sequence", dropped), ("p2p_sequence", dropped_p2p)):
+            numbers = mine[field][mine[field] > 0]
+            known[place] = max(known.get(place, 0), int(numbers.min()) - 1 if numbers.size else _ALL)
+
+
+def _forget(slots: Slots, gap: int, groups: int, dropped: _Dropped, dropped_p2p: _Dropped) -> None:
+    """Count as dropped what the record in the gap may have been, and all before it.
+
+    It stood before each group's next record; a group without one may have had it as its last.
+    """
+    for field, known in (("sequence", dropped), ("p2p_sequence", dropped_p2p)):
+        counted = (slots["p2p_sequence"] > 0) == (field == "p2p_sequence")
+        for group in range(groups):
+            mine = slots[counted & (slots["group"] == group)]
+            after = mine[field][mine["index"] > gap]
+            before = mine[field][mine["index"] < gap]
+            last = int(after.min()) - 1 if after.size else int(before.max(initial=0)) + 1
+            known[group] = max(known.get(group, 0), last)
+
+
+def _problems(header: Header, ring: Slots, entries: Entries, last_gap: int) -> list[str]:
+    problems = entries.damaged[:3]
+    if len(entries.damaged) > 3:
+        problems.append(f"{len(entries.damaged)} entries of the table are damaged in all")
+    if header.damaged:
+        problems.append("the description of the process (host, versions) is damaged")
+    if header.lost:
+        problems.append(f"{header.lost} entries were not written, for want of room on the disk or in the table")
+    if last_gap:
+        problems.append(f"record {last_gap} cannot be read; the records before it are left out")
+    if len(ring) < min(header.slot_count, _CHUNK):
+        problems.append("the end of the file is missing")
+    return problems
+
+
+def _assemble(
+    name: str,
+    header: Header,
+    entries: Entries,
+    slots: Slots,
+    dropped: tuple[_Dropped, _Dropped],
+    problems: list[str],
+) -> BlackBox:
+    return BlackBox(
+        path=name,
+        rank=header.rank,
+        world_size=header.world_size,
+        mode=header.mode,
+        host=_text(header.about.get("host")),
+        pid=header.pid,
+        run=_text(header.about.get("run")),
+        attempt=header.attempt,
+        created_ns=header.wall_ns,
+        closed_ns=header.closed_ns,
+        groups=_ordered(entries.groups),
+        signatures=_ordered(entries.signatures),
+        sources=(*_ordered(entries.sources), UNKNOWN_SOURCE),
+        events=_ordered(entries.events),
+        dropped=dropped[0],
+        dropped_p2p=dropped[1],
+        slots=slots,
+        problems=tuple(problems),
+        about=header.about,
+    )
+
+
+def _ordered(values: Mapping[int, Any]) -> tuple[Any, ...]:
+    return tuple(values[index] for index in sorted(values))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,277 @@
+"""The black box's writer: what a rank did, in a file that outlives the rank.
+
+Records go into a shared mapping of the file, which belongs to the kernel: SIGKILL, SIGABRT and a segmentation fault do
+not lose them. The space is reserved when the file is created, because a store into a mapping for which the disk has no
+block ends the process with SIGBUS.
+
+Threads: every method may be called from any thread, and from a signal handler (the lock is re-entrant). Processes: a
+forked child inherits the object but not the right to write; each call is a no-op there.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from struct import Struct
+from typing import TypeVar
+
+from simcoll import blackbox_format as layout
+from simcoll.blackbox_format import EntryKind
+from simcoll.blackbox_header import pack_header
+from simcoll.blackbox_table import EntryTable, encode, reserve, write_all
+from simcoll.call import Call
+from simcoll.record import Group, Source, State
+
+NO_TICKET = -1
+"""The ticket of a record that was not written (a closed box, a forked child)."""
+
+_Interned = TypeVar("_Interned")
+_TIME = Struct("<Q")
+_STATE = layout.offset_of(layout.SLOT_FIELDS, "state")
+_STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
+_FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
+_LAST_WORDS = frozenset({"exception", "missing", "exit"})
+_CLIPPED_TEXT = 10_000
+_EXPECTED = f"a whole number from {layout.MIN_SLOTS} to {layout.MAX_SLOTS}"
+
+
+class BlackBoxError(OSError):
+    """A black box cannot be created; ``filename`` names it, ``strerror`` says why and what to do."""
+
+
+class BlackBoxWriter:
+    """One rank's black box, open for writing.
+
+    ``records`` is the number of slots in the ring (default: the environment's SIMCOLL_RECORDS, else 65,536, 64 bytes
+    each). An older file at ``path`` is replaced, never written into: another process may still have it mapped. Raises
+    :class:`BlackBoxError` where the file cannot be created or the disk has no room for it.
+    """
+
+    def __init__(self, path: str | Path, *, rank: int, world_size: int, mode: str, records: int | None = None) -> None:
+        self.path = Path(path)
+        self._slots = slots_wanted() if records is None else _checked(records)
+        self._ring = layout.ring_offset(layout.GROUP_ROWS)
+        self._map, self._table = self._create(pack_header(rank, world_size, mode, self._slots))
+        self._lock = threading.RLock()
+        self._next = 0
+        self._groups = 0
+        self._events = 0
+        self._signatures: dict[Call, int] = {}
+        self._sources: dict[Source, int] = {}
+        self._open = True
+        _WRITERS.add(self)
+
+    def group(self, group: Group) -> int:
+        """The index of a group that was just created; each call writes a new entry.
+
+        A group that is destroyed and created again under its old name is another group: its sequence starts anew.
+        """
+        if not self._open:
+            return layout.ABSENT
+        with self._lock:
+            index = self._groups
+            if not self._append(EntryKind.GROUP, index, encode(_group_json(group))):
+                return layout.ABSENT
+            self._groups = index + 1
+            return index
+
+    def signature(self, call: Call) -> int:
+        """The index of a call's signature, written down when it is first seen."""
+        index = self._signatures.get(call)
+        return index if index is not None else self._intern(EntryKind.SIGNATURE, self._signatures, call, Call.to_json)
+
+    def source(self, source: Source) -> int:
+        """The index of a source line, written down when it is first seen."""
+        index = self._sources.get(source)
+        return index if index is not None else self._intern(EntryKind.SOURCE, self._sources, source, _source_json)
+
+    def schedule(
+        self,
+        group: int,
+        sequence: int,
+        signature: int,
+        source: int,
+        *,
+        asynchronous: bool = False,
+        p2p_sequence: int = 0,
+    ) -> int:
+        """Write down that a call was made; the ticket that comes back names the record in later calls.
+
+        ``group``, ``signature`` and ``source`` are indices that the methods of these names gave.
+        """
+        if not self._open:
+            return NO_TICKET
+        with self._lock:
+            ticket = self._next
+            offset = self._ring + ticket % self._slots * layout.SLOT.size
+            if ticket >= self._slots:
+                self._drop(offset)
+            layout.SLOT.pack_into(
+                self._map,
+                offset,
+                ticket + 1,
+                group,
+                sequence & 0xFFFFFFFF,
+                p2p_sequence & 0xFFFFFFFF,
+                signature,
+                source,
+                State.SCHEDULED,
+                asynchronous,
+                0,
+                time.time_ns(),
+                0,
+                0,
+                ticket + 1,
+            )
+            self._next = ticket + 1
+            return ticket
+
+    def started(self, ticket: int) -> None:
+        """Write down that the call runs; nothing if the ring has passed it since."""
+        self._advance(ticket, _STARTED, State.STARTED)
+
+    def finished(self, ticket: int, state: State = State.COMPLETED) -> None:
+        """Write down how the call ended; nothing if the ring has passed it since."""
+        self._advance(ticket, _FINISHED, state)
+
+    def event(self, kind: str, **data: object) -> None:
+        """Write down something else that happened: see :class:`simcoll.record.Event` for the kinds and their data.
+
+        Values are JSON's; any other value is written as its text. A text that is too long is clipped.
+        """
+        if not self._open:
+            return
+        document = {"kind": kind, "time_ns": time.time_ns(), "data": data}
+        payload = encode(document)
+        if len(payload) > layout.ENTRY_LIMIT:
+            document["data"] = {name: str(value)[:_CLIPPED_TEXT] for name, value in data.items()}
+            payload = encode(document)
+        with self._lock:
+            if self._append(EntryKind.EVENT, self._events, payload, last_words=kind in _LAST_WORDS):
+                self._events += 1
+
+    def close(self) -> None:
+        """Say that the rank ended by itself, and write no more. The mapping stays until nobody holds the object."""
+        if not self._open:
+            return
+        with self._lock:
+            self._open = False
+            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, time.time_ns())
+            self._table.close()
+
+    def abandon(self) -> None:
+        """Write no more: this process is a forked child, and the box is its parent's."""
+        self._open = False
+        self._lock = threading.RLock()
+
+    def _create(self, header: bytes) -> tuple[mmap.mmap, EntryTable]:
+        """The file under its final name with all its space reserved, or nothing at all."""
+        start = self._ring + self._slots * layout.SLOT.size
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                reserve(fd, 0, start + layout.TABLE_CHUNK)
+                write_all(fd, header, 0)
+                mapping = mmap.mmap(fd, start)
+                draft.replace(self.path)
+            except BaseException:
+                os.close(fd)
+                draft.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            need = f"{layout.initial_size(self._slots) / (1 << 20):.1f} MiB"
+            advice = f"a black box takes {need}: choose another folder, free space, or lower SIMCOLL_RECORDS"
+            raise BlackBoxError(error.errno, f"{error.strerror or error} ({advice})", str(self.path)) from error
+        return mapping, EntryTable(self.path, fd, start)
+
+    def _drop(self, offset: int) -> None:
+        """Keep in the table of groups what the ring is about to forget."""
+        old = layout.SLOT.unpack_from(self._map, offset)
+        _, group, sequence, p2p_sequence = old[:4]
+        if group >= layout.GROUP_ROWS:
+            return
+        row = layout.PAGE + group * layout.GROUP.size
+        dropped, dropped_p2p, records = layout.GROUP.unpack_from(self._map, row)
+        if p2p_sequence:
+            dropped_p2p = p2p_sequence
+        else:
+            dropped = sequence
+        layout.GROUP.pack_into(self._map, row, dropped, dropped_p2p, records + 1)
+
+    def _advance(self, ticket: int, field: int, state: State) -> None:
+        if not self._open or ticket < 0:
+            return
+        now = time.time_ns()
+        with self._lock:
+            if ticket + self._slots < self._next:
+                return
+            offset = self._ring + ticket % self._slots * layout.SLOT.size
+            # The time first: a reader that sees the state then finds its time.
+            _TIME.pack_into(self._map, offset + field, now)
+            self._map[offset + _STATE] = state
+
+    def _intern(
+        self,
+        kind: EntryKind,
+        known: dict[_Interned, int],
+        value: _Interned,
+        to_json: Callable[[_Interned], object],
+    ) -> int:
+        if not self._open:
+            return layout.ABSENT
+        with self._lock:
+            index = known.get(value)
+            if index is None:
+                index = len(known)
+                if not self._append(kind, index, encode(to_json(value))):
+                    return layout.ABSENT
+                known[value] = index
+            return index
+
+    def _append(self, kind: EntryKind, index: int, payload: bytes, *, last_words: bool = False) -> bool:
+        written = self._table.append(kind, index, payload, last_words=last_words)
+        if not written:
+            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, 0)
+        return written
+
+
+_WRITERS: weakref.WeakSet[BlackBoxWriter] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for writer in list(_WRITERS):
+        writer.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
+def slots_wanted() -> int:
+    """The ring's slots by the environment's SIMCOLL_RECORDS; raises :class:`BlackBoxError` on a value out of range."""
+    text = os.environ.get("SIMCOLL_RECORDS", "")
+    if not text:
+        return layout.DEFAULT_SLOTS
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise BlackBoxError(errno.EINVAL, f"SIMCOLL_RECORDS={text!r:.80}: expected {_EXPECTED}; correct or unset it")
+    return _checked(int(text))
+
+
+def _checked(records: int) -> int:
+    if not layout.MIN_SLOTS <= records <= layout.MAX_SLOTS:
+        raise BlackBoxError(errno.EINVAL, f"{records} records in a black box: expected {_EXPECTED} (SIMCOLL_RECORDS)")
+    return records
+
+
+def _group_json(group: Group) -> object:
+    return {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
+
+
+def _source_json(source: Source) -> object:
+    return {"file": source.file, "line": source.line, "function": source.function, "code": source.code}
