@@ -1,0 +1,172 @@
+"""What proving each call costs: plain, TORCH_DISTRIBUTED_DEBUG=DETAIL and simcoll detail, in turn in one run.
+
+Every round starts fresh ranks for each variant, so that a machine that slows down slows all of them. A cell is the
+median over the rounds of rank 0's medians. The goal is the last column: simcoll adds less than half of what DETAIL
+adds. Nothing here is a test: it measures, and says on what.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+RANK_PROGRAM = Path(__file__).with_name("overhead_rank.py")
+VARIANTS = {
+    "plain": {},
+    "DETAIL": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+    "simcoll": {"SIMCOLL_MODE": "detail"},
+}
+SWITCHES = ("TORCH_DISTRIBUTED_DEBUG", "SIMCOLL_MODE")
+SIZES = (4, 4096, 1 << 20)
+GOAL = 0.5
+Cell = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cell of the table: seconds per call for each variant, on rank 0."""
+
+    ranks: int
+    size: int
+    pattern: str
+    plain: float
+    detail: float
+    simcoll: float
+
+    @property
+    def detail_adds(self) -> float:
+        """Seconds per call on top of plain."""
+        return self.detail - self.plain
+
+    @property
+    def simcoll_adds(self) -> float:
+        """Seconds per call on top of plain."""
+        return self.simcoll - self.plain
+
+    @property
+    def ratio(self) -> float | None:
+        """What simcoll adds, as a part of what DETAIL adds; None where DETAIL added nothing that could be measured."""
+        return self.simcoll_adds / self.detail_adds if self.detail_adds > 0 else None
+
+
+def launch(variant: str, ranks: int, iterations: int, limit: float) -> list[dict[str, object]]:
+    """Rank 0's medians from fresh processes; raises RuntimeError with a rank's output if one fails."""
+    with tempfile.TemporaryDirectory(prefix="simcoll-bench-") as folder:
+        port = free_port()
+        processes = [start(variant, rank, ranks, port, iterations, folder) for rank in range(ranks)]
+        try:
+            outputs = [process.communicate(timeout=limit) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+    for rank, process in enumerate(processes):
+        if process.returncode != 0:
+            raise RuntimeError(f"{variant}, {ranks} ranks: rank {rank} exited {process.returncode}\n{outputs[rank][1]}")
+    found: list[dict[str, object]] = json.loads(outputs[0][0].splitlines()[-1])
+    return found
+
+
+def start(variant: str, rank: int, ranks: int, port: int, iterations: int, folder: str) -> subprocess.Popen[str]:
+    """One rank as a process of its own, in a folder that may be littered."""
+    environment = {key: value for key, value in os.environ.items() if key not in SWITCHES}
+    environment |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment |= {"OMP_NUM_THREADS": "1"} | VARIANTS[variant]
+    command = [sys.executable, str(RANK_PROGRAM), variant, ",".join(map(str, SIZES)), str(iterations)]
+    return subprocess.Popen(
+        command, env=environment, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def measure(worlds: list[int], rounds: int, iterations: int, limit: float) -> list[Row]:
+    """All cells; the variants take turns, and another one begins each round."""
+    samples: dict[str, dict[Cell, list[float]]] = {variant: defaultdict(list) for variant in VARIANTS}
+    progress = Console(stderr=True)
+    order = list(VARIANTS)
+    for turn in range(rounds):
+        for ranks in worlds:
+            for variant in order[turn % 3 :] + order[: turn % 3]:
+                progress.print(f"round {turn + 1}/{rounds}: {variant}, {ranks} ranks", style="dim")
+                for row in launch(variant, ranks, iterations, limit):
+                    cell = (ranks, int(str(row["size"])), str(row["pattern"]))
+                    samples[variant][cell].append(float(str(row["seconds"])))
+    return [
+        Row(*cell, *(statistics.median(samples[variant][cell]) for variant in VARIANTS)) for cell in samples["plain"]
+    ]
+
+
+def table(rows: list[Row]) -> Table:
+    """Microseconds per call, and the ratio that the goal is about."""
+    drawn = Table(title="all_reduce over Gloo, microseconds per call on rank 0 (medians)", title_justify="left")
+    drawn.add_column("ranks", justify="right")
+    drawn.add_column("bytes", justify="right")
+    drawn.add_column("call")
+    for heading in ("plain", "DETAIL", "simcoll", "DETAIL adds", "simcoll adds", "simcoll / DETAIL"):
+        drawn.add_column(heading, justify="right")
+    for row in rows:
+        times = (row.plain, row.detail, row.simcoll, row.detail_adds, row.simcoll_adds)
+        drawn.add_row(
+            str(row.ranks), f"{row.size:,}", row.pattern, *(f"{seconds * 1e6:,.0f}" for seconds in times), verdict(row)
+        )
+    return drawn
+
+
+def verdict(row: Row) -> str:
+    """The ratio, green where the goal is met."""
+    if row.ratio is None:
+        return "-"
+    return f"[{'green' if row.ratio < GOAL else 'red'}]{row.ratio:.2f}"
+
+
+def machine() -> dict[str, str | int | None]:
+    """On what was measured."""
+    return {
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "simcoll": version("simcoll"),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="group sizes (default: 2 4)")
+    parser.add_argument("--rounds", type=int, default=3, help="fresh processes per variant (default: 3)")
+    parser.add_argument("--iterations", type=int, default=200, help="calls per cell and round (default: 200)")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds for one variant's ranks (default: 300)")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of the table")
+    options = parser.parse_args()
+    rows = measure(options.ranks, options.rounds, options.iterations, options.limit)
+    if options.json:
+        cells = [asdict(row) | {"ratio": row.ratio} for row in rows]
+        print(json.dumps({"schema": "simcoll.overhead/1", "machine": machine(), "seconds": cells}, indent=2))
+        return
+    console = Console()
+    console.print(table(rows))
+    console.print(", ".join(f"{key} {value}" for key, value in machine().items()))
+
+
+if __name__ == "__main__":
+    main()
