@@ -1,1 +1,1 @@
-
+"""Draws a report: on the terminal, as JSON, as HTML."""

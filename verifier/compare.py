@@ -1,0 +1,116 @@
+"""Judges the calls of one collective: all ranks' records in, findings SC101 to SC110 out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from simcoll.record import Group, Record
+from simcoll.spec import COLLECTIVES, Kind
+from simcoll.verifier.fields import Difference, differing_fields, differing_ops
+from simcoll.verifier.finding import Finding
+from simcoll.verifier.flows import BrokenLaw, broken_law
+from simcoll.verifier.shapes import judge_shapes
+from simcoll.verifier.sides import Parts, Voice, finding, side
+
+
+def compare(group: Group, records: Mapping[int, Record], *, strict: bool = True) -> list[Finding]:
+    """Findings on one collective, whose calls are given by group rank; ranks that are not there are not judged.
+
+    An empty list says that the calls belong together. Fields that part the ranks in the same way have one cause and
+    give one finding, which lists them all as ``differing``. ``strict`` makes other shapes an error for pure movement
+    too, as ``detail`` mode wants. Send and receive are no collectives and are passed over. Odd calls (as read from a
+    file) are judged by what they state, never refused.
+    """
+    voices = [_voice(group, rank, record) for rank, record in sorted(records.items()) if 0 <= rank < len(group.ranks)]
+    voices = [voice for voice in voices if voice.spec is None or voice.spec.kind is not Kind.POINT_TO_POINT]
+    if not voices:
+        return []
+    if (ops := differing_ops(voices)) is not None:
+        return [_combine(group, [ops], voices)]
+    return [] if voices[0].spec is None else _judge(group, voices, voices[0].spec.kind, strict)
+
+
+def _voice(group: Group, group_rank: int, record: Record) -> Voice:
+    spec = COLLECTIVES.get(record.call.op)
+    rank, size = group.ranks[group_rank], len(group.ranks)
+    statement = None if spec is None else spec.statement(record.call, group_rank, size)
+    return Voice(group_rank, rank, size, record, spec, statement)
+
+
+def _judge(group: Group, voices: Sequence[Voice], kind: Kind, strict: bool) -> list[Finding]:
+    differences = differing_fields(group, voices)
+    law = None
+    if any(voice.flows() is not None for voice in voices):
+        differences = [difference for difference in differences if difference.name != "count"]
+        # Flows depend on the root: where the ranks differ on it, broken flows are its symptom.
+        law = None if any(difference.name == "root" for difference in differences) else broken_law(group, voices)
+    causes = [_combine(group, same, voices) for same in _by_partition(differences)]
+    if law is not None:
+        return _with_law(group, causes, law, voices)
+    if any(difference.name in ("count", "contents") for difference in differences):
+        return causes
+    return _with_shapes(causes, judge_shapes(group, voices, kind, strict=strict))
+
+
+def _by_partition(differences: Sequence[Difference]) -> list[list[Difference]]:
+    """Differences that part the ranks alike, together, in order of the first of each."""
+    together: dict[object, list[Difference]] = {}
+    for difference in differences:
+        together.setdefault(_partition(difference.parts), []).append(difference)
+    return list(together.values())
+
+
+def _partition(parts: Parts) -> frozenset[frozenset[int]]:
+    return frozenset(frozenset(voice.rank for voice in members) for members in parts.values())
+
+
+def _combine(group: Group, differences: Sequence[Difference], voices: Sequence[Voice]) -> Finding:
+    """One finding for differences with one cause: the first gives the code, all give their names and sentences."""
+    first = differences[0]
+    found = finding(
+        first.rule,
+        group,
+        first.parts,
+        "; ".join(difference.message for difference in differences),
+        differing=tuple(difference.name for difference in differences),
+    )
+    return replace(found, unknown=_unknown(voices))
+
+
+def _unknown(voices: Sequence[Voice]) -> tuple[str, ...]:
+    """Fields that these ranks must agree on and that no record states."""
+    agree = frozenset() if voices[0].spec is None else voices[0].spec.agree
+    fields = [name for name in ("reduce_op", "root") if name in agree]
+    return tuple(name for name in fields if all(getattr(voice.call, name) is None for voice in voices))
+
+
+def _with_law(group: Group, causes: list[Finding], law: BrokenLaw, voices: Sequence[Voice]) -> list[Finding]:
+    """Add broken flows as a finding of their own, or as one more field of a finding on the same ranks."""
+    name = "splits" if law.rule.code == "SC106" else "count"
+    for index, cause in enumerate(causes):
+        if cause.culprits == law.culprits:
+            together = replace(cause, message=f"{cause.message}; {law.message}", differing=(*cause.differing, name))
+            return [*causes[:index], together, *causes[index + 1 :]]
+    found = finding(law.rule, group, law.parts, law.message, differing=(name,), culprits=law.culprits)
+    ranks = tuple(sorted(voice.rank for voice in voices))
+    sides = tuple(
+        side(members, "; ".join(dict.fromkeys(law.notes[voice.rank] for voice in members if voice.rank in law.notes)))
+        for members in law.parts.values()
+    )
+    return [*causes, replace(found, ranks=ranks, sides=sides, unknown=_unknown(voices))]
+
+
+def _with_shapes(causes: list[Finding], shapes: list[Finding]) -> list[Finding]:
+    """Add a difference of shapes, unless a finding on the same ranks already names them: then it is a field of it."""
+    for shape in shapes:
+        ranks = {one.ranks for one in shape.sides}
+        for index, cause in enumerate(causes):
+            if {one.ranks for one in cause.sides} == ranks:
+                joined = replace(
+                    cause,
+                    message=f"{cause.message}; {shape.message}",
+                    differing=(*cause.differing, *shape.differing),
+                )
+                return [*causes[:index], joined, *causes[index + 1 :]]
+    return [*causes, *shapes]

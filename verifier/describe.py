@@ -1,0 +1,74 @@
+"""Calls, sources and groups in words."""
+
+from __future__ import annotations
+
+from simcoll.call import Buffer, Call
+from simcoll.record import Group, Record, Source
+from simcoll.verifier.ranges import ranks_text
+
+_BUFFERS_SHOWN = 4
+
+
+def call_text(call: Call, group: Group | None = None) -> str:
+    """``all_reduce(float32[20, 10] on cpu, sum)``; roots and peers are given as global ranks where the group is."""
+    parts = []
+    if call.inputs:
+        parts.append(buffers_text(call.inputs))
+    if call.outputs and call.outputs != call.inputs:
+        parts.append(f"into {buffers_text(call.outputs)}")
+    parts += [] if call.reduce_op is None else [call.reduce_op]
+    for name, value in (("root", call.root), ("peer", call.peer)):
+        parts += [] if value is None else [f"{name} {global_rank(group, value)}"]
+    for name, splits in (("input splits", call.input_splits), ("output splits", call.output_splits)):
+        parts += [f"{name} {sizes_text(splits)}"] if splits else []
+    parts += [] if not call.tag else [f"tag {call.tag}"]
+    return f"{call.op}({', '.join(parts)})"
+
+
+def buffers_text(buffers: tuple[Buffer, ...]) -> str:
+    """``float32[20, 10] on cpu``; equal tensors are counted, long lists cut."""
+    if len(set(buffers)) == 1 and len(buffers) > 1:
+        return f"{len(buffers)} x {buffer_text(buffers[0])}"
+    text = " + ".join(buffer_text(buffer) for buffer in buffers[:_BUFFERS_SHOWN])
+    return text if len(buffers) <= _BUFFERS_SHOWN else f"{text} + {len(buffers) - _BUFFERS_SHOWN} more tensors"
+
+
+def buffer_text(buffer: Buffer) -> str:
+    """``float32[20, 10] on cpu``, with the memory order where it is not row-major."""
+    order = "" if buffer.order is None else f" in memory order {list(buffer.order)}"
+    return f"{buffer.dtype}{list(buffer.shape)} on {buffer.device}{order}"
+
+
+def sizes_text(sizes: tuple[int, ...]) -> str:
+    """A list of sizes; a long one shows its beginning and its length."""
+    shown = ", ".join(map(str, sizes[:8]))
+    return f"[{shown}]" if len(sizes) <= 8 else f"[{shown}, ... {len(sizes)} in all]"
+
+
+def global_rank(group: Group | None, group_rank: int) -> str:
+    """A group rank as a global rank, or as what it is where the group cannot say."""
+    if group is None:
+        return f"{group_rank} (group rank)"
+    if 0 <= group_rank < len(group.ranks):
+        return str(group.ranks[group_rank])
+    return f"{group_rank} (no member)"
+
+
+def source_text(source: Source) -> str:
+    """``train.py:41 in step``; empty where no line of the user's program is known."""
+    if not source.file:
+        return ""
+    return f"{source.file}:{source.line}" + (f" in {source.function}" if source.function else "")
+
+
+def group_text(group: Group) -> str:
+    """``group 0 (default_pg, ranks 0-3)``."""
+    description = f"{group.description}, " if group.description and group.description != group.name else ""
+    return f"group {group.name} ({description}{ranks_text(group.ranks)})"
+
+
+def record_text(record: Record) -> str:
+    """``all_reduce #6 of group 0, completed, at train.py:41 in step``."""
+    place = f"#{record.p2p_sequence} (point-to-point)" if record.p2p_sequence else f"#{record.sequence}"
+    line = f", at {text}" if (text := source_text(record.source)) else ""
+    return f"{record.call.op} {place} of group {record.group}, {record.state.name.lower()}{line}"

@@ -1,0 +1,226 @@
+"""SC101, SC103 to SC105, SC107, and SC102 and SC110 where counts are stated: what every rank must state alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from simcoll.record import Group
+from simcoll.spec import Content
+from simcoll.verifier.rule import Rule
+from simcoll.verifier.sides import Parts, Voice, each, part
+
+OP_MISMATCH = Rule(
+    "SC101",
+    "op-mismatch",
+    "Make every rank of the group call the same collective here; look for a branch on the rank or on local data.",
+    means="The ranks of a group are at the same place of their sequence of collectives, but call different ones.",
+    harm=(
+        "Each rank waits for messages that nobody sends, or takes those of another collective for its own: a hang, "
+        "an abort, or wrong data."
+    ),
+    example=("if rank == 2:\n    dist.broadcast(x, src=0)\nelse:\n    dist.all_reduce(x)"),
+    remedy=(
+        "Compare the source lines of the sides. Usually a branch depends on the rank or on local data (an early "
+        "stop, an empty batch), or one rank has skipped a call and is now one ahead."
+    ),
+)
+
+DTYPE_MISMATCH = Rule(
+    "SC103",
+    "dtype-mismatch",
+    "Convert the tensor to one dtype on every rank before the collective.",
+    means="The ranks pass tensors of different element types to one collective.",
+    harm=(
+        "Bytes of one type are read as another. Where the sizes differ the backend may abort; where they agree "
+        "(int32 and float32) the result is silently wrong."
+    ),
+    example=("x = torch.ones(10, dtype=torch.float64 if rank == 1 else torch.float32)\ndist.all_reduce(x)"),
+    remedy=(
+        "Look for autocast, a checkpoint in another precision, or a Python number turned into a tensor on one rank "
+        "only."
+    ),
+)
+
+REDUCE_OP_MISMATCH = Rule(
+    "SC104",
+    "reduce-op-mismatch",
+    "Pass the same reduce op on every rank.",
+    means="The ranks ask for different reductions (sum, max, avg, ...) in one collective.",
+    harm=(
+        "No backend checks it. Each rank applies its own op to what it receives, so the result is a mixture that "
+        "depends on the algorithm, and may differ between ranks."
+    ),
+    example=("op = dist.ReduceOp.MAX if rank == 2 else dist.ReduceOp.SUM\ndist.all_reduce(x, op=op)"),
+    remedy="Take the op from one place, not from a branch on the rank or on the local configuration.",
+)
+
+ROOT_MISMATCH = Rule(
+    "SC105",
+    "root-mismatch",
+    "Give every rank the same src or dst; with group ranks (group_src, group_dst) mind which numbering is meant.",
+    means="The ranks name different roots (src of broadcast and scatter, dst of reduce and gather).",
+    harm="Two ranks believe that they are the root, or none does. The job hangs, or some ranks keep stale data.",
+    example="dist.broadcast(x, src=0 if rank < 2 else 1)",
+    remedy=(
+        "Compute the root once, from values that are equal on every rank. In a subgroup, src and dst are global ranks."
+    ),
+)
+
+DEVICE_MISMATCH = Rule(
+    "SC107",
+    "device-mismatch",
+    "Move the tensor to the same device type on every rank.",
+    means=(
+        "Some ranks pass a CPU tensor, others one on an accelerator. Device numbers need not agree; device types must."
+    ),
+    harm="In a group with several backends, the ranks enter different backends and wait for each other for ever.",
+    example=('x = torch.ones(10, device="cpu" if rank == 1 else "cuda")\ndist.all_reduce(x)'),
+    remedy="Look for a tensor that was created without device= on one path, such as a metric or a flag.",
+)
+
+COALESCED_MISMATCH = Rule(
+    "SC110",
+    "coalesced-contents-mismatch",
+    "Coalesce the same tensors, in the same order, on every rank.",
+    means=(
+        "One call carries several tensors, and the ranks disagree about how many, in which order, of which size or "
+        "type."
+    ),
+    harm=(
+        "The tensors are packed one after the other, so all that follow the first difference are combined with the "
+        "wrong partner, silently where the totals agree."
+    ),
+    example=("tensors = [a, b] if rank else [b, a]\ndist.all_reduce_coalesced(tensors)"),
+    remedy=(
+        "Build the list from something ordered and equal on every rank. Sets, dictionaries filled in other order, "
+        "and parameters without gradient on one rank are the usual causes."
+    ),
+)
+
+SIZE_MISMATCH = Rule(
+    "SC102",
+    "size-mismatch",
+    "Make the element counts agree: pad or gather the sizes first if the data is uneven.",
+    means=(
+        "What one rank sends is not what the other expects, in elements; or the ranks state different counts where "
+        "all must move equally much."
+    ),
+    harm="Gloo aborts the process, NCCL hangs or reads past the buffer. Nothing tells which rank has the odd tensor.",
+    example=("x = torch.ones(10 if rank == 3 else 8)\ndist.all_reduce(x)"),
+    remedy=(
+        "Often the last batch is smaller on one rank, or a model was built with another configuration. Pad to a "
+        "common size, or exchange the sizes first and use a collective that takes uneven ones."
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field in which the ranks differ: its rule, its name in a call, its parts, and the sentence that says so."""
+
+    rule: Rule
+    name: str
+    parts: Parts
+    message: str
+
+
+def differing_ops(voices: Sequence[Voice]) -> Difference | None:
+    """SC101: the ranks call different rows of the table."""
+    parts = part(voices, lambda voice: voice.call.op)
+    if len(parts) < 2:
+        return None
+    message = each(parts, lambda op, ranks, one: f"{ranks} {'calls' if one else 'call'} {op}")
+    return Difference(OP_MISMATCH, "op", parts, message)
+
+
+def differing_fields(group: Group, voices: Sequence[Voice]) -> list[Difference]:
+    """Every stated field in which the ranks differ, causes first; the ops are known to agree."""
+    coalesced = any(voice.call.coalesced for voice in voices)
+    found = [
+        _simple(voices, DEVICE_MISMATCH, "device", _device, "{ranks} {has} the tensor on {value}"),
+        *(
+            _coalesced(voices)
+            if coalesced
+            else [_simple(voices, DTYPE_MISMATCH, "dtype", _dtype, "{ranks} {has} {value}")]
+        ),
+        _simple(voices, REDUCE_OP_MISMATCH, "reduce_op", _reduce_op, "{ranks} {reduces} with {value}"),
+        _root(group, voices),
+        None if coalesced else _simple(voices, SIZE_MISMATCH, "count", _count, "{ranks} {has} {value} elements"),
+    ]
+    return [difference for difference in found if difference is not None]
+
+
+def _simple(
+    voices: Sequence[Voice], rule: Rule, name: str, value: Callable[[Voice], Hashable | None], clause: str
+) -> Difference | None:
+    parts = part(voices, value)
+    if len(parts) < 2:
+        return None
+
+    def say(stated: Hashable, ranks: str, one: bool) -> str:
+        text = clause.format(
+            ranks=ranks, value=stated, has="has" if one else "have", reduces="reduces" if one else "reduce"
+        )
+        return text.replace(" 1 elements", " 1 element")
+
+    return Difference(rule, name, parts, each(parts, say))
+
+
+def _root(group: Group, voices: Sequence[Voice]) -> Difference | None:
+    """Roots are group ranks in a call and global ranks in a report."""
+    parts = part(voices, lambda voice: None if voice.statement is None else voice.statement.root)
+    if len(parts) < 2:
+        return None
+    message = each(parts, lambda root, ranks, one: f"{ranks} {'has' if one else 'have'} root {_global(group, root)}")
+    return Difference(ROOT_MISMATCH, "root", parts, message)
+
+
+def _global(group: Group, root: Hashable) -> str:
+    if isinstance(root, int) and 0 <= root < len(group.ranks):
+        return str(group.ranks[root])
+    return f"{root} (no member of the group)"
+
+
+def _coalesced(voices: Sequence[Voice]) -> list[Difference]:
+    """SC110, worded by the first place at which the lists of tensors differ; dtype and count are judged together."""
+    parts = part(voices, lambda voice: tuple((item.dtype, item.count) for item in _contents(voice)))
+    if len(parts) < 2:
+        return []
+    lists = [list(value) for value in parts]  # type: ignore[call-overload]
+    index = next((i for i in range(max(map(len, lists))) if len({_at(items, i) for items in lists}) > 1), 0)
+
+    def say(value: Hashable, ranks: str, one: bool) -> str:
+        items = list(value)  # type: ignore[call-overload]
+        return f"{ranks} {'has' if one else 'have'} {_at(items, index)} of {len(items)}"
+
+    return [Difference(COALESCED_MISMATCH, "contents", parts, f"tensor {index} differs: " + each(parts, say))]
+
+
+def _at(items: Sequence[tuple[str, int | None]], index: int) -> str:
+    if index >= len(items):
+        return "none there"
+    dtype, count = items[index]
+    return f"{dtype} x {'?' if count is None else count}"
+
+
+def _contents(voice: Voice) -> tuple[Content, ...]:
+    return () if voice.statement is None else voice.statement.contents
+
+
+def _dtype(voice: Voice) -> str | None:
+    contents = _contents(voice)
+    return contents[0].dtype if contents else None
+
+
+def _count(voice: Voice) -> int | None:
+    contents = _contents(voice)
+    return contents[0].count if contents else None
+
+
+def _device(voice: Voice) -> str | None:
+    return None if voice.statement is None else voice.statement.device
+
+
+def _reduce_op(voice: Voice) -> str | None:
+    return None if voice.statement is None else voice.statement.reduce_op
