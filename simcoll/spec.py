@@ -6,7 +6,8 @@ simulator, the estimator and the reports read this table and know no collective 
 
 A call is *proved* when two laws hold. **Agreement**: every rank makes the same :class:`Statement`. **Flow**: what rank
 i sends to rank j is what j expects from i, ``sends(i)[j] == receives(j)[i]`` for every i and j. Where agreement on a
-count implies the flows (all ranks move equally much), :func:`flows` is None and only the statement is compared.
+count implies the flows (all ranks move equally much), :meth:`CollectiveSpec.flows` is None and only the statement is
+compared. The laws are in :mod:`simcoll.laws`, the meaning in :mod:`simcoll.semantics`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import TypeAlias
 
-from simcoll import semantics
+from simcoll import laws, semantics
 from simcoll.call import Buffer, Call
+from simcoll.laws import FaultLaw, FlowLaw, Flows, SparseFlow
 from simcoll.semantics import Result
 
-SparseFlow: TypeAlias = Mapping[int, int]
-"""Elements by peer, a group rank; a peer that is absent exchanges nothing."""
+__all__ = [
+    "COLLECTIVES",
+    "METHODS",
+    "CollectiveSpec",
+    "Content",
+    "Flows",
+    "Kind",
+    "Method",
+    "SparseFlow",
+    "Statement",
+    "spec_of",
+]
 
 
 class Kind(Enum):
@@ -50,16 +61,11 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Flows:
-    """Elements that one rank sends to, and expects from, each peer (group ranks)."""
-
-    sends: SparseFlow
-    receives: SparseFlow
-
-
-@dataclass(frozen=True, slots=True)
 class Content:
-    """What a rank states of one tensor. ``count`` and ``shape`` are None where the flows speak for them."""
+    """What a rank states of one tensor; None where the row does not compare it, or where the flows speak for it.
+
+    ``shape`` has no dimensions of size one, and is None for a tensor without elements: nothing of it can go wrong.
+    """
 
     dtype: str
     count: int | None
@@ -69,23 +75,28 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The ``agree`` fields of one call: what every rank of the group must state alike."""
+    """The ``agree`` fields of one call: what every rank of the group must state alike.
+
+    ``valid`` is False for a call that contradicts itself (:meth:`CollectiveSpec.fault`): where all ranks' calls do, the
+    backend refuses them all; where only some do, the others would wait for ranks that were refused.
+    """
 
     op: str
     reduce_op: str | None
     root: int | None
     device: str | None
     contents: tuple[Content, ...]
-
-
-FlowLaw: TypeAlias = Callable[[Call, int, int], "Flows | None"]
+    valid: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveSpec:
-    """One collective. ``measured`` names the buffers that ranks compare (``inputs``, ``outputs``, or None).
+    """One collective.
 
-    ``traffic(n)`` is nccl-tests' bus-bandwidth factor for n ranks: bus bandwidth = factor * bytes / seconds.
+    ``functions`` are its names in torch.distributed, ``methods`` those of a c10d process group, ``profiling`` those
+    that Flight Recorder and the profiler print behind the backend's name. ``measured`` names the buffers that ranks
+    compare (``inputs``, ``outputs``, or None), ``agree`` what they compare. ``result`` computes it, ``schedules``
+    price it. ``traffic(n)`` is nccl-tests' bus-bandwidth factor for n ranks: bus bandwidth = factor * bytes / seconds.
     """
 
     name: str
@@ -94,9 +105,9 @@ class CollectiveSpec:
     methods: tuple[Method, ...]
     profiling: tuple[str, ...]
     measured: str | None
-    compares_shape: bool
     agree: frozenset[str]
     law: FlowLaw
+    fault_law: FaultLaw
     result: Result
     schedules: tuple[str, ...]
     traffic: Callable[[int], float]
@@ -113,84 +124,31 @@ class CollectiveSpec:
             call.root if "root" in self.agree else None,
             buffers[0].device if buffers and "device" in self.agree else None,
             tuple(self._content(buffer, flows is None) for buffer in buffers),
+            self.fault(call, group_rank, group_size) is None,
         )
 
     def _content(self, buffer: Buffer, counted: bool) -> Content:
-        shaped = counted and self.compares_shape
+        stated = self.agree if counted else frozenset[str]()
+        full = buffer.elements > 0
         return Content(
             buffer.dtype,
-            buffer.elements if counted else None,
-            buffer.squeezed if shaped else None,
-            buffer.order if shaped else None,
+            buffer.elements if "count" in stated else None,
+            buffer.squeezed if "shape" in stated and full else None,
+            buffer.order if "order" in stated and full else None,
         )
 
     def flows(self, call: Call, group_rank: int, group_size: int) -> Flows | None:
         """Who gets how much, or None where the statement's counts say it all."""
         return self.law(call, group_rank, group_size)
 
-
-def _counted(call: Call, group_rank: int, group_size: int) -> Flows | None:
-    """Every rank moves the count that it states: agreement on it is enough."""
-    return None
-
-
-def _gather_law(call: Call, group_rank: int, group_size: int) -> Flows:
-    root = call.root or 0
-    mine = call.inputs[0].elements if call.inputs else 0
-    receives = {peer: buffer.elements for peer, buffer in enumerate(call.outputs)} if group_rank == root else {}
-    return Flows({root: mine}, receives)
+    def fault(self, call: Call, group_rank: int, group_size: int) -> str | None:
+        """What is wrong with this rank's call whatever the others do, or None."""
+        return self.fault_law(call, group_rank, group_size)
 
 
-def _scatter_law(call: Call, group_rank: int, group_size: int) -> Flows:
-    root = call.root or 0
-    mine = call.outputs[0].elements if call.outputs else 0
-    sends = {peer: buffer.elements for peer, buffer in enumerate(call.inputs)} if group_rank == root else {}
-    return Flows(sends, {root: mine})
+_BUFFERED = frozenset({"dtype", "device"})
+"""What rows with tensors agree on beside the row itself."""
 
-
-def _all_gather_law(call: Call, group_rank: int, group_size: int) -> Flows | None:
-    if call.coalesced or len(call.outputs) != group_size or len(call.inputs) != 1:
-        return None
-    mine = call.inputs[0].elements
-    if all(buffer.elements == mine for buffer in call.outputs):
-        return None
-    return Flows(dict.fromkeys(range(group_size), mine), {j: b.elements for j, b in enumerate(call.outputs)})
-
-
-def _reduce_scatter_law(call: Call, group_rank: int, group_size: int) -> Flows | None:
-    if call.coalesced or len(call.inputs) != group_size or len(call.outputs) != 1:
-        return None
-    mine = call.outputs[0].elements
-    if all(buffer.elements == mine for buffer in call.inputs):
-        return None
-    return Flows({j: b.elements for j, b in enumerate(call.inputs)}, dict.fromkeys(range(group_size), mine))
-
-
-def _all_to_all_law(call: Call, group_rank: int, group_size: int) -> Flows:
-    return Flows(
-        _parts(call.inputs, call.input_splits, group_size), _parts(call.outputs, call.output_splits, group_size)
-    )
-
-
-def _parts(buffers: Sequence[Buffer], splits: tuple[int, ...] | None, group_size: int) -> SparseFlow:
-    """Elements by peer: a list has one buffer a peer; a single buffer is cut along its first dimension."""
-    if len(buffers) != 1 or (group_size == 1 and not splits):
-        return {peer: buffer.elements for peer, buffer in enumerate(buffers)}
-    whole = buffers[0]
-    if not splits:
-        return dict.fromkeys(range(group_size), whole.elements // group_size)
-    row = _row_elements(whole)
-    return {peer: rows * row for peer, rows in enumerate(splits)}
-
-
-def _row_elements(buffer: Buffer) -> int:
-    elements = 1
-    for size in buffer.shape[1:]:
-        elements *= size
-    return elements
-
-
-_ALWAYS = frozenset({"op", "dtype", "device"})
 _IN_PLACE = ("inout",)
 
 
@@ -203,9 +161,9 @@ def _spec(
     functions: Sequence[str],
     profiling: Sequence[str] = (),
     measured: str | None,
-    compares_shape: bool = True,
     agree: frozenset[str] = frozenset(),
-    law: FlowLaw = _counted,
+    law: FlowLaw = laws.counted,
+    fault_law: FaultLaw = laws.no_fault,
     schedules: Sequence[str],
     traffic: Callable[[int], float],
 ) -> CollectiveSpec:
@@ -216,9 +174,9 @@ def _spec(
         tuple(methods),
         tuple(profiling),
         measured,
-        compares_shape,
-        _ALWAYS | agree,
+        frozenset({"op"}) | agree | (_BUFFERED if measured else frozenset()),
         law,
+        fault_law,
         result,
         tuple(schedules),
         traffic,
@@ -235,7 +193,7 @@ _TABLE = (
         ],
         semantics.all_reduce,
         functions=["all_reduce", "all_reduce_coalesced"],
-        profiling=["all_reduce", "allreduce", "allreduce_coalesced", "all_reduce_barrier"],
+        profiling=["all_reduce", "allreduce_coalesced", "sparse_all_reduce"],
         measured="inputs",
         agree=frozenset({"reduce_op", "count", "shape", "order"}),
         schedules=["ring", "tree", "halving_doubling", "hierarchical", "nvls", "nvls_tree", "direct"],
@@ -247,9 +205,10 @@ _TABLE = (
         [Method("broadcast", "BROADCAST", _IN_PLACE, ("root",))],
         semantics.broadcast,
         functions=["broadcast"],
-        profiling=["broadcast"],
+        profiling=["broadcast", "_broadcast_oop"],
         measured="inputs",
         agree=frozenset({"root", "count", "shape", "order"}),
+        fault_law=laws.root_fault,
         schedules=["ring", "tree", "hierarchical", "direct"],
         traffic=lambda n: 1.0,
     ),
@@ -259,9 +218,10 @@ _TABLE = (
         [Method("reduce", "REDUCE", _IN_PLACE, ("root",))],
         semantics.reduce,
         functions=["reduce"],
-        profiling=["reduce"],
+        profiling=["reduce", "_reduce_oop"],
         measured="inputs",
         agree=frozenset({"reduce_op", "root", "count", "shape", "order"}),
+        fault_law=laws.root_fault,
         schedules=["ring", "tree", "hierarchical", "direct"],
         traffic=lambda n: 1.0,
     ),
@@ -270,18 +230,26 @@ _TABLE = (
         Kind.MOVEMENT,
         [
             Method("allgather", "ALLGATHER"),
-            Method("_allgather_base", "ALLGATHER_BASE"),
-            Method("all_gather_single", "ALLGATHER_BASE"),
+            Method("_allgather_base", "_ALLGATHER_BASE"),
+            Method("all_gather_single", "_ALLGATHER_BASE"),
             Method("allgather_coalesced", "ALLGATHER_COALESCED", coalesced=True),
             Method("allgather_into_tensor_coalesced", "ALLGATHER_INTO_TENSOR_COALESCED", coalesced=True),
             Method("all_gather_single_coalesced", "ALLGATHER_INTO_TENSOR_COALESCED", coalesced=True),
         ],
         semantics.all_gather,
         functions=["all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_coalesced"],
-        profiling=["all_gather", "_all_gather_base", "all_gather_into_tensor_coalesced", "all_gather_coalesced"],
+        profiling=[
+            "all_gather",
+            "_all_gather_base",
+            "all_gather_single",
+            "all_gather_v",
+            "all_gather_into_tensor_coalesced",
+            "ALLGATHER_coalesced",
+        ],
         measured="inputs",
         agree=frozenset({"count", "shape", "order"}),
-        law=_all_gather_law,
+        law=laws.all_gather,
+        fault_law=laws.all_gather_fault,
         schedules=["ring", "bruck", "pat", "hierarchical", "nvls", "direct"],
         traffic=lambda n: (n - 1) / n,
     ),
@@ -294,7 +262,8 @@ _TABLE = (
         profiling=["gather"],
         measured="inputs",
         agree=frozenset({"root"}),
-        law=_gather_law,
+        law=laws.gather,
+        fault_law=laws.gather_fault,
         schedules=["direct", "tree"],
         traffic=lambda n: (n - 1) / n,
     ),
@@ -307,7 +276,8 @@ _TABLE = (
         profiling=["scatter"],
         measured="outputs",
         agree=frozenset({"root"}),
-        law=_scatter_law,
+        law=laws.scatter,
+        fault_law=laws.scatter_fault,
         schedules=["direct", "tree"],
         traffic=lambda n: (n - 1) / n,
     ),
@@ -323,10 +293,18 @@ _TABLE = (
         ],
         semantics.reduce_scatter,
         functions=["reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"],
-        profiling=["reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"],
+        profiling=[
+            "reduce_scatter",
+            "_reduce_scatter_base",
+            "reduce_scatter_single",
+            "reduce_scatter_v",
+            "reduce_scatter_tensor_coalesced",
+            "REDUCE_SCATTER_coalesced",
+        ],
         measured="outputs",
         agree=frozenset({"reduce_op", "count", "shape", "order"}),
-        law=_reduce_scatter_law,
+        law=laws.reduce_scatter,
+        fault_law=laws.reduce_scatter_fault,
         schedules=["ring", "halving_doubling", "pat", "hierarchical", "nvls", "direct"],
         traffic=lambda n: (n - 1) / n,
     ),
@@ -340,10 +318,10 @@ _TABLE = (
         ],
         semantics.all_to_all,
         functions=["all_to_all", "all_to_all_single"],
-        profiling=["all_to_all", "alltoall", "alltoall_base", "all_to_all_single"],
+        profiling=["all_to_all", "all_to_all_single", "all_to_all_v_single"],
         measured="inputs",
-        compares_shape=False,
-        law=_all_to_all_law,
+        law=laws.all_to_all,
+        fault_law=laws.all_to_all_fault,
         schedules=["pairwise", "direct", "bruck", "hierarchical"],
         traffic=lambda n: (n - 1) / n,
     ),
@@ -353,7 +331,7 @@ _TABLE = (
         [Method("barrier", "BARRIER", ())],
         semantics.barrier,
         functions=["barrier"],
-        profiling=["barrier"],
+        profiling=["barrier", "all_reduce_barrier"],
         measured=None,
         schedules=["tree", "ring", "direct"],
         traffic=lambda n: 1.0,
@@ -378,6 +356,7 @@ _TABLE = (
         profiling=["send"],
         measured="inputs",
         agree=frozenset({"count", "tag"}),
+        fault_law=laws.peer_fault,
         schedules=["direct"],
         traffic=lambda n: 1.0,
     ),
@@ -390,9 +369,10 @@ _TABLE = (
         ],
         semantics.point_to_point,
         functions=["recv", "irecv"],
-        profiling=["recv", "recv_anysource", "recvAnySource"],
+        profiling=["recv", "recvAnySource"],
         measured="outputs",
         agree=frozenset({"count", "tag"}),
+        fault_law=laws.peer_fault,
         schedules=["direct"],
         traffic=lambda n: 1.0,
     ),

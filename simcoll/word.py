@@ -74,7 +74,7 @@ def _hash_rank(rank: int, digest: int) -> int:
 
 def _hash_flows(group_rank: int, flow: SparseFlow, *, outgoing: bool) -> int:
     """The sum of H(sender, receiver, elements) over one rank's flows; an empty flow counts as none."""
-    peers = np.fromiter(flow.keys(), np.uint64, len(flow))
+    peers = np.fromiter((peer & _MASK for peer in flow), np.uint64, len(flow))
     elements = np.fromiter((count & _MASK for count in flow.values()), np.uint64, len(flow))
     mine = np.full_like(peers, group_rank)
     sender, receiver = (mine, peers) if outgoing else (peers, mine)
