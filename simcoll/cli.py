@@ -1,0 +1,97 @@
+"""The command line: ``simcoll run``, ``verify``, ``demo``, ``rules``.
+
+Nothing here imports torch, and each command imports what it needs when it is called. Exit codes: 0 nothing wrong, 1
+the program could not start or failed before any group existed, 2 usage or unreadable input, 3 findings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import NoReturn
+
+_RUN_HELP = """\
+usage: simcoll run [--mode MODE] [--out DIR] [--json] [torchrun options] script.py [arguments]
+
+Start a job as torchrun does, record what every rank says to every other rank, and report what is wrong.
+
+options:
+  --mode MODE  off: plain torchrun; record: write every call down; detail: prove that the ranks agree on each call
+               before it runs (default)
+  --out DIR    where black boxes, report.json and report.html go (default: simcoll-out/ and the time)
+  --json       report.json on stdout, and nothing else there
+
+All of torchrun's options pass through unchanged (--nproc-per-node, --standalone, --nnodes, -m, --no-python, ...);
+`torchrun --help` lists them. Options end where the program begins.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code of the contract."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if arguments[:1] and arguments[0] == "run":
+            return _run(arguments[1:])
+        return _other(arguments)
+    except BrokenPipeError:
+        # The reader of stdout has gone (`simcoll ... | head`); nothing more can be said to it, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """``run`` has no argparse parser: torchrun's options must pass through untouched."""
+    from simcoll.run import run
+    from simcoll.torchrun_arguments import asks_for_help
+
+    if asks_for_help(arguments):
+        sys.stdout.write(_RUN_HELP)
+        return 0
+    return run(arguments)
+
+
+def _other(arguments: Sequence[str]) -> int:
+    options = _parser().parse_args(arguments)
+    if options.command == "verify":
+        from simcoll.verify import verify
+
+        return verify(options.paths, html=options.html, json=options.json)
+    if options.command == "rules":
+        from simcoll.verify import show_rules
+
+        return show_rules(options.code, json=options.json)
+    from simcoll.demo import main as demo
+
+    return demo(json=options.json)
+
+
+def _parser() -> argparse.ArgumentParser:
+    description = "Records what every rank says to every other rank, and proves that they agree."
+    parser = _Parser(prog="simcoll", description=description)
+    parser.add_argument("--version", action="version", version=f"simcoll {metadata.version('simcoll')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands.add_parser("run", help="start a job as torchrun does, and report what is wrong", add_help=False)
+    _command(commands, "demo", "a planted bug on four simulated ranks, no torch needed")
+    verify = _command(commands, "verify", "judge the black boxes that a job left")
+    verify.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="black boxes, or folders of them")
+    verify.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
+    rules = _command(commands, "rules", "list the findings, or explain one")
+    rules.add_argument("code", metavar="CODE", nargs="?", help="a finding's code, such as SC104")
+    return parser
+
+
+def _command(commands: argparse._SubParsersAction[_Parser], name: str, text: str) -> _Parser:
+    parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    return parser

@@ -1,0 +1,116 @@
+"""A running job: the launcher's process, the signals that end it, and what it must not leave behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+_PR_SET_CHILD_SUBREAPER = 36
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE_SECONDS = 5.0
+"""After an interrupt, how long ranks may take before they are terminated: one that sits in C++ never sees a SIGINT."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How the launcher ended: its exit code, and the number of the signal that ended the job from outside, if any."""
+
+    exit_code: int
+    signal: int | None
+
+
+def run_job(command: Sequence[str], environment: Mapping[str, str], stdout: IO[bytes] | int | None = None) -> JobEnd:
+    """Run the launcher to its end, passing on SIGINT, SIGTERM and SIGHUP.
+
+    The launcher has a session of its own, so that Ctrl-C reaches the ranks once, through torch's agent. The first
+    signal ends the job as torchrun ends it, a second one at once. Where a job does not end well, whatever its ranks
+    left running is killed; daemons of a clean job are the program's business.
+    """
+    before = _children()
+    _adopt_orphans()
+    process = subprocess.Popen(command, env=dict(environment), stdout=stdout, start_new_session=True)
+    received: list[int] = []
+    with _passing_on(process, received):
+        exit_code = process.wait()
+    if exit_code != 0 or received:
+        _kill_orphans(before)
+    return JobEnd(exit_code, received[0] if received else None)
+
+
+@contextmanager
+def _passing_on(process: subprocess.Popen[bytes], received: list[int]) -> Iterator[None]:
+    """Pass ending signals on to the launcher while it runs."""
+    timer = threading.Timer(PATIENCE_SECONDS, _send, (process, signal.SIGTERM))
+    timer.daemon = True
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        del frame
+        received.append(number)
+        if len(received) == 1:
+            _send(process, signal.Signals(number))
+            timer.start()
+        else:
+            # The user does not want to wait: without the launcher the ranks are orphans, and those are killed.
+            _send(process, signal.SIGKILL)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # What nohup or a shell's background job ignores stays ignored.
+    handled = [number for number in _ENDING_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, pass_on) for number in handled}
+    try:
+        yield
+    finally:
+        timer.cancel()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except ProcessLookupError:
+        return
+
+
+def _adopt_orphans() -> None:
+    """Have the kernel give this process the children of a launcher that died, instead of losing them to init."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _children() -> set[int]:
+    """The processes whose parent this process is; none where /proc does not say."""
+    children: set[int] = set()
+    for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        try:
+            children.update(map(int, path.read_text().split()))
+        except OSError:
+            continue
+    return children
+
+
+def _kill_orphans(before: set[int]) -> None:
+    """Kill what the launcher left: each round makes the children of those killed ours, until none is left."""
+    while orphans := _children() - before:
+        for pid in orphans:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for pid in orphans:
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                continue

@@ -1,0 +1,76 @@
+"""Where a command's output goes: reports on stdout, the rest on stderr, and with ``--json`` one document only."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from simcoll.reports.html_report import html_report
+from simcoll.reports.json_report import json_report
+from simcoll.reports.terminal import TerminalReport
+from simcoll.verifier.finding import Report
+
+
+class Outlet:
+    """The output of one command; with ``json`` stdout carries one JSON document and nothing else."""
+
+    def __init__(self, *, json: bool = False) -> None:
+        self.json = json
+        # On a terminal rich knows the width; elsewhere a fixed one keeps what is logged the same everywhere.
+        self._console = Console(highlight=False, soft_wrap=False)
+
+    def show(self, report: Report) -> None:
+        """Put a report on stdout, as a picture for people or as JSON."""
+        self.render(TerminalReport(report), lambda: json_report(report))
+
+    def say(self, report: Report, line: str) -> None:
+        """Put one line on stdout in the report's place; with ``--json`` the report."""
+        self.render(Text(line), lambda: json_report(report))
+
+    def render(self, picture: RenderableType, document: Callable[[], object]) -> None:
+        """Put a picture or a JSON document on stdout."""
+        if self.json:
+            sys.stdout.write(json.dumps(document(), indent=2) + "\n")
+        else:
+            self._console.print(picture)
+        sys.stdout.flush()
+
+    def save(self, report: Report, folder: Path) -> None:
+        """Write ``report.json`` and ``report.html`` into a folder; a folder that cannot be written is a warning."""
+        try:
+            write_whole(folder / "report.json", json.dumps(json_report(report), indent=2) + "\n")
+            write_whole(folder / "report.html", html_report(report))
+        except OSError as error:
+            self.warn(f"cannot write the report into {folder}: {error.strerror}")
+
+    def warn(self, text: str) -> None:
+        """One line on stderr."""
+        sys.stderr.write(f"simcoll: {_printable(text)}\n")
+
+    def refuse(self, code: int, text: str) -> int:
+        """Say in one line why nothing was done; returns the exit code."""
+        self.warn(text)
+        if self.json:
+            sys.stdout.write(json.dumps({"schema": "simcoll.error/1", "error": text, "exit_code": code}) + "\n")
+        return code
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that a reader never sees half of it; raises OSError."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _printable(text: str) -> str:
+    """A text from outside as one harmless line: no line breaks, no control sequences."""
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,0 +1,118 @@
+"""``simcoll run``: start a job as torchrun does, and report on it when it has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from simcoll.blackbox_format import SUFFIX
+from simcoll.evidence import LAUNCH_PATTERN, Evidence, Launch, files_of, gather, read_launch
+from simcoll.job import JobEnd, run_job
+from simcoll.outlet import Outlet
+from simcoll.preconditions import BAD_INPUT, CANNOT_START, RefusedError, check_request, prepare_folder
+from simcoll.torchrun_arguments import RunRequest, RunUsageError, split
+from simcoll.verifier.finding import Report, Verdict
+from simcoll.verifier.postmortem import exit_code, judge
+
+INTERRUPTED = 128
+"""Added to the number of the signal that ended a job in which nothing else was wrong, as shells do."""
+
+_OTHER_HOST_GRACE_NS = 300 * 10**9
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out ``simcoll run ARGUMENTS``; the exit code of the contract."""
+    outlet = Outlet(json="--json" in arguments)
+    try:
+        request = split(arguments)
+        outlet = Outlet(json=request.json)
+        check_request(request)
+        if request.mode == "off":
+            return _run_plain(request, outlet)
+        folder = prepare_folder(request.out, request.local_ranks)
+    except RunUsageError as error:
+        return outlet.refuse(BAD_INPUT, str(error))
+    except RefusedError as error:
+        return outlet.refuse(error.code, str(error))
+    return _run_recorded(request, folder, outlet)
+
+
+def _run_plain(request: RunRequest, outlet: Outlet) -> int:
+    """Mode ``off``: torchrun itself, in this process's place unless a JSON document is to follow it."""
+    command = [sys.executable, "-m", "torch.distributed.run", *request.torchrun]
+    environment = _environment()
+    if not outlet.json:
+        sys.stdout.flush()
+        os.execve(sys.executable, command, environment)  # noqa: S606
+    code = subprocess.call(command, env=environment, stdout=sys.stderr)
+    verdict = Verdict.OK if code == 0 else Verdict.FAILED
+    outlet.show(Report(verdict, 0, request.mode, (), ()))
+    return code if code in (0, BAD_INPUT) else CANNOT_START
+
+
+def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
+    alone = request.nodes in ("1", "1:1")
+    if alone:
+        _remove_results(folder)
+    # Nodes may share the folder: each has an account of its own, and another host's clock may be behind.
+    result = folder / ("launch.json" if alone else f"launch-{socket.gethostname()}-{os.getpid()}.json")
+    since_ns = time.time_ns() - (0 if alone else _OTHER_HOST_GRACE_NS)
+    command = [sys.executable, "-m", "simcoll.launcher", str(result), request.mode, str(folder), *request.torchrun]
+    end = run_job(command, _environment(), sys.stderr.fileno() if outlet.json else None)
+    launch = read_launch(result)
+    if not launch.ranks and end.signal is None:
+        return outlet.refuse(BAD_INPUT if end.exit_code == BAD_INPUT else CANNOT_START, launch.error or _died(end))
+    return _conclude(gather(files_of(folder), [launch], since_ns=since_ns), launch, end, folder, outlet)
+
+
+def _conclude(evidence: Evidence, launch: Launch, end: JobEnd, folder: Path, outlet: Outlet) -> int:
+    """Judge what the job left, show it, and choose the exit code."""
+    report = judge(evidence.boxes, evidence.outcome)
+    for text in (*evidence.unreadable, *evidence.notes, *_remarks(launch, end)):
+        outlet.warn(text)
+    if report.verdict is Verdict.OK and not any(box.groups for box in evidence.boxes) and end == JobEnd(0, None):
+        outlet.save(report, folder)
+        outlet.say(report, "simcoll: no collective was recorded: the program created no process group")
+    else:
+        outlet.save(report, folder)
+        outlet.show(report)
+    code = exit_code(report)
+    if end.signal is not None and code == 0:
+        return INTERRUPTED + end.signal
+    return code if code or end.exit_code == 0 else CANNOT_START
+
+
+def _remarks(launch: Launch, end: JobEnd) -> list[str]:
+    """What a reader of the report must know of how the job ended."""
+    remarks = []
+    if end.signal is not None:
+        remarks.append(f"the job was ended from outside by {signal.Signals(end.signal).name}")
+    elif end.exit_code < 0:
+        remarks.append(f"{_died(end)}; the ranks that it left were killed")
+    elif launch.error:
+        remarks.append(launch.error)
+    return remarks
+
+
+def _died(end: JobEnd) -> str:
+    if end.exit_code < 0:
+        return f"the launcher was killed by {signal.Signals(-end.exit_code).name}"
+    return f"the launcher ended with exit code {end.exit_code} before it started a rank; its own message is above"
+
+
+def _environment() -> dict[str, str]:
+    """The environment of the launcher; what the ranks are told of simcoll the launcher says to them, not to itself."""
+    return {name: value for name, value in os.environ.items() if name not in ("SIMCOLL_MODE", "SIMCOLL_OUT")}
+
+
+def _remove_results(folder: Path) -> None:
+    """Remove what an earlier run left in a folder that is given again: the results are the new run's."""
+    for pattern in (f"rank*{SUFFIX}", LAUNCH_PATTERN, "report.json", "report.html"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,150 @@
+"""The command line of ``simcoll run``: its own options, and torchrun's, which pass through unchanged.
+
+torchrun's parser is authoritative and runs where torch is. Here only one thing must be known without torch: where
+the options end and the program begins, because what follows the program is the program's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+FLAGS = frozenset(
+    {
+        "--standalone",
+        "-m",
+        "--module",
+        "--no-python",
+        "--no_python",
+        "--run-path",
+        "--run_path",
+        "--virtual-local-rank",
+        "--virtual_local_rank",
+        "-h",
+        "--help",
+    }
+)
+"""torchrun's options that take no value; every other one takes one. A test compares this with torchrun's parser."""
+
+_OWN = frozenset({"--mode", "--out"})
+
+
+class RunUsageError(ValueError):
+    """The command line of ``simcoll run`` cannot be understood; the text is one line."""
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Whether ``--help`` stands where an option may stand, before the program."""
+    try:
+        return any(option in ("-h", "--help") for option in split(arguments).torchrun_options)
+    except RunUsageError:
+        return any(argument in ("-h", "--help") for argument in arguments)
+
+
+class ProgramKind(Enum):
+    """How torchrun starts the program."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What ``simcoll run`` was asked for. ``torchrun`` is torchrun's part, the program and its arguments included."""
+
+    mode: str
+    out: Path | None
+    json: bool
+    torchrun: tuple[str, ...]
+    torchrun_options: tuple[str, ...]
+    program: str
+    kind: ProgramKind
+    local_ranks: int
+    nodes: str
+
+
+def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> RunRequest:
+    """Understand a command line; raises :class:`RunUsageError`.
+
+    torchrun takes each option from ``PET_<NAME>`` in the environment where it is not given.
+    """
+    environment = os.environ if environment is None else environment
+    own: dict[str, str] = {}
+    json = False
+    options: dict[str, str] = {}
+    passed: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0] != "--" and rest[0].startswith("-") and rest[0] != "-":
+        argument = rest.pop(0)
+        name, _, value = argument.partition("=")
+        if name == "--json" and argument == name:
+            json = True
+        elif name in _OWN:
+            own[name] = value if argument != name else _value(name, rest)
+        else:
+            passed.append(argument)
+            options[name] = value
+            if argument == name and _takes_value(name, rest):
+                options[name] = _value(name, rest)
+                passed.append(options[name])
+    program = next((argument for argument in rest if argument != "--"), None)
+    if program is None:
+        raise RunUsageError("no script given; usage: simcoll run [options] [torchrun options] script.py [arguments]")
+    return RunRequest(
+        own.get("--mode", "detail"),
+        Path(own["--out"]) if "--out" in own else None,
+        json,
+        (*passed, *rest),
+        tuple(options),
+        program,
+        _kind(options, environment),
+        _local_ranks(_option(options, environment, "nproc_per_node", "1")),
+        _option(options, environment, "nnodes", "1"),
+    )
+
+
+def _value(name: str, rest: list[str]) -> str:
+    if not rest:
+        raise RunUsageError(f"{name} needs a value")
+    return rest.pop(0)
+
+
+def _takes_value(name: str, rest: list[str]) -> bool:
+    """Whether the next argument belongs to this option; abbreviations and values glued to -r and -t are accepted."""
+    if not name.startswith("--"):
+        return name in ("-r", "-t")
+    return not any(flag.startswith(name) for flag in FLAGS) and bool(rest)
+
+
+def _option(options: Mapping[str, str], environment: Mapping[str, str], name: str, default: str) -> str:
+    for spelling in (f"--{name}", f"--{name.replace('_', '-')}"):
+        if spelling in options:
+            return options[spelling]
+    return environment.get(f"PET_{name.upper()}", default)
+
+
+def _kind(options: Mapping[str, str], environment: Mapping[str, str]) -> ProgramKind:
+    def given(name: str, *short: str) -> bool:
+        spelled = any(
+            option.startswith("--") and f"--{name}".startswith(option.replace("_", "-")) for option in options
+        )
+        return spelled or any(option in options for option in short) or environment.get(_variable(name), "0") == "1"
+
+    if given("run-path"):
+        return ProgramKind.SCRIPT
+    if given("no-python"):
+        return ProgramKind.COMMAND
+    return ProgramKind.MODULE if given("module", "-m") else ProgramKind.SCRIPT
+
+
+def _variable(name: str) -> str:
+    return "PET_" + name.replace("-", "_").upper()
+
+
+def _local_ranks(text: str) -> int:
+    """How many black boxes this machine will hold; ``auto``, ``gpu`` and the like are at most one a core."""
+    return int(text) if text.isascii() and text.isdecimal() else os.cpu_count() or 1
