@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from simcoll.record import Group, Record
 from simcoll.spec import COLLECTIVES, Kind
-from simcoll.verifier.fields import Difference, differing_fields, differing_ops
+from simcoll.verifier.fields import Difference, differing_fields, differing_ops, faulty_calls
 from simcoll.verifier.finding import Finding
 from simcoll.verifier.flows import BrokenLaw, broken_law
 from simcoll.verifier.shapes import judge_shapes
@@ -39,18 +39,23 @@ def _voice(group: Group, group_rank: int, record: Record) -> Voice:
 
 
 def _judge(group: Group, voices: Sequence[Voice], kind: Kind, strict: bool) -> list[Finding]:
-    differences = differing_fields(group, voices)
-    law = None
-    if any(voice.flows() is not None for voice in voices):
-        differences = [difference for difference in differences if difference.name != "count"]
-        # Flows depend on the root: where the ranks differ on it, broken flows are its symptom.
-        law = None if any(difference.name == "root" for difference in differences) else broken_law(group, voices)
+    faults = faulty_calls(voices)
+    # The flows and counts of a call that contradicts itself mean nothing.
+    sound = [voice for voice in voices if faults is None or voice.rank not in (faults.culprits or ())]
+    differences = [] if faults is None else [faults]
+    differences += differing_fields(group, voices)
+    uneven = any(voice.flows() is not None for voice in sound)
+    if uneven or faults is not None:
+        differences = [difference for difference in differences if difference.name not in ("count", "contents")]
     causes = [_combine(group, same, voices) for same in _by_partition(differences)]
-    if law is not None:
-        return _with_law(group, causes, law, voices)
+    if any(difference.name == "root" for difference in differences) and uneven:
+        # Flows depend on the root: where the ranks differ on it, broken flows are its symptom.
+        return causes
+    if uneven:
+        return _with_law(group, causes, broken_law(group, sound), voices)
     if any(difference.name in ("count", "contents") for difference in differences):
         return causes
-    return _with_shapes(causes, judge_shapes(group, voices, kind, strict=strict))
+    return _with_shapes(causes, judge_shapes(group, sound, kind, strict=strict))
 
 
 def _by_partition(differences: Sequence[Difference]) -> list[list[Difference]]:
@@ -74,6 +79,7 @@ def _combine(group: Group, differences: Sequence[Difference], voices: Sequence[V
         first.parts,
         "; ".join(difference.message for difference in differences),
         differing=tuple(difference.name for difference in differences),
+        culprits=first.culprits,
     )
     return replace(found, unknown=_unknown(voices))
 
@@ -85,8 +91,10 @@ def _unknown(voices: Sequence[Voice]) -> tuple[str, ...]:
     return tuple(name for name in fields if all(getattr(voice.call, name) is None for voice in voices))
 
 
-def _with_law(group: Group, causes: list[Finding], law: BrokenLaw, voices: Sequence[Voice]) -> list[Finding]:
+def _with_law(group: Group, causes: list[Finding], law: BrokenLaw | None, voices: Sequence[Voice]) -> list[Finding]:
     """Add broken flows as a finding of their own, or as one more field of a finding on the same ranks."""
+    if law is None:
+        return causes
     name = "splits" if law.rule.code == "SC106" else "count"
     for index, cause in enumerate(causes):
         if cause.culprits == law.culprits:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from simcoll.call import Buffer
 from simcoll.record import Group
 from simcoll.spec import Content
+from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rule import Rule
+from simcoll.verifier.rules_job import INVALID_ARGUMENT
 from simcoll.verifier.sides import Parts, Voice, each, part
 
 OP_MISMATCH = Rule(
@@ -115,14 +118,21 @@ SIZE_MISMATCH = Rule(
 )
 
 
+_FAULTS_SHOWN = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field in which the ranks differ: its rule, its name in a call, its parts, and the sentence that says so."""
+    """A field in which the ranks differ: its rule, its name in a call, its parts, and the sentence that says so.
+
+    ``culprits`` are named where the field itself says who is wrong; None leaves it to the majority.
+    """
 
     rule: Rule
     name: str
     parts: Parts
     message: str
+    culprits: tuple[int, ...] | None = None
 
 
 def differing_ops(voices: Sequence[Voice]) -> Difference | None:
@@ -132,6 +142,49 @@ def differing_ops(voices: Sequence[Voice]) -> Difference | None:
         return None
     message = each(parts, lambda op, ranks, one: f"{ranks} {'calls' if one else 'call'} {op}")
     return Difference(OP_MISMATCH, "op", parts, message)
+
+
+def faulty_calls(voices: Sequence[Voice]) -> Difference | None:
+    """SC601: some ranks' calls contradict themselves, so that the backend will refuse them and the others wait.
+
+    A rank whose tensor has another size than everybody's, where all must be equal, is left to SC102, one that names
+    another root to SC105: the contradiction follows from it.
+    """
+    faults = {voice.rank: fault for voice in voices if (fault := voice.fault()) is not None}
+    if not faults or len(faults) == len(voices) or _other_size(voices, faults) or _other_root(voices, faults):
+        return None
+    parts = part(voices, lambda voice: faults.get(voice.rank, ""))
+    said = {fault: [rank for rank in faults if faults[rank] == fault] for fault in faults.values()}
+    clauses = [(f"{ranks_text(ranks)}: " if len(said) > 1 else "") + fault for fault, ranks in said.items()]
+    text = (
+        f"the call of {ranks_text(faults)} contradicts itself and will be refused: {'; '.join(clauses[:_FAULTS_SHOWN])}"
+    )
+    return Difference(INVALID_ARGUMENT, "arguments", parts, text, tuple(sorted(faults)))
+
+
+def _other_size(voices: Sequence[Voice], faults: Mapping[int, str]) -> bool:
+    spec = voices[0].spec
+    if spec is None or not spec.agree & {"count", "root"} or any(voice.call.coalesced for voice in voices):
+        return False
+    usual = {_measured(voice) for voice in voices if voice.rank not in faults}
+    odd = {_measured(voice) for voice in voices if voice.rank in faults}
+    return len(usual) == 1 and None not in odd and not usual & odd
+
+
+def _other_root(voices: Sequence[Voice], faults: Mapping[int, str]) -> bool:
+    """Whether the faulty ranks only prepared for another root: a rank that takes itself for the root, or does not."""
+    roots = {voice.call.root for voice in voices}
+    return len(roots) > 1 and all(
+        voice.call.root is None or 0 <= voice.call.root < voice.size for voice in voices if voice.rank in faults
+    )
+
+
+def _measured(voice: Voice) -> int | None:
+    """Elements of the tensor that ranks compare."""
+    if voice.spec is None or voice.spec.measured is None:
+        return None
+    buffers: tuple[Buffer, ...] = getattr(voice.call, voice.spec.measured)
+    return buffers[0].elements if buffers else None
 
 
 def differing_fields(group: Group, voices: Sequence[Voice]) -> list[Difference]:

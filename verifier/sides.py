@@ -37,6 +37,10 @@ class Voice:
         """The flows of this call, built anew each time: those of thousands of ranks would not fit into memory."""
         return None if self.spec is None else self.spec.flows(self.call, self.group_rank, self.size)
 
+    def fault(self) -> str | None:
+        """What is wrong with this call by itself, or None."""
+        return None if self.spec is None else self.spec.fault(self.call, self.group_rank, self.size)
+
 
 Parts: TypeAlias = dict[Hashable, list[Voice]]
 """Voices by the value that they state, most voices first; ties stay in rank order."""
