@@ -1,1 +1,1 @@
-
+"""The backends behind one small interface. Importing this package imports no torch."""

@@ -1,0 +1,51 @@
+"""What a backend is to the rest of simcoll: a name, and what it cannot do.
+
+The spec says what a collective means; a backend may do less. Its limits are the overlay: each looks at one rank's call
+and says why the backend refuses it, or None. That is all that the verifier, the simulator and the dry run ask of a
+backend that they do not run themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
+
+from simcoll.call import Call
+from simcoll.semantics import undefined_reduction
+from simcoll.spec import spec_of
+
+Limit: TypeAlias = Callable[[Call, int, int], "str | None"]
+"""Call, group rank, group size -> why the backend cannot do it, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A backend by what it cannot do.
+
+    ``limits`` come on top of the faults that no backend accepts. ``profiled_as`` names the rows that Flight Recorder
+    and the profiler print under another row's name, because the backend is made so.
+    """
+
+    name: str
+    limits: tuple[Limit, ...] = ()
+    profiled_as: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def refusal(self, call: Call, group_rank: int, group_size: int) -> str | None:
+        """Why this rank's call cannot run here whatever the other ranks do, or None. Raises KeyError: unknown op."""
+        spec = spec_of(call)
+        for limit in (spec.fault, undefined, *self.limits):
+            if reason := limit(call, group_rank, group_size):
+                return reason
+        return None
+
+
+def undefined(call: Call, group_rank: int, group_size: int) -> str | None:
+    """A reduce op that has no meaning for the dtype, on any backend."""
+    if "reduce_op" not in spec_of(call).agree:
+        return None
+    for buffer in call.inputs:
+        if problem := undefined_reduction(call.reduce_op, buffer.dtype):
+            return problem
+    return None

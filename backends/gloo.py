@@ -1,0 +1,98 @@
+"""What Gloo cannot do, found by trying rows, reduce ops, dtypes and forms on torch 2.13 (tests/backends/test_gloo.py).
+
+Some of what is refused here is not refused cleanly by Gloo: a 0-d output of reduce_scatter_single ends the process
+with a segmentation fault, and a buffer that does not divide evenly loses its remainder in silence.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from simcoll.backends.base import Backend
+from simcoll.call import Buffer, Call
+from simcoll.spec import Kind, spec_of
+
+DTYPES = frozenset(
+    {
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "int64",
+        "int32",
+        "int8",
+        "uint8",
+        "bool",
+        "complex64",
+        "complex128",
+    }
+)
+"""What Gloo's collectives move and reduce; send and receive take any dtype, as bytes."""
+
+_LISTS = frozenset({"allgather", "allgather_coalesced", "reduce_scatter"})
+"""The spellings that take a list of one buffer a rank, where others take one tensor for all parts."""
+
+_EQUAL_PARTS = frozenset({"all_gather", "gather", "scatter", "all_to_all"})
+
+
+def _dtype(call: Call, group_rank: int, group_size: int) -> str | None:
+    if spec_of(call).kind is Kind.POINT_TO_POINT:
+        return None
+    for buffer in (*call.inputs, *call.outputs):
+        if buffer.dtype not in DTYPES:
+            return f"Gloo has no {buffer.dtype} in collectives, only {', '.join(sorted(DTYPES))}"
+        if call.op == "gather" and buffer.dtype.startswith("complex"):
+            return f"Gloo gathers no {buffer.dtype}: view it as real numbers"
+    return None
+
+
+def _reduce_op(call: Call, group_rank: int, group_size: int) -> str | None:
+    if call.reduce_op == "premul_sum":
+        return "Gloo has no premul_sum: scale the tensor, then sum"
+    if call.reduce_op != "avg":
+        return None
+    for buffer in call.inputs:
+        if buffer.dtype.startswith(("int", "uint")):
+            return f"Gloo has no avg for {buffer.dtype}: sum, then divide"
+    return None
+
+
+def _equal_parts(call: Call, group_rank: int, group_size: int) -> str | None:
+    """Lists of unequal buffers; all_to_all_single with splits, and reduce_scatter, are not limited so."""
+    if call.op not in _EQUAL_PARTS or call.coalesced:
+        return None
+    for name, buffers in (("output", call.outputs), ("input", call.inputs)):
+        if len({buffer.shape for buffer in buffers}) > 1:
+            shapes = ", ".join(str(list(buffer.shape)) for buffer in buffers)
+            return f"Gloo's {call.op} needs {name}s of one shape, got {shapes}"
+    return None
+
+
+def _along_rows(call: Call, group_rank: int, group_size: int) -> str | None:
+    """One tensor for all parts: concatenated along the first dimension; Gloo knows no stacked form."""
+    if call.op == "all_gather":
+        return _first_mismatch(call, call.outputs, call.inputs, group_size)
+    if call.op == "reduce_scatter":
+        return _first_mismatch(call, call.inputs, call.outputs, group_size)
+    return None
+
+
+def _first_mismatch(call: Call, divided: tuple[Buffer, ...], single: tuple[Buffer, ...], group_size: int) -> str | None:
+    if len(divided) != len(single) or call.spelling in _LISTS:
+        return None
+    for whole, part in zip(divided, single, strict=True):
+        expected = (part.shape[0] * group_size, *part.shape[1:]) if part.shape else None
+        if whole.shape != expected:
+            return (
+                f"Gloo's {call.spelling} takes parts concatenated along the first dimension,"
+                f" got {list(whole.shape)} for {group_size} parts of {list(part.shape)}"
+            )
+    return None
+
+
+GLOO = Backend(
+    "gloo",
+    (_dtype, _reduce_op, _equal_parts, _along_rows),
+    # Gloo builds these from another collective.
+    MappingProxyType({"reduce_scatter": "all_reduce", "monitored_barrier": "barrier"}),
+)
