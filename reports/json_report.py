@@ -1,0 +1,126 @@
+"""The report as JSON, schema ``simcoll.report/1``; ``docs/report-schema.md`` describes it."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import cast
+
+from simcoll.call import Call
+from simcoll.record import Group, Record, Source
+from simcoll.verifier.describe import global_rank
+from simcoll.verifier.finding import Finding, RankState, Report, Side
+from simcoll.verifier.rules import RULES
+
+SCHEMA = "simcoll.report/1"
+
+
+def json_report(report: Report) -> dict[str, object]:
+    """The report as JSON values. Ranks, roots and peers are global ranks."""
+    return {
+        "schema": SCHEMA,
+        "verdict": report.verdict.value,
+        "world_size": report.world_size,
+        "mode": report.mode,
+        "agreed": report.agreed,
+        "findings": [_finding(finding) for finding in report.findings],
+        "ranks": [_rank(state) for state in report.ranks],
+        "notes": list(report.notes),
+    }
+
+
+def json_schema() -> dict[str, object]:
+    """The JSON Schema (draft 2020-12) of :func:`json_report`."""
+    text = files("simcoll.reports").joinpath("report.schema.json").read_text(encoding="utf-8")
+    return cast("dict[str, object]", json.loads(text))
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    rule = RULES[finding.code]
+    return {
+        "code": finding.code,
+        "name": rule.name,
+        "severity": finding.severity.value,
+        "group": None if finding.group is None else _group(finding.group),
+        "sequence": finding.sequence,
+        "ranks": list(finding.ranks),
+        "culprits": list(finding.culprits),
+        "message": finding.message,
+        "advice": rule.advice,
+        "differing": list(finding.differing),
+        "unknown": list(finding.unknown),
+        "sides": [_side(side, finding.group) for side in finding.sides],
+        "before": [_record(record) for record in finding.before],
+    }
+
+
+def _group(group: Group) -> dict[str, object]:
+    return {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
+
+
+def _side(side: Side, group: Group | None) -> dict[str, object]:
+    return {
+        "ranks": list(side.ranks),
+        "call": None if side.call is None else call_document(side.call, group),
+        "source": [{"rank": stated.rank, **_source(stated.source)} for stated in side.sources],
+        "note": side.note,
+    }
+
+
+def call_document(call: Call, group: Group | None) -> dict[str, object]:
+    """A call's fields as a report states them: only those that it has."""
+    buffers = call.inputs or call.outputs
+    document: dict[str, object] = {
+        "op": call.op,
+        "spelling": call.spelling,
+        "reduce_op": call.reduce_op,
+        "dtype": buffers[0].dtype if buffers else None,
+        "shapes": [list(buffer.shape) for buffer in call.inputs] or None,
+        "output_shapes": [list(buffer.shape) for buffer in call.outputs] if call.outputs != call.inputs else None,
+        "dtypes": [buffer.dtype for buffer in buffers] if len({buffer.dtype for buffer in buffers}) > 1 else None,
+        "device": buffers[0].device if buffers else None,
+        "orders": _orders(call),
+        "root": _rank_number(call.root, group),
+        "peer": _rank_number(call.peer, group),
+        "tag": call.tag,
+        "input_splits": None if call.input_splits is None else list(call.input_splits),
+        "output_splits": None if call.output_splits is None else list(call.output_splits),
+        "coalesced": call.coalesced or None,
+    }
+    return {name: value for name, value in document.items() if value is not None}
+
+
+def _orders(call: Call) -> list[list[int] | None] | None:
+    """Memory orders of the inputs, where one is not row-major."""
+    orders = [None if buffer.order is None else list(buffer.order) for buffer in call.inputs]
+    return orders if any(order is not None for order in orders) else None
+
+
+def _rank_number(group_rank: int | None, group: Group | None) -> int | str | None:
+    if group_rank is None:
+        return None
+    text = global_rank(group, group_rank)
+    return int(text) if text.isdigit() else text
+
+
+def _source(source: Source) -> dict[str, object]:
+    return {"file": source.file, "line": source.line, "function": source.function, "code": source.code}
+
+
+def _record(record: Record) -> dict[str, object]:
+    return {
+        "group": record.group,
+        "sequence": record.sequence,
+        "op": record.call.op,
+        "state": record.state.name.lower(),
+        "source": _source(record.source) if record.source.file else None,
+    }
+
+
+def _rank(state: RankState) -> dict[str, object]:
+    return {
+        "rank": state.rank,
+        "state": state.status.value,
+        "exit_code": state.exit_code,
+        "last": None if state.last is None else _record(state.last),
+    }

@@ -1,0 +1,244 @@
+"""What became of the job beside its collectives: SC201, SC601, SC701 and SC702, and which of them is the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from simcoll.record import Event, Group, Record, Source, State
+from simcoll.verifier.describe import record_text
+from simcoll.verifier.failures import Failure, Nature, first_line, nature_of, source_of, text
+from simcoll.verifier.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.mismatches import Mismatch
+from simcoll.verifier.ranges import ranks_text, verb
+from simcoll.verifier.rules_job import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
+from simcoll.verifier.trace import Trace, record_at
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is known of the job as a whole. ``last`` holds each rank's last record, ``ended`` when a rank ended well.
+
+    ``mismatches`` are those of severity error.
+    """
+
+    traces: Mapping[int, Trace]
+    failures: Mapping[int, Failure]
+    mismatches: Sequence[Mismatch]
+    last: Mapping[int, Record]
+    ended: Mapping[int, int]
+    clean: bool
+
+
+def last_record(trace: Trace) -> Record | None:
+    """The last call that a rank wrote down."""
+    return record_at(trace, len(trace.slots) - 1) if len(trace.slots) else None
+
+
+def first_failure(job: Job, explained: bool) -> list[Finding]:
+    """SC601 or SC701: the failure that came first, unless another finding accounts for it.
+
+    ``explained`` says that ranks that did not come are reported already. What a failure's text blames on a mismatch,
+    a missing rank or a broken connection is a consequence, as long as something is there that it can follow from.
+    """
+    own = [failure for failure in job.failures.values() if failure.nature is Nature.OWN]
+    own = [failure for failure in own if not _follows_mismatch(job, failure)]
+    if own:
+        return [_failed(job, own[0])]
+    others = [failure for failure in job.failures.values() if failure.nature is not Nature.OWN]
+    if not others or job.mismatches or explained:
+        return []
+    if early := exited_early(job, others):
+        return early
+    return [_failed(job, others[0])]
+
+
+def _follows_mismatch(job: Job, failure: Failure) -> bool:
+    """Whether the rank failed at a mismatch, or in handling it: it completed no collective after it."""
+    if not job.mismatches:
+        return False
+    last = job.last.get(failure.rank)
+    completed = 0 if last is None else last.finished_ns
+    first = job.mismatches[0].time_ns
+    return failure.time_ns >= first and not completed > max(one.time_ns for one in job.mismatches)
+
+
+def _failed(job: Job, first: Failure) -> Finding:
+    alike = [one for one in job.failures.values() if _same_cause(one, first)]
+    refused = first.api is not None or any(_refusal_of(event, first) for event in _events(job, first.rank, "rejected"))
+    rule = INVALID_ARGUMENT if refused else RANK_FAILED
+    ranks = tuple(sorted(one.rank for one in alike))
+    others = [rank for rank in ranks if rank != first.rank]
+    also = f", and so {verb(others, 'does', 'do')} {ranks_text(others)}" if others else ""
+    message = f"rank {first.rank} {first.text()}{also}"
+    if not refused and len(job.traces) > len(ranks):
+        message += "; what other ranks report came after it"
+    everyone = len(ranks) == len(job.traces) and len(ranks) > 1
+    group, sequence = _refused_place(job, first) if refused else (None, None)
+    return Finding(
+        rule.code,
+        rule.severity,
+        message,
+        group=group,
+        sequence=sequence,
+        ranks=ranks,
+        culprits=() if everyone else ranks,
+        sides=tuple(_failed_side(job, one) for one in alike[:4]),
+    )
+
+
+def _same_cause(one: Failure, first: Failure) -> bool:
+    if one.rank == first.rank:
+        return True
+    if not first.type or one.nature is not first.nature:
+        return False
+    return one.type == first.type and (one.source, one.message) == (first.source, first.message)
+
+
+def _failed_side(job: Job, failure: Failure) -> Side:
+    last = job.last.get(failure.rank)
+    source = failure.source
+    note = failure.text()
+    if last is not None:
+        note += f"; its last call was {record_text(last)}"
+        source = source if failure.type else last.source
+    return Side((failure.rank,), None, _sources(failure.rank, source), note)
+
+
+def _sources(rank: int, source: Source) -> tuple[RankSource, ...]:
+    return (RankSource(rank, source),) if source.file else ()
+
+
+def _events(job: Job, rank: int, kind: str) -> list[Event]:
+    trace = job.traces.get(rank)
+    return [] if trace is None else [event for event in trace.events if event.kind == kind]
+
+
+def _refusal_of(event: Event, failure: Failure) -> bool:
+    return bool(failure.type) and (text(event, "type"), text(event, "message")) == (failure.type, failure.message)
+
+
+def _refused_place(job: Job, failure: Failure) -> tuple[Group | None, int | None]:
+    for event in _events(job, failure.rank, "rejected"):
+        if _refusal_of(event, failure):
+            sequence = event.data.get("sequence")
+            return group_of(job, failure.rank, event), sequence if type(sequence) is int else None
+    return None, None
+
+
+def group_of(job: Job, rank: int, event: Event) -> Group | None:
+    """The group that an event names, as its rank knows it; None where it names none."""
+    name = event.data.get("group")
+    return next((group for group in job.traces[rank].groups if group.name == name), None)
+
+
+def refused_on_some(job: Job) -> list[Finding]:
+    """SC601: some ranks' call was refused and they handled it, while others made the same call and waited.
+
+    What ends a rank is :func:`first_failure`'s; what every rank handles alike is the program's own business. In a job
+    that ended well it is a warning.
+    """
+    refused: dict[tuple[Group, int], dict[int, Event]] = {}
+    for rank in job.traces:
+        for event in _events(job, rank, "rejected"):
+            group, sequence = group_of(job, rank, event), event.data.get("sequence")
+            own = nature_of(text(event, "type"), text(event, "message")) is Nature.OWN
+            ended = rank in job.failures and _refusal_of(event, job.failures[rank])
+            if group is not None and type(sequence) is int and own and not ended:
+                refused.setdefault((group, sequence), {})[rank] = event
+    return [
+        _partly_refused(job, group, sequence, events)
+        for (group, sequence), events in refused.items()
+        if _went_on(job, group, sequence, events)
+    ]
+
+
+def _went_on(job: Job, group: Group, sequence: int, refused: Mapping[int, Event]) -> list[int]:
+    """The members that made the call and were not refused."""
+    made = []
+    for rank in group.ranks:
+        trace = job.traces.get(rank)
+        if trace is None or rank in refused:
+            continue
+        names = [index for index, known in enumerate(trace.groups) if known == group]
+        slots = trace.slots
+        hit = (slots["sequence"] == sequence) & (slots["p2p_sequence"] == 0)
+        if names and bool((hit & (slots["group"] == names[0]) & (slots["state"] != State.REJECTED)).any()):
+            made.append(rank)
+    return made
+
+
+def _partly_refused(job: Job, group: Group, sequence: int, events: Mapping[int, Event]) -> Finding:
+    ranks = tuple(sorted(events))
+    first = events[ranks[0]]
+    waiting = _went_on(job, group, sequence, events)
+    message = (
+        f"{text(first, 'function') or 'a call'} was refused on {ranks_text(ranks)} "
+        f"({text(first, 'type')}: {first_line(text(first, 'message'))}), while {ranks_text(waiting)} went on"
+    )
+    sides = [Side((rank,), None, _sources(rank, source_of(events[rank].data)), "refused") for rank in ranks[:4]]
+    return Finding(
+        INVALID_ARGUMENT.code,
+        Severity.WARNING if job.clean else Severity.ERROR,
+        message,
+        group=group,
+        sequence=sequence,
+        ranks=tuple(sorted([*ranks, *waiting])),
+        culprits=ranks,
+        sides=tuple(sides),
+    )
+
+
+def refused_instead(job: Job, missing: Finding) -> list[Finding]:
+    """SC601 in a missing rank's place: its call was refused above the group, and it went on without it."""
+    events = {}
+    for rank in missing.culprits:
+        since = job.last[rank].scheduled_ns if rank in job.last else 0
+        for event in _events(job, rank, "rejected"):
+            own = nature_of(text(event, "type"), text(event, "message")) is Nature.OWN
+            if own and event.data.get("group") is None and event.time_ns >= since:
+                events[rank] = event
+    if not events or missing.group is None or missing.sequence is None:
+        return []
+    return [_partly_refused(job, missing.group, missing.sequence, events)]
+
+
+def exited_early(job: Job, victims: Sequence[Failure]) -> list[Finding]:
+    """SC702: a rank ended well while a peer still had a collective to do with it, and lost the connection."""
+    for victim in victims:
+        last = job.last.get(victim.rank)
+        group = None if last is None else _group_named(job, victim.rank, last.group)
+        gone = [
+            rank
+            for rank in (() if group is None else group.ranks)
+            if job.ended.get(rank, victim.time_ns + 1) <= victim.time_ns and rank not in job.failures
+        ]
+        if group is not None and last is not None and gone:
+            return [_exited(job, group, last, victim, gone)]
+    return []
+
+
+def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequence[int]) -> Finding:
+    message = (
+        f"{ranks_text(gone)} had ended when rank {victim.rank} still made {last.call.op} (collective {last.sequence})"
+    )
+    sides = [Side((victim.rank,), last.call, _sources(victim.rank, last.source), victim.text())]
+    for rank in gone[:4]:
+        before = job.last.get(rank)
+        note = "ended" if before is None else f"ended; its last call was {record_text(before)}"
+        sides.append(Side((rank,), None, () if before is None else _sources(rank, before.source), note))
+    return Finding(
+        RANK_EXITED_EARLY.code,
+        RANK_EXITED_EARLY.severity,
+        message,
+        group=group,
+        sequence=last.sequence,
+        ranks=tuple(sorted([victim.rank, *gone])),
+        culprits=tuple(gone),
+        sides=tuple(sides),
+    )
+
+
+def _group_named(job: Job, rank: int, name: str) -> Group | None:
+    trace = job.traces.get(rank)
+    return None if trace is None else next((group for group in trace.groups if group.name == name), None)

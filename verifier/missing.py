@@ -1,0 +1,160 @@
+"""SC201: ranks that did not come to a collective in time, and where each of them is instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from simcoll.record import Event, Group, Record
+from simcoll.verifier.describe import record_text
+from simcoll.verifier.failures import Nature, number, source_of
+from simcoll.verifier.finding import Finding, RankSource, Side
+from simcoll.verifier.incidents import Job, group_of
+from simcoll.verifier.ranges import ranks_text, verb
+from simcoll.verifier.rules_order import MISSING_RANK
+from simcoll.verifier.trace import Trace, record_at
+
+
+@dataclass(slots=True)
+class _Wait:
+    """One collective that some ranks waited in: who reported it, who was missing by these reports."""
+
+    group: Group
+    sequence: int
+    events: dict[int, Event]
+    missing: set[int]
+
+
+def missing_ranks(job: Job) -> list[Finding]:
+    """One finding for each collective whose waiting ranks failed for want of others that had not failed themselves.
+
+    A wait that a rank handled, and went on, is the program's own business (a probe, a retry).
+    """
+    if job.clean:
+        return []
+    waits: dict[tuple[Group, int], _Wait] = {}
+    for rank, trace in job.traces.items():
+        for event in trace.events:
+            if event.kind == "missing":
+                _note(waits, group_of(job, rank, event), rank, event)
+    findings = [_report(job, wait) for wait in waits.values() if _matters(job, wait)]
+    return sorted(findings, key=lambda finding: finding.sequence or 0)[:1]
+
+
+def _note(waits: dict[tuple[Group, int], _Wait], group: Group | None, rank: int, event: Event) -> None:
+    sequence, absent = number(event, "sequence"), event.data.get("missing")
+    if group is None or sequence is None or not isinstance(absent, list):
+        return
+    wait = waits.setdefault((group, sequence), _Wait(group, sequence, {}, set()))
+    wait.events[rank] = event
+    wait.missing.update(rank for rank in absent if type(rank) is int and rank in group.ranks)
+
+
+def _matters(job: Job, wait: _Wait) -> bool:
+    # A rank that waited there itself did come.
+    wait.missing.difference_update(wait.events)
+    since = min(event.time_ns for event in wait.events.values())
+    dead = [rank for rank in wait.missing if rank in job.failures and job.failures[rank].noticed_ns < since]
+    fatal = any(_ended_by_it(job, rank) for rank in wait.events)
+    return bool(wait.missing) and not dead and fatal and not _already_apart(job, wait)
+
+
+def _ended_by_it(job: Job, rank: int) -> bool:
+    """Whether a waiting rank failed for it, or at least did not get any further."""
+    if rank in job.failures:
+        return job.failures[rank].nature is not Nature.OWN
+    return rank not in job.ended
+
+
+def _already_apart(job: Job, wait: _Wait) -> bool:
+    """Whether a mismatch among the same ranks came before: then the missing ranks are where it left them."""
+    since = min(event.time_ns for event in wait.events.values())
+    return any(
+        mismatch.time_ns < since and wait.missing & set(mismatch.finding.ranks) and set(job.failures) & wait.missing
+        for mismatch in job.mismatches
+    )
+
+
+def _report(job: Job, wait: _Wait) -> Finding:
+    missing = sorted(wait.missing)
+    came = sorted(wait.events)
+    record = _record(job, came, wait)
+    call = "the collective" if record is None else record.call.op
+    waited = max((number(event, "waited_ms") or 0 for event in wait.events.values()), default=0)
+    message = (
+        f"{ranks_text(missing)} did not come to {call} (collective {wait.sequence}), where {ranks_text(came)} "
+        f"waited for {waited / 1000:.1f} s"
+    )
+    return Finding(
+        MISSING_RANK.code,
+        MISSING_RANK.severity,
+        message,
+        group=wait.group,
+        sequence=wait.sequence,
+        ranks=tuple(sorted({*missing, *came})),
+        culprits=tuple(missing),
+        sides=(_waiting_side(wait, came, record), *_where(job, missing)),
+        before=_before(job, came, wait),
+    )
+
+
+def _waiting_side(wait: _Wait, came: Sequence[int], record: Record | None) -> Side:
+    lines: dict[tuple[str, int], RankSource] = {}
+    for rank in came:
+        source = source_of(wait.events[rank].data)
+        if source.file:
+            lines.setdefault((source.file, source.line), RankSource(rank, source))
+    return Side(tuple(came), None if record is None else record.call, tuple(lines.values())[:4], "waited")
+
+
+def _where(job: Job, missing: Sequence[int]) -> list[Side]:
+    """Where the missing ranks are, those at the same place together."""
+    places: dict[tuple[object, ...], list[int]] = {}
+    for rank in missing:
+        last = job.last.get(rank)
+        key = (_state(job, rank), None if last is None else (last.group, last.sequence, last.p2p_sequence, last.source))
+        places.setdefault(key, []).append(rank)
+    return [_where_side(job, ranks) for ranks in list(places.values())[:8]]
+
+
+def _where_side(job: Job, ranks: Sequence[int]) -> Side:
+    last = job.last.get(ranks[0])
+    if last is None:
+        return Side(
+            tuple(ranks), None, (), f"{_state(job, ranks[0])}; no call of {verb(ranks, 'it', 'them')} is recorded"
+        )
+    sources = (RankSource(ranks[0], last.source),) if last.source.file else ()
+    return Side(tuple(ranks), None, sources, f"{_state(job, ranks[0])}; last call: {record_text(last)}")
+
+
+def _state(job: Job, rank: int) -> str:
+    if rank in job.failures:
+        return job.failures[rank].text()
+    if rank not in job.traces:
+        return "left no record"
+    return "ended" if rank in job.ended else "busy elsewhere"
+
+
+def _record(job: Job, came: Sequence[int], wait: _Wait) -> Record | None:
+    for rank in came:
+        rows = _rows(job.traces[rank], wait.group, wait.sequence)
+        if rows:
+            return record_at(job.traces[rank], rows[-1])
+    return None
+
+
+def _before(job: Job, came: Sequence[int], wait: _Wait) -> tuple[Record, ...]:
+    trace = job.traces[came[0]]
+    rows = [
+        row
+        for sequence in range(max(wait.sequence - 3, 1), wait.sequence)
+        for row in _rows(trace, wait.group, sequence)
+    ]
+    return tuple(record for row in rows if (record := record_at(trace, row)) is not None)
+
+
+def _rows(trace: Trace, group: Group, sequence: int) -> list[int]:
+    indices: Mapping[Group, int] = {known: index for index, known in enumerate(trace.groups)}
+    slots = trace.slots
+    mask = (slots["group"] == indices.get(group, -1)) & (slots["sequence"] == sequence) & (slots["p2p_sequence"] == 0)
+    return [int(row) for row in mask.nonzero()[0]]

@@ -1,0 +1,142 @@
+"""The verdict on a job that has ended: traces and the launcher's account in, one report out."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+
+from simcoll.record import Event
+from simcoll.verifier.columns import columns_of
+from simcoll.verifier.failures import Failure, failures_of
+from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
+from simcoll.verifier.incidents import Job, first_failure, last_record, refused_instead, refused_on_some
+from simcoll.verifier.mismatches import Mismatch, check_agreement
+from simcoll.verifier.missing import missing_ranks
+from simcoll.verifier.ranges import ranks_text, span_text
+from simcoll.verifier.trace import LaunchOutcome, Trace
+
+
+def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None) -> Report:
+    """Judge a job by its ranks' traces (any subset of them) and by how their processes ended, if that is known.
+
+    Findings come with causes before symptoms, in order of time; a failure that another finding explains is none.
+    """
+    agreement = check_agreement(columns_of(traces), traces)
+    job = _job(traces, outcome, agreement.mismatches)
+    findings = _findings(job, agreement.mismatches) if any(trace.groups for trace in traces) else ()
+    notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
+    return Report(
+        _verdict(findings, job),
+        _world_size(traces, outcome),
+        traces[0].mode if traces else "",
+        findings,
+        tuple(_state(rank, job, outcome) for rank in _ranks(traces, outcome)),
+        agreement.agreed,
+        tuple(notes),
+    )
+
+
+def exit_code(report: Report) -> int:
+    """3 for findings of severity error, 1 for a job that failed before any group existed, otherwise 0."""
+    if any(finding.severity is Severity.ERROR for finding in report.findings):
+        return 3
+    return 1 if report.verdict is Verdict.FAILED else 0
+
+
+def _job(traces: Sequence[Trace], outcome: LaunchOutcome | None, mismatches: Sequence[Mismatch]) -> Job:
+    failures = failures_of(traces, outcome)
+    by_rank = {trace.rank: trace for trace in traces}
+    last = {rank: record for rank, trace in by_rank.items() if (record := last_record(trace)) is not None}
+    ended = {rank: time for rank, trace in by_rank.items() if (time := _ended(trace, failures, outcome)) is not None}
+    errors = [one for one in mismatches if one.finding.severity is Severity.ERROR]
+    return Job(by_rank, failures, errors, last, ended, not failures and set(by_rank) == set(ended))
+
+
+def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome | None) -> int | None:
+    """When a rank ended well by itself; None where it did not, or where it is not known."""
+    end = None if outcome is None else outcome.ranks.get(trace.rank)
+    if trace.rank in failures or (end is not None and end.exit_code != 0):
+        return None
+    exits: list[Event] = [event for event in trace.events if event.kind == "exit"]
+    if exits:
+        return exits[-1].time_ns
+    return None if end is None else end.time_ns
+
+
+def _findings(job: Job, mismatches: Sequence[Mismatch]) -> tuple[Finding, ...]:
+    missing = missing_ranks(job)
+    refused = refused_on_some(job)
+    for finding in missing if not refused else ():
+        refused = refused_instead(job, finding)
+    missing = [] if refused and not job.clean else missing
+    explained = bool(missing) or any(finding.severity is Severity.ERROR for finding in refused)
+    failed = first_failure(job, explained)
+    errors = [mismatch.finding for mismatch in job.mismatches]
+    warnings = [one.finding for one in mismatches if one.finding.severity is Severity.WARNING]
+    # A failure that no mismatch explains and that came first is the cause of what the others report.
+    first = failed if _came_first(job, failed) else []
+    rest = [finding for finding in failed if finding not in first]
+    return (*first, *errors, *refused, *missing, *rest, *warnings)
+
+
+def _came_first(job: Job, failed: Sequence[Finding]) -> bool:
+    if not failed or not job.mismatches:
+        return bool(failed)
+    return job.failures[failed[0].ranks[0]].time_ns < job.mismatches[0].time_ns
+
+
+def _verdict(findings: Sequence[Finding], job: Job) -> Verdict:
+    """Failed: the program failed by itself. Failures that a mismatch or a missing rank explains are findings."""
+    codes = {finding.code for finding in findings}
+    if "SC701" in codes or (job.failures and not any(one.severity is Severity.ERROR for one in findings)):
+        return Verdict.FAILED
+    return Verdict.FINDINGS if findings else Verdict.OK
+
+
+def _state(rank: int, job: Job, outcome: LaunchOutcome | None) -> RankState:
+    end = None if outcome is None else outcome.ranks.get(rank)
+    code = None if end is None else end.exit_code
+    return RankState(rank, _status(rank, job, code), code, job.last.get(rank))
+
+
+def _status(rank: int, job: Job, code: int | None) -> RankStatus:
+    if rank in job.failures:
+        return RankStatus.FAILED
+    if code == -signal.SIGTERM:
+        return RankStatus.STOPPED
+    return RankStatus.FINISHED if rank in job.ended or code == 0 else RankStatus.RUNNING
+
+
+def _ranks(traces: Sequence[Trace], outcome: LaunchOutcome | None) -> list[int]:
+    return sorted({trace.rank for trace in traces} | set(() if outcome is None else outcome.ranks))
+
+
+def _world_size(traces: Sequence[Trace], outcome: LaunchOutcome | None) -> int:
+    return max([trace.world_size for trace in traces] + [0 if outcome is None else len(outcome.ranks)])
+
+
+def _early_notes(job: Job, traces: Sequence[Trace]) -> list[str]:
+    """A failure before any group existed is not a finding on communication, but must be named."""
+    if any(trace.groups for trace in traces):
+        return []
+    return [
+        f"rank {one.rank} {one.text()}, before any process group existed" for one in list(job.failures.values())[:1]
+    ]
+
+
+def _missing_notes(traces: Sequence[Trace], outcome: LaunchOutcome | None) -> list[str]:
+    if not traces:
+        return []
+    absent = set(range(_world_size(traces, outcome))) - {trace.rank for trace in traces}
+    return [f"there is no record of {ranks_text(absent)}, which could not be judged"] if absent else []
+
+
+def _damage_notes(traces: Sequence[Trace]) -> list[str]:
+    problems = [f"rank {trace.rank}: {problem}" for trace in traces for problem in trace.problems]
+    wrapped = [trace.rank for trace in traces if trace.dropped]
+    if wrapped:
+        problems.append(
+            f"the oldest records of {'rank' if len(wrapped) == 1 else 'ranks'} {span_text(wrapped)} "
+            "were overwritten and not judged"
+        )
+    return problems[:20]
