@@ -1,0 +1,65 @@
+"""Rules as pages: for the terminal, and as Markdown for ``docs/rules``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from simcoll.verifier.rule import Rule
+from simcoll.verifier.rules import RULES
+
+
+def render_rule(rule: Rule) -> RenderableType:
+    """The page of one rule: what it means, why it is bad, an example, how to fix it."""
+    body: list[RenderableType] = []
+    for heading, content in _sections(rule):
+        body += [Text(heading, "bold"), Padding(content, (0, 0, 1, 2))]
+    body += [Text("In short", "bold"), Padding(Text(rule.advice), (0, 0, 0, 2))]
+    return Panel(Group(*body), title=f"{rule.code} {rule.name} ({rule.severity.value})", title_align="left")
+
+
+def _sections(rule: Rule) -> list[tuple[str, RenderableType]]:
+    example = Syntax(rule.example, "python", theme="ansi_dark", background_color="default", word_wrap=True)
+    return [
+        ("What it means", Text(rule.means)),
+        ("Why it is bad", Text(rule.harm)),
+        ("Example", example),
+        ("How to fix it", Text(rule.remedy)),
+    ]
+
+
+def render_rules_table() -> RenderableType:
+    """All rules: code, name, severity, advice."""
+    table = Table("code", "name", "severity", "advice")
+    for rule in RULES.values():
+        table.add_row(rule.code, rule.name, rule.severity.value, Text(rule.advice))
+    return table
+
+
+def rule_markdown(rule: Rule) -> str:
+    """The page of one rule as Markdown."""
+    return (
+        f"# {rule.code} {rule.name}\n\nSeverity: {rule.severity.value}\n\n## What it means\n\n{rule.means}\n\n"
+        f"## Why it is bad\n\n{rule.harm}\n\n## Example\n\nOn every rank:\n\n```python\n{rule.example}\n```\n\n"
+        f"## How to fix it\n\n{rule.remedy}\n\n{rule.advice}\n"
+    )
+
+
+def index_markdown() -> str:
+    """The list of rules as Markdown."""
+    rows = [f"| [{rule.code}]({rule.code}.md) | {rule.name} | {rule.severity.value} |" for rule in RULES.values()]
+    return "# Rules\n\n| code | name | severity |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def write_rule_pages(folder: Path) -> None:
+    """Write ``docs/rules``: one page a rule, and the list."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for rule in RULES.values():
+        (folder / f"{rule.code}.md").write_text(rule_markdown(rule), encoding="utf-8")
+    (folder / "README.md").write_text(index_markdown(), encoding="utf-8")

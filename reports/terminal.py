@@ -1,0 +1,157 @@
+"""The report on a terminal: a summary, then one panel a finding. A value that rich draws; nothing here prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from simcoll.reports.fields import Field, fields_of
+from simcoll.reports.plain import plain, safe
+from simcoll.verifier.describe import group_text, record_text, source_text
+from simcoll.verifier.finding import Finding, RankState, Report, Severity, Side, Verdict
+from simcoll.verifier.ranges import ranks_text
+from simcoll.verifier.rules import RULES
+
+_STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
+_SIDES_SHOWN = 8
+_STATES_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalReport:
+    """A report that draws itself in the width it is given, 80 columns or more, with or without colour."""
+
+    report: Report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield plain(summary_line(self.report), "bold" if self.report.findings else "")
+        yield from (plain(f"  note: {note}") for note in self.report.notes)
+        if self.report.verdict is not Verdict.OK:
+            yield from _states(self.report.ranks)
+        yield from (FindingPanel(finding) for finding in self.report.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class FindingPanel:
+    """One finding, as a panel."""
+
+    finding: Finding
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        finding = self.finding
+        style = _STYLES[finding.severity]
+        rule = RULES[finding.code]
+        title = Text(f"{finding.code} {rule.name} ({finding.severity.value})", f"bold {style}")
+        yield Panel(Group(*_parts(finding)), title=title, title_align="left", border_style=style)
+
+
+def summary_line(report: Report) -> str:
+    """The whole report in one line; all that is printed of a clean run."""
+    job = f"{report.world_size:,} {'rank' if report.world_size == 1 else 'ranks'}"
+    agree = _agreement(report.agreed, job)
+    if report.findings:
+        kinds = [(_count(report, Severity.ERROR), "error"), (_count(report, Severity.WARNING), "warning")]
+        found = ", ".join(f"{number} {kind}{'' if number == 1 else 's'}" for number, kind in kinds if number)
+        return f"simcoll: {found}; {agree}"
+    if report.verdict is Verdict.FAILED:
+        return f"simcoll: the program failed; {agree}"
+    return f"simcoll: {agree}"
+
+
+def _agreement(agreed: int, job: str) -> str:
+    if agreed == 0:
+        return f"no collective was recorded on all of {job}"
+    return f"{agreed:,} collective{' on ' + job + ' agrees' if agreed == 1 else 's on ' + job + ' agree'}"
+
+
+def _count(report: Report, severity: Severity) -> int:
+    return sum(finding.severity is severity for finding in report.findings)
+
+
+def _states(ranks: tuple[RankState, ...]) -> Iterator[RenderableType]:
+    """Where the ranks ended, those at the same place on one line."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for state in ranks:
+        code = "" if state.exit_code in (None, 0) else f" (exit code {state.exit_code})"
+        last = "no call recorded" if state.last is None else f"last call {record_text(state.last)}"
+        places.setdefault((state.status.value + code, last), []).append(state.rank)
+    table = Table.grid(padding=(0, 2))
+    for (status, last), members in list(places.items())[:_STATES_SHOWN]:
+        table.add_row(plain(ranks_text(members)), plain(status), plain(last))
+    if len(places) > _STATES_SHOWN:
+        table.add_row("", "", plain(f"and {len(places) - _STATES_SHOWN} more places"))
+    yield Padding(table, (0, 0, 0, 2))
+
+
+def _parts(finding: Finding) -> Iterator[RenderableType]:
+    yield plain(finding.message, "bold")
+    if finding.group is not None:
+        place = "" if finding.sequence is None else f", collective {finding.sequence}"
+        yield plain(f"in {group_text(finding.group)}{place}", "dim")
+    yield Text("")
+    yield _sides(finding)
+    yield Text("")
+    yield _labelled("culprits", _culprits(finding), "bold")
+    if finding.unknown:
+        yield _labelled("unknown", f"{', '.join(finding.unknown)} (the records do not say)")
+    if finding.before:
+        yield _labelled("before", ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before))
+    yield _labelled("advice", RULES[finding.code].advice)
+
+
+def _culprits(finding: Finding) -> str:
+    return ranks_text(finding.culprits) if finding.culprits else "no majority names one"
+
+
+def _labelled(label: str, text: str, style: str = "") -> RenderableType:
+    table = Table.grid(padding=(0, 1))
+    table.add_row(Text(f"{label}:", "dim"), plain(text, style))
+    return table
+
+
+def _sides(finding: Finding) -> RenderableType:
+    """Who says what: one row a side, its call with the differing fields marked, its source lines below."""
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.leading = 1
+    table.add_column(max_width=24)
+    table.add_column(ratio=1)
+    for side in finding.sides[:_SIDES_SHOWN]:
+        guilty = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
+        table.add_row(plain(ranks_text(side.ranks), "bold" if guilty else ""), Group(*_side(side, finding)))
+    if len(finding.sides) > _SIDES_SHOWN:
+        table.add_row("", plain(f"and {len(finding.sides) - _SIDES_SHOWN} more sides"))
+    return table
+
+
+def _side(side: Side, finding: Finding) -> Iterator[RenderableType]:
+    if side.call is not None:
+        yield _call(fields_of(side.call, finding.group, finding.differing))
+    if side.note:
+        yield plain(side.note)
+    for stated in side.sources:
+        lone = len(side.sources) > 1 and len(side.ranks) > 1
+        yield plain((f"rank {stated.rank} at " if lone else "at ") + source_text(stated.source), "cyan")
+        if stated.source.code.strip():
+            yield Padding(_code(stated.source.code), (0, 0, 0, 2))
+
+
+def _call(fields: list[Field]) -> Text:
+    """Fields side by side; a differing one is bold and stands between arrows, which survives without colour."""
+    text = Text()
+    for field in fields:
+        said = f"{field.name} {field.value}".strip()
+        text.append(f">>{safe(said)}<<" if field.differs else safe(said), "bold reverse" if field.differs else "")
+        text.append("  ")
+    text.rstrip()
+    return text
+
+
+def _code(code: str) -> Syntax:
+    return Syntax(safe(code.strip()), "python", theme="ansi_dark", background_color="default", word_wrap=True)
