@@ -28,6 +28,7 @@ def main() -> None:
     ones = torch.ones(3)
     group.allreduce([ones]).wait()
     assert torch.equal(ones, torch.full((3,), float(world_size)))
+    group.shutdown()
 
 
 if __name__ == "__main__":

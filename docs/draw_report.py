@@ -1,0 +1,86 @@
+"""Draw the picture in the README from a real run: the planted bug on four Gloo ranks, as a terminal shows it.
+
+The command's own output is what is drawn, colours and all, so that the picture cannot show what users do not see.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = "examples/planted_bug.py"
+PICTURE = ROOT / "docs" / "images" / "report.svg"
+COLUMNS = 100
+FINDINGS_EXIT = 3
+
+# Rich's own frame, but with the fonts that are there: a picture in a README may load nothing.
+FORMAT = """\
+<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img"
+     aria-label="The report of simcoll run: finding SC104, reduce-op-mismatch, culprit rank 2">
+<style>
+.{unique_id}-matrix {{
+    font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
+    font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width;
+}}
+.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: sans-serif; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def main() -> int:
+    """Run, draw, write; the exit code says whether the run ended as it has to."""
+    with tempfile.TemporaryDirectory(prefix="simcoll-picture-") as folder:
+        done = run(Path(folder))
+        screen = done.stdout.replace(folder, "simcoll-out")
+    if done.returncode != FINDINGS_EXIT:
+        print(
+            f"draw_report: simcoll run exited {done.returncode}, expected {FINDINGS_EXIT}\n{done.stdout}{done.stderr}"
+        )
+        return 1
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(draw(screen), encoding="utf-8")
+    return 0
+
+
+def run(out: Path) -> subprocess.CompletedProcess[str]:
+    """The planted bug under ``simcoll run``, as if on a colour terminal of a fixed width."""
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    environment |= {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "OMP_NUM_THREADS": "1"}
+    simcoll = Path(sys.executable).with_name("simcoll")
+    command = [simcoll, "run", "--out", out, "--standalone", "--nproc-per-node", "4", SCRIPT]
+    return subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
+
+
+def draw(screen: str) -> str:
+    """The screen as SVG, below the command that made it."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True, color_system="truecolor")
+        console.print(Text(f"$ simcoll run --nproc-per-node 4 {SCRIPT}", style="bold"))
+        console.print(Text.from_ansi(screen.rstrip()))
+        return console.export_svg(title="simcoll", code_format=FORMAT, unique_id="report")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
