@@ -158,7 +158,7 @@ def _create_process_group_wrapper(
 def _debug_level() -> DebugLevel:
     """What c10d sees as its debug level where it makes groups: never DETAIL, whose wrapper would come in between."""
     level = dist.get_debug_level()
-    if level is not DebugLevel.DETAIL:
+    if level != DebugLevel.DETAIL:
         return level
     _say_once("TORCH_DISTRIBUTED_DEBUG=DETAIL is set: simcoll takes the place of its process-group wrapper")
     return DebugLevel.INFO
