@@ -1,7 +1,9 @@
 """What Gloo cannot do, found by trying rows, reduce ops, dtypes and forms on torch 2.13 (tests/backends/test_gloo.py).
 
 Some of what is refused here is not refused cleanly by Gloo: a 0-d output of reduce_scatter_single ends the process
-with a segmentation fault, and a buffer that does not divide evenly loses its remainder in silence.
+with a segmentation fault, and a buffer that does not divide evenly loses its remainder in silence. A rank that is
+refused alone (the root of an uneven gather) takes no tag, and is out of step with its group from then on: the next
+collective of that group never completes.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ DTYPES = frozenset(
 )
 """What Gloo's collectives move and reduce; send and receive take any dtype, as bytes."""
 
+_COMPLEX = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter"})
+"""The rows with complex numbers; for the others torch.distributed, all but its gather, views them as real ones."""
+
 _LISTS = frozenset({"allgather", "allgather_coalesced", "reduce_scatter"})
 """The spellings that take a list of one buffer a rank, where others take one tensor for all parts."""
 
@@ -41,8 +46,8 @@ def _dtype(call: Call, group_rank: int, group_size: int) -> str | None:
     for buffer in (*call.inputs, *call.outputs):
         if buffer.dtype not in DTYPES:
             return f"Gloo has no {buffer.dtype} in collectives, only {', '.join(sorted(DTYPES))}"
-        if call.op == "gather" and buffer.dtype.startswith("complex"):
-            return f"Gloo gathers no {buffer.dtype}: view it as real numbers"
+        if call.op not in _COMPLEX and buffer.dtype.startswith("complex"):
+            return f"Gloo's {call.op} has no {buffer.dtype}: view it as real numbers"
     return None
 
 
