@@ -6,6 +6,7 @@ The command's own output is what is drawn, colours and all, so that the picture 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -51,26 +52,38 @@ FORMAT = """\
 
 def main() -> int:
     """Run, draw, write; the exit code says whether the run ended as it has to."""
-    with tempfile.TemporaryDirectory(prefix="simcoll-picture-") as folder:
-        done = run(Path(folder))
-        screen = done.stdout.replace(folder, "simcoll-out")
+    with tempfile.TemporaryDirectory(prefix="s-") as folder:
+        done = run(Path(folder).resolve())
+        screen = without_prefix(done.stdout, f"{Path(folder).resolve()}/")
     if done.returncode != FINDINGS_EXIT:
-        print(
-            f"draw_report: simcoll run exited {done.returncode}, expected {FINDINGS_EXIT}\n{done.stdout}{done.stderr}"
-        )
+        print(f"draw_report: simcoll run exited {done.returncode}, expected {FINDINGS_EXIT}:\n{screen}{done.stderr}")
         return 1
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(draw(screen), encoding="utf-8")
     return 0
 
 
-def run(out: Path) -> subprocess.CompletedProcess[str]:
-    """The planted bug under ``simcoll run``, as if on a colour terminal of a fixed width."""
+def run(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The planted bug under ``simcoll run`` in a folder of its own, as if on a colour terminal of a fixed width."""
+    script = folder / SCRIPT
+    script.parent.mkdir()
+    shutil.copy(ROOT / SCRIPT, script)
     environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
     environment |= {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "OMP_NUM_THREADS": "1"}
     simcoll = Path(sys.executable).with_name("simcoll")
-    command = [simcoll, "run", "--out", out, "--standalone", "--nproc-per-node", "4", SCRIPT]
-    return subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
+    command = [simcoll, "run", "--standalone", "--nproc-per-node", "4", SCRIPT]
+    return subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
+
+
+def without_prefix(screen: str, prefix: str) -> str:
+    """Paths as they are below the folder, and the right edge of the boxes where it was."""
+    return "\n".join(_shortened(line, prefix) for line in screen.splitlines())
+
+
+def _shortened(line: str, prefix: str) -> str:
+    gap = " " * (len(prefix) * line.count(prefix))
+    text, edge, rest = line.replace(prefix, "").rpartition(" ")
+    return f"{text}{edge}{gap}{rest}"
 
 
 def draw(screen: str) -> str:
