@@ -119,10 +119,11 @@ def _labelled(label: str, text: str, style: str = "") -> RenderableType:
 def _sides(finding: Finding) -> RenderableType:
     """Who says what: one row a side, its call with the differing fields marked, its source lines below."""
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.leading = 1
     table.add_column(max_width=24)
     table.add_column(ratio=1)
-    for side in finding.sides[:_SIDES_SHOWN]:
+    for place, side in enumerate(finding.sides[:_SIDES_SHOWN]):
+        if place:
+            table.add_row("", "")
         guilty = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
         table.add_row(plain(ranks_text(side.ranks), "bold" if guilty else ""), Group(*_side(side, finding)))
     if len(finding.sides) > _SIDES_SHOWN:

@@ -92,7 +92,8 @@ def _same_cause(one: Failure, first: Failure) -> bool:
         return True
     if not first.type or one.nature is not first.nature:
         return False
-    return one.type == first.type and (one.source, one.message) == (first.source, first.message)
+    here = bool(one.source.file) and one.source == first.source
+    return one.type == first.type and (here or one.message == first.message)
 
 
 def _failed_side(job: Job, failure: Failure) -> Side:

@@ -1,0 +1,129 @@
+"""The report on a terminal: pinned pictures, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from simcoll.call import Buffer, Call
+from simcoll.record import Group, Record, Source, State
+from simcoll.reports.terminal import TerminalReport
+from simcoll.verifier.compare import compare
+from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Verdict
+
+TENSORS = (Buffer((20, 10), "float32"),)
+
+
+def reduction(op: str = "sum") -> Call:
+    return Call("all_reduce", "allreduce", TENSORS, TENSORS, reduce_op=op)
+
+
+def a_report(code: str = "dist.all_reduce(grad)", file: str = "train.py", ranks: int = 4, name: str = "0") -> Report:
+    group = Group(name, "default_pg", tuple(range(ranks)))
+    records = {
+        rank: Record(
+            name, 7, reduction("max" if rank == 2 else "sum"), Source(file, 41 + 2 * (rank == 2), "step", code)
+        )
+        for rank in range(ranks)
+    }
+    states = tuple(RankState(rank, RankStatus.FAILED, 1, records[rank]) for rank in range(ranks))
+    return Report(Verdict.FINDINGS, ranks, "detail", tuple(compare(group, records)), states, agreed=6)
+
+
+def drawn(report: Report, width: int = 80, **of: bool) -> str:
+    console = Console(file=StringIO(), width=width, no_color=True, **of)
+    console.print(TerminalReport(report))
+    file = console.file
+    assert isinstance(file, StringIO)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+PICTURE = """\
+simcoll: 1 error; 6 collectives on 4 ranks agree
+  ranks 0-1 and 3  failed (exit code 1)  last call all_reduce #7 of group 0,
+                                         scheduled, at train.py:41 in step
+  rank 2           failed (exit code 1)  last call all_reduce #7 of group 0,
+                                         scheduled, at train.py:43 in step
+╭─ SC104 reduce-op-mismatch (error) ───────────────────────────────────────────╮
+│ rank 2 reduces with max, ranks 0-1 and 3 reduce with sum                     │
+│ in group 0 (default_pg, ranks 0-3), collective 7                             │
+│                                                                              │
+│ ranks 0-1 and 3  all_reduce  >>reduce op sum<<  dtype float32  shape [20,    │
+│                  10]  on cpu                                                 │
+│                  at train.py:41 in step                                      │
+│                    dist.all_reduce(grad)                                     │
+│                                                                              │
+│ rank 2           all_reduce  >>reduce op max<<  dtype float32  shape [20,    │
+│                  10]  on cpu                                                 │
+│                  at train.py:43 in step                                      │
+│                    dist.all_reduce(grad)                                     │
+│                                                                              │
+│ culprits: rank 2                                                             │
+│ advice: Pass the same reduce op on every rank.                               │
+╰──────────────────────────────────────────────────────────────────────────────╯"""
+
+
+def test_the_picture_of_one_finding() -> None:
+    assert drawn(a_report()) == PICTURE
+
+
+@pytest.mark.parametrize(
+    ("agreed", "ranks", "line"),
+    [
+        (1234, 4, "simcoll: 1,234 collectives on 4 ranks agree"),
+        (1, 2, "simcoll: 1 collective on 2 ranks agrees"),
+        (0, 1, "simcoll: no collective was recorded on all of 1 rank"),
+    ],
+)
+def test_a_clean_run_is_one_line(agreed: int, ranks: int, line: str) -> None:
+    states = tuple(RankState(rank, RankStatus.FINISHED, 0) for rank in range(ranks))
+    assert drawn(Report(Verdict.OK, ranks, "detail", (), states, agreed)) == line
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("ranks", [4, 4096])
+def test_every_line_fits(width: int, ranks: int) -> None:
+    text = drawn(a_report("x = " + "long_name + " * 40, "/a/very/long/" * 12 + "train.py", ranks), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert len(text.splitlines()) < 80
+    assert "rank 2" in text
+
+
+def test_many_ranks_are_ranges() -> None:
+    assert "ranks 0-1 and 3-4095" in drawn(a_report(ranks=4096))
+
+
+def test_markup_and_control_characters_are_shown_not_obeyed() -> None:
+    hostile = "\x1b[31m[red]x[/red]\x07\u202e\r\n"
+    console = Console(file=StringIO(), width=80, force_terminal=True, color_system="truecolor")
+    console.print(TerminalReport(a_report(hostile, hostile, name=hostile)))
+    file = console.file
+    assert isinstance(file, StringIO)
+    text = file.getvalue()
+    assert "\x07" not in text
+    assert "\u202e" not in text
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert "\x1b" not in plain
+    assert "[red]x[/red]" in plain
+
+
+def test_no_majority_and_unknown_fields_are_said() -> None:
+    report = a_report()
+    finding: Finding = report.findings[0]
+    other = Finding(
+        finding.code, finding.severity, "m", finding.group, 7, (0, 1), unknown=("root",), sides=finding.sides
+    )
+    text = drawn(Report(Verdict.FINDINGS, 4, "record", (other,), ()))
+    assert "culprits: no majority names one" in text
+    assert "unknown: root (the records do not say)" in text
+
+
+def test_what_matched_before_is_listed() -> None:
+    report = a_report()
+    finding = report.findings[0]
+    earlier = tuple(Record("0", n, reduction(), state=State.COMPLETED) for n in (5, 6))
+    other = Finding(finding.code, finding.severity, "m", finding.group, 7, sides=finding.sides, before=earlier)
+    assert "before: all_reduce #5, all_reduce #6" in drawn(Report(Verdict.FINDINGS, 4, "record", (other,), ()))
