@@ -6,6 +6,7 @@ The report is the last thing on the screen; what is wrong with it, if anything i
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -32,9 +33,11 @@ def main() -> int:
 def run(out: Path) -> int:
     """The exit code of the job, which writes its black boxes and its report to the folder."""
     simcoll = Path(sys.executable).with_name("simcoll")
-    command = [simcoll, "run", "--out", out, "--standalone", "--nproc-per-node", str(RANKS), SCRIPT]
+    command: list[str | Path] = [simcoll, "run", "--out", out, "--standalone", "--nproc-per-node", str(RANKS), SCRIPT]
     print(f"$ simcoll run --nproc-per-node {RANKS} {SCRIPT}", flush=True)
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    # torchrun warns about the number of threads where nobody has chosen one.
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 def complaints(exit_code: int, report: Path) -> list[str]:

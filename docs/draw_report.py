@@ -71,7 +71,7 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
     environment |= {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "OMP_NUM_THREADS": "1"}
     simcoll = Path(sys.executable).with_name("simcoll")
-    command = [simcoll, "run", "--standalone", "--nproc-per-node", "4", SCRIPT]
+    command = [str(simcoll), "run", "--standalone", "--nproc-per-node", "4", SCRIPT]
     return subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
 
 
