@@ -164,7 +164,7 @@ def faulty_calls(voices: Sequence[Voice]) -> Difference | None:
 
 def _other_size(voices: Sequence[Voice], faults: Mapping[int, str]) -> bool:
     spec = voices[0].spec
-    if spec is None or not spec.agree & {"count", "root"} or any(voice.call.coalesced for voice in voices):
+    if spec is None or not spec.agree & {"count", "root"} or _coalesces(voices):
         return False
     usual = {_measured(voice) for voice in voices if voice.rank not in faults}
     odd = {_measured(voice) for voice in voices if voice.rank in faults}
@@ -189,7 +189,7 @@ def _measured(voice: Voice) -> int | None:
 
 def differing_fields(group: Group, voices: Sequence[Voice]) -> list[Difference]:
     """Every stated field in which the ranks differ, causes first; the ops are known to agree."""
-    coalesced = any(voice.call.coalesced for voice in voices)
+    coalesced = _coalesces(voices)
     found = [
         _simple(voices, DEVICE_MISMATCH, "device", _device, "{ranks} {has} the tensor on {value}"),
         *(
@@ -202,6 +202,11 @@ def differing_fields(group: Group, voices: Sequence[Voice]) -> list[Difference]:
         None if coalesced else _simple(voices, SIZE_MISMATCH, "count", _count, "{ranks} {has} {value} elements"),
     ]
     return [difference for difference in found if difference is not None]
+
+
+def _coalesces(voices: Sequence[Voice]) -> bool:
+    """Whether the calls carry several tensors; functional collectives coalesce a single one."""
+    return any(voice.call.coalesced and len(_contents(voice)) > 1 for voice in voices)
 
 
 def _simple(

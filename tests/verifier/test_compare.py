@@ -107,10 +107,20 @@ ONE_CAUSE: dict[str, tuple[list[Call], str, tuple[int, ...], tuple[str, ...]]] =
     ),
     "coalesced number": ([coalesced(buffer(3), buffer(4)), coalesced(buffer(3))], "SC110", (), ("contents",)),
     "coalesced dtype": (
-        [coalesced(buffer(3)), coalesced(buffer(3)), coalesced(buffer(3, dtype="int8"))],
+        [
+            coalesced(buffer(3), buffer(1)),
+            coalesced(buffer(3), buffer(1)),
+            coalesced(buffer(3), buffer(1, dtype="int8")),
+        ],
         "SC110",
         (2,),
         ("contents",),
+    ),
+    "coalesced, but a single tensor": (
+        [coalesced(buffer(3)), coalesced(buffer(3)), coalesced(buffer(4))],
+        "SC102",
+        (2,),
+        ("count",),
     ),
     "gather, one sender": ([gather(4, 0, (4, 4, 4)), gather(4, 0), gather(5, 0)], "SC102", (2,), ("count",)),
     "gather, one part": (

@@ -286,3 +286,11 @@ def test_time_grows_with_records_not_with_their_square() -> None:
     report = judge(traces)
     assert (report.agreed, report.findings) == (calls, ())
     assert time.perf_counter() - begin < 10
+
+
+def test_a_refusal_above_the_group_explains_why_a_rank_did_not_come() -> None:
+    error = raised(9, "MissingRankError", "Ranks 1 failed to pass monitoredBarrier in 2000 ms")
+    traces = [trace(rank, [record(1), record(2, state=State.FAILED)], absent(8, 2, [1]), error) for rank in (0, 2, 3)]
+    traces.append(trace(1, [record(1)], refused(2, None, group=None)))
+    (finding,) = judge(traces).findings
+    assert (finding.code, finding.culprits) == ("SC601", (1,))
