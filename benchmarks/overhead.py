@@ -2,7 +2,8 @@
 
 Every round starts fresh ranks for each variant, so that a machine that slows down slows all of them. A cell is the
 median over the rounds of rank 0's medians. The goal is the last column: simcoll adds less than half of what DETAIL
-adds. Measure on a machine that does nothing else: ranks that wait for a core show that, and little of the checker. Nothing here is a test: it measures, and says on what.
+adds. Measure on a machine that does nothing else: ranks that wait for a core show that, and little of the checker.
+Nothing here is a test: it measures, and says on what.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def measure(worlds: list[int], rounds: int, iterations: int, limit: float) -> li
 def table(rows: list[Row]) -> Table:
     """Microseconds per call, what each checker adds, and the ratio that the goal is about."""
     title = "all_reduce over Gloo, microseconds per call on rank 0 (medians)"
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    drawn.add_column("ranks", justify="right")
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    drawn.add_column("ranks", justify="right", no_wrap=True)
     drawn.add_column("size", justify="right", no_wrap=True)
     drawn.add_column("call", no_wrap=True)
     for heading in ("plain", "DETAIL", "simcoll", "+DETAIL", "+simcoll", "ratio"):
