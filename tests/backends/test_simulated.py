@@ -1,0 +1,211 @@
+"""Simulated ranks: the same every time, proved like real ones, and never left hanging."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simcoll.backends.comm import Comm
+from simcoll.backends.simulated import MessageMismatchError, RefusedCallError, RefusedPeerError, run
+from simcoll.backends.turns import StuckError
+from simcoll.errors import CollectiveMismatchError
+from simcoll.record import State
+
+
+def test_a_mismatch_is_raised_on_every_rank_and_reported_once() -> None:
+    def program(comm: Comm) -> None:
+        comm.barrier()
+        comm.all_reduce(np.ones(3), op="max" if comm.rank == 2 else "sum")
+
+    outcome = run(4, program)
+    assert [(finding.code, finding.culprits, finding.sequence) for finding in outcome.findings] == [("SC104", (2,), 2)]
+    assert sorted(outcome.exceptions) == [0, 1, 2, 3]
+    for error in outcome.exceptions.values():
+        assert isinstance(error, CollectiveMismatchError)
+        assert error.findings == tuple(outcome.findings)
+    assert [record.state for record in outcome.records[0]] == [State.COMPLETED, State.REJECTED]
+
+
+def test_the_group_goes_on_after_a_mismatch_that_is_caught() -> None:
+    def program(comm: Comm) -> float:
+        with pytest.raises(CollectiveMismatchError):
+            comm.all_reduce(np.ones(2 + comm.rank))
+        total = np.ones(1)
+        comm.all_reduce(total)
+        return float(total[0])
+
+    assert run(3, program).results == {0: 3.0, 1: 3.0, 2: 3.0}
+
+
+def test_records_name_the_users_line() -> None:
+    outcome = run(2, lambda comm: comm.barrier())
+    source = outcome.records[1][0].source
+    assert (source.file, source.code) == (__file__, "outcome = run(2, lambda comm: comm.barrier())")
+    assert [record.sequence for record in outcome.records[1]] == [1]
+
+
+def test_spellings_of_one_collective_meet() -> None:
+    def program(comm: Comm) -> list[float]:
+        mine, got = np.full(2, float(comm.rank)), np.zeros(4)
+        if comm.rank:
+            comm.all_gather_into_tensor(got, mine)
+        else:
+            comm.all_gather([got[:2], got[2:]], mine)
+        return got.tolist()
+
+    assert run(2, program).results == {0: [0, 0, 1, 1], 1: [0, 0, 1, 1]}
+
+
+def test_ranks_that_wait_for_nobody_are_told_so() -> None:
+    outcome = run(3, lambda comm: comm.barrier() if comm.rank else None)
+    assert sorted(outcome.exceptions) == [1, 2]
+    assert str(outcome.exceptions[1]) == "rank 1 waits in barrier (collective 1) for ranks [0], which never come"
+
+
+def test_a_rank_that_gave_up_waiting_does_not_count_as_there() -> None:
+    def program(comm: Comm) -> str:
+        if comm.rank == 0:
+            with pytest.raises(StuckError):
+                comm.barrier()
+            return "went on"
+        with pytest.raises(StuckError):
+            comm.recv(np.ones(1), 0)
+        with pytest.raises(StuckError):
+            comm.barrier()
+        return "stuck"
+
+    assert run(2, program).results == {0: "went on", 1: "stuck"}
+
+
+def test_a_failing_rank_is_reported_with_its_own_exception() -> None:
+    def program(comm: Comm) -> None:
+        if comm.rank == 1:
+            raise ZeroDivisionError("mine")
+        comm.barrier()
+
+    outcome = run(2, program)
+    assert isinstance(outcome.exceptions[1], ZeroDivisionError)
+    assert isinstance(outcome.exceptions[0], StuckError)
+
+
+def test_a_call_that_makes_no_sense_on_any_rank_is_refused() -> None:
+    outcome = run(2, lambda comm: comm.all_to_all_single(np.zeros(2), np.zeros(2), [2, 2], [2, 2]))
+    assert outcome.findings == []
+    assert isinstance(outcome.exceptions[0], RefusedCallError)
+    assert "input splits [2, 2] do not add up to the 2 rows of the input" in str(outcome.exceptions[0])
+    assert isinstance(run(2, lambda comm: comm.all_reduce(np.ones(2), "bor")).exceptions[1], RefusedCallError)
+
+
+def test_a_call_that_makes_no_sense_on_one_rank_ends_the_others_too() -> None:
+    def program(comm: Comm) -> None:
+        outputs = [np.zeros(1)] * (1 if comm.rank == 1 else 3)
+        comm.all_gather(outputs, np.zeros(1))
+
+    outcome = run(3, program)
+    assert sorted(outcome.exceptions) == [0, 1, 2]
+    assert isinstance(outcome.exceptions[1], (RefusedCallError, CollectiveMismatchError))
+    assert isinstance(outcome.exceptions[0], (RefusedPeerError, CollectiveMismatchError))
+
+
+def test_messages_are_matched_by_sender_and_tag_in_order() -> None:
+    def program(comm: Comm) -> list[float]:
+        if comm.rank == 0:
+            for value, tag in ((1.0, 5), (2.0, 7), (3.0, 5)):
+                comm.send(np.full(1, value), 2, tag)
+        if comm.rank == 1:
+            comm.send(np.full(1, 9.0), 2, 5)
+        if comm.rank < 2:
+            return []
+        got = np.zeros(1)
+        values = []
+        for peer, tag in ((0, 7), (1, 5), (0, 5), (0, 5)):
+            assert comm.recv(got, peer, tag) == peer
+            values.append(float(got[0]))
+        return values
+
+    outcome = run(3, program)
+    assert outcome.results[2] == [2.0, 9.0, 1.0, 3.0]
+    assert [record.p2p_sequence for record in outcome.records[2]] == [1, 2, 3, 4]
+
+
+def test_a_receive_from_any_source_says_from_whom() -> None:
+    def program(comm: Comm) -> int | None:
+        if comm.rank == 2:
+            comm.send(np.ones(2), 0)
+        return comm.recv(np.zeros(2)) if comm.rank == 0 else None
+
+    assert run(3, program).results[0] == 2
+
+
+def test_a_send_is_a_copy() -> None:
+    def program(comm: Comm) -> float:
+        value = np.ones(1)
+        if comm.rank == 0:
+            comm.send(value, 1)
+            value[0] = 5
+            comm.barrier()
+        else:
+            comm.barrier()
+            comm.recv(value, 0)
+        return float(value[0])
+
+    assert run(2, program).results == {0: 5.0, 1: 1.0}
+
+
+def test_a_message_that_does_not_fit_is_named() -> None:
+    outcome = run(2, lambda comm: comm.recv(np.zeros(2), 0) if comm.rank else comm.send(np.ones(3), 1))
+    assert isinstance(outcome.exceptions[1], MessageMismatchError)
+    assert str(outcome.exceptions[1]) == "rank 1 expects 2 elements of float64, rank 0 sent 3 of float64"
+
+
+def test_a_receive_that_nobody_serves_is_named() -> None:
+    outcome = run(2, lambda comm: comm.recv(np.zeros(2), 0, 3) if comm.rank else None)
+    assert str(outcome.exceptions[1]) == "rank 1 waits for a message from rank 0 with tag 3"
+
+
+def test_a_peer_outside_the_group_is_refused() -> None:
+    outcome = run(2, lambda comm: comm.send(np.zeros(2), 2))
+    assert "peer 2 is not a rank of a group of 2" in str(outcome.exceptions[0])
+    assert outcome.records[0][0].state is State.REJECTED
+
+
+def arrivals(seed: int | None) -> list[int]:
+    order: list[int] = []
+
+    def program(comm: Comm) -> None:
+        for _ in range(3):
+            order.append(comm.rank)
+            comm.barrier()
+
+    if seed is None:
+        run(4, program)
+    else:
+        chooser = random.Random(seed)
+        run(4, program, choose=lambda ready: chooser.randrange(len(ready)))
+    return order
+
+
+def test_the_interleaving_is_the_same_every_time_and_chosen_from_outside() -> None:
+    assert arrivals(None) == arrivals(None)
+    assert arrivals(7) == arrivals(7)
+    assert len({tuple(arrivals(seed)) for seed in range(8)}) > 1
+
+
+def test_a_world_has_a_rank() -> None:
+    with pytest.raises(ValueError, match="at least 1 rank, got 0"):
+        run(0, lambda comm: None)
+
+
+@pytest.mark.slow
+def test_simulating_imports_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys, numpy; from simcoll.backends.simulated import run;"
+        "run(2, lambda comm: comm.all_reduce(numpy.ones(2)));"
+        "import simcoll.backends.gloo; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
