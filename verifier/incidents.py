@@ -54,13 +54,18 @@ def first_failure(job: Job, explained: bool) -> list[Finding]:
 
 
 def _follows_mismatch(job: Job, failure: Failure) -> bool:
-    """Whether the rank failed at a mismatch, or in handling it: it completed no collective after it."""
-    if not job.mismatches:
+    """Whether the rank failed at a mismatch, or in handling it.
+
+    An exception is its consequence where the rank completed no collective in between; an exit code is where the rank
+    took part at all: that is how a program ends that has caught the error.
+    """
+    if not job.mismatches or failure.time_ns < job.mismatches[0].time_ns:
         return False
+    if not failure.type and (failure.exit_code or 0) > 0:
+        return any(failure.rank in mismatch.finding.ranks for mismatch in job.mismatches)
     last = job.last.get(failure.rank)
     completed = 0 if last is None else last.finished_ns
-    first = job.mismatches[0].time_ns
-    return failure.time_ns >= first and not completed > max(one.time_ns for one in job.mismatches)
+    return completed <= max(one.time_ns for one in job.mismatches)
 
 
 def _failed(job: Job, first: Failure) -> Finding:

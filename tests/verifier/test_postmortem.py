@@ -294,3 +294,17 @@ def test_a_refusal_above_the_group_explains_why_a_rank_did_not_come() -> None:
     traces.append(trace(1, [record(1)], refused(2, None, group=None)))
     (finding,) = judge(traces).findings
     assert (finding.code, finding.culprits) == ("SC601", (1,))
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"), [(None, ["SC104"]), (raised(9, "KeyError", "'x'"), ["SC104", "SC701"])]
+)
+def test_what_follows_a_mismatch_that_was_handled(failure: Event | None, expected: list[str]) -> None:
+    """Going on and leaving with an exit code is the end of the same story; an exception much later is another one."""
+    events = [] if failure is None else [failure]
+    traces = [
+        trace(rank, [record(n, reduction("max" if (rank, n) == (2, 2) else "sum")) for n in range(1, 7)], *events)
+        for rank in range(RANKS)
+    ]
+    report = judge(traces, LaunchOutcome({rank: RankExit(1, 10 * SECOND) for rank in range(RANKS)}))
+    assert codes(report) == expected
