@@ -229,7 +229,8 @@ def _adopt_existing() -> None:
     plain = [group for group in world.pg_map if type(group) is ProcessGroup]
     twins = {group: RecordedProcessGroup.adopt(group, None) for group in plain}
     default = distributed_c10d.GroupMember.WORLD
-    for table in (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_to_tag):
+    tables: list[Any] = [world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_to_tag]
+    for table in tables:
         for group, twin in twins.items():
             if group in table:
                 table[twin] = table.pop(group)

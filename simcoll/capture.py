@@ -17,9 +17,7 @@ from simcoll.call import ANY_SOURCE, Buffer, Call
 from simcoll.spec import METHODS, CollectiveSpec, Kind, Method
 
 _REDUCE_OP_TYPES = (ReduceOp, ReduceOp.RedOpType)
-_REDUCE_OP_NAMES = {
-    value: name.lower() for name, value in ReduceOp.RedOpType.__members__.items() if name != "UNUSED"
-}
+_REDUCE_OP_NAMES = {value: name.lower() for name, value in ReduceOp.RedOpType.__members__.items() if name != "UNUSED"}
 _INTEGER_KEYWORDS = {"root": "root", "dstRank": "peer", "srcRank": "peer", "tag": "tag"}
 _BUFFER_KEYWORDS = {
     "tensor": "inout",
@@ -111,19 +109,25 @@ def _positional(found: Arguments, value: object) -> None:
         found.timeout = value
     elif isinstance(value, (list, tuple)):
         found.splits["input" if "output" in found.splits else "output"] = tuple(int(size) for size in value)
+    elif isinstance(value, bool):
+        return
     elif isinstance(value, int):
-        _integer(found, next(name for name in found.method.integers if name == "root" or name not in found.integers), value)
+        found.integers[_open_place(found, value)] = value
     elif value is not None:
         _options(found, value)
 
 
-def _integer(found: Arguments, name: str, value: int) -> None:
-    found.integers[name] = int(value)
+def _open_place(found: Arguments, value: int) -> str:
+    """Which integer of the method a positional one is; a root has a default that it replaces."""
+    for name in found.method.integers:
+        if name == "root" or name not in found.integers:
+            return name
+    raise TypeError(f"{found.method.name} takes no further integer, got {value}")
 
 
 def _keyword(found: Arguments, keyword: str, value: object) -> None:
     if keyword in _INTEGER_KEYWORDS and isinstance(value, int):
-        _integer(found, _INTEGER_KEYWORDS[keyword], value)
+        found.integers[_INTEGER_KEYWORDS[keyword]] = value
     elif keyword.endswith("_split_sizes") and isinstance(value, (list, tuple)):
         found.splits[keyword.partition("_")[0]] = tuple(int(size) for size in value)
     elif keyword in _BUFFER_KEYWORDS:

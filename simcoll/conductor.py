@@ -19,17 +19,17 @@ import torch
 from torch.distributed import Work
 
 from simcoll.capture import Arguments
-from simcoll.errors import CollectiveMismatchError
+from simcoll.errors import MissingRankError
 from simcoll.proof import Prover
 from simcoll.record import State
 from simcoll.recorder import Entry, GroupLog
 from simcoll.side_channel import Posted
 from simcoll.source import current_source
-from simcoll.spec import Kind
+from simcoll.spec import Kind, spec_of
 from simcoll.streams import CallerStream
 from simcoll.work import QueuedWork, RecordedWork
 
-Launch = Callable[[], Work]
+Launch = Callable[[], Work | None]
 """Gives the call to the backend, which does its own checks of the arguments and may refuse."""
 
 _BATCH = 16
@@ -63,34 +63,56 @@ class Conductor:
         self._closing = False
         self._pid = os.getpid()
 
-    def conduct(self, arguments: Arguments, launch: Launch) -> Work:
+    def conduct(self, arguments: Arguments, launch: Launch) -> Work | None:
         """Record a call, prove it where this group is proved, launch it; returns its Work."""
         proved = self._prover is not None and arguments.spec.kind is not Kind.POINT_TO_POINT
         if proved and arguments.asynchronous and not _observed():
             return self._enqueue(arguments, launch)
         if not proved:
             entry = self._log.begin(arguments, current_source())
-            return RecordedWork(self._launch(entry, launch), entry)
+            return self._hand_over(entry, launch)
         with self._order:
             self._drain()
             return self._in_the_call(arguments, launch)
 
-    def _in_the_call(self, arguments: Arguments, launch: Launch) -> Work:
-        entry = self._log.begin(arguments, current_source())
-        self._prove(entry, arguments)
-        return RecordedWork(self._launch(entry, launch), entry)
-
-    def _prove(self, entry: Entry, arguments: Arguments) -> None:
+    def _in_the_call(self, arguments: Arguments, launch: Launch) -> Work | None:
         assert self._prover is not None
-        self._prover.prove(entry, arguments.timeout)
+        entry = self._log.begin(arguments, current_source())
+        try:
+            self._prover.prove(entry, arguments.timeout)
+        except MissingRankError as missing:
+            return self._unproved(entry, launch, missing)
+        return self._hand_over(entry, launch)
 
-    def _launch(self, entry: Entry, launch: Launch) -> Work:
+    def _unproved(self, entry: Entry, launch: Launch, missing: MissingRankError) -> Work | None:
+        """Some ranks did not come; a backend that names them itself has the last word, and its own wording."""
+        try:
+            if not spec_of(entry.call).names_absent:
+                raise missing
+            return self._hand_over(entry, launch)
+        except Exception:
+            entry.log.recorder.missing(entry, missing)
+            raise
+
+    def _hand_over(self, entry: Entry, launch: Launch) -> Work | None:
+        """Launch; what the backend does in the call itself has no Work."""
+        inner = self._launch(entry, launch)
+        if inner is None:
+            entry.finished()
+            return None
+        return RecordedWork(inner, entry)
+
+    def _launch(self, entry: Entry, launch: Launch) -> Work | None:
         entry.started()
         try:
             return launch()
         except Exception as error:
-            entry.finished(State.REJECTED)
-            entry.log.recorder.rejected(entry, error)
+            if spec_of(entry.call).names_absent:
+                entry.finished(State.FAILED)
+                entry.log.recorder.failed(entry, error)
+            else:
+                entry.finished(State.REJECTED)
+                entry.log.recorder.rejected(entry, error)
             raise
 
     def _enqueue(self, arguments: Arguments, launch: Launch) -> Work:
@@ -153,6 +175,9 @@ class Conductor:
             self._prover.verdict(item.entry, item.posted, item.arguments.timeout)
             with _as_called(item):
                 inner = self._launch(item.entry, item.launch)
+        except MissingRankError as error:
+            item.entry.log.recorder.missing(item.entry, error)
+            failure = error
         except Exception as error:
             failure = error
         item.work.settle(inner, failure)

@@ -28,4 +28,9 @@ class CollectiveMismatchError(RuntimeError):
 
 
 class MissingRankError(CollectiveMismatchError):
-    """Some ranks did not come to a collective within its timeout."""
+    """Some ranks did not come to a collective within its timeout: ``absent``, as global ranks."""
+
+    def __init__(self, message: str, absent: tuple[int, ...] = (), waited_ms: int = 0) -> None:
+        super().__init__(message)
+        self.absent = absent
+        self.waited_ms = waited_ms

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store, Work
+from torch.distributed import Backend, PrefixStore, distributed_c10d
 
 from simcoll.capture import arguments
 from simcoll.conductor import Conductor
@@ -44,7 +46,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def __init__(self, store: Store, rank: int, size: int, *, inner: ProcessGroup | None = None) -> None:
         # Only this constructor of the base class routes C++ callers to Python.
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs know one constructor
         self._inner = ProcessGroup(store, rank, size) if inner is None else inner
         self._store: Store | None = store
         self._session: Session | None = None
@@ -73,6 +75,10 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     ) -> RecordedProcessGroup:
         """Put a recorded group around a plain one that exists already."""
         group = cls(store if store is not None else _store_of(plain), plain.rank(), plain.size(), inner=plain)
+        known = distributed_c10d._world.pg_group_ranks.get(plain)
+        if members is None:
+            # What the backend of a split or merged group says of its ranks is not to be trusted (torch 2.13).
+            members = range(plain.size()) if known is None else sorted(known, key=lambda rank: known[rank])
         group.record_in(session, members=members, timeout=timeout)
         for device in plain._device_types:
             backend = plain._get_backend(device)
@@ -83,7 +89,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if plain.group_desc:
             ProcessGroup._set_group_desc(group, plain.group_desc)
         if plain.bound_device_id is not None:
-            ProcessGroup.bound_device_id.__set__(group, plain.bound_device_id)
+            _set_base_device(group, plain.bound_device_id)
         return group
 
     def record_in(
@@ -130,7 +136,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     @bound_device_id.setter
     def bound_device_id(self, device: torch.device | None) -> None:
-        ProcessGroup.bound_device_id.__set__(self, device)
+        _set_base_device(self, device)
         self._inner.bound_device_id = device
 
     def get_group_store(self) -> Store:
@@ -139,13 +145,13 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     # Groups made from this one.
 
-    def split_group(self, ranks: Sequence[int], *args: Any, **kwargs: Any) -> ProcessGroup | None:
+    def split_group(self, new_ranks: list[int], *args: Any, **kwargs: Any) -> ProcessGroup | None:
         """Split as the group inside does; the new group is recorded too."""
-        plain = self._inner.split_group(ranks, *args, **kwargs)
+        plain = self._inner.split_group(new_ranks, *args, **kwargs)
         if plain is None:
             return None
         members = self._global_ranks()
-        return RecordedProcessGroup.adopt(plain, self._session, members=[members[rank] for rank in ranks])
+        return RecordedProcessGroup.adopt(plain, self._session, members=[members[rank] for rank in new_ranks])
 
     def merge_remote_group(self, store: Store, size: int, *args: Any, **kwargs: Any) -> ProcessGroup:
         """Merge as the group inside does; the new group is recorded too."""
@@ -190,7 +196,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             return launch()
         try:
             found = arguments(name, args, kwargs)
-        except (TypeError, ValueError, KeyError, StopIteration):
+        except (TypeError, ValueError, KeyError):
             return launch()
         if self._coalescing:
             # What is launched inside a coalesced section is launched by its thread.
@@ -214,7 +220,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         names = {self._inner._get_backend(device).name() for device in self._inner._device_types}
         if self._store is None or not names or names & set(_UNPROVABLE_BACKENDS):
             return None
-        return Prover(group, self.rank(), self._store, self._timeout)
+        return Prover(group, self.rank(), PrefixStore(_incarnation(group), self._store), self._timeout)
 
     def _timeout(self) -> timedelta:
         if self._limit is not None:
@@ -227,8 +233,6 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def _global_ranks(self) -> tuple[int, ...]:
         """The members as global ranks, in group-rank order."""
-        from torch.distributed import distributed_c10d
-
         if self._members is None:
             known = distributed_c10d._world.pg_group_ranks.get(self)
             if known:
@@ -255,10 +259,24 @@ def _recorded(name: str) -> Callable[..., Any]:
     return method
 
 
+_incarnations: Counter[Group] = Counter()
+
+
+def _incarnation(group: Group) -> str:
+    """Tells apart groups of one name made one after the other, whose keys may meet in the same store."""
+    _incarnations[group] += 1
+    return str(_incarnations[group])
+
+
 # What this torch has, whatever its version calls it.
 _METHODS = {name: getattr(ProcessGroup, name) for name in METHODS if hasattr(ProcessGroup, name)}
 for _name in _METHODS:
     setattr(RecordedProcessGroup, _name, _recorded(_name))
+
+
+def _set_base_device(group: ProcessGroup, device: torch.device | None) -> None:
+    """Set the property of the C++ base class, which the subclass hides."""
+    vars(ProcessGroup)["bound_device_id"].__set__(group, device)
 
 
 def _as_timedelta(value: timedelta | float) -> timedelta:
@@ -270,8 +288,6 @@ def _store_of(plain: ProcessGroup) -> Store:
 
 
 def _backend_type(name: str) -> Any:
-    from torch.distributed import Backend
-
     return Backend.backend_type_map.get(name.lower(), ProcessGroup.BackendType.CUSTOM)
 
 

@@ -12,10 +12,10 @@ from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.record import Group, Record, Source, State
 from simcoll.recorder import Entry, source_document
 from simcoll.side_channel import ChannelBrokenError, Posted, SideChannel
-from simcoll.verifier.compare import compare
-from simcoll.verifier.finding import Finding, Severity
-from simcoll.verifier.fingerprint import mismatch_text, missing_text
 from simcoll.spec import spec_of
+from simcoll.verifier.compare import compare
+from simcoll.verifier.finding import Severity
+from simcoll.verifier.fingerprint import mismatch_text, missing_text
 from simcoll.word import digest_word, positioned, statement_digest
 
 
@@ -55,7 +55,7 @@ class Prover:
             total = self._channel.total(posted, {"sequence": entry.sequence, "op": entry.call.op})
         except ChannelBrokenError as error:
             entry.finished(State.FAILED)
-            raise self._missing(entry, error, timeout or self._timeout()) from None
+            raise self._missing(entry, error, self._timeout() if timeout is None else timeout) from None
         if total != 0:
             documents = self._channel.exchange(entry.sequence, _document(entry))
             records = {rank: _record(self._group, document) for rank, document in documents.items()}
@@ -65,9 +65,7 @@ class Prover:
         findings = compare(self._group, records, strict=True)
         if any(finding.severity is Severity.ERROR for finding in findings):
             entry.finished(State.REJECTED)
-            raise CollectiveMismatchError(
-                mismatch_text(self._group, records, self._rank, findings), tuple(findings)
-            )
+            raise CollectiveMismatchError(mismatch_text(self._group, records, self._rank, findings), tuple(findings))
         self._tolerate(records)
 
     def _tolerate(self, records: Mapping[int, Record]) -> None:
@@ -83,17 +81,12 @@ class Prover:
         self._counts_as.update(dict.fromkeys([*stated, *members], common))
 
     def _missing(self, entry: Entry, error: ChannelBrokenError, timeout: timedelta) -> MissingRankError:
-        absent = tuple(self._group.ranks[rank] for rank in error.absent)
         milliseconds = round(timeout.total_seconds() * 1000)
-        entry.log.recorder.event(
-            "missing",
-            group=self._group.name,
-            sequence=entry.sequence,
-            missing=list(absent),
-            waited_ms=round(error.waited.total_seconds() * 1000),
-            source=source_document(entry.source),
+        return MissingRankError(
+            missing_text(self._group, self._rank, error.absent, milliseconds, entry.record()),
+            tuple(self._group.ranks[rank] for rank in error.absent),
+            round(error.waited.total_seconds() * 1000),
         )
-        return MissingRankError(missing_text(self._group, self._rank, error.absent, milliseconds, entry.record()))
 
     def close(self) -> None:
         """Let the side channel go."""

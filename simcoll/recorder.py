@@ -11,6 +11,7 @@ from pathlib import Path
 from simcoll.blackbox import BlackBoxWriter
 from simcoll.call import Call
 from simcoll.capture import Arguments
+from simcoll.errors import MissingRankError
 from simcoll.record import Group, Record, Source, State
 from simcoll.spec import Kind, spec_of
 from simcoll.word import flow_word, statement_digest
@@ -50,6 +51,18 @@ class Recorder:
     def rejected(self, entry: Entry, error: Exception) -> None:
         """Write down that the backend refused a call."""
         self._note("rejected", entry, error)
+
+    def missing(self, entry: Entry, error: MissingRankError) -> None:
+        """Write down which ranks did not come to a collective."""
+        self.noted = error
+        self.event(
+            "missing",
+            group=entry.log.group.name,
+            sequence=entry.sequence,
+            missing=list(error.absent),
+            waited_ms=error.waited_ms,
+            source=source_document(entry.source),
+        )
 
     def _note(self, kind: str, entry: Entry, error: Exception) -> None:
         self.noted = error

@@ -21,6 +21,8 @@ from torch.distributed import AllreduceOptions, PrefixStore, ProcessGroupGloo, S
 _GRACE = timedelta(seconds=2)
 """How long a rank whose proof failed waits for the others to say that theirs failed too."""
 
+_SHORTEST = timedelta(milliseconds=1)
+
 _POLL_SECONDS = 0.02
 
 
@@ -50,7 +52,7 @@ class SideChannel:
 
     def __init__(self, store: Store, group_rank: int, group_size: int, timeout: Callable[[], timedelta]) -> None:
         # A clone has a connection of its own: a blocked wait on a shared one holds up every user of the store.
-        self._store = PrefixStore("simcoll", store.clone())
+        self._store = PrefixStore("simcoll", store.clone())  # type: ignore[attr-defined]  # not in torch's stubs
         self._rank = group_rank
         self._size = group_size
         self._timeout = timeout
@@ -62,14 +64,16 @@ class SideChannel:
         buffer = np.array([word], np.uint64)
         tensor = torch.from_numpy(buffer.view(np.int64))
         posted = Posted(buffer, tensor, None, self._generation, time.monotonic())
+        # A timeout of zero means "none at all" to a store.
+        limit = max(self._timeout() if timeout is None else timeout, _SHORTEST)
         try:
-            group = self._group or self._connect(timeout or self._timeout())
+            group = self._group or self._connect(limit)
             options = AllreduceOptions()
-            options.timeout = timeout or self._timeout()
+            options.timeout = limit
             # The proof must not show in the user's profile.
             _enable_record_function(False)
             try:
-                posted.work = group.allreduce([tensor], options)
+                posted.work = group.allreduce([tensor], options)  # type: ignore[attr-defined]  # not in torch's stubs
             finally:
                 _enable_record_function(True)
         except Exception as error:

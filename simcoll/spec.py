@@ -97,6 +97,7 @@ class CollectiveSpec:
     that Flight Recorder and the profiler print behind the backend's name. ``measured`` names the buffers that ranks
     compare (``inputs``, ``outputs``, or None), ``agree`` what they compare. ``result`` computes it, ``schedules``
     price it. ``traffic(n)`` is nccl-tests' bus-bandwidth factor for n ranks: bus bandwidth = factor * bytes / seconds.
+    ``names_absent`` says that the backend itself waits for every rank and names those that do not come.
     """
 
     name: str
@@ -111,6 +112,7 @@ class CollectiveSpec:
     result: Result
     schedules: tuple[str, ...]
     traffic: Callable[[int], float]
+    names_absent: bool = False
 
     def statement(self, call: Call, group_rank: int, group_size: int) -> Statement:
         """What this call commits every rank of the group to."""
@@ -166,6 +168,7 @@ def _spec(
     fault_law: FaultLaw = laws.no_fault,
     schedules: Sequence[str],
     traffic: Callable[[int], float],
+    names_absent: bool = False,
 ) -> CollectiveSpec:
     return CollectiveSpec(
         name,
@@ -180,6 +183,7 @@ def _spec(
         result,
         tuple(schedules),
         traffic,
+        names_absent,
     )
 
 
@@ -346,6 +350,7 @@ _TABLE = (
         measured=None,
         schedules=["direct"],
         traffic=lambda n: 1.0,
+        names_absent=True,
     ),
     _spec(
         "send",

@@ -81,13 +81,13 @@ class RecordedWork(Work):
 
     def get_future_result(self) -> Future[Any]:
         """The future of the call's WorkResult."""
-        return self._inner.get_future_result()
+        return self._inner.get_future_result()  # type: ignore[attr-defined,no-any-return]
 
     def _get_duration(self) -> float:
-        return self._inner._get_duration()
+        return self._inner._get_duration()  # type: ignore[attr-defined,no-any-return]
 
     def _get_op_type(self) -> Any:
-        return self._inner._get_op_type()
+        return self._inner._get_op_type()  # type: ignore[attr-defined]
 
 
 class QueuedWork(RecordedWork):
