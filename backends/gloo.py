@@ -51,6 +51,13 @@ def _dtype(call: Call, group_rank: int, group_size: int) -> str | None:
     return None
 
 
+def _empty_message(call: Call, group_rank: int, group_size: int) -> str | None:
+    """An empty tensor goes from a named rank to a named rank only."""
+    if call.spelling != "recv_anysource" or all(buffer.elements for buffer in call.outputs):
+        return None
+    return "Gloo receives no empty tensor from any source: name the source"
+
+
 def _reduce_op(call: Call, group_rank: int, group_size: int) -> str | None:
     if call.reduce_op == "premul_sum":
         return "Gloo has no premul_sum: scale the tensor, then sum"
@@ -97,7 +104,7 @@ def _first_mismatch(call: Call, divided: tuple[Buffer, ...], single: tuple[Buffe
 
 GLOO = Backend(
     "gloo",
-    (_dtype, _reduce_op, _equal_parts, _along_rows),
+    (_dtype, _empty_message, _reduce_op, _equal_parts, _along_rows),
     # Gloo builds these from another collective.
     MappingProxyType({"reduce_scatter": "all_reduce", "monitored_barrier": "barrier"}),
 )

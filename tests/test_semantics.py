@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +13,14 @@ from simcoll.call import Buffer, Call
 from simcoll.semantics import Array, undefined_reduction
 
 
-def call(op: str, inputs: Sequence[Array], outputs: Sequence[tuple[int, ...]], **stated: object) -> Call:
+def call(op: str, inputs: Sequence[Array], outputs: Sequence[tuple[int, ...]], **stated: Any) -> Call:
     dtype = inputs[0].dtype.name if len(inputs) else "float64"
     return Call(
         op,
         op,
         tuple(Buffer(array.shape, dtype) for array in inputs),
         tuple(Buffer(shape, dtype) for shape in outputs),
-        **stated,  # type: ignore[arg-type]
+        **stated,
     )
 
 
@@ -31,7 +32,8 @@ def reduced(op: str, *ranks: Sequence[object], dtype: str = "int32") -> list[obj
     assert len({str(outputs) for outputs in results}) == 1
     first = results[0][0]
     assert first is not None
-    return first.tolist()  # type: ignore[no-any-return]
+    values: list[object] = first.tolist()
+    return values
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def ranks_of(*values: Sequence[float]) -> list[list[Array]]:
     return [[np.array(mine, "float64")] for mine in values]
 
 
-def as_lists(results: Sequence[Sequence[Array | None]]) -> list[list[object]]:
+def as_lists(results: Sequence[Sequence[Array | None]]) -> list[list[Any]]:
     return [[None if out is None else out.tolist() for out in outputs] for outputs in results]
 
 
@@ -120,7 +122,7 @@ def test_reduce_leaves_the_other_ranks_undefined() -> None:
 
 
 def test_broadcast_gives_everybody_the_roots_elements_in_their_own_shape() -> None:
-    inputs = [[np.zeros(4)], [np.arange(4.0).reshape(2, 2)]]
+    inputs: list[list[Array]] = [[np.zeros(4)], [np.arange(4.0).reshape(2, 2)]]
     calls = [call("broadcast", mine, [mine[0].shape], root=1) for mine in inputs]
     assert as_lists(semantics.broadcast(calls, inputs)) == [[[0, 1, 2, 3]], [[[0, 1], [2, 3]]]]
 

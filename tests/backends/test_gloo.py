@@ -39,6 +39,7 @@ def flat(*shape: int, dtype: str = "float32") -> Buffer:
         (Call("all_reduce", "allreduce", (flat(1, dtype="int16"),), (), "sum"), "no int16"),
         (Call("all_reduce", "allreduce", (flat(1),), (), "bor"), "bor is not defined for float32"),
         (Call("gather", "gather", (flat(1, dtype="complex64"),), (), root=1), "no complex64"),
+        (Call("recv", "recv_anysource", (), (flat(0),), peer=-1, tag=0), "no empty tensor"),
         (Call("broadcast", "broadcast", (flat(1),), (), root=2), "root 2 is not a rank of a group of 2"),
     ],
 )
@@ -133,7 +134,8 @@ def op_types() -> dict[str, str]:
 
 def messages() -> list[str]:
     """What went wrong with sends and receives of any dtype and size, by rank, by tag and from any rank."""
-    group, wrong = dist.group.WORLD, []
+    group: Any = dist.group.WORLD
+    wrong = []
     for place, dtype in enumerate((torch.float32, torch.bfloat16, torch.int16, torch.bool, torch.complex64)):
         for count in (0, 1, 5):
             value = torch.arange(count).to(dtype)
@@ -141,12 +143,10 @@ def messages() -> list[str]:
                 group.send([value], 0, place).wait()
                 group.send([value], 0, place).wait()
                 continue
-            for receive in (
-                lambda got, tag: group.recv([got], 1, tag),
-                lambda got, tag: group.recv_anysource([got], tag),
-            ):
+            for from_anyone in (False, count > 0):
                 got = torch.zeros_like(value)
-                receive(got, place).wait()
+                work = group.recv_anysource([got], place) if from_anyone else group.recv([got], 1, place)
+                work.wait()
                 if not torch.equal(got, value):
                     wrong.append(f"{dtype} {count}: {got}")
     return wrong
