@@ -23,9 +23,9 @@ setup: $(READY)  ## make .venv with simcoll, torch and the tools (the other targ
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "simcoll: no Python 3.11 or newer among: $(CANDIDATES); name one: make PYTHON=/path/to/python3" >&2; exit 2; }
 	@echo "simcoll: setting up $(VENV) (once)" >&2
-	"$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' --group dev
+	@$(BIN)/python -c '$(NEW_ENOUGH)' 2>/dev/null || "$(PYTHON)" -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' --group dev
 	@touch $@
 
 demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when it is reported

@@ -120,7 +120,7 @@ def measure(worlds: list[int], rounds: int, iterations: int, limit: float) -> li
 def table(rows: list[Row]) -> Table:
     """Microseconds per call, what each checker adds, and the ratio that the goal is about."""
     title = "all_reduce over Gloo, microseconds per call on rank 0 (medians)"
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     drawn.add_column("ranks", justify="right", no_wrap=True)
     drawn.add_column("size", justify="right", no_wrap=True)
     drawn.add_column("call", no_wrap=True)
