@@ -12,22 +12,39 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-FLAGS = frozenset(
-    {
-        "--standalone",
-        "-m",
-        "--module",
-        "--no-python",
-        "--no_python",
-        "--run-path",
-        "--run_path",
-        "--virtual-local-rank",
-        "--virtual_local_rank",
-        "-h",
-        "--help",
-    }
+FLAGS = ("-h", "-m", "--help", "--module", "--no-python", "--run-path", "--standalone", "--virtual-local-rank")
+"""torchrun's options that take no value, spelled with dashes. A test compares both tables with torchrun's parser."""
+
+VALUED = (
+    "-r",
+    "-t",
+    "--duplicate-stderr-filters",
+    "--duplicate-stdout-filters",
+    "--event-log-handler",
+    "--local-addr",
+    "--local-ranks-filter",
+    "--log-dir",
+    "--logs-specs",
+    "--master-addr",
+    "--master-port",
+    "--max-restarts",
+    "--monitor-interval",
+    "--nnodes",
+    "--node-rank",
+    "--nproc-per-node",
+    "--numa-binding",
+    "--rdzv-backend",
+    "--rdzv-conf",
+    "--rdzv-endpoint",
+    "--rdzv-id",
+    "--redirects",
+    "--role",
+    "--shutdown-timeout",
+    "--signals-to-handle",
+    "--start-method",
+    "--tee",
 )
-"""torchrun's options that take no value; every other one takes one. A test compares this with torchrun's parser."""
+"""torchrun's options that take a value."""
 
 _OWN = frozenset({"--mode", "--out"})
 
@@ -114,10 +131,19 @@ def _value(name: str, rest: list[str]) -> str:
 
 
 def _takes_value(name: str, rest: list[str]) -> bool:
-    """Whether the next argument belongs to this option; abbreviations and values glued to -r and -t are accepted."""
-    if not name.startswith("--"):
-        return name in ("-r", "-t")
-    return not any(flag.startswith(name) for flag in FLAGS) and bool(rest)
+    """Whether the next argument belongs to this option, which may be abbreviated.
+
+    An option that is not known, a newer torch's or a slip that torchrun's parser will name, takes what is no script.
+    """
+    spelled = name.replace("_", "-")
+    if name.startswith("--"):
+        if any(flag.startswith(spelled) for flag in FLAGS):
+            return False
+        if any(option.startswith(spelled) for option in VALUED):
+            return True
+    elif name in FLAGS + VALUED or name[:2] in ("-r", "-t"):
+        return name in VALUED
+    return len(rest) > 1 and not rest[0].endswith(".py")
 
 
 def _option(options: Mapping[str, str], environment: Mapping[str, str], name: str, default: str) -> str:

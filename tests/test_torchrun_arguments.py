@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.torchrun_arguments import FLAGS, ProgramKind, RunUsageError, asks_for_help, split
+from simcoll.torchrun_arguments import FLAGS, VALUED, ProgramKind, RunUsageError, asks_for_help, split
 
 
 def test_own_options_are_taken_out_and_the_rest_passes_through():
@@ -33,6 +33,8 @@ def test_a_bare_script_has_torchruns_defaults():
         ("--stand --nnodes 1:2 -- --odd.py", "--odd.py", ProgramKind.SCRIPT),
         ("--max-restarts 3 train.py --out o", "train.py", ProgramKind.SCRIPT),
         ("--an-option-of-tomorrow 1 train.py", "train.py", ProgramKind.SCRIPT),
+        ("--a-flag-of-tomorrow train.py 1", "train.py", ProgramKind.SCRIPT),
+        ("--nproc-per 2 train", "train", ProgramKind.SCRIPT),
     ],
 )
 def test_the_program_is_found(line, program, kind):
@@ -62,7 +64,7 @@ def test_help_is_asked_for_before_the_program_only():
 def test_the_flags_are_those_of_torchruns_parser():
     run = pytest.importorskip("torch.distributed.run")
     actions = [action for action in run.get_args_parser()._actions if action.option_strings]
-    flags = {name for action in actions if action.nargs == 0 for name in action.option_strings}
-    assert flags <= FLAGS
-    valued = {name for action in actions if action.nargs != 0 for name in action.option_strings}
-    assert not valued & FLAGS
+    spelled = {name.replace("_", "-"): action.nargs == 0 for action in actions for name in action.option_strings}
+    assert {name for name, flag in spelled.items() if flag} <= set(FLAGS)
+    # An option that one torch has and another has not does no harm here.
+    assert {name for name, flag in spelled.items() if not flag} <= set(VALUED)

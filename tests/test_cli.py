@@ -1,0 +1,162 @@
+"""The command line as a user meets it: help, versions, usage errors, bad input, exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from simcoll.blackbox import BlackBoxWriter
+from simcoll.call import Buffer, Call
+from simcoll.cli import main
+from simcoll.record import Group, Source, State
+
+
+def simcoll(*arguments, env=None, cwd=None):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SIMCOLL_")}
+    command = [sys.executable, "-m", "simcoll", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment | (env or {}), cwd=cwd, check=False)
+
+
+def record(folder, reduce_ops, states=State.COMPLETED):
+    """One all_reduce on as many ranks as there are reduce ops, as black boxes."""
+    for rank, reduce_op in enumerate(reduce_ops):
+        path = folder / f"rank{rank:05d}.simcoll"
+        box = BlackBoxWriter(path, rank=rank, world_size=len(reduce_ops), mode="record", records=16)
+        tensor = Buffer((20, 10), "float32")
+        call = Call("all_reduce", "allreduce", (tensor,), (tensor,), reduce_op=reduce_op)
+        group = box.group(Group("0", "default_pg", tuple(range(len(reduce_ops)))))
+        ticket = box.schedule(group, 1, box.signature(call), box.source(Source("train.py", 41, "step", "x")))
+        box.finished(ticket, states)
+        box.event("exit")
+        box.close()
+    return folder
+
+
+def refused(capsys, code, *arguments):
+    """Run a command that must be refused: the exit code, one line on stderr, nothing on stdout."""
+    try:
+        found = main([str(argument) for argument in arguments])
+    except SystemExit as error:
+        found = error.code
+    out, err = capsys.readouterr()
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    return err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("demo",), ("rules",), ("verify", "none")])
+def test_torch_is_never_imported(tmp_path, arguments):
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
+    ended = simcoll(*arguments, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
+    assert "torch was imported" not in ended.stderr
+    assert ended.returncode == (2 if arguments[0] == "verify" else 0)
+
+
+def test_help_lists_the_commands_that_exist(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    listed = {line.split()[0] for line in out.splitlines() if line.startswith("    ") and line[4:5].isalpha()}
+    assert {"run", "verify", "demo", "rules"} == listed
+
+
+def test_help_of_run_leaves_the_programs_help_alone(capsys):
+    assert main(["run", "--nproc-per-node", "2", "--help"]) == 0
+    assert "All of torchrun's options pass through" in capsys.readouterr().out
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"simcoll {metadata.version('simcoll')}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "COMMAND"),
+        (("fly",), "fly"),
+        (("verify",), "PATH"),
+        (("verify", "--loud", "x"), "--loud"),
+        (("rules", "SC999"), "unknown code 'SC999': expected one of SC101"),
+        (("verify", "no-such-folder"), "no-such-folder: no such file or folder"),
+        (("run",), "no script given"),
+        (("run", "--mode"), "--mode needs a value"),
+        (("run", "--mode", "loud", "x.py"), "unknown mode 'loud'"),
+        (("run", "no-such-script.py"), "no-such-script.py: cannot be read: No such file or directory"),
+    ],
+)
+def test_usage_errors_are_one_line_and_exit_2(capsys, arguments, text):
+    assert text in refused(capsys, 2, *arguments)
+
+
+def test_a_folder_without_black_boxes(capsys, tmp_path):
+    (tmp_path / "fr_rank0.json").write_text("{}")
+    assert "no readable black box" in refused(capsys, 2, "verify", tmp_path)
+    assert main(["verify", str(tmp_path / "fr_rank0.json")]) == 2
+    err = capsys.readouterr().err
+    assert "expected a simcoll black box" in err
+    assert "Flight Recorder dumps are not among" in err
+
+
+def test_json_has_one_document_on_stdout_even_for_an_error(capsys, tmp_path):
+    assert main(["verify", "--json", str(tmp_path)]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["exit_code"]) == ("simcoll.error/1", 2)
+
+
+def test_boxes_that_agree_are_one_line(capsys, tmp_path):
+    assert main(["verify", str(record(tmp_path, ["sum"] * 4))]) == 0
+    assert capsys.readouterr().out.strip() == "simcoll: 1 collective on 4 ranks agrees"
+
+
+def test_boxes_that_disagree_are_a_finding(capsys, tmp_path):
+    record(tmp_path, ["sum", "sum", "max", "sum"])
+    assert main(["verify", "--json", str(tmp_path)]) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert [(finding["code"], finding["culprits"]) for finding in report["findings"]] == [("SC104", [2])]
+    assert (report["schema"], report["verdict"], report["world_size"]) == ("simcoll.report/1", "findings", 4)
+
+
+def test_files_can_be_named_and_html_written(capsys, tmp_path):
+    record(tmp_path, ["sum", "max"])
+    page = tmp_path / "page.html"
+    assert main(["verify", *map(str, sorted(tmp_path.glob("*.simcoll"))), "--html", str(page)]) == 3
+    assert "SC104" in capsys.readouterr().out
+    assert "SC104" in page.read_text()
+    assert "cannot write" in refused(capsys, 2, "verify", tmp_path, "--html", tmp_path / "none" / "page.html")
+
+
+def test_a_damaged_file_is_named_and_the_rest_is_judged(capsys, tmp_path):
+    record(tmp_path, ["sum", "max", "sum"])
+    (tmp_path / "rank00002.simcoll").write_bytes(b"\x80\x04")
+    assert main(["verify", str(tmp_path)]) == 3
+    assert "rank00002.simcoll: found" in capsys.readouterr().err
+
+
+def test_rules(capsys):
+    assert main(["rules"]) == 0
+    listed = capsys.readouterr().out
+    assert all(code in listed for code in ("SC101", "SC601", "SC801"))
+    assert main(["rules", "sc104"]) == 0
+    assert "reduce-op-mismatch" in capsys.readouterr().out
+    assert main(["rules", "SC104", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "reduce-op-mismatch"
+    assert main(["rules", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["code"] == "SC101"
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path):
+    record(tmp_path, ["sum", "max"])
+    command = [sys.executable, "-m", "simcoll", "verify", str(tmp_path)]
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == 1

@@ -1,0 +1,243 @@
+"""``simcoll run`` on real Gloo ranks: what the screen, the folder and the exit code say when a job has ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from simcoll.blackbox import read_black_box
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.slow, pytest.mark.gloo]
+
+HEAD = """
+import os, signal, sys
+import torch
+import torch.distributed as dist
+rank = int(os.environ["RANK"])
+def start():
+    dist.init_process_group("gloo")
+"""
+
+
+def script(folder, body, name="train.py"):
+    path = folder / name
+    path.write_text(HEAD + textwrap.dedent(body))
+    return path
+
+
+def start(folder, *arguments, env=None):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SIMCOLL_")}
+    command = [sys.executable, "-m", "simcoll", "run", *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=environment | {"NO_COLOR": "1"} | (env or {}), **pipes)
+
+
+def run(folder, *arguments, ranks=2, env=None):
+    job = start(folder, "--nproc-per-node", ranks, *arguments, env=env)
+    out, err = job.communicate(timeout=120)
+    return job.returncode, out, err
+
+
+def report_of(folder):
+    return json.loads((folder / "report.json").read_text())
+
+
+# A program that leaves its group to the interpreter's end aborts now and then, under plain torchrun too.
+AGREE = """
+start()
+t = torch.ones(4)
+for _ in range(5):
+    dist.all_reduce(t)
+dist.destroy_process_group()
+print("trained")
+"""
+DISAGREE = """
+    start()
+    t = torch.ones(4)
+    dist.all_reduce(t)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX if rank == 2 else dist.ReduceOp.SUM)
+"""
+
+
+def test_a_clean_job_ends_with_one_line(tmp_path):
+    code, out, _ = run(tmp_path, "--out", "results", script(tmp_path, AGREE))
+    assert code == 0
+    assert out.splitlines()[-1] == "simcoll: 5 collectives on 2 ranks agree"
+    names = {path.name for path in (tmp_path / "results").iterdir()}
+    assert names == {"rank00000.simcoll", "rank00001.simcoll", "report.json", "report.html", "launch.json"}
+    assert report_of(tmp_path / "results")["verdict"] == "ok"
+
+
+def test_a_mismatch_is_reported_last_with_culprit_and_line(tmp_path):
+    path = script(tmp_path, DISAGREE)
+    code, out, err = run(tmp_path, "--out", "results", path, ranks=4)
+    assert code == 3
+    assert "SC104" in out
+    assert "CollectiveMismatchError" in err
+    assert "Root Cause (first observed failure)" not in err
+    report = report_of(tmp_path / "results")
+    assert [(finding["code"], finding["culprits"]) for finding in report["findings"]] == [("SC104", [2])]
+    sources = [source for side in report["findings"][0]["sides"] for source in side["source"]]
+    assert {source["line"] for source in sources} == {12}
+    assert 2 in {source["rank"] for source in sources}
+    assert {entry["state"] for entry in report["ranks"]} <= {"failed", "stopped"}
+
+
+def test_json_is_the_only_thing_on_stdout(tmp_path):
+    code, out, err = run(tmp_path, "--json", "--mode", "record", script(tmp_path, AGREE))
+    assert (code, json.loads(out)["mode"]) == (0, "record")
+    assert "trained" in err
+
+
+def test_the_default_folder_and_a_bare_script(tmp_path):
+    job = start(tmp_path, script(tmp_path, AGREE))
+    out, _ = job.communicate(timeout=120)
+    assert (job.returncode, out.splitlines()[-1]) == (0, "simcoll: 5 collectives on 1 rank agree")
+    assert [len(list(folder.glob("rank*.simcoll"))) for folder in (tmp_path / "simcoll-out").iterdir()] == [1]
+
+
+def test_a_program_without_a_group(tmp_path):
+    code, out, _ = run(tmp_path, script(tmp_path, "print('plain')"))
+    assert (code, out.splitlines()[-1]) == (
+        0,
+        "simcoll: no collective was recorded: the program created no process group",
+    )
+
+
+def test_a_program_that_fails_before_its_first_group(tmp_path):
+    code, _, err = run(tmp_path, script(tmp_path, "import no_such_module_here"))
+    assert code == 1
+    assert "ModuleNotFoundError" in err
+
+
+def test_modules_commands_and_arguments_pass_through(tmp_path):
+    script(tmp_path, AGREE + "print(sys.argv[1:])\n", "trainer.py")
+    code, out, _ = run(tmp_path, "--standalone", "-m", "trainer", "--mode", "x")
+    assert code == 0
+    assert "['--mode', 'x']" in out
+    code, out, _ = run(tmp_path, "--no-python", sys.executable, "trainer.py", "--json")
+    assert code == 0
+    assert out.splitlines()[-1] == "simcoll: 5 collectives on 2 ranks agree"
+
+
+def test_mode_off_is_torchrun(tmp_path):
+    code, out, _ = run(tmp_path, "--mode", "off", script(tmp_path, AGREE + "print('simcoll' in sys.modules)"))
+    assert (code, "False" in out or "True" in out, "agree" in out) == (0, True, False)
+    assert not (tmp_path / "simcoll-out").exists()
+    code, out, _ = run(tmp_path, "--mode", "off", "--json", script(tmp_path, "sys.exit(5)"))
+    assert (code, json.loads(out)["verdict"]) == (1, "failed")
+
+
+def test_a_rank_that_is_killed_is_named(tmp_path):
+    body = """
+        start()
+        t = torch.ones(4)
+        for step in range(100):
+            dist.all_reduce(t)
+            if rank == 1 and step == 50:
+                os.kill(os.getpid(), signal.SIGKILL)
+    """
+    code, out, _ = run(tmp_path, "--out", "results", script(tmp_path, body))
+    assert code == 3
+    assert "SC701" in out
+    finding = report_of(tmp_path / "results")["findings"][0]
+    assert finding["code"] == "SC701"
+    assert "SIGKILL" in finding["message"]
+    assert 1 in finding["ranks"]
+    assert read_black_box(tmp_path / "results" / "rank00001.simcoll").record(-1).sequence == 51
+
+
+def test_a_second_run_replaces_the_results_of_the_first(tmp_path):
+    path = script(tmp_path, AGREE)
+    assert run(tmp_path, "--out", "results", path, ranks=3)[0] == 0
+    code, out, _ = run(tmp_path, "--out", "results", path)
+    assert (code, out.splitlines()[-1]) == (0, "simcoll: 5 collectives on 2 ranks agree")
+    assert len(list((tmp_path / "results").glob("rank*"))) == 2
+
+
+def test_the_last_attempt_of_an_elastic_job_is_reported(tmp_path):
+    body = """
+        # The agent's store keeps the addresses of the first attempt, and plain Gloo stumbles over them: a store each.
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        store = dist.FileStore(f"store{attempt}", 2)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+        dist.all_reduce(torch.ones(1))
+        if attempt == "0":
+            sys.exit(1)
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+    """
+    code, out, _ = run(tmp_path, "--max-restarts", "1", script(tmp_path, body))
+    assert (code, out.splitlines()[-1]) == (0, "simcoll: 2 collectives on 2 ranks agree")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_job_and_still_gives_the_report(tmp_path, number):
+    body = """
+        start()
+        dist.all_reduce(torch.ones(1))
+        print("waiting", flush=True)
+        signal.sigwait([signal.SIGUSR1])
+    """
+    job = start(tmp_path, "--nproc-per-node=2", "--out=results", script(tmp_path, body))
+    assert [job.stdout.readline() for _ in range(2)] == ["waiting\n"] * 2
+    job.send_signal(number)
+    # communicate() returns when every process of the job has closed the pipes.
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 128 + number
+    assert "Traceback (most recent call last)" not in out
+    assert f"ended from outside by {number.name}" in err
+    assert report_of(tmp_path / "results")["findings"] == []
+
+
+def test_a_launcher_that_is_killed_still_gives_the_report(tmp_path):
+    body = """
+        start()
+        dist.all_reduce(torch.ones(1))
+        dist.barrier()
+        if rank == 0:
+            os.kill(os.getppid(), signal.SIGKILL)
+        signal.sigwait([signal.SIGUSR1])
+    """
+    code, _, err = run(tmp_path, "--out", "results", script(tmp_path, body))
+    assert code == 1
+    assert "the launcher was killed by SIGKILL; the ranks that it left were killed" in err
+    assert (tmp_path / "results" / "report.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--nonsense", "train.py"], 2, "unrecognized arguments: --nonsense"),
+        (["--nproc-per-node=abc", "train.py"], 2, "Unsupported nproc_per_node value: abc"),
+        (["--stall", "5", "train.py"], 2, "unrecognized arguments: --stall"),
+        (["broken.py"], 1, "broken.py:1: SyntaxError"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, arguments, code, text):
+    script(tmp_path, "")
+    (tmp_path / "broken.py").write_text("fro x import y\n")
+    job = start(tmp_path, *arguments)
+    out, err = job.communicate(timeout=60)
+    assert (job.returncode, out, err.count("\n")) == (code, "", 1)
+    assert err.startswith("simcoll: ")
+    assert text in err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_is_one_line(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "none", str(disk)], check=False).returncode != 0:
+        pytest.skip("this machine does not let root mount a tmpfs")
+    try:
+        code, out, err = run(tmp_path, "--out", disk, script(tmp_path, AGREE))
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"cannot write results into {disk}: No space left on device" in err
