@@ -1,9 +1,23 @@
-"""What every test shares: an environment without leftovers, and a skip with its reason where a GPU is needed."""
+"""What tests share: an environment without leftovers, real ranks, a skip with its reason where a GPU is needed."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import faulthandler
+import itertools
+import multiprocessing
 import os
 import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,3 +36,173 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test marked ``gpu`` where the driver's own tool is missing."""
     if item.get_closest_marker("gpu") is not None and shutil.which("nvidia-smi") is None:
         pytest.skip("no CUDA device: nvidia-smi is not on the path")
+
+
+@pytest.fixture(scope="session")
+def store_port() -> Iterator[int]:
+    """The port of a store that outlives every rank, as that of torchrun's agent does."""
+    ours, theirs = multiprocessing.Pipe()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _hold_store(theirs)
+    theirs.close()
+    yield ours.recv()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _hold_store(pipe: Connection) -> None:
+    """Ends with its parent, whose end of the pipe then closes."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    pipe.send(store.port)
+    with contextlib.suppress(EOFError):
+        pipe.recv()
+    os._exit(0)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a rank ended: what its program returned (None if it raised), its exit code, what it printed."""
+
+    answer: Any
+    exit_code: int
+    output: str
+
+
+class Ranks:
+    """Real ranks on real Gloo, forked from this process, so that torch is imported once.
+
+    A rank ends as an interpreter does: its exception goes to ``sys.excepthook``, its threads are joined, and what it
+    registered with ``atexit`` is called.
+    """
+
+    LIMIT_SECONDS = 60
+    # The store is one for the whole session, so that no name may come again.
+    _runs = itertools.count()
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.boxes = folder / "boxes"
+        self._folder = folder
+        self._port = port
+
+    def run(
+        self,
+        program: Callable[[int], object],
+        size: int = 2,
+        *,
+        mode: str | None = "detail",
+        timeout: float = 20.0,
+        backend: str | None = "gloo",
+        **environment: str,
+    ) -> list[Ended]:
+        """Run ``program(rank)`` on each rank, in a default group unless ``backend`` is None; no mode: no simcoll."""
+        name = f"run{next(self._runs)}"
+        environment = {"RANK": "", "WORLD_SIZE": str(size), "OUTPUT": "", **environment}
+        started = []
+        for rank in range(size):
+            environment |= {"RANK": str(rank), "OUTPUT": str(self._folder / f"{name}-{rank}.txt")}
+            read, write = multiprocessing.Pipe(duplex=False)
+            pid = os.fork()
+            if pid == 0:
+                self._be_rank(program, write, environment, mode, lambda: self._join(name, backend, timeout))
+            write.close()
+            started.append((pid, read, Path(environment["OUTPUT"])))
+        return [self._ended(*rank) for rank in started]
+
+    def __call__(self, program: Callable[[int], object], size: int = 2, **options: Any) -> list[Any]:
+        """Run ``program(rank)`` on each rank, as :meth:`run`; what they return. Every rank must end well."""
+        ended = self.run(program, size, **options)
+        assert [rank.exit_code for rank in ended] == [0] * size, "\n".join(rank.output for rank in ended)
+        return [rank.answer for rank in ended]
+
+    def box(self, rank: int) -> Any:
+        """A rank's black box, read."""
+        from simcoll.blackbox import read_black_box
+
+        return read_black_box(self.boxes / f"rank{rank:05d}.simcoll")
+
+    def records(self, rank: int) -> list[Any]:
+        """The records of a rank's black box."""
+        box = self.box(rank)
+        return [box.record(index) for index in range(len(box.slots))]
+
+    @staticmethod
+    def error_of(call: Callable[[], object]) -> Exception | None:
+        """What a call raises, or None."""
+        try:
+            call()
+        except Exception as error:
+            return error
+        return None
+
+    def store(self, name: str) -> Any:
+        """The store, under a prefix."""
+        from torch.distributed import PrefixStore, TCPStore
+
+        return PrefixStore(name, TCPStore("127.0.0.1", self._port, is_master=False))
+
+    def _join(self, name: str, backend: str | None, timeout: float) -> None:
+        import torch.distributed as dist
+
+        if backend is not None:
+            rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            limit = timedelta(seconds=timeout)
+            dist.init_process_group(backend, store=self.store(name), rank=rank, world_size=size, timeout=limit)
+
+    def _be_rank(
+        self,
+        program: Callable[[int], object],
+        pipe: Connection,
+        environment: dict[str, str],
+        mode: str | None,
+        join: Callable[[], None],
+    ) -> None:
+        code = 1
+        try:
+            self._begin(environment, mode)
+            join()
+            pipe.send(program(int(environment["RANK"])))
+            code = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            # What the interpreter does at its end, but for what pytest would do at its own.
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _begin(self, environment: dict[str, str], mode: str | None) -> None:
+        import torch.distributed as dist
+
+        atexit._clear()
+        os.environ.update(environment)
+        output = os.open(environment["OUTPUT"], os.O_WRONLY | os.O_CREAT)
+        for target in (1, 2):
+            os.dup2(output, target)
+        sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        sys.excepthook = sys.__excepthook__
+        faulthandler.enable(sys.stderr)
+        faulthandler.dump_traceback_later(self.LIMIT_SECONDS, exit=True, file=sys.stderr)
+        dist.set_debug_level_from_env()
+        if mode is not None:
+            import simcoll
+
+            simcoll.enable(mode, environment.get("SIMCOLL_OUT", self.boxes))
+
+    @staticmethod
+    def _ended(pid: int, pipe: Connection, output: Path) -> Ended:
+        answer = None
+        with contextlib.suppress(EOFError):
+            answer = pipe.recv()
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return Ended(answer, code, output.read_text(errors="replace"))
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, store_port: int) -> Ranks:
+    """Runs a function on real Gloo ranks; see :class:`Ranks`."""
+    return Ranks(tmp_path, store_port)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import multiprocessing
-import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,44 +147,15 @@ def messages() -> list[str]:
     return wrong
 
 
-def ask(rank: int, store: Path, environment: dict[str, str], question: Callable[[], object], pipe: Connection) -> None:
-    os.environ.update(environment)
-    torch.set_num_threads(1)
-    dist.set_debug_level_from_env()
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timedelta(seconds=20)
-    )
-    answer = question()
-    if rank == 0:
-        pipe.send(answer)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def answer_of(question: Callable[[], object], folder: Path, **environment: str) -> Any:
+def answer_of(ranks: Any, question: Callable[[], object], **environment: str) -> Any:
     """What two real Gloo ranks, started with this environment, answer; rank 0 speaks."""
-    context = multiprocessing.get_context("fork")
-    read, write = context.Pipe(duplex=False)
-    ranks = [
-        context.Process(target=ask, args=(rank, folder / "store", environment, question, write), daemon=True)
-        for rank in range(2)
-    ]
-    for process in ranks:
-        process.start()
-    write.close()
-    answer = None
-    with contextlib.suppress(EOFError):
-        answer = read.recv()
-    for process in ranks:
-        process.join()
-    assert [process.exitcode for process in ranks] == [0, 0]
-    return answer
+    return ranks(lambda rank: question(), mode=None, **environment)[0]
 
 
 @pytest.mark.slow
 @pytest.mark.gloo
-def test_flight_recorder_prints_gloos_collectives_as_the_table_says(tmp_path: Path) -> None:
-    printed = answer_of(profiling_names, tmp_path, TORCH_FR_BUFFER_SIZE="100")
+def test_flight_recorder_prints_gloos_collectives_as_the_table_says(ranks: Any) -> None:
+    printed = answer_of(ranks, profiling_names, TORCH_FR_BUFFER_SIZE="100")
     assert set(printed) == {name for name in printed if METHODS[name][0].kind is not Kind.POINT_TO_POINT}
     for method, profiled in printed.items():
         spec = METHODS[method][0]
@@ -202,13 +168,13 @@ def test_flight_recorder_prints_gloos_collectives_as_the_table_says(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.gloo
-def test_op_types_are_those_of_c10ds_own_wrapper(tmp_path: Path) -> None:
-    printed = answer_of(op_types, tmp_path, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+def test_op_types_are_those_of_c10ds_own_wrapper(ranks: Any) -> None:
+    printed = answer_of(ranks, op_types, TORCH_DISTRIBUTED_DEBUG="DETAIL")
     assert len(printed) >= 15
     assert printed == {method: METHODS[method][1].op_type for method in printed}
 
 
 @pytest.mark.slow
 @pytest.mark.gloo
-def test_messages_of_any_dtype_arrive_as_they_were_sent(tmp_path: Path) -> None:
-    assert answer_of(messages, tmp_path) == []
+def test_messages_of_any_dtype_arrive_as_they_were_sent(ranks: Any) -> None:
+    assert answer_of(ranks, messages) == []
