@@ -21,6 +21,7 @@ from torch.distributed import Backend, PrefixStore, distributed_c10d
 
 from simcoll.capture import arguments
 from simcoll.conductor import Conductor
+from simcoll.dynamo import leave_class_uncompiled
 from simcoll.proof import Prover
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
@@ -272,6 +273,7 @@ def _incarnation(group: Group) -> str:
 _METHODS = {name: getattr(ProcessGroup, name) for name in METHODS if hasattr(ProcessGroup, name)}
 for _name in _METHODS:
     setattr(RecordedProcessGroup, _name, _recorded(_name))
+leave_class_uncompiled(RecordedProcessGroup)
 
 
 def _set_base_device(group: ProcessGroup, device: torch.device | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from torch.distributed import Work
 from torch.futures import Future
 
+from simcoll.dynamo import leave_class_uncompiled
 from simcoll.record import State
 from simcoll.recorder import Entry
 
@@ -197,3 +198,5 @@ for _name in (
     "_get_op_type",
 ):
     setattr(QueuedWork, _name, _after_launch(_name))
+leave_class_uncompiled(RecordedWork)
+leave_class_uncompiled(QueuedWork)
