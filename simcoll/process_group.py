@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store, Work
-from torch.distributed import Backend, PrefixStore, distributed_c10d
+from torch.distributed import PrefixStore, distributed_c10d
 
+from simcoll.backends.base import Backend
+from simcoll.backends.gloo import GLOO
 from simcoll.capture import arguments
 from simcoll.conductor import Conductor
 from simcoll.dynamo import leave_class_uncompiled
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from simcoll.activation import Session
 
 _DRAIN_SECONDS = 2.0
+_KNOWN_BACKENDS = {GLOO.name: GLOO}
 _UNPROVABLE_BACKENDS = ("fake", "mpi")
 """Backends without peers or without a store: there is nobody, or no way, to prove a call to."""
 
@@ -212,7 +215,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             session = self._session or active_session()
             if self._conductor is None and session is not None:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
-                log = GroupLog(session.recorder(group.ranks[self.rank()]), group, self.rank())
+                log = GroupLog(session.recorder(group.ranks[self.rank()]), group, self.rank(), self._known_backends())
                 self._conductor = Conductor(log, self._prover(group) if session.mode == "detail" else None)
                 session.conductors.add(self._conductor)
             return self._conductor
@@ -222,6 +225,11 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if self._store is None or not names or names & set(_UNPROVABLE_BACKENDS):
             return None
         return Prover(group, self.rank(), PrefixStore(_incarnation(group), self._store), self._timeout)
+
+    def _known_backends(self) -> dict[str, Backend]:
+        """What is known of the limits of this group's backends, by device type."""
+        names = {device.type: self._inner._get_backend(device).name() for device in self._inner._device_types}
+        return {device: _KNOWN_BACKENDS[name] for device, name in names.items() if name in _KNOWN_BACKENDS}
 
     def _timeout(self) -> timedelta:
         if self._limit is not None:
@@ -290,7 +298,7 @@ def _store_of(plain: ProcessGroup) -> Store:
 
 
 def _backend_type(name: str) -> Any:
-    return Backend.backend_type_map.get(name.lower(), ProcessGroup.BackendType.CUSTOM)
+    return distributed_c10d.Backend.backend_type_map.get(name.lower(), ProcessGroup.BackendType.CUSTOM)
 
 
 def wrap_backend(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
+from simcoll.backends.base import Backend
 from simcoll.blackbox import BlackBoxWriter
 from simcoll.call import Call
 from simcoll.capture import Arguments
@@ -144,8 +147,11 @@ class Entry:
 class GroupLog:
     """The calls of one group on this rank, in order."""
 
-    def __init__(self, recorder: Recorder, group: Group, group_rank: int) -> None:
+    def __init__(
+        self, recorder: Recorder, group: Group, group_rank: int, backends: Mapping[str, Backend] = MappingProxyType({})
+    ) -> None:
         self.recorder = recorder
+        self._backends = backends
         self.box = recorder.box
         self.group = group
         self.group_rank = group_rank
@@ -155,6 +161,12 @@ class GroupLog:
         self._sequence = 0
         self._p2p_sequence = 0
         self._lock = threading.Lock()
+
+    def refusal(self, call: Call) -> str | None:
+        """Why the backend of the call's device cannot do it, as far as that is known, or None."""
+        devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
+        backend = self._backends.get(devices.pop()) if len(devices) == 1 else None
+        return None if backend is None else backend.refusal(call, self.group_rank, len(self.group.ranks))
 
     def begin(self, arguments: Arguments, source: Source) -> Entry:
         """Write down that a call was made; gives it its place in the group."""

@@ -39,9 +39,13 @@ class RecordedWork(Work):
         return done
 
     def _failed(self, error: Exception) -> None:
-        """Write the end down once, whoever waits again."""
-        self._entry.finished(State.FAILED)
-        self._entry.log.recorder.failed(self._entry, error)
+        """Write down how it ended; some backends refuse a call only when they come to run it."""
+        if self._entry.log.refusal(self._entry.call) is None:
+            self._entry.finished(State.FAILED)
+            self._entry.log.recorder.failed(self._entry, error)
+        else:
+            self._entry.finished(State.REJECTED)
+            self._entry.log.recorder.rejected(self._entry, error)
 
     def get_future(self) -> Future[Any]:
         """The backend's future, whose completion is noted too."""
