@@ -6,9 +6,11 @@ object, a reduce op, a timeout, integers), as the rows of :data:`simcoll.spec.ME
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import index
+from typing import TypeGuard
 
 import torch
 from torch.distributed import ReduceOp
@@ -17,7 +19,9 @@ from simcoll.call import ANY_SOURCE, Buffer, Call
 from simcoll.spec import METHODS, CollectiveSpec, Kind, Method
 
 _REDUCE_OP_TYPES = (ReduceOp, ReduceOp.RedOpType)
-_REDUCE_OP_NAMES = {value: name.lower() for name, value in ReduceOp.RedOpType.__members__.items() if name != "UNUSED"}
+# By number: hashing and comparing an enum of pybind takes ten times as long.
+_REDUCE_OP_NAMES = {op.value: name.lower() for name, op in ReduceOp.RedOpType.__members__.items() if name != "UNUSED"}
+_NO_TIME = timedelta(0)
 _INTEGER_KEYWORDS = {"root": "root", "dstRank": "peer", "srcRank": "peer", "tag": "tag"}
 _BUFFER_KEYWORDS = {
     "tensor": "inout",
@@ -41,7 +45,7 @@ _BUFFER_KEYWORDS = {
 
 @dataclass(slots=True)
 class Arguments:
-    """The arguments of one c10d call, told apart. ``key`` equals another call's exactly if their Call is equal."""
+    """The arguments of one c10d call, told apart."""
 
     spec: CollectiveSpec
     method: Method
@@ -54,7 +58,7 @@ class Arguments:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """A hashable stand-in for :meth:`call`, cheap to build."""
+        """A hashable stand-in for :meth:`call`, cheap to build: calls of equal keys are equal."""
         return (
             self.method.name,
             self.reduce_op,
@@ -91,11 +95,11 @@ def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -
         found.reduce_op = "sum"
     if "root" in method.integers:
         found.integers["root"] = 0
-    rest = list(args)
-    for role in method.buffers:
-        if rest:
-            found.tensors[role] = list(_tensors(rest.pop(0)))
-    for value in rest:
+    taken = 0
+    for role in method.buffers[: len(args)]:
+        found.tensors[role] = _tensors(args[taken])
+        taken += 1
+    for value in args[taken:]:
         _positional(found, value)
     for keyword, value in kwargs.items():
         _keyword(found, keyword, value)
@@ -103,21 +107,24 @@ def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -
 
 
 def _positional(found: Arguments, value: object) -> None:
-    if isinstance(value, _REDUCE_OP_TYPES):
+    """Take an argument that only its type tells apart; torch takes whatever counts for an integer or for a list."""
+    if hasattr(value, "asyncOp"):
+        _options(found, value)
+    elif isinstance(value, _REDUCE_OP_TYPES):
         found.reduce_op = _reduce_op_name(value)
     elif isinstance(value, timedelta):
         found.timeout = value
-    elif isinstance(value, (list, tuple)):
-        found.splits["input" if "output" in found.splits else "output"] = tuple(int(size) for size in value)
-    elif isinstance(value, bool):
+    elif value is None or (isinstance(value, bool) and not found.method.integers):
         return
-    elif isinstance(value, int):
-        found.integers[_open_place(found, value)] = value
-    elif value is not None:
+    elif hasattr(value, "__index__") and not getattr(value, "ndim", 0):
+        found.integers[_open_place(found, value)] = index(value)
+    elif isinstance(value, Iterable):
+        found.splits["input" if "output" in found.splits else "output"] = tuple(map(index, value))
+    else:
         _options(found, value)
 
 
-def _open_place(found: Arguments, value: int) -> str:
+def _open_place(found: Arguments, value: object) -> str:
     """Which integer of the method a positional one is; a root has a default that it replaces."""
     for name in found.method.integers:
         if name == "root" or name not in found.integers:
@@ -126,45 +133,52 @@ def _open_place(found: Arguments, value: int) -> str:
 
 
 def _keyword(found: Arguments, keyword: str, value: object) -> None:
-    if keyword in _INTEGER_KEYWORDS and isinstance(value, int):
-        found.integers[_INTEGER_KEYWORDS[keyword]] = value
-    elif keyword.endswith("_split_sizes") and isinstance(value, (list, tuple)):
-        found.splits[keyword.partition("_")[0]] = tuple(int(size) for size in value)
+    if keyword in _INTEGER_KEYWORDS:
+        found.integers[_INTEGER_KEYWORDS[keyword]] = index(value)  # type: ignore[arg-type]  # TypeError is the answer
+    elif keyword.endswith("_split_sizes") and isinstance(value, Iterable):
+        found.splits[keyword.partition("_")[0]] = tuple(map(index, value))
     elif keyword in _BUFFER_KEYWORDS:
         role = _BUFFER_KEYWORDS[keyword]
-        found.tensors[role if role in found.method.buffers else found.method.buffers[0]] = list(_tensors(value))
+        found.tensors[role if role in found.method.buffers else found.method.buffers[0]] = _tensors(value)
     else:
         _positional(found, value)
 
 
 def _options(found: Arguments, options: object) -> None:
     """Take what an options object of c10d states; each kind has only some of the attributes."""
-    root = getattr(options, "rootRank", None)
-    if root is not None and "root" in found.method.integers:
-        found.integers["root"] = root
-    reduce_op = getattr(options, "reduceOp", None)
-    if reduce_op is not None and found.reduce_op is not None:
+    if "root" in found.integers:
+        found.integers["root"] = getattr(options, "rootRank", found.integers["root"])
+    if found.reduce_op is not None and (reduce_op := getattr(options, "reduceOp", None)) is not None:
         found.reduce_op = _reduce_op_name(reduce_op)
     timeout = getattr(options, "timeout", None)
-    if isinstance(timeout, timedelta) and timeout > timedelta(0):
+    if isinstance(timeout, timedelta) and timeout > _NO_TIME:
         found.timeout = timeout
     found.asynchronous = bool(getattr(options, "asyncOp", False))
 
 
 def _reduce_op_name(reduce_op: object) -> str:
     kind = getattr(reduce_op, "op", reduce_op)
-    return _REDUCE_OP_NAMES.get(kind, str(kind)) if isinstance(kind, ReduceOp.RedOpType) else str(kind)
+    name = _REDUCE_OP_NAMES.get(kind.value) if isinstance(kind, ReduceOp.RedOpType) else None
+    return str(kind) if name is None else name
 
 
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    """The tensors of an argument: one, a list, or lists in a list."""
+def _tensors(value: object) -> list[torch.Tensor]:
+    """The tensors of an argument: one, a list, or lists in a list. What can be read only once is left alone."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    else:
+        return [value]
+    if not isinstance(value, (list, tuple)) and not _is_collection(value):
         raise TypeError(f"expected tensors, got {type(value).__name__}")
+    found: list[torch.Tensor] = []
+    for item in value:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        else:
+            found += _tensors(item)
+    return found
+
+
+def _is_collection(value: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(value, Iterable) and isinstance(value, Sized) and not isinstance(value, (str, bytes, Mapping))
 
 
 def _tensor_key(tensor: torch.Tensor) -> tuple[object, ...]:

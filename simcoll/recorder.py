@@ -157,7 +157,6 @@ class GroupLog:
         self.group_rank = group_rank
         self._index = 0 if self.box is None else self.box.group(group)
         self._prepared: dict[tuple[object, ...], Prepared] = {}
-        self._source_ids: dict[Source, int] = {}
         self._sequence = 0
         self._p2p_sequence = 0
         self._lock = threading.Lock()
