@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
@@ -59,6 +59,9 @@ class Conductor:
         self._queue: deque[_Queued] = deque()
         self._changed = threading.Condition()
         self._pending = 0
+        # Words go out in the order of the calls: from the caller while none before it waits for the worker to post it.
+        self._posting = threading.Lock()
+        self._unposted = 0
         self._worker: threading.Thread | None = None
         self._closing = False
         self._pid = os.getpid()
@@ -128,12 +131,33 @@ class Conductor:
                 torch.is_grad_enabled(),
                 torch.is_inference_mode_enabled(),
             )
+            self._post_early(item)
             with self._changed:
                 self._start_worker()
                 self._queue.append(item)
                 self._pending += 1
                 self._changed.notify_all()
         return work
+
+    def _post_early(self, item: _Queued) -> None:
+        """Send the word from the caller if that cannot block: the channel is there, and nothing is before it."""
+        assert self._prover is not None
+        if self._posting.acquire(blocking=False):
+            if self._unposted == 0:
+                item.posted = self._prover.post(item.entry, item.arguments.timeout, connect=False)
+            self._posting.release()
+        if item.posted is None:
+            with self._changed:
+                self._unposted += 1
+
+    def _post_late(self, batch: Sequence[_Queued]) -> None:
+        assert self._prover is not None
+        with self._posting:
+            late = [item for item in batch if item.posted is None]
+            for item in late:
+                item.posted = self._prover.post(item.entry, item.arguments.timeout)
+            with self._changed:
+                self._unposted -= len(late)
 
     def _start_worker(self) -> None:
         """Start the queue's thread with the first asynchronous call; threads do not survive a fork."""
@@ -156,16 +180,11 @@ class Conductor:
                 if not self._queue:
                     return
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH))]
-            for item in batch:
-                item.posted = self._post(item)
+            self._post_late(batch)
             for item in batch:
                 self._settle(item)
             # The worker keeps no tensor alive while it waits.
             del item, batch
-
-    def _post(self, item: _Queued) -> Posted | None:
-        assert self._prover is not None
-        return self._prover.post(item.entry, item.arguments.timeout)
 
     def _settle(self, item: _Queued) -> None:
         assert self._prover is not None

@@ -34,11 +34,14 @@ class Prover:
         """Return when all ranks make this call; raises :class:`CollectiveMismatchError` if they do not."""
         self.verdict(entry, self.post(entry, timeout), timeout)
 
-    def post(self, entry: Entry, timeout: timedelta | None) -> Posted | None:
-        """Send this rank's word on its way; calls are posted in the order in which the group makes them."""
+    def post(self, entry: Entry, timeout: timedelta | None, *, connect: bool = True) -> Posted | None:
+        """Send this rank's word on its way; calls are posted in the order in which the group makes them.
+
+        None where there is nobody to prove it to, or where the ranks have still to meet and ``connect`` forbids it.
+        """
         if self._channel is None:
             return None
-        return self._channel.post(positioned(self._word(entry), entry.sequence), timeout)
+        return self._channel.post(positioned(self._word(entry), entry.sequence), timeout, connect=connect)
 
     def _word(self, entry: Entry) -> int:
         digest = entry.prepared.statement

@@ -58,9 +58,15 @@ class SideChannel:
         self._timeout = timeout
         self._generation = 0
         self._group: ProcessGroupGloo | None = None
+        self._absentees: dict[int, tuple[int, ...]] = {}
 
-    def post(self, word: int, timeout: timedelta | None) -> Posted:
-        """Start to sum ``word`` over the group; a channel that cannot be made is told by :meth:`total`."""
+    def post(self, word: int, timeout: timedelta | None, *, connect: bool = True) -> Posted | None:
+        """Start to sum ``word`` over the group; a channel that cannot be made is told by :meth:`total`.
+
+        None where there is no channel yet and ``connect`` forbids to wait for the other ranks.
+        """
+        if self._group is None and not connect:
+            return None
         buffer = np.array([word], np.uint64)
         tensor = torch.from_numpy(buffer.view(np.int64))
         posted = Posted(buffer, tensor, None, self._generation, time.monotonic())
@@ -106,10 +112,12 @@ class SideChannel:
         if posted.generation == self._generation:
             self._group = None
             self._generation += 1
-        document = {**note, "waited": waited.total_seconds()}
-        self._store.set(f"{key}/{self._rank}", json.dumps(document))
-        absent = self._absent(key)
-        return ChannelBrokenError(absent or self._latest(key), waited)
+        # All words that were on their way over one channel are lost for the same reason.
+        if posted.generation not in self._absentees:
+            document = {**note, "waited": waited.total_seconds()}
+            self._store.set(f"{key}/{self._rank}", json.dumps(document))
+            self._absentees[posted.generation] = self._absent(key) or self._latest(key)
+        return ChannelBrokenError(self._absentees[posted.generation], waited)
 
     def _absent(self, key: str) -> tuple[int, ...]:
         """The ranks that have not said within the grace period that their proof failed too."""
