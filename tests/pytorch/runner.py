@@ -20,6 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 import unittest
 from collections.abc import Iterator
 from importlib import import_module
@@ -45,10 +46,10 @@ class Outcome(unittest.TestResult):
         self.outcome, self.detail = outcome, detail
 
     def addError(self, test, err) -> None:
-        self._note("failed", self._exc_info_to_string(err, test))
+        self._note("failed", "".join(traceback.format_exception(*err)))
 
     def addFailure(self, test, err) -> None:
-        self._note("failed", self._exc_info_to_string(err, test))
+        self._note("failed", "".join(traceback.format_exception(*err)))
 
     def addSkip(self, test, reason) -> None:
         self._note("skipped", reason)
@@ -85,7 +86,8 @@ def _prepare(scratch: Path) -> None:
 def _cases(suite: str) -> Iterator[unittest.TestCase]:
     for case_class in _spawn_classes() if suite == "spawn" else _file_classes(suite):
         _fork_instead_of_spawn(case_class)
-        yield from unittest.defaultTestLoader.loadTestsFromTestCase(case_class)
+        for name in unittest.defaultTestLoader.getTestCaseNames(case_class):
+            yield case_class(name)
 
 
 def _spawn_classes() -> list[type[unittest.TestCase]]:
