@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -79,14 +80,14 @@ class Ranks:
     registered with ``atexit`` is called.
     """
 
-    LIMIT_SECONDS = 60
+    LIMIT_SECONDS = 40
     # The store is one for the whole session, so that no name may come again.
     _runs = itertools.count()
 
     def __init__(self, folder: Path, port: int) -> None:
         self.boxes = folder / "boxes"
         self._folder = folder
-        self._port = port
+        self.port = port
 
     def run(
         self,
@@ -142,7 +143,7 @@ class Ranks:
         """The store, under a prefix."""
         from torch.distributed import PrefixStore, TCPStore
 
-        return PrefixStore(name, TCPStore("127.0.0.1", self._port, is_master=False))
+        return PrefixStore(name, TCPStore("127.0.0.1", self.port, is_master=False))
 
     def _join(self, name: str, backend: str | None, timeout: float) -> None:
         import torch.distributed as dist
@@ -179,6 +180,7 @@ class Ranks:
         import torch.distributed as dist
 
         atexit._clear()
+        warnings.simplefilter("default")
         os.environ.update(environment)
         output = os.open(environment["OUTPUT"], os.O_WRONLY | os.O_CREAT)
         for target in (1, 2):
