@@ -7,12 +7,19 @@ costs one look into the environment.
 from __future__ import annotations
 
 import os
+import sys
 
 
 def autoload() -> None:
-    """Activate simcoll in this process if the environment names a mode."""
+    """Activate simcoll in this process if the environment names a mode; a mode that does not exist ends it."""
     if os.environ.get("SIMCOLL_MODE", "off") in ("", "off"):
         return
     from simcoll.activation import enable
+    from simcoll.errors import ConfigurationError
 
-    enable()
+    try:
+        enable()
+    except ConfigurationError as error:
+        # torch would report any exception as a broken extension, with a traceback and wrong advice.
+        sys.stderr.write(f"simcoll: SIMCOLL_MODE: {error}\n")
+        raise SystemExit(2) from None
