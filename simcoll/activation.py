@@ -11,6 +11,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ from simcoll.conductor import Conductor
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
 from simcoll.process_group import RecordedProcessGroup, wrap_backend
-from simcoll.recorder import Recorder
+from simcoll.record import Group
+from simcoll.recorder import Recorder, box_name
 
 _DRAIN_SECONDS = 2.0
 """How long the end of the process waits for calls that nobody waited for."""
@@ -47,34 +49,60 @@ class Session:
         self.conductors: WeakSet[Conductor] = WeakSet()
         self._recorder: Recorder | None = None
         self._pid = 0
+        self._since = time.time()
         self._lock = threading.Lock()
 
-    def recorder(self, rank: int) -> Recorder:
-        """The recorder of this process; ``rank`` is its global rank as its first group knows it."""
-        with self._lock:
-            if self._recorder is None or self._pid != os.getpid():
-                self._pid = os.getpid()
-                self._recorder = Recorder(self.out, self.mode, _own_rank(rank), _world_size())
-            return self._recorder
+    def recorder(self, group: Group, group_rank: int) -> Recorder:
+        """The recorder of this process, which is a rank of ``group``."""
+        return self._recorder_of(_own_place(group, group_rank))
 
     def current_recorder(self) -> Recorder | None:
         """The recorder of this process, if it is known to be a rank."""
         if self._recorder is not None and self._pid == os.getpid():
             return self._recorder
-        known = dist.is_initialized() or ("RANK" in os.environ and "WORLD_SIZE" in os.environ)
-        return self.recorder(0) if known else None
+        place = _known_place()
+        return None if place is None or self._taken(place[0]) else self._recorder_of(place)
+
+    def _taken(self, rank: int) -> bool:
+        """Whether a child of this process, which inherited its rank, writes the box of that rank already."""
+        try:
+            return (self.out / box_name(rank)).stat().st_mtime > self._since
+        except OSError:
+            return False
+
+    def _recorder_of(self, place: tuple[int, int]) -> Recorder:
+        with self._lock:
+            if self._recorder is None or self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._recorder = self._shared() or Recorder(self.out, self.mode, *place)
+            return self._recorder
+
+    def _shared(self) -> Recorder | None:
+        """The active session's recorder, for a group that was wrapped on its own: one black box a process."""
+        shares = _active is not None and _active is not self and _active.out == self.out
+        return _active.current_recorder() if shares and _active is not None else None
 
 
-def _own_rank(rank: int) -> int:
+def _known_place() -> tuple[int, int] | None:
+    """The global rank of this process and the number of ranks: from torch, or else from the launcher's variables."""
     if dist.is_initialized():
-        return dist.get_rank()
-    return int(os.environ.get("RANK", rank))
+        return dist.get_rank(), dist.get_world_size()
+    try:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return None
+    return (rank, size) if 0 <= rank < size else None
 
 
-def _world_size() -> int:
-    if dist.is_initialized():
-        return dist.get_world_size()
-    return int(os.environ.get("WORLD_SIZE", 1))
+def _own_place(group: Group, group_rank: int) -> tuple[int, int]:
+    """The same, for a process that makes its first group.
+
+    The default group is the whole job and knows better than the environment, which a spawned process inherits.
+    """
+    known = _known_place()
+    stated = group.ranks[group_rank], max(group.ranks) + 1
+    whole = group.description == "default_pg" and not dist.is_initialized()
+    return stated if known is None or whole or known[1] < stated[1] else known
 
 
 _active: Session | None = None

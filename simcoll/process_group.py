@@ -215,7 +215,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             session = self._session or active_session()
             if self._conductor is None and session is not None:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
-                log = GroupLog(session.recorder(group.ranks[self.rank()]), group, self.rank(), self._known_backends())
+                log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
                 self._conductor = Conductor(log, self._prover(group) if session.mode == "detail" else None)
                 session.conductors.add(self._conductor)
             return self._conductor

@@ -33,7 +33,7 @@ class Recorder:
         self._box: BlackBoxWriter | None = None
         try:
             out.mkdir(parents=True, exist_ok=True)
-            self._box = BlackBoxWriter(out / _file_name(rank), rank=rank, world_size=world_size, mode=mode)
+            self._box = BlackBoxWriter(out / box_name(rank), rank=rank, world_size=world_size, mode=mode)
         except OSError as error:
             _warn(f"rank {rank}: no black box in {out}: {error.strerror or error}; the job goes on unrecorded")
 
@@ -85,8 +85,8 @@ class Recorder:
             self._box.close()
 
 
-def _file_name(rank: int) -> str:
-    """An elastic restart keeps the boxes of the attempts before it."""
+def box_name(rank: int) -> str:
+    """The file name of a rank's black box; an elastic restart keeps the boxes of the attempts before it."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"rank{rank:05d}.simcoll" if attempt == "0" else f"rank{rank:05d}.attempt{attempt}.simcoll"
 

@@ -233,3 +233,14 @@ def test_an_unknown_mode_in_the_environment_is_one_clear_line(tmp_path: Path) ->
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == ("simcoll: SIMCOLL_MODE: unknown mode 'detial': expected one of off, record, detail\n")
+
+
+def test_groups_wrapped_on_their_own_share_the_box_of_the_process(ranks: Any) -> None:
+    def program(rank: int) -> object:
+        summed()
+        group = wrap_process_group(dist.group.WORLD, mode="record")
+        group.allreduce([ones(1)]).wait()
+        return summed()
+
+    assert ranks(program) == [2.0] * 2
+    assert len(ranks.records(0)) == 3
