@@ -19,7 +19,9 @@ import torch
 from torch.distributed import Work
 
 from simcoll.capture import Arguments
+from simcoll.completions import Completions
 from simcoll.errors import MissingRankError
+from simcoll.profile import profiled
 from simcoll.proof import Prover
 from simcoll.record import State
 from simcoll.recorder import Entry, GroupLog
@@ -45,6 +47,7 @@ class _Queued:
     stream: CallerStream
     gradients: bool
     inference: bool
+    end_profile: Callable[[], None] | None
     posted: Posted | None = None
 
 
@@ -62,6 +65,7 @@ class Conductor:
         # Words go out in the order of the calls: from the caller while none before it waits for the worker to post it.
         self._posting = threading.Lock()
         self._unposted = 0
+        self._completions = Completions(f"simcoll-{log.group.name}-futures")
         self._worker: threading.Thread | None = None
         self._closing = False
         self._pid = os.getpid()
@@ -69,7 +73,7 @@ class Conductor:
     def conduct(self, arguments: Arguments, launch: Launch) -> Work | None:
         """Record a call, prove it where this group is proved, launch it; returns its Work."""
         proved = self._prover is not None and arguments.spec.kind is not Kind.POINT_TO_POINT
-        if proved and arguments.asynchronous and not _observed():
+        if proved and arguments.asynchronous:
             return self._enqueue(arguments, launch)
         if not proved:
             entry = self._log.begin(arguments, current_source())
@@ -121,7 +125,7 @@ class Conductor:
     def _enqueue(self, arguments: Arguments, launch: Launch) -> Work:
         with self._order:
             entry = self._log.begin(arguments, current_source())
-            work = QueuedWork(entry)
+            work = QueuedWork(entry, self._completions)
             item = _Queued(
                 work,
                 entry,
@@ -130,6 +134,7 @@ class Conductor:
                 CallerStream.of(arguments.tensors),
                 torch.is_grad_enabled(),
                 torch.is_inference_mode_enabled(),
+                self._profiled(arguments),
             )
             self._post_early(item)
             with self._changed:
@@ -199,10 +204,23 @@ class Conductor:
             failure = error
         except Exception as error:
             failure = error
-        item.work.settle(inner, failure)
+        self._finish(item, inner, failure)
         with self._changed:
             self._pending -= 1
             self._changed.notify_all()
+
+    def _finish(self, item: _Queued, inner: Work | None, failure: Exception | None) -> None:
+        item.work.settle(inner, failure)
+        if item.end_profile is not None:
+            end = item.end_profile
+            if inner is None:
+                end()
+            else:
+                inner.get_future().add_done_callback(lambda done: end())
+
+    def _profiled(self, arguments: Arguments) -> Callable[[], None] | None:
+        devices = (tensor.device.type for tensors in arguments.tensors.values() for tensor in tensors)
+        return profiled(arguments, self._log.backend(next(devices, "cpu")))
 
     def close(self, seconds: float) -> None:
         """Let the queue finish what it can within ``seconds``, then let the side channel go."""
@@ -212,14 +230,6 @@ class Conductor:
             self._changed.wait_for(lambda: self._pending == 0, seconds)
         if self._prover is not None:
             self._prover.close()
-
-
-def _observed() -> bool:
-    """Whether something in this thread watches the calls that it makes: a profiler or a dispatch mode.
-
-    They are bound to the thread, so that a call launched on another one would be hidden from them.
-    """
-    return torch.autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def _as_called(item: _Queued) -> AbstractContextManager[object]:

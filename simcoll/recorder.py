@@ -161,10 +161,14 @@ class GroupLog:
         self._p2p_sequence = 0
         self._lock = threading.Lock()
 
+    def backend(self, device: str) -> Backend | None:
+        """What is known of the backend for a device type."""
+        return self._backends.get(device)
+
     def refusal(self, call: Call) -> str | None:
         """Why the backend of the call's device cannot do it, as far as that is known, or None."""
         devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
-        backend = self._backends.get(devices.pop()) if len(devices) == 1 else None
+        backend = self.backend(devices.pop()) if len(devices) == 1 else None
         return None if backend is None else backend.refusal(call, self.group_rank, len(self.group.ranks))
 
     def begin(self, arguments: Arguments, source: Source) -> Entry:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from torch.distributed import Work
 from torch.futures import Future
 
+from simcoll.completions import Completions
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.record import State
 from simcoll.recorder import Entry
@@ -98,8 +100,9 @@ class RecordedWork(Work):
 class QueuedWork(RecordedWork):
     """A call that is proved, then launched, by the group's queue; everything waits for that first."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, completions: Completions) -> None:
         super().__init__(Work(), entry)
+        self._completions = completions
         self._decided = threading.Lock()
         self._decided.acquire()
         self._error: Exception | None = None
@@ -164,9 +167,11 @@ class QueuedWork(RecordedWork):
 
     def _complete(self, trigger: Future[Any]) -> None:
         if self._error is not None:
-            trigger.set_result(None)
+            self._completions.run(partial(trigger.set_result, None))
         else:
-            self._inner.get_future().add_done_callback(trigger.set_result)
+            self._inner.get_future().add_done_callback(
+                lambda done: self._completions.run(partial(trigger.set_result, done))
+            )
 
     def _outcome(self, trigger: Future[Any]) -> Any:
         if self._error is not None:
