@@ -10,12 +10,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import (
@@ -27,12 +24,10 @@ from torch._C._distributed_c10d import (
 )
 from torch.distributed import distributed_c10d
 
-from simcoll.conductor import Conductor
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
 from simcoll.process_group import RecordedProcessGroup, wrap_backend
-from simcoll.record import Group
-from simcoll.recorder import Recorder, box_name
+from simcoll.session import Session, activate, active_session, claim_rank
 
 _DRAIN_SECONDS = 2.0
 """How long the end of the process waits for calls that nobody waited for."""
@@ -40,104 +35,42 @@ _DRAIN_SECONDS = 2.0
 MODES = ("off", "record", "detail")
 
 
-class Session:
-    """One activation: the mode, where black boxes go, and the recorder of each process that runs under it."""
-
-    def __init__(self, mode: str, out: Path) -> None:
-        self.mode = mode
-        self.out = out
-        self.conductors: WeakSet[Conductor] = WeakSet()
-        self._recorder: Recorder | None = None
-        self._pid = 0
-        self._since = time.time()
-        self._lock = threading.Lock()
-
-    def recorder(self, group: Group, group_rank: int) -> Recorder:
-        """The recorder of this process, which is a rank of ``group``."""
-        return self._recorder_of(_own_place(group, group_rank))
-
-    def current_recorder(self) -> Recorder | None:
-        """The recorder of this process, if it is known to be a rank."""
-        if self._recorder is not None and self._pid == os.getpid():
-            return self._recorder
-        place = _known_place()
-        return None if place is None or self._taken(place[0]) else self._recorder_of(place)
-
-    def _taken(self, rank: int) -> bool:
-        """Whether a child of this process, which inherited its rank, writes the box of that rank already."""
-        try:
-            return (self.out / box_name(rank)).stat().st_mtime > self._since
-        except OSError:
-            return False
-
-    def _recorder_of(self, place: tuple[int, int]) -> Recorder:
-        with self._lock:
-            if self._recorder is None or self._pid != os.getpid():
-                self._pid = os.getpid()
-                self._recorder = self._shared() or Recorder(self.out, self.mode, *place)
-            return self._recorder
-
-    def _shared(self) -> Recorder | None:
-        """The active session's recorder, for a group that was wrapped on its own: one black box a process."""
-        shares = _active is not None and _active is not self and _active.out == self.out
-        return _active.current_recorder() if shares and _active is not None else None
-
-
-def _known_place() -> tuple[int, int] | None:
-    """The global rank of this process and the number of ranks: from torch, or else from the launcher's variables."""
-    if dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    try:
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
-        return None
-    return (rank, size) if 0 <= rank < size else None
-
-
-def _own_place(group: Group, group_rank: int) -> tuple[int, int]:
-    """The same, for a process that makes its first group.
-
-    The default group is the whole job and knows better than the environment, which a spawned process inherits.
-    """
-    known = _known_place()
-    stated = group.ranks[group_rank], max(group.ranks) + 1
-    whole = group.description == "default_pg" and not dist.is_initialized()
-    return stated if known is None or whole or known[1] < stated[1] else known
-
-
-_active: Session | None = None
-
-
-def active_session() -> Session | None:
-    """The session that new groups record in, or None."""
-    return _active
-
-
 def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -> None:
-    """Record, and in ``detail`` mode prove, every collective from now on, of existing groups too.
+    """Record, and in ``detail`` mode prove, every collective from now on.
+
+    Groups that torch.distributed knows already are included, but a group object that the program holds from before
+    stays what it is: calls on ``dist.new_group``'s result of before go unrecorded. The default group has no such limit
+    where it is named by ``group=None``.
 
     ``mode`` is ``record``, ``detail`` or ``off`` (default: the environment's ``SIMCOLL_MODE``, else ``detail``);
     ``out`` is the folder of the black boxes (default: ``SIMCOLL_OUT``, else a folder under ``simcoll-out``). Raises
     :class:`~simcoll.errors.ConfigurationError` on an unknown mode.
     """
-    global _active
     mode = mode or os.environ.get("SIMCOLL_MODE") or "detail"
     if mode not in MODES:
         raise ConfigurationError(f"unknown mode {mode!r}: expected one of {', '.join(MODES)}")
     if mode == "off":
         disable()
         return
-    _active = Session(mode, Path(out or os.environ.get("SIMCOLL_OUT") or _default_out()))
+    folder = _folder(out)
+    current = active_session()
+    if current is not None and (current.mode, current.out) == (mode, folder):
+        return
+    claim_rank()
+    activate(Session(mode, folder))
     _install()
     _adopt_existing()
 
 
 def disable() -> None:
     """Make no more recorded groups; groups that exist go on working, unrecorded."""
-    global _active
     _close()
-    _active = None
+    activate(None)
     _uninstall()
+
+
+def _folder(out: str | os.PathLike[str] | None) -> Path:
+    return Path(out or os.environ.get("SIMCOLL_OUT") or _default_out()).absolute()
 
 
 def _default_out() -> Path:
@@ -161,7 +94,8 @@ def wrap_process_group(
     if mode == "off":
         return pg  # type: ignore[no-any-return]
     limit = timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
-    session = Session(mode, _active.out if _active else Path(os.environ.get("SIMCOLL_OUT") or _default_out()))
+    active = active_session()
+    session = Session(mode, active.out if active else _folder(None))
     if type(pg) is RecordedProcessGroup:
         pg = pg.plain
     if isinstance(pg, ProcessGroup):
@@ -241,11 +175,12 @@ def _uninstall() -> None:
 
 
 def _close() -> None:
-    if _active is None:
+    session = active_session()
+    if session is None:
         return
-    for conductor in list(_active.conductors):
+    for conductor in list(session.conductors):
         conductor.close(_DRAIN_SECONDS)
-    recorder = _active.current_recorder()
+    recorder = session.existing_recorder()
     if recorder is not None:
         recorder.event("exit")
         recorder.close()

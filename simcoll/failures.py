@@ -14,7 +14,7 @@ from simcoll.recorder import Recorder, source_document
 from simcoll.source import current_source, traceback_source
 
 if TYPE_CHECKING:
-    from simcoll.activation import Session
+    from simcoll.session import Session
 
 _session: Callable[[], Session | None] = lambda: None  # noqa: E731
 _previous_hook: Callable[..., Any] | None = None

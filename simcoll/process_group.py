@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store, Work
@@ -27,10 +27,8 @@ from simcoll.dynamo import leave_class_uncompiled
 from simcoll.proof import Prover
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
+from simcoll.session import Session, active_session
 from simcoll.spec import METHODS
-
-if TYPE_CHECKING:
-    from simcoll.activation import Session
 
 _DRAIN_SECONDS = 2.0
 _KNOWN_BACKENDS = {GLOO.name: GLOO}
@@ -55,6 +53,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._store: Store | None = store
         self._session: Session | None = None
         self._conductor: Conductor | None = None
+        self._conducted_in: Session | None = None
         self._members: tuple[int, ...] | None = None
         self._limit: timedelta | None = None
         self._coalescing = False
@@ -127,7 +126,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         super()._set_group_desc(desc)
         self._inner._set_group_desc(desc)
         # c10d sets this last: the group is complete, and is written down even if it never makes a call.
-        self._make_conductor()
+        if (session := self._session or active_session()) is not None:
+            self._make_conductor(session)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of every backend of the group."""
@@ -195,9 +195,12 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the c10d method ``name``; arguments of no known form are left to torch to refuse."""
         launch = functools.partial(_METHODS[name], self._inner, *args, **kwargs)
-        conductor = self._conductor or self._make_conductor()
-        if conductor is None:
+        session = self._session or active_session()
+        if session is None:
             return launch()
+        conductor = self._conductor
+        if conductor is None or self._conducted_in is not session:
+            conductor = self._make_conductor(session)
         try:
             found = arguments(name, args, kwargs)
         except (TypeError, ValueError, KeyError):
@@ -207,16 +210,14 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             found.asynchronous = False
         return conductor.conduct(found, launch)
 
-    def _make_conductor(self) -> Conductor | None:
-        """Made with the first call, when the group's members are known and the process is the one that it stays."""
-        from simcoll.activation import active_session
-
+    def _make_conductor(self, session: Session) -> Conductor:
+        """Made with the group's first call in a session: only then is the process surely the one that it stays."""
         with self._making:
-            session = self._session or active_session()
-            if self._conductor is None and session is not None:
+            if self._conductor is None or self._conducted_in is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
                 self._conductor = Conductor(log, self._prover(group) if session.mode == "detail" else None)
+                self._conducted_in = session
                 session.conductors.add(self._conductor)
             return self._conductor
 

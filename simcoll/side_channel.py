@@ -51,8 +51,8 @@ class SideChannel:
     """Sums one word over the ranks of a group, and exchanges documents through the store where the sum is not zero."""
 
     def __init__(self, store: Store, group_rank: int, group_size: int, timeout: Callable[[], timedelta]) -> None:
-        # A clone has a connection of its own: a blocked wait on a shared one holds up every user of the store.
-        self._store = PrefixStore("simcoll", store.clone())  # type: ignore[attr-defined]  # not in torch's stubs
+        # A blocked wait on a shared connection holds up every user of the store.
+        self._store = PrefixStore("simcoll", _own_connection(store))
         self._rank = group_rank
         self._size = group_size
         self._timeout = timeout
@@ -100,10 +100,17 @@ class SideChannel:
         """Meet the other ranks, then connect; the meeting is what tells who did not come."""
         generation = str(self._generation)
         self._store.set(f"{generation}/here/{self._rank}", "")
+        self._require_unbroken(generation)
         self._store.wait([f"{generation}/here/{rank}" for rank in range(self._size)], timeout)
+        self._require_unbroken(generation)
         store = PrefixStore(f"{generation}/gloo", self._store)
         self._group = ProcessGroupGloo(store, self._rank, self._size, timeout)
         return self._group
+
+    def _require_unbroken(self, generation: str) -> None:
+        """A rank that comes when the others have given up must not wait for them."""
+        if self._store.check([f"{generation}/broken/any"]):
+            raise ConnectionError(f"group rank {self._rank} came when the others had stopped waiting for it")
 
     def _broken(self, posted: Posted, note: Mapping[str, object]) -> ChannelBrokenError:
         """Give up this generation; find out who came. Closing the channel wakes the ranks that still wait."""
@@ -115,6 +122,7 @@ class SideChannel:
         # All words that were on their way over one channel are lost for the same reason.
         if posted.generation not in self._absentees:
             document = {**note, "waited": waited.total_seconds()}
+            self._store.set(f"{key}/any", "")
             self._store.set(f"{key}/{self._rank}", json.dumps(document))
             self._absentees[posted.generation] = self._absent(key) or self._latest(key)
         return ChannelBrokenError(self._absentees[posted.generation], waited)
@@ -158,3 +166,11 @@ class SideChannel:
         if self._group is not None:
             self._group = None
             self._generation += 1
+
+
+def _own_connection(store: Store) -> Store:
+    """A store with a connection of its own; one written in Python may know no such thing."""
+    try:
+        return store.clone()  # type: ignore[attr-defined,no-any-return]  # not in torch's stubs
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return store

@@ -19,7 +19,8 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 import simcoll  # noqa: E402
-from simcoll.activation import active_session, enable, wrap_process_group  # noqa: E402
+from simcoll.activation import enable, wrap_process_group  # noqa: E402
+from simcoll.session import active_session  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
 

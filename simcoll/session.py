@@ -1,0 +1,99 @@
+"""What recording goes on in this process: the mode, the folder, and who writes the black box."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import torch.distributed as dist
+
+from simcoll.record import Group
+from simcoll.recorder import Recorder
+
+if TYPE_CHECKING:
+    from simcoll.conductor import Conductor
+
+
+class Session:
+    """One activation: the mode, where black boxes go, and the recorder of each process that runs under it."""
+
+    def __init__(self, mode: str, out: Path) -> None:
+        self.mode = mode
+        self.out = out
+        self.conductors: WeakSet[Conductor] = WeakSet()
+
+    def recorder(self, group: Group, group_rank: int) -> Recorder:
+        """The recorder of this process, which is a rank of ``group``."""
+        return self._recorder_of(_own_place(group, group_rank))
+
+    def current_recorder(self) -> Recorder | None:
+        """The recorder of this process, if it has one, or if it is a rank that has made no group yet."""
+        existing = self.existing_recorder()
+        if existing is not None or os.environ.get(_OWNER) != str(os.getpid()):
+            return existing
+        place = _known_place()
+        return None if place is None else self._recorder_of(place)
+
+    def existing_recorder(self) -> Recorder | None:
+        """The recorder of this process, if it has one."""
+        return _recorders.get((os.getpid(), self.out))
+
+    def _recorder_of(self, place: tuple[int, int]) -> Recorder:
+        key = os.getpid(), self.out
+        with _recorders_lock:
+            if key not in _recorders:
+                _recorders[key] = Recorder(self.out, self.mode, *place)
+            return _recorders[key]
+
+
+# One black box a process and folder, whoever records in it.
+_recorders: dict[tuple[int, Path], Recorder] = {}
+_recorders_lock = threading.Lock()
+
+_OWNER = "SIMCOLL_RANK_PID"
+"""The process that a launcher made a rank; those that it starts inherit its rank, and are none."""
+
+
+def _known_place() -> tuple[int, int] | None:
+    """The global rank of this process and the number of ranks: from torch, or else from the launcher's variables."""
+    if dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    try:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return None
+    return (rank, size) if 0 <= rank < size else None
+
+
+def _own_place(group: Group, group_rank: int) -> tuple[int, int]:
+    """The same, for a process that makes its first group.
+
+    The default group is the whole job and knows better than the environment, which a spawned process inherits.
+    """
+    known = _known_place()
+    stated = group.ranks[group_rank], max(group.ranks) + 1
+    whole = group.description == "default_pg" and not dist.is_initialized()
+    return stated if known is None or whole or known[1] < stated[1] else known
+
+
+_active: Session | None = None
+
+
+def active_session() -> Session | None:
+    """The session that new groups record in, or None."""
+    return _active
+
+
+def activate(session: Session | None) -> None:
+    """Make ``session`` the one that groups record in; None: groups go on unrecorded."""
+    global _active
+    _active = session
+
+
+def claim_rank() -> None:
+    """Note that this process is the rank that the environment names; what it starts inherits the note."""
+    if "RANK" in os.environ:
+        os.environ.setdefault(_OWNER, str(os.getpid()))
