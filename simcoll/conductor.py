@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
@@ -25,7 +25,6 @@ from simcoll.profile import profiled
 from simcoll.proof import Prover
 from simcoll.record import State
 from simcoll.recorder import Entry, GroupLog
-from simcoll.side_channel import Posted
 from simcoll.source import current_source
 from simcoll.spec import Kind, spec_of
 from simcoll.streams import CallerStream
@@ -33,9 +32,6 @@ from simcoll.work import QueuedWork, RecordedWork
 
 Launch = Callable[[], Work | None]
 """Gives the call to the backend, which does its own checks of the arguments and may refuse."""
-
-_BATCH = 16
-"""How many words may be on their way at once: latency is hidden, buffers stay few."""
 
 
 @dataclass(slots=True)
@@ -48,7 +44,6 @@ class _Queued:
     gradients: bool
     inference: bool
     end_profile: Callable[[], None] | None
-    posted: Posted | None = None
 
 
 class Conductor:
@@ -62,9 +57,6 @@ class Conductor:
         self._queue: deque[_Queued] = deque()
         self._changed = threading.Condition()
         self._pending = 0
-        # Words go out in the order of the calls: from the caller while none before it waits for the worker to post it.
-        self._posting = threading.Lock()
-        self._unposted = 0
         self._completions = Completions(f"simcoll-{log.group.name}-futures")
         self._worker: threading.Thread | None = None
         self._closing = False
@@ -136,33 +128,12 @@ class Conductor:
                 torch.is_inference_mode_enabled(),
                 self._profiled(arguments),
             )
-            self._post_early(item)
             with self._changed:
                 self._start_worker()
                 self._queue.append(item)
                 self._pending += 1
                 self._changed.notify_all()
         return work
-
-    def _post_early(self, item: _Queued) -> None:
-        """Send the word from the caller if that cannot block: the channel is there, and nothing is before it."""
-        assert self._prover is not None
-        if self._posting.acquire(blocking=False):
-            if self._unposted == 0:
-                item.posted = self._prover.post(item.entry, item.arguments.timeout, connect=False)
-            self._posting.release()
-        if item.posted is None:
-            with self._changed:
-                self._unposted += 1
-
-    def _post_late(self, batch: Sequence[_Queued]) -> None:
-        assert self._prover is not None
-        with self._posting:
-            late = [item for item in batch if item.posted is None]
-            for item in late:
-                item.posted = self._prover.post(item.entry, item.arguments.timeout)
-            with self._changed:
-                self._unposted -= len(late)
 
     def _start_worker(self) -> None:
         """Start the queue's thread with the first asynchronous call; threads do not survive a fork."""
@@ -184,19 +155,17 @@ class Conductor:
                 self._changed.wait_for(lambda: self._queue or self._closing)
                 if not self._queue:
                     return
-                batch = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH))]
-            self._post_late(batch)
-            for item in batch:
-                self._settle(item)
+                item = self._queue.popleft()
+            self._settle(item)
             # The worker keeps no tensor alive while it waits.
-            del item, batch
+            del item
 
     def _settle(self, item: _Queued) -> None:
         assert self._prover is not None
         inner: Work | None = None
         failure: Exception | None = None
         try:
-            self._prover.verdict(item.entry, item.posted, item.arguments.timeout)
+            self._prover.prove(item.entry, item.arguments.timeout)
             with _as_called(item):
                 inner = self._launch(item.entry, item.launch)
         except MissingRankError as error:

@@ -11,12 +11,14 @@ from simcoll.call import Call, MalformedCallError
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.record import Group, Record, Source, State
 from simcoll.recorder import Entry, source_document
-from simcoll.side_channel import ChannelBrokenError, Posted, SideChannel
+from simcoll.side_channel import ChannelBrokenError, SideChannel
 from simcoll.spec import spec_of
 from simcoll.verifier.compare import compare
 from simcoll.verifier.finding import Severity
 from simcoll.verifier.fingerprint import mismatch_text, missing_text
 from simcoll.word import digest_word, positioned, statement_digest
+
+_SHORTEST = timedelta(milliseconds=1)
 
 
 class Prover:
@@ -31,38 +33,30 @@ class Prover:
         self._counts_as: dict[int, int] = {}
 
     def prove(self, entry: Entry, timeout: timedelta | None) -> None:
-        """Return when all ranks make this call; raises :class:`CollectiveMismatchError` if they do not."""
-        self.verdict(entry, self.post(entry, timeout), timeout)
+        """Return when all ranks make this call; raises :class:`CollectiveMismatchError` if they do not.
 
-    def post(self, entry: Entry, timeout: timedelta | None, *, connect: bool = True) -> Posted | None:
-        """Send this rank's word on its way; calls are posted in the order in which the group makes them.
-
-        None where there is nobody to prove it to, or where the ranks have still to meet and ``connect`` forbids it.
+        Calls are proved in the order in which the group makes them.
         """
         if self._channel is None:
-            return None
-        return self._channel.post(positioned(self._word(entry), entry.sequence), timeout, connect=connect)
+            if entry.prepared.flows != 0:
+                self._judge(entry, {0: entry.record()})
+            return
+        # A timeout of zero means "none at all" to a store.
+        limit = max(self._timeout() if timeout is None else timeout, _SHORTEST)
+        word = positioned(self._word(entry), entry.sequence)
+        try:
+            total = self._channel.total(word, limit, {"sequence": entry.sequence, "op": entry.call.op})
+        except ChannelBrokenError as error:
+            entry.finished(State.FAILED)
+            raise self._missing(entry, error, limit) from None
+        if total != 0:
+            documents = self._channel.exchange(entry.sequence, _document(entry))
+            self._judge(entry, {rank: _record(self._group, document) for rank, document in documents.items()})
 
     def _word(self, entry: Entry) -> int:
         digest = entry.prepared.statement
         digest = self._counts_as.get(digest, digest)
         return digest_word(digest, self._rank, len(self._group.ranks)) + entry.prepared.flows
-
-    def verdict(self, entry: Entry, posted: Posted | None, timeout: timedelta | None) -> None:
-        """Wait for the sum of a posted word; raises :class:`CollectiveMismatchError` if the ranks do not agree."""
-        if self._channel is None or posted is None:
-            if entry.prepared.flows != 0:
-                self._judge(entry, {0: entry.record()})
-            return
-        try:
-            total = self._channel.total(posted, {"sequence": entry.sequence, "op": entry.call.op})
-        except ChannelBrokenError as error:
-            entry.finished(State.FAILED)
-            raise self._missing(entry, error, self._timeout() if timeout is None else timeout) from None
-        if total != 0:
-            documents = self._channel.exchange(entry.sequence, _document(entry))
-            records = {rank: _record(self._group, document) for rank, document in documents.items()}
-            self._judge(entry, records)
 
     def _judge(self, entry: Entry, records: dict[int, Record]) -> None:
         findings = compare(self._group, records, strict=True)

@@ -1,4 +1,4 @@
-"""The side channel of ``detail`` mode: a second Gloo group for the same ranks, over which calls are proved.
+"""The side channel of ``detail`` mode, over which the ranks of a group prove their calls to each other.
 
 The user's own group is never touched by a proof, so that a proof that fails leaves it usable. The channel is made
 when the first call is proved; one that broke (a rank did not come) is replaced by a new *generation*.
@@ -9,19 +9,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch.autograd import _enable_record_function
-from torch.distributed import AllreduceOptions, PrefixStore, ProcessGroupGloo, Store, Work
+from torch.distributed import PrefixStore, Store
+
+from simcoll.word_channel import WordChannel
 
 _GRACE = timedelta(seconds=2)
 """How long a rank whose proof failed waits for the others to say that theirs failed too."""
-
-_SHORTEST = timedelta(milliseconds=1)
 
 _POLL_SECONDS = 0.02
 
@@ -35,18 +30,6 @@ class ChannelBrokenError(Exception):
         self.waited = waited
 
 
-@dataclass(slots=True)
-class Posted:
-    """A word on its way: the all-reduce that sums it, and when it was given up to the channel."""
-
-    total: npt.NDArray[np.uint64]
-    tensor: torch.Tensor
-    work: Work | None
-    generation: int
-    since: float
-    error: Exception | None = None
-
-
 class SideChannel:
     """Sums one word over the ranks of a group, and exchanges documents through the store where the sum is not zero."""
 
@@ -57,75 +40,37 @@ class SideChannel:
         self._size = group_size
         self._timeout = timeout
         self._generation = 0
-        self._group: ProcessGroupGloo | None = None
-        self._absentees: dict[int, tuple[int, ...]] = {}
+        self._words: WordChannel | None = None
 
-    def post(self, word: int, timeout: timedelta | None, *, connect: bool = True) -> Posted | None:
-        """Start to sum ``word`` over the group; a channel that cannot be made is told by :meth:`total`.
+    def total(self, word: int, timeout: timedelta, note: Mapping[str, object]) -> int:
+        """The sum of the ranks' words modulo 2^64; all ranks come here in the same order.
 
-        None where there is no channel yet and ``connect`` forbids to wait for the other ranks.
+        Raises :class:`ChannelBrokenError` if ranks do not come within ``timeout``, and leaves ``note`` for them.
         """
-        if self._group is None and not connect:
-            return None
-        buffer = np.array([word], np.uint64)
-        tensor = torch.from_numpy(buffer.view(np.int64))
-        posted = Posted(buffer, tensor, None, self._generation, time.monotonic())
-        # A timeout of zero means "none at all" to a store.
-        limit = max(self._timeout() if timeout is None else timeout, _SHORTEST)
+        since = time.monotonic()
         try:
-            group = self._group or self._connect(limit)
-            options = AllreduceOptions()
-            options.timeout = limit
-            # The proof must not show in the user's profile.
-            _enable_record_function(False)
-            try:
-                posted.work = group.allreduce([tensor], options)  # type: ignore[attr-defined]  # not in torch's stubs
-            finally:
-                _enable_record_function(True)
-        except Exception as error:
-            posted.error = error
-        return posted
+            return (self._words or self._connect(timeout)).sum(word, timeout)
+        except OSError as error:
+            raise self._broken(timedelta(seconds=time.monotonic() - since), note) from error
+        except RuntimeError as error:
+            # The store is c10d's, whose errors are of this type.
+            raise self._broken(timedelta(seconds=time.monotonic() - since), note) from error
 
-    def total(self, posted: Posted, note: Mapping[str, object]) -> int:
-        """The sum modulo 2^64. Raises :class:`ChannelBrokenError` if ranks did not come, telling them ``note``."""
-        if posted.work is not None:
-            try:
-                posted.work.wait()
-                return int(posted.total[0])
-            except RuntimeError as error:
-                posted.error = error
-        raise self._broken(posted, note) from posted.error
-
-    def _connect(self, timeout: timedelta) -> ProcessGroupGloo:
-        """Meet the other ranks, then connect; the meeting is what tells who did not come."""
-        generation = str(self._generation)
-        self._store.set(f"{generation}/here/{self._rank}", "")
-        self._require_unbroken(generation)
-        self._store.wait([f"{generation}/here/{rank}" for rank in range(self._size)], timeout)
-        self._require_unbroken(generation)
-        store = PrefixStore(f"{generation}/gloo", self._store)
-        self._group = ProcessGroupGloo(store, self._rank, self._size, timeout)
-        return self._group
-
-    def _require_unbroken(self, generation: str) -> None:
-        """A rank that comes when the others have given up must not wait for them."""
-        if self._store.check([f"{generation}/broken/any"]):
+    def _connect(self, timeout: timedelta) -> WordChannel:
+        """Meet the ranks that this one talks to, unless the others have stopped waiting for it already."""
+        if self._store.check([f"{self._generation}/broken/any"]):
             raise ConnectionError(f"group rank {self._rank} came when the others had stopped waiting for it")
+        store = PrefixStore(f"{self._generation}/words", self._store)
+        self._words = WordChannel.connect(store, self._rank, self._size, timeout)
+        return self._words
 
-    def _broken(self, posted: Posted, note: Mapping[str, object]) -> ChannelBrokenError:
+    def _broken(self, waited: timedelta, note: Mapping[str, object]) -> ChannelBrokenError:
         """Give up this generation; find out who came. Closing the channel wakes the ranks that still wait."""
-        waited = timedelta(seconds=time.monotonic() - posted.since)
-        key = f"{posted.generation}/broken"
-        if posted.generation == self._generation:
-            self._group = None
-            self._generation += 1
-        # All words that were on their way over one channel are lost for the same reason.
-        if posted.generation not in self._absentees:
-            document = {**note, "waited": waited.total_seconds()}
-            self._store.set(f"{key}/any", "")
-            self._store.set(f"{key}/{self._rank}", json.dumps(document))
-            self._absentees[posted.generation] = self._absent(key) or self._latest(key)
-        return ChannelBrokenError(self._absentees[posted.generation], waited)
+        key = f"{self._generation}/broken"
+        self.close()
+        self._store.set(f"{key}/any", "")
+        self._store.set(f"{key}/{self._rank}", json.dumps({**note, "waited": waited.total_seconds()}))
+        return ChannelBrokenError(self._absent(key) or self._latest(key), waited)
 
     def _absent(self, key: str) -> tuple[int, ...]:
         """The ranks that have not said within the grace period that their proof failed too."""
@@ -163,9 +108,10 @@ class SideChannel:
 
     def close(self) -> None:
         """Let the connections go; a later call makes new ones."""
-        if self._group is not None:
-            self._group = None
-            self._generation += 1
+        if self._words is not None:
+            self._words.close()
+            self._words = None
+        self._generation += 1
 
 
 def _own_connection(store: Store) -> Store:
