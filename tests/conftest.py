@@ -171,7 +171,7 @@ class Ranks:
             sys.excepthook(*sys.exc_info())
         finally:
             # What the interpreter does at its end, but for what pytest would do at its own.
-            threading._shutdown()  # type: ignore[attr-defined]
+            threading._shutdown()
             atexit._run_exitfuncs()
             sys.stderr.flush()
             os._exit(code)

@@ -153,7 +153,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     started = Runs(tmp_path_factory.mktemp("programs"))
     for item in request.session.items:
         if "runs" in getattr(item, "fixturenames", ()):
-            started.start(item.callspec.params["program"])  # type: ignore[attr-defined]
+            started.start(item.callspec.params["program"])
     yield started
     started.close()
 

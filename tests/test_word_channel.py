@@ -251,7 +251,7 @@ def test_an_impostor_at_the_address_is_not_believed(monkeypatch):
                 seen[-1].send(bytes(16))
 
     threading.Thread(target=answer, daemon=True).start()
-    truth = links._Published.of.__func__  # type: ignore[attr-defined]
+    truth = links._Published.of.__func__
 
     def misled(cls: Any, *arguments: Any) -> Any:
         found = truth(cls, *arguments)

@@ -162,7 +162,7 @@ def passes(
 ) -> Iterator[dict[Suite, Future[Passes]]]:
     """The selected suites, two at a time."""
     selected = [
-        item.callspec.params["suite"]  # type: ignore[attr-defined]
+        item.callspec.params["suite"]
         for item in request.session.items
         if "passes" in _fixtures(item)
     ]
