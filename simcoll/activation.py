@@ -27,7 +27,7 @@ from torch.distributed import distributed_c10d
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
 from simcoll.process_group import RecordedProcessGroup, wrap_backend
-from simcoll.session import Session, activate, active_session, claim_rank
+from simcoll.session import Session, activate, active_session, claim_rank, own_recorders
 
 _DRAIN_SECONDS = 2.0
 """How long the end of the process waits for calls that nobody waited for."""
@@ -64,7 +64,7 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -
 
 def disable() -> None:
     """Make no more recorded groups; groups that exist go on working, unrecorded."""
-    _close()
+    _drain()
     activate(None)
     _uninstall()
 
@@ -148,7 +148,9 @@ def _install() -> None:
     if (dist2 := _dist2()) is not None:
         _replace(dist2, "ProcessGroup", RecordedProcessGroup)
     install_failure_hooks(active_session)
-    atexit.register(_close)
+    # Once, however often this is called.
+    atexit.unregister(_end)
+    atexit.register(_end)
 
 
 def _dist2() -> Any:
@@ -171,17 +173,18 @@ def _uninstall() -> None:
         module, name, value = _replaced.pop()
         setattr(module, name, value)
     remove_failure_hooks()
-    atexit.unregister(_close)
 
 
-def _close() -> None:
+def _drain() -> None:
     session = active_session()
-    if session is None:
-        return
-    for conductor in list(session.conductors):
+    for conductor in [] if session is None else list(session.conductors):
         conductor.close(_DRAIN_SECONDS)
-    recorder = session.existing_recorder()
-    if recorder is not None:
+
+
+def _end() -> None:
+    """The end of the interpreter, whether or not simcoll is still enabled: a box stays open while it may be again."""
+    _drain()
+    for recorder in own_recorders():
         recorder.event("exit")
         recorder.close()
 

@@ -53,6 +53,12 @@ class Session:
 _recorders: dict[tuple[int, Path], Recorder] = {}
 _recorders_lock = threading.Lock()
 
+
+def own_recorders() -> list[Recorder]:
+    """Every recorder of this process, and none that it inherited from the one that forked it."""
+    return [recorder for (pid, _), recorder in _recorders.items() if pid == os.getpid()]
+
+
 _OWNER = "SIMCOLL_RANK_PID"
 """The process that a launcher made a rank; those that it starts inherit its rank, and are none."""
 

@@ -245,3 +245,17 @@ def test_groups_wrapped_on_their_own_share_the_box_of_the_process(ranks: Any) ->
 
     assert ranks(program) == [2.0] * 2
     assert len(ranks.records(0)) == 3
+
+
+def test_a_process_that_enables_again_goes_on_in_its_box(ranks: Any) -> None:
+    def program(rank: int) -> object:
+        sums = [summed()]
+        simcoll.disable()
+        sums.append(summed())
+        enable("detail", ranks.boxes)
+        sums.append(summed(dist.new_group()))
+        return sums
+
+    assert ranks(program) == [[2.0] * 3] * 2
+    assert [record.group for record in ranks.records(0)] == ["0", "1"]
+    assert [event.kind for event in ranks.box(0).events] == ["exit"]
