@@ -182,10 +182,14 @@ class Conductor:
         item.work.settle(inner, failure)
         if item.end_profile is not None:
             end = item.end_profile
-            if inner is None:
+            try:
+                if inner is not None:
+                    inner.get_future().add_done_callback(lambda done: end())
+                else:
+                    end()
+            except RuntimeError:
+                # A backend without futures: the event ends with the launch.
                 end()
-            else:
-                inner.get_future().add_done_callback(lambda done: end())
 
     def _profiled(self, arguments: Arguments) -> Callable[[], None] | None:
         devices = (tensor.device.type for tensors in arguments.tensors.values() for tensor in tensors)

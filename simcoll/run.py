@@ -23,6 +23,7 @@ from simcoll.verifier.postmortem import exit_code, judge
 INTERRUPTED = 128
 """Added to the number of the signal that ended a job in which nothing else was wrong, as shells do."""
 
+_BEGINNING_BYTES = 4096
 _OTHER_HOST_GRACE_NS = 300 * 10**9
 
 
@@ -115,4 +116,14 @@ def _remove_results(folder: Path) -> None:
     """Remove what an earlier run left in a folder that is given again: the results are the new run's."""
     for pattern in (f"rank*{SUFFIX}", LAUNCH_PATTERN, "report.json", "report.html"):
         for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
+            if _is_result(path):
+                path.unlink(missing_ok=True)
+
+
+def _is_result(path: Path) -> bool:
+    """Whether simcoll wrote a file: the folder may hold the user's own of such a name."""
+    try:
+        with path.open("rb") as file:
+            return b"simcoll" in file.read(_BEGINNING_BYTES).lower()
+    except OSError:
+        return False

@@ -6,6 +6,7 @@ when the first call is proved; one that broke (a rank did not come) is replaced 
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,13 +35,20 @@ class SideChannel:
     """Sums one word over the ranks of a group, and exchanges documents through the store where the sum is not zero."""
 
     def __init__(self, store: Store, group_rank: int, group_size: int, timeout: Callable[[], timedelta]) -> None:
-        # A blocked wait on a shared connection holds up every user of the store.
-        self._store = PrefixStore("simcoll", _own_connection(store))
+        self._base = store
         self._rank = group_rank
         self._size = group_size
         self._timeout = timeout
         self._generation = 0
         self._words: WordChannel | None = None
+
+    @functools.cached_property
+    def _store(self) -> PrefixStore:
+        """Where the ranks meet, over a connection of its own: a blocked wait holds up every user of a shared one.
+
+        Made with the first proof, because a group that is never used must cost no connection.
+        """
+        return PrefixStore("simcoll", _own_connection(self._base))
 
     def total(self, word: int, timeout: timedelta, note: Mapping[str, object]) -> int:
         """The sum of the ranks' words modulo 2^64; all ranks come here in the same order.
@@ -68,9 +76,14 @@ class SideChannel:
         """Give up this generation; find out who came. Closing the channel wakes the ranks that still wait."""
         key = f"{self._generation}/broken"
         self.close()
-        self._store.set(f"{key}/any", "")
-        self._store.set(f"{key}/{self._rank}", json.dumps({**note, "waited": waited.total_seconds()}))
-        return ChannelBrokenError(self._absent(key) or self._latest(key), waited)
+        try:
+            self._store.set(f"{key}/any", "")
+            self._store.set(f"{key}/{self._rank}", json.dumps({**note, "waited": waited.total_seconds()}))
+            absent = self._absent(key) or self._latest(key)
+        except RuntimeError:
+            # The store is gone with the process that held it: nobody can say who is still there.
+            absent = ()
+        return ChannelBrokenError(absent, waited)
 
     def _absent(self, key: str) -> tuple[int, ...]:
         """The ranks that have not said within the grace period that their proof failed too."""

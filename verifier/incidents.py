@@ -70,7 +70,9 @@ def _follows_mismatch(job: Job, failure: Failure) -> bool:
 
 def _failed(job: Job, first: Failure) -> Finding:
     alike = [one for one in job.failures.values() if _same_cause(one, first)]
-    refused = first.api is not None or any(_refusal_of(event, first) for event in _events(job, first.rank, "rejected"))
+    noted = first.api is not None or any(_refusal_of(event, first) for event in _events(job, first.rank, "rejected"))
+    # A function that fails because a peer is gone refuses nothing.
+    refused = noted and first.nature is Nature.OWN
     rule = INVALID_ARGUMENT if refused else RANK_FAILED
     ranks = tuple(sorted(one.rank for one in alike))
     others = [rank for rank in ranks if rank != first.rank]

@@ -161,11 +161,7 @@ def passes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[Suite, Future[Passes]]]:
     """The selected suites, two at a time."""
-    selected = [
-        item.callspec.params["suite"]
-        for item in request.session.items
-        if "passes" in _fixtures(item)
-    ]
+    selected = [item.callspec.params["suite"] for item in request.session.items if "passes" in _fixtures(item)]
     with ThreadPoolExecutor(2) as pool:
         yield {
             suite: pool.submit(with_and_without, suite, tmp_path_factory.mktemp(str(suite)))
