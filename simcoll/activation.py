@@ -96,6 +96,7 @@ def wrap_process_group(
     limit = timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
     active = active_session()
     session = Session(mode, active.out if active else _folder(None))
+    _end_with_the_process()
     if type(pg) is RecordedProcessGroup:
         pg = pg.plain
     if isinstance(pg, ProcessGroup):
@@ -148,7 +149,11 @@ def _install() -> None:
     if (dist2 := _dist2()) is not None:
         _replace(dist2, "ProcessGroup", RecordedProcessGroup)
     install_failure_hooks(active_session)
-    # Once, however often this is called.
+    _end_with_the_process()
+
+
+def _end_with_the_process() -> None:
+    """Have :func:`_end` called once, however often this is."""
     atexit.unregister(_end)
     atexit.register(_end)
 
