@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -225,7 +226,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         names = {self._inner._get_backend(device).name() for device in self._inner._device_types}
         if self._store is None or not names or names & set(_UNPROVABLE_BACKENDS):
             return None
-        return Prover(group, self.rank(), PrefixStore(_incarnation(group), self._store), self._timeout)
+        return Prover(group, self.rank(), PrefixStore(_incarnation(group), self._store), _timeout_of(self))
 
     def _known_backends(self) -> dict[str, Backend]:
         """What is known of the limits of this group's backends, by device type."""
@@ -283,6 +284,19 @@ _METHODS = {name: getattr(ProcessGroup, name) for name in METHODS if hasattr(Pro
 for _name in _METHODS:
     setattr(RecordedProcessGroup, _name, _recorded(_name))
 leave_class_uncompiled(RecordedProcessGroup)
+
+
+def _timeout_of(group: RecordedProcessGroup) -> Callable[[], timedelta]:
+    """The group's timeout, asked for without keeping the group alive: c10d frees a destroyed group at once, and Gloo's
+    threads do not survive being freed at the end of the interpreter.
+    """
+    known = weakref.ref(group)
+
+    def timeout() -> timedelta:
+        alive = known()
+        return timedelta(minutes=30) if alive is None else alive._timeout()
+
+    return timeout
 
 
 def _set_base_device(group: ProcessGroup, device: torch.device | None) -> None:
