@@ -59,5 +59,9 @@ gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reas
 picture: $(READY)  ## draw the report in the README anew, from a real run
 	@$(BIN)/python docs/draw_report.py
 
+pages: $(READY)  ## write the generated pages anew: the table of collectives and the rules
+	@$(BIN)/python docs/spec_table.py
+	@$(BIN)/python docs/rule_pages.py
+
 clean:  ## remove everything that make made
 	rm -rf $(VENV) .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

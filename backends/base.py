@@ -8,7 +8,7 @@ backend that they do not run themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -25,12 +25,19 @@ class Backend:
     """A backend by what it cannot do.
 
     ``limits`` come on top of the faults that no backend accepts. ``profiled_as`` names the rows that Flight Recorder
-    and the profiler print under another row's name, because the backend is made so.
+    and the profiler print under another row's name, because the backend is made so. ``forms`` names, by row and
+    spelling, what the backend runs as different algorithms though the row is one: ranks must agree on it.
     """
 
     name: str
     limits: tuple[Limit, ...] = ()
     profiled_as: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    forms: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def formed(self, call: Call) -> Call:
+        """The call, with the form in which this backend runs it."""
+        form = self.forms.get(call.op, {}).get(call.spelling)
+        return call if form is None or call.form is not None else replace(call, form=form)
 
     def refusal(self, call: Call, group_rank: int, group_size: int) -> str | None:
         """Why this rank's call cannot run here whatever the other ranks do, or None. Raises KeyError: unknown op."""

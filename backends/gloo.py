@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from simcoll.backends.base import Backend
 from simcoll.call import Buffer, Call
-from simcoll.spec import Kind, spec_of
+from simcoll.spec import COLLECTIVES, Kind, spec_of
 
 DTYPES = frozenset(
     {
@@ -36,6 +36,8 @@ _COMPLEX = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter"})
 
 _LISTS = frozenset({"allgather", "allgather_coalesced", "reduce_scatter"})
 """The spellings that take a list of one buffer a rank, where others take one tensor for all parts."""
+
+_REDUCE_SCATTER = tuple(method.name for method in COLLECTIVES["reduce_scatter"].methods)
 
 _EQUAL_PARTS = frozenset({"all_gather", "gather", "scatter", "all_to_all"})
 
@@ -107,4 +109,6 @@ GLOO = Backend(
     (_dtype, _empty_message, _reduce_op, _equal_parts, _along_rows),
     # Gloo builds these from another collective.
     MappingProxyType({"reduce_scatter": "all_reduce", "monitored_barrier": "barrier"}),
+    # Mixing these ends the process.
+    MappingProxyType({"reduce_scatter": {name: "list" if name in _LISTS else "tensor" for name in _REDUCE_SCATTER}}),
 )

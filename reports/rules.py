@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
@@ -55,11 +53,3 @@ def index_markdown() -> str:
     """The list of rules as Markdown."""
     rows = [f"| [{rule.code}]({rule.code}.md) | {rule.name} | {rule.severity.value} |" for rule in RULES.values()]
     return "# Rules\n\n| code | name | severity |\n|---|---|---|\n" + "\n".join(rows) + "\n"
-
-
-def write_rule_pages(folder: Path) -> None:
-    """Write ``docs/rules``: one page a rule, and the list."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for rule in RULES.values():
-        (folder / f"{rule.code}.md").write_text(rule_markdown(rule), encoding="utf-8")
-    (folder / "README.md").write_text(index_markdown(), encoding="utf-8")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,13 @@ from torch.distributed import distributed_c10d
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
 from simcoll.process_group import RecordedProcessGroup, wrap_backend
-from simcoll.session import Session, activate, active_session, claim_rank, own_recorders
+from simcoll.session import Session, activate, active_session, claim_rank, conductors, own_recorders
 
 _DRAIN_SECONDS = 2.0
 """How long the end of the process waits for calls that nobody waited for."""
+
+_LET_GO_SECONDS = 0.05
+"""How long the end of the process leaves the GIL to the backends' threads."""
 
 MODES = ("off", "record", "detail")
 
@@ -181,14 +185,17 @@ def _uninstall() -> None:
 
 
 def _drain() -> None:
-    session = active_session()
-    for conductor in [] if session is None else list(session.conductors):
+    for conductor in list(conductors):
         conductor.close(_DRAIN_SECONDS)
 
 
 def _end() -> None:
     """The end of the interpreter, whether or not simcoll is still enabled: a box stays open while it may be again."""
     _drain()
+    if conductors:
+        # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
+        # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.
+        time.sleep(_LET_GO_SECONDS)
     for recorder in own_recorders():
         recorder.event("exit")
         recorder.close()

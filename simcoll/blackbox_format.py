@@ -121,8 +121,3 @@ def ring_offset(group_rows: int) -> int:
 def initial_size(slots: int = DEFAULT_SLOTS) -> int:
     """The bytes that a black box takes on the disk when it is created."""
     return ring_offset(GROUP_ROWS) + slots * SLOT.size + TABLE_CHUNK
-
-
-def file_name(rank: int) -> str:
-    """The name of a rank's black box: ``rank00000.simcoll``."""
-    return f"rank{rank:05d}{SUFFIX}"

@@ -13,6 +13,10 @@ ANY_SOURCE = -1
 """The ``peer`` of a receive that takes a message from any rank (MPI_ANY_SOURCE)."""
 
 
+SPARSE = "sparse"
+"""The ``form`` of a call on sparse tensors."""
+
+
 class MalformedCallError(ValueError):
     """A call read from a file or from a peer does not have the form that :meth:`Call.to_json` writes."""
 
@@ -66,7 +70,8 @@ class Call:
     ``op`` is a row of :data:`simcoll.spec.COLLECTIVES`; ``spelling`` the c10d method through which it came. In-place
     collectives name the same buffers as inputs and outputs. ``root`` and ``peer`` are group ranks. Splits count rows
     of the first dimension, as ``all_to_all_single`` takes them. ``coalesced`` says that one call carries several
-    independent tensors.
+    independent tensors. ``form`` tells apart what a backend runs differently though the row is one: sparse tensors, or
+    a :attr:`~simcoll.backends.base.Backend.forms` of its own.
     """
 
     op: str
@@ -80,6 +85,7 @@ class Call:
     peer: int | None = None
     tag: int | None = None
     coalesced: bool = False
+    form: str | None = None
 
     def to_json(self) -> dict[str, object]:
         """A JSON form without the fields that are absent, read back by :meth:`from_json`."""
@@ -98,7 +104,7 @@ class Call:
         """Read what :meth:`to_json` wrote; raises :class:`MalformedCallError` on anything else."""
         if not isinstance(value, dict):
             raise MalformedCallError(f"a call is an object, got {value!r:.80}")
-        texts = {name: _text(value, name) for name in ("op", "spelling", "reduce_op")}
+        texts = {name: _text(value, name) for name in ("op", "spelling", "reduce_op", "form")}
         if texts["op"] is None or texts["spelling"] is None:
             raise MalformedCallError(f"a call states op and spelling, got {value!r:.80}")
         return cls(
@@ -113,6 +119,7 @@ class Call:
             peer=_integer(value, "peer"),
             tag=_integer(value, "tag"),
             coalesced=bool(value.get("coalesced")),
+            form=texts["form"],
         )
 
 

@@ -15,7 +15,7 @@ from typing import TypeGuard
 import torch
 from torch.distributed import ReduceOp
 
-from simcoll.call import ANY_SOURCE, Buffer, Call
+from simcoll.call import ANY_SOURCE, SPARSE, Buffer, Call
 from simcoll.spec import METHODS, CollectiveSpec, Kind, Method
 
 _REDUCE_OP_TYPES = (ReduceOp, ReduceOp.RedOpType)
@@ -55,6 +55,13 @@ class Arguments:
     splits: dict[str, tuple[int, ...]]
     timeout: timedelta | None
     asynchronous: bool
+    first_absent_only: bool = False
+    """Whether only the first of several absent ranks is asked for (monitored_barrier without wait_all_ranks)."""
+
+    @property
+    def device(self) -> str:
+        """The device type of the first tensor; a call without tensors is the CPU's."""
+        return next((tensor.device.type for tensors in self.tensors.values() for tensor in tensors), "cpu")
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -84,13 +91,18 @@ class Arguments:
             peer=self.integers.get("peer", ANY_SOURCE) if point_to_point else None,
             tag=self.integers.get("tag"),
             coalesced=self.method.coalesced,
+            form=self._form(),
         )
+
+    def _form(self) -> str | None:
+        sparse = any(tensor.layout is not torch.strided for tensors in self.tensors.values() for tensor in tensors)
+        return SPARSE if sparse else None
 
 
 def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Arguments:
     """Tell the arguments of the c10d method ``name`` apart; TypeError or ValueError where they are of no known form."""
     spec, method = METHODS[name]
-    found = Arguments(spec, method, {}, None, {}, {}, None, False)
+    found = Arguments(spec, method, {}, None, {}, {}, None, False, first_absent_only=spec.names_absent)
     if "reduce_op" in spec.agree:
         found.reduce_op = "sum"
     if "root" in method.integers:
@@ -114,8 +126,10 @@ def _positional(found: Arguments, value: object) -> None:
         found.reduce_op = _reduce_op_name(value)
     elif isinstance(value, timedelta):
         found.timeout = value
-    elif value is None or (isinstance(value, bool) and not found.method.integers):
+    elif value is None:
         return
+    elif isinstance(value, bool) and not found.method.integers:
+        found.first_absent_only &= not value
     elif hasattr(value, "__index__") and not getattr(value, "ndim", 0):
         found.integers[_open_place(found, value)] = index(value)
     elif isinstance(value, Iterable):

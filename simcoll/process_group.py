@@ -28,7 +28,7 @@ from simcoll.dynamo import leave_class_uncompiled
 from simcoll.proof import Prover
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
-from simcoll.session import Session, active_session
+from simcoll.session import Session, active_session, conductors
 from simcoll.spec import METHODS
 
 _DRAIN_SECONDS = 2.0
@@ -219,7 +219,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
                 self._conductor = Conductor(log, self._prover(group) if session.mode == "detail" else None)
                 self._conducted_in = session
-                session.conductors.add(self._conductor)
+                conductors.add(self._conductor)
             return self._conductor
 
     def _prover(self, group: Group) -> Prover | None:

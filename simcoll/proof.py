@@ -32,10 +32,11 @@ class Prover:
         # What a statement's digest counts as, where ranks were found to differ in a way that does no harm.
         self._counts_as: dict[int, int] = {}
 
-    def prove(self, entry: Entry, timeout: timedelta | None) -> None:
+    def prove(self, entry: Entry, timeout: timedelta | None, *, first_absent_only: bool = False) -> None:
         """Return when all ranks make this call; raises :class:`CollectiveMismatchError` if they do not.
 
-        Calls are proved in the order in which the group makes them.
+        Calls are proved in the order in which the group makes them. ``first_absent_only`` is for the wording where
+        ranks do not come (:func:`~simcoll.verifier.fingerprint.missing_text`).
         """
         if self._channel is None:
             if entry.prepared.flows != 0:
@@ -48,7 +49,7 @@ class Prover:
             total = self._channel.total(word, limit, {"sequence": entry.sequence, "op": entry.call.op})
         except ChannelBrokenError as error:
             entry.finished(State.FAILED)
-            raise self._missing(entry, error, limit) from None
+            raise self._missing(entry, error, limit, first_absent_only) from None
         if total != 0:
             documents = self._channel.exchange(entry.sequence, _document(entry))
             self._judge(entry, {rank: _record(self._group, document) for rank, document in documents.items()})
@@ -77,10 +78,13 @@ class Prover:
         members = [digest for digest, counts_as in self._counts_as.items() if counts_as in merged]
         self._counts_as.update(dict.fromkeys([*stated, *members], common))
 
-    def _missing(self, entry: Entry, error: ChannelBrokenError, timeout: timedelta) -> MissingRankError:
+    def _missing(
+        self, entry: Entry, error: ChannelBrokenError, timeout: timedelta, first_only: bool
+    ) -> MissingRankError:
         milliseconds = round(timeout.total_seconds() * 1000)
+        text = missing_text(self._group, self._rank, error.absent, milliseconds, entry.record(), first_only=first_only)
         return MissingRankError(
-            missing_text(self._group, self._rank, error.absent, milliseconds, entry.record()),
+            text,
             tuple(self._group.ranks[rank] for rank in error.absent),
             round(error.waited.total_seconds() * 1000),
         )

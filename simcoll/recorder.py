@@ -167,9 +167,12 @@ class GroupLog:
 
     def refusal(self, call: Call) -> str | None:
         """Why the backend of the call's device cannot do it, as far as that is known, or None."""
-        devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
-        backend = self.backend(devices.pop()) if len(devices) == 1 else None
+        backend = self._backend_of(call)
         return None if backend is None else backend.refusal(call, self.group_rank, len(self.group.ranks))
+
+    def _backend_of(self, call: Call) -> Backend | None:
+        devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
+        return self.backend(devices.pop()) if len(devices) == 1 else None
 
     def begin(self, arguments: Arguments, source: Source) -> Entry:
         """Write down that a call was made; gives it its place in the group."""
@@ -200,6 +203,8 @@ class GroupLog:
         return prepared
 
     def _fold(self, call: Call) -> Prepared:
+        if (backend := self._backend_of(call)) is not None:
+            call = backend.formed(call)
         spec, size = spec_of(call), len(self.group.ranks)
         return Prepared(
             call,

@@ -23,7 +23,6 @@ class Session:
     def __init__(self, mode: str, out: Path) -> None:
         self.mode = mode
         self.out = out
-        self.conductors: WeakSet[Conductor] = WeakSet()
 
     def recorder(self, group: Group, group_rank: int) -> Recorder:
         """The recorder of this process, which is a rank of ``group``."""
@@ -48,6 +47,9 @@ class Session:
                 _recorders[key] = Recorder(self.out, self.mode, *place)
             return _recorders[key]
 
+
+conductors: WeakSet[Conductor] = WeakSet()
+"""Those of every group that is still there, to be brought to an end with the process."""
 
 # One black box a process and folder, whoever records in it.
 _recorders: dict[tuple[int, Path], Recorder] = {}

@@ -87,6 +87,7 @@ class Statement:
     device: str | None
     contents: tuple[Content, ...]
     valid: bool = True
+    form: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ class CollectiveSpec:
             buffers[0].device if buffers and "device" in self.agree else None,
             tuple(self._content(buffer, flows is None) for buffer in buffers),
             self.fault(call, group_rank, group_size) is None,
+            call.form,
         )
 
     def _content(self, buffer: Buffer, counted: bool) -> Content:

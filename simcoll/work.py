@@ -14,10 +14,10 @@ from typing import Any
 from torch.distributed import Work
 from torch.futures import Future
 
-from simcoll.completions import Completions
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.record import State
 from simcoll.recorder import Entry
+from simcoll.threads import Threads
 
 _NO_TIMEOUT = timedelta(0)
 
@@ -100,9 +100,11 @@ class RecordedWork(Work):
 class QueuedWork(RecordedWork):
     """A call that is proved, then launched, by the group's queue; everything waits for that first."""
 
-    def __init__(self, entry: Entry, completions: Completions) -> None:
+    def __init__(self, entry: Entry, callbacks: Threads) -> None:
         super().__init__(Work(), entry)
-        self._completions = completions
+        # Neither the queue's thread nor a backend's own may run what users attach to a future: a callback may make
+        # calls of its own and wait for them, and Gloo's barrier waits for every call before it, its own included.
+        self._callbacks = callbacks
         self._decided = threading.Lock()
         self._decided.acquire()
         self._error: Exception | None = None
@@ -167,10 +169,10 @@ class QueuedWork(RecordedWork):
 
     def _complete(self, trigger: Future[Any]) -> None:
         if self._error is not None:
-            self._completions.run(partial(trigger.set_result, None))
+            self._callbacks.run(partial(trigger.set_result, None))
         else:
             self._inner.get_future().add_done_callback(
-                lambda done: self._completions.run(partial(trigger.set_result, done))
+                lambda done: self._callbacks.run(partial(trigger.set_result, done))
             )
 
     def _outcome(self, trigger: Future[Any]) -> Any:

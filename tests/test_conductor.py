@@ -275,14 +275,15 @@ def test_work_that_nobody_waited_for_does_not_hold_up_the_end(ranks: Any) -> Non
     assert all(record.state >= State.STARTED for record in ranks.records(1))
 
 
-def test_a_queue_of_a_forked_process_is_its_own(ranks: Any) -> None:
-    """The parent's queue has no thread in the child; what the child inherits must not hold it up."""
+def test_the_end_of_a_forked_process_leaves_its_parents_connections_alone(ranks: Any) -> None:
+    import atexit
     import os
 
     def program(rank: int) -> object:
         dist.all_reduce(ones(1), async_op=True).wait()
         pid = os.fork()
         if pid == 0:
+            atexit._run_exitfuncs()
             os._exit(0 if dist.is_initialized() else 1)
         _, status = os.waitpid(pid, 0)
         return status, works()
@@ -314,3 +315,44 @@ def test_what_was_found_harmless_does_not_hide_what_is_not(ranks: Any) -> None:
 
     expected = ([None] * 3, CollectiveMismatchError, CollectiveMismatchError, None)
     assert ranks(program) == [expected, expected]
+
+
+def test_an_asynchronous_call_returns_while_another_thread_waits_in_a_synchronous_one(ranks: Any) -> None:
+    def program(rank: int) -> object:
+        store = dist.distributed_c10d._get_default_store()
+        first, second = ones(1), ones(1) * 3
+        if rank == 1:
+            # Comes only when rank 0 has made its second call, which a first call that has not ended must not hold up.
+            store.wait(["second call made"], timedelta(seconds=30))
+        waiting = threading.Thread(target=dist.all_reduce, args=(first,))
+        waiting.start()
+        time.sleep(0.3)
+        work = dist.all_reduce(second, async_op=True)
+        store.set("second call made", "")
+        work.wait()
+        waiting.join()
+        return first.item(), second.item()
+
+    assert ranks(program) == [(2.0, 6.0)] * 2
+
+
+def test_a_call_that_is_given_up_makes_way_for_those_behind_it() -> None:
+    from simcoll.conductor import Line
+
+    line: Any = Line()
+    made, served = iter("abc"), []
+    first, second, third = (line.join(lambda: next(made)) for _ in range(3))
+
+    def serve(entry: Any) -> None:
+        line.await_turn(entry)
+        served.append(entry)
+        line.leave(entry)
+
+    threads = [threading.Thread(target=serve, args=(entry,)) for entry in (third, first)]
+    line.leave(second)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert served == ["a", "c"]
+    line.await_end(0)

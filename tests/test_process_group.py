@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -70,12 +71,15 @@ def profiled(rank: int) -> object:
         dist.broadcast(ones(2), 0, async_op=True).wait()
         dist.barrier()
         dist.all_gather([ones(2), ones(2)], ones(2))
-    return sorted((event.key, event.count) for event in profile.key_averages() if event.key.startswith("gloo:"))
+        dist.all_gather_into_tensor(ones(4), ones(2), async_op=True).wait()
+        dist.barrier(async_op=True).wait()
+    own = ("gloo:", "c10d::")
+    return sorted(Counter(event.name for event in profile.events() if event.name.startswith(own)).items())
 
 
 def test_a_profile_shows_the_same_events(ranks: Any) -> None:
     plain = ranks(profiled, mode=None)
-    assert len(plain[0]) >= 4
+    assert len(plain[0]) >= 8
     assert ranks(profiled) == plain
 
 
@@ -206,3 +210,19 @@ def test_what_torch_refuses_is_refused_by_torch(ranks: Any) -> None:
     for (kind, text), (recorded_kind, recorded_text) in zip(plain[0], recorded[0], strict=True):
         assert recorded_kind is kind, recorded_text
         assert recorded_text.split("0x")[0] == text.split("0x")[0]
+
+
+def counted(rank: int) -> object:
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    with CommDebugMode() as mode:
+        dist.all_reduce(ones(2))
+        dist.all_reduce(ones(2), async_op=True).wait()
+        dist.all_gather_into_tensor(ones(4), ones(2), async_op=True).wait()
+    return {str(op): count for op, count in mode.get_comm_counts().items()}
+
+
+def test_a_dispatch_mode_sees_queued_calls_too(ranks: Any) -> None:
+    plain = ranks(counted, mode=None)
+    assert sum(plain[0].values()) == 3
+    assert ranks(counted) == plain

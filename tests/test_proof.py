@@ -77,7 +77,7 @@ def test_a_flattened_view_counts_as_the_same_until_something_else_differs(ranks:
 @pytest.mark.gloo
 def test_a_rank_that_does_not_come_is_named_by_its_global_rank(ranks: Any) -> None:
     def program(rank: int) -> object:
-        return prover(ranks, rank, 3, [reduced(1)] * (1 + (rank != 1)), timedelta(seconds=1))
+        return prover(ranks, rank, 3, [reduced(1)] * (1 + (rank != 1)), timedelta(seconds=5))
 
     first, absent, third = ranks(program, 3, mode=None, backend=None)
     assert absent == [None]

@@ -15,8 +15,8 @@ import torch.distributed as dist  # noqa: E402
 
 from simcoll.blackbox import read_black_box  # noqa: E402
 from simcoll.capture import arguments  # noqa: E402
-from simcoll.completions import Completions  # noqa: E402
 from simcoll.recorder import Entry, GroupLog, Recorder  # noqa: E402
+from simcoll.threads import Threads  # noqa: E402
 from simcoll.work import QueuedWork, RecordedWork  # noqa: E402
 
 
@@ -55,7 +55,7 @@ def entry(tmp_path: Path) -> Entry:
 
 @pytest.fixture
 def queued(entry: Entry) -> QueuedWork:
-    return QueuedWork(entry, Completions("futures"))
+    return QueuedWork(entry, Threads("futures"))
 
 
 def written(tmp_path: Path) -> tuple[State, list[str]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from simcoll.call import Buffer
+from simcoll.call import SPARSE, Buffer
 from simcoll.record import Group
 from simcoll.spec import Content
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules_job import INVALID_ARGUMENT
+from simcoll.verifier.shapes import LAYOUT_MISMATCH
 from simcoll.verifier.sides import Parts, Voice, each, part
 
 OP_MISMATCH = Rule(
@@ -119,6 +120,7 @@ SIZE_MISMATCH = Rule(
 
 
 _FAULTS_SHOWN = 4
+_FORMS = {"": "dense tensors", SPARSE: "sparse tensors", "list": "a list of tensors", "tensor": "one tensor for all"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,7 @@ def differing_fields(group: Group, voices: Sequence[Voice]) -> list[Difference]:
             if coalesced
             else [_simple(voices, DTYPE_MISMATCH, "dtype", _dtype, "{ranks} {has} {value}")]
         ),
+        _form(voices),
         _simple(voices, REDUCE_OP_MISMATCH, "reduce_op", _reduce_op, "{ranks} {reduces} with {value}"),
         _root(group, voices),
         None if coalesced else _simple(voices, SIZE_MISMATCH, "count", _count, "{ranks} {has} {value} elements"),
@@ -223,6 +226,19 @@ def _simple(
         return text.replace(" 1 elements", " 1 element")
 
     return Difference(rule, name, parts, each(parts, say))
+
+
+def _form(voices: Sequence[Voice]) -> Difference | None:
+    parts = part(voices, lambda voice: None if voice.statement is None else voice.statement.form or "")
+    if len(parts) < 2:
+        return None
+    sparse = SPARSE in parts
+
+    def say(form: Hashable, ranks: str, one: bool) -> str:
+        return f"{ranks} {'has' if one else 'have'} {_FORMS.get(str(form), form)}"
+
+    message = each(parts, say) + ", which the backend runs as different algorithms"
+    return Difference(LAYOUT_MISMATCH if sparse else INVALID_ARGUMENT, "layout" if sparse else "form", parts, message)
 
 
 def _root(group: Group, voices: Sequence[Voice]) -> Difference | None:

@@ -163,15 +163,22 @@ def missing_text(
     timeout_ms: int,
     record: Record | None = None,
     last: Mapping[int, Record] | None = None,
+    *,
+    first_only: bool = False,
 ) -> str:
     """The message when ranks did not come to ``record`` within ``timeout_ms``; ``last`` is, by group rank, what the
     missing ones are known to have called last.
+
+    c10d's own line, with which it begins, says "Rank 1" with ``first_only`` (monitored_barrier's default) and
+    "Ranks 1, 2" without; nobody at all is listed where it is not known who is missing.
     """
     missing = [group.ranks[rank] for rank in sorted(missing_group_ranks) if 0 <= rank < len(group.ranks)]
     mine = group.ranks[my_group_rank]
-    if my_group_rank == 0:
-        listed = ", ".join(map(str, missing))
-        head = f"[Rank {mine}]: Ranks {listed} failed to pass monitoredBarrier in {timeout_ms} ms"
+    if not missing:
+        head = f"[Rank {mine}]: Some ranks failed to pass monitoredBarrier in {timeout_ms} ms"
+    elif my_group_rank == 0:
+        listed = f"Rank {missing[0]}" if first_only else f"Ranks {', '.join(map(str, missing))}"
+        head = f"[Rank {mine}]: {listed} failed to pass monitoredBarrier in {timeout_ms} ms"
     else:
         head = (
             f"Rank {mine} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "

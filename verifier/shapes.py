@@ -28,11 +28,11 @@ LAYOUT_MISMATCH = Rule(
     "Call .contiguous() (or .to(memory_format=...)) alike on every rank before the collective.",
     means=(
         "The ranks' tensors have the same shape but lie in memory in another order, for example channels_last on one "
-        "rank and contiguous on the others."
+        "rank and contiguous on the others; or they are sparse on some ranks and dense on the others."
     ),
     harm=(
         "A collective works on memory, element after element. Ranks whose memory order differs sum elements that do "
-        "not belong together: no error, wrong numbers."
+        "not belong together: no error, wrong numbers. Sparse against dense hangs: the backend runs another algorithm."
     ),
     example=(
         "x = torch.randn(8, 3, 32, 32)\n"
@@ -42,7 +42,7 @@ LAYOUT_MISMATCH = Rule(
     ),
     remedy=(
         "Bring the tensor into one memory format on every rank. Look for a model converted with channels_last on "
-        "some ranks only, and for tensors that were transposed without .contiguous()."
+        "some ranks only, for tensors that were transposed without .contiguous(), and for embeddings with sparse=True."
     ),
 )
 

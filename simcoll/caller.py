@@ -1,0 +1,44 @@
+"""Makes a call that another thread launches behave as if the thread that made it had launched it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TypeVar
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+
+from simcoll.capture import Arguments
+from simcoll.streams import CallerStream
+
+T = TypeVar("T")
+
+
+def as_called(arguments: Arguments, launch: Callable[[], T]) -> Callable[[], T]:
+    """``launch`` under this thread's gradient and inference mode, dispatch modes and streams, on whatever thread."""
+    stream = CallerStream.of(arguments.tensors)
+    gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    modes = _get_current_dispatch_mode_stack()
+
+    def launched() -> T:
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode() if inference else nullcontext())
+            stack.enter_context(torch.set_grad_enabled(gradients))
+            stack.enter_context(stream)
+            stack.enter_context(_dispatched_to(modes))
+            return launch()
+
+    return launched
+
+
+@contextmanager
+def _dispatched_to(modes: Sequence[TorchDispatchMode]) -> Iterator[None]:
+    """The dispatch modes in force, without entering them: many start over when they are entered."""
+    for mode in modes:
+        _push_mode(mode)
+    try:
+        yield
+    finally:
+        for _ in modes:
+            _pop_mode()
