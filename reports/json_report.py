@@ -86,6 +86,7 @@ def call_document(call: Call, group: Group | None) -> dict[str, object]:
         "input_splits": None if call.input_splits is None else list(call.input_splits),
         "output_splits": None if call.output_splits is None else list(call.output_splits),
         "coalesced": call.coalesced or None,
+        "form": call.form,
     }
     return {name: value for name, value in document.items() if value is not None}
 
