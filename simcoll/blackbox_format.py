@@ -101,7 +101,13 @@ ABSENT = 0xFFFFFFFF
 """The index of an entry that could not be written: the table or the disk was full."""
 
 ASYNCHRONOUS = 1
-"""The bit of ``flags`` that says that the caller did not wait."""
+"""The bit of ``flags`` that says that the call returned before it was done."""
+
+AWAITED = 2
+"""The bit that says that a thread waits, or has waited, until the call is done."""
+
+HANDED_ON = 4
+"""The bit that says that the call's future was taken: whoever has it may wait, unseen."""
 
 
 class EntryKind(IntEnum):

@@ -74,6 +74,7 @@ class BlackBox:
             self.sources[int(slot["source"])],
             State(int(slot["state"])),
             bool(int(slot["flags"]) & layout.ASYNCHRONOUS),
+            bool(int(slot["flags"]) & layout.AWAITED),
             int(slot["p2p_sequence"]),
             int(slot["scheduled_ns"]),
             int(slot["started_ns"]),

@@ -33,6 +33,7 @@ NO_TICKET = -1
 
 _Interned = TypeVar("_Interned")
 _TIME = Struct("<Q")
+_FLAGS = layout.offset_of(layout.SLOT_FIELDS, "flags")
 _STATE = layout.offset_of(layout.SLOT_FIELDS, "state")
 _STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
 _FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
@@ -139,6 +140,14 @@ class BlackBoxWriter:
     def finished(self, ticket: int, state: State = State.COMPLETED) -> None:
         """Write down how the call ended; nothing if the ring has passed it since."""
         self._advance(ticket, _FINISHED, state)
+
+    def mark(self, ticket: int, flag: int) -> None:
+        """Set a bit of the record's ``flags``; nothing if the ring has passed it since."""
+        if not self._open or ticket < 0:
+            return
+        with self._lock:
+            if ticket + self._slots >= self._next:
+                self._map[self._ring + ticket % self._slots * layout.SLOT.size + _FLAGS] |= flag
 
     def event(self, kind: str, **data: object) -> None:
         """Write down something else that happened: see :class:`simcoll.record.Event` for the kinds and their data.

@@ -88,6 +88,7 @@ class Conductor:
         if arguments.asynchronous:
             return self._enqueue(self._prover, begin, arguments, launch)
         entry = self._line.join(begin)
+        entry.awaited()
         try:
             self._line.await_turn(entry)
             return _recorded(_prove_and_launch(self._prover, entry, arguments, launch), entry)

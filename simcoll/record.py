@@ -46,7 +46,8 @@ class Record:
     """A call, where it stands in its group, how far it came.
 
     ``sequence`` counts the collectives of a group from 1; send and receive carry the sequence of the last collective
-    before them, and count in ``p2p_sequence`` from 1 (0 for collectives). Times are nanoseconds of the wall clock, 0
+    before them, and count in ``p2p_sequence`` from 1 (0 for collectives). ``awaited`` says that a thread waits for the
+    call, or has waited. Times are nanoseconds of the wall clock, 0
     where the state was not reached.
     """
 
@@ -56,6 +57,7 @@ class Record:
     source: Source = UNKNOWN_SOURCE
     state: State = State.SCHEDULED
     asynchronous: bool = False
+    awaited: bool = False
     p2p_sequence: int = 0
     scheduled_ns: int = 0
     started_ns: int = 0

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from simcoll.backends.base import Backend
 from simcoll.blackbox import BlackBoxWriter
+from simcoll.blackbox_format import AWAITED, HANDED_ON
 from simcoll.call import Call
 from simcoll.capture import Arguments
 from simcoll.errors import MissingRankError
@@ -133,6 +134,16 @@ class Entry:
         """The backend has been given the call."""
         if self.log.box is not None:
             self.log.box.started(self.ticket)
+
+    def awaited(self) -> None:
+        """A thread begins to wait for the call's end."""
+        if self.log.box is not None:
+            self.log.box.mark(self.ticket, AWAITED)
+
+    def handed_on(self) -> None:
+        """The call's future was taken."""
+        if self.log.box is not None:
+            self.log.box.mark(self.ticket, HANDED_ON)
 
     def finished(self, state: State = State.COMPLETED) -> None:
         """The call ended."""

@@ -32,6 +32,7 @@ class RecordedWork(Work):
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait as the backend's Work does; raises what it raises."""
+        self._entry.awaited()
         try:
             done = self._inner.wait(timeout) if timeout > _NO_TIMEOUT else self._inner.wait()
         except Exception as error:
@@ -51,6 +52,7 @@ class RecordedWork(Work):
 
     def get_future(self) -> Future[Any]:
         """The backend's future, whose completion is noted too."""
+        self._entry.handed_on()
         future = self._inner.get_future()
         future.add_done_callback(lambda done: self._entry.finished())
         return future
@@ -134,6 +136,7 @@ class QueuedWork(RecordedWork):
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait for the proof and for the call; raises what either raises."""
+        self._entry.awaited()
         self._await_launch()
         return super().wait(timeout)
 
@@ -159,6 +162,7 @@ class QueuedWork(RecordedWork):
         with self._guard:
             if self._future is not None:
                 return self._future
+            self._entry.handed_on()
             trigger: Future[Any] = Future()
             self._future = trigger.then(self._outcome)
             self._trigger = trigger

@@ -15,6 +15,12 @@ from simcoll.record import Event, Group, Record, Source, State
 ASYNCHRONOUS = 1
 """Bit of ``flags``: the call said that it was asynchronous."""
 
+AWAITED = 2
+"""Bit of ``flags``: a thread waits for the call, or has waited."""
+
+HANDED_ON = 4
+"""Bit of ``flags``: the call's future was taken, and whoever has it may wait unseen."""
+
 SLOT = np.dtype(
     [
         ("group", "<u4"),
@@ -142,7 +148,7 @@ def trace_of(
         slot["group"] = names[record.group]
         slot["signature"] = calls.setdefault(record.call, len(calls))
         slot["source"] = sources.setdefault(record.source, len(sources))
-        slot["flags"] = ASYNCHRONOUS if record.asynchronous else 0
+        slot["flags"] = (ASYNCHRONOUS if record.asynchronous else 0) | (AWAITED if record.awaited else 0)
         for column in ("sequence", "p2p_sequence", "state", "scheduled_ns", "started_ns", "finished_ns"):
             slot[column] = getattr(record, column)
     return MemoryTrace(rank, world_size, mode, tuple(groups), tuple(calls), tuple(sources), tuple(events), slots)
@@ -162,6 +168,7 @@ def record_at(trace: Trace, row: int) -> Record | None:
         trace.sources[source] if source < len(trace.sources) else Source("", 0, ""),
         State(state) if state in State._value2member_map_ else State.SCHEDULED,
         bool(slot["flags"] & ASYNCHRONOUS),
+        bool(slot["flags"] & AWAITED),
         int(slot["p2p_sequence"]),
         int(slot["scheduled_ns"]),
         int(slot["started_ns"]),
