@@ -43,13 +43,14 @@ class Prover:
                 self._judge(entry, {0: entry.record()})
             return
         # A timeout of zero means "none at all" to a store.
-        limit = max(self._timeout() if timeout is None else timeout, _SHORTEST)
+        asked = self._timeout() if timeout is None else timeout
+        limit = max(asked, _SHORTEST)
         word = positioned(self._word(entry), entry.sequence)
         try:
             total = self._channel.total(word, limit, {"sequence": entry.sequence, "op": entry.call.op})
         except ChannelBrokenError as error:
             entry.finished(State.FAILED)
-            raise self._missing(entry, error, limit, first_absent_only) from None
+            raise self._missing(entry, error, asked, first_absent_only) from None
         if total != 0:
             documents = self._channel.exchange(entry.sequence, _document(entry))
             self._judge(entry, {rank: _record(self._group, document) for rank, document in documents.items()})

@@ -176,6 +176,8 @@ def missing_text(
     mine = group.ranks[my_group_rank]
     if not missing:
         head = f"[Rank {mine}]: Some ranks failed to pass monitoredBarrier in {timeout_ms} ms"
+    elif my_group_rank == 0 and timeout_ms == 0:
+        head = f"[Rank {mine}]: Rank {mine} timed out in monitoredBarrier after 0 ms"
     elif my_group_rank == 0:
         listed = f"Rank {missing[0]}" if first_only else f"Ranks {', '.join(map(str, missing))}"
         head = f"[Rank {mine}]: {listed} failed to pass monitoredBarrier in {timeout_ms} ms"
