@@ -25,6 +25,7 @@ from torch._C._distributed_c10d import (
 )
 from torch.distributed import distributed_c10d
 
+from simcoll.creations import noted
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
 from simcoll.process_group import RecordedProcessGroup, wrap_backend
@@ -148,6 +149,7 @@ def _install() -> None:
         return
     _replace(distributed_c10d, "ProcessGroup", RecordedProcessGroup)
     _replace(distributed_c10d, "get_debug_level", _debug_level)
+    _replace(distributed_c10d, "_new_group_with_tag", noted(distributed_c10d._new_group_with_tag))
     for module in (distributed_c10d, dist):
         _replace(module, "_create_process_group_wrapper", _create_process_group_wrapper)
     if (dist2 := _dist2()) is not None:

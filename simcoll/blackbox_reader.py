@@ -101,6 +101,23 @@ def read_black_box(path: str | Path) -> BlackBox:
         os.close(fd)
 
 
+def last_activity(path: str | Path) -> tuple[int, int] | None:
+    """The newest record's index and the time (wall clock, nanoseconds) of the last change to any record, cheaply.
+
+    None where there is no black box to read.
+    """
+    try:
+        with open(path, "rb") as file:
+            header = unpack_header(file.read(layout.PAGE), str(path))
+            # A writer that replaces the file leaves this one as it was: a mapping of it stays valid.
+            shape = (header.slot_count,)
+            ring = np.memmap(file, SLOT_DTYPE, "r", offset=header.ring_offset, shape=shape)
+    except (OSError, ValueError, UnreadableError):
+        return None
+    times = [int(ring[name].max()) for name in ("scheduled_ns", "started_ns", "finished_ns")]
+    return int(ring["index"].max()), max(times)
+
+
 def _read(fd: int, name: str) -> BlackBox:
     header = unpack_header(os.pread(fd, layout.PAGE, 0), name)
     # The ring before the table: what a live ring refers to was in the table before.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ class LaunchedRank:
     exit_code: int | None
     ended_ns: int = 0
     stopped: bool = False
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +83,19 @@ def read_launch(path: Path) -> Launch:
 
 
 def outcome_of(launches: Sequence[Launch]) -> LaunchOutcome:
-    """The accounts of all nodes as the verifier takes them.
-
-    A rank that torch's agent stopped has exit code -SIGTERM, whichever signal it took; a rank of an interrupted job
-    has none, as its end says nothing about the program.
-    """
+    """The accounts of all nodes as the verifier takes them."""
     ranks = {}
     for launch in launches:
         for entry in launch.ranks:
-            code = -int(signal.SIGTERM) if entry.stopped else entry.exit_code
-            if launch.interrupted and entry.stopped:
-                code = None
-            ranks[entry.rank] = RankExit(code, entry.ended_ns)
+            ranks[entry.rank] = RankExit(entry.exit_code, entry.ended_ns, stopped=entry.stopped)
     return LaunchOutcome(ranks, launched=bool(ranks))
 
 
 def _rank(entry: dict[str, object]) -> LaunchedRank:
-    rank, code, ended = entry["rank"], entry["exit_code"], entry["ended_ns"]
+    rank, code, ended, pid = entry["rank"], entry["exit_code"], entry["ended_ns"], entry.get("pid")
     if type(rank) is not int or type(ended) is not int or not (code is None or type(code) is int):
         raise TypeError("rank")
-    return LaunchedRank(rank, code, ended, entry["stopped"] is True)
+    return LaunchedRank(rank, code, ended, entry["stopped"] is True, pid if type(pid) is int else 0)
 
 
 def _one_run(boxes: list[BlackBox]) -> tuple[list[BlackBox], list[str]]:

@@ -13,10 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Protocol
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOOK_SECONDS = 0.5
+_GENTLE_SECONDS = 1.5
+"""How long the launcher has to end a job that was given up, and then once more after its ranks were killed."""
+
 PATIENCE_SECONDS = 5.0
 """After an interrupt, how long ranks may take before they are terminated: one that sits in C++ never sees a SIGINT."""
 
@@ -29,8 +33,25 @@ class JobEnd:
     signal: int | None
 
 
-def run_job(command: Sequence[str], environment: Mapping[str, str], stdout: IO[bytes] | int | None = None) -> JobEnd:
-    """Run the launcher to its end, passing on SIGINT, SIGTERM and SIGHUP.
+class Watch(Protocol):
+    """Who looks at a running job from outside."""
+
+    def look(self) -> bool:
+        """Whether the job is to be ended now."""
+        ...
+
+    def pids(self) -> Sequence[int]:
+        """The ranks' processes on this node."""
+        ...
+
+
+def run_job(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    stdout: IO[bytes] | int | None = None,
+    watch: Watch | None = None,
+) -> JobEnd:
+    """Run the launcher to its end, passing on SIGINT, SIGTERM and SIGHUP, and ending the job when ``watch`` says so.
 
     The launcher has a session of its own, so that Ctrl-C reaches the ranks once, through torch's agent. The first
     signal ends the job as torchrun ends it, a second one at once. Where a job does not end well, whatever its ranks
@@ -41,10 +62,35 @@ def run_job(command: Sequence[str], environment: Mapping[str, str], stdout: IO[b
     process = subprocess.Popen(command, env=dict(environment), stdout=stdout, start_new_session=True)
     received: list[int] = []
     with _passing_on(process, received):
-        exit_code = process.wait()
+        exit_code = process.wait() if watch is None else _wait_watching(process, watch)
     if exit_code != 0 or received:
         _kill_orphans(before)
     return JobEnd(exit_code, received[0] if received else None)
+
+
+def _wait_watching(process: subprocess.Popen[bytes], watch: Watch) -> int:
+    while True:
+        try:
+            return process.wait(_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            if watch.look():
+                return _end(process, watch)
+
+
+def _end(process: subprocess.Popen[bytes], watch: Watch) -> int:
+    """End the launcher and its ranks, whatever they sit in: torch's agent waits long for a rank that does not react."""
+    pids = list(watch.pids())
+    _send(process, signal.SIGTERM)
+    try:
+        return process.wait(_GENTLE_SECONDS)
+    except subprocess.TimeoutExpired:
+        for pid in pids:
+            _kill(pid)
+    try:
+        return process.wait(_GENTLE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 @contextmanager
@@ -84,6 +130,13 @@ def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         return
 
 
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
 def _adopt_orphans() -> None:
     """Have the kernel give this process the children of a launcher that died, instead of losing them to init."""
     if sys.platform == "linux":
@@ -105,10 +158,7 @@ def _kill_orphans(before: set[int]) -> None:
     """Kill what the launcher left: each round makes the children of those killed ours, until none is left."""
     while orphans := _children() - before:
         for pid in orphans:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+            _kill(pid)
         for pid in orphans:
             try:
                 os.waitpid(pid, 0)

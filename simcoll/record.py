@@ -76,6 +76,9 @@ class Event:
       ranks), ``waited_ms``, ``source``;
     * ``failed``: a call failed while it ran (a connection closed, a timeout): ``group``, ``sequence``, ``type``,
       ``message``, ``source``;
+    * ``creating`` and ``created``: the rank began, and finished, to make a process group: ``life`` (how often the
+      default group was made), ``ordinal`` (the how-manieth group since, from 1), ``ranks`` (global ranks, as given),
+      ``source``;
     * ``exit``: the interpreter ended by itself.
     """
 

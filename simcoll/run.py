@@ -14,11 +14,14 @@ from pathlib import Path
 from simcoll.blackbox_format import SUFFIX
 from simcoll.evidence import LAUNCH_PATTERN, Evidence, Launch, files_of, gather, read_launch
 from simcoll.job import JobEnd, run_job
+from simcoll.monitor import Monitor
 from simcoll.outlet import Outlet
 from simcoll.preconditions import BAD_INPUT, CANNOT_START, RefusedError, check_request, prepare_folder
+from simcoll.stacks import SUFFIX as STACK_SUFFIX
 from simcoll.torchrun_arguments import RunRequest, RunUsageError, split
 from simcoll.verifier.finding import Report, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.trace import Stall
 
 INTERRUPTED = 128
 """Added to the number of the signal that ended a job in which nothing else was wrong, as shells do."""
@@ -65,17 +68,23 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
     result = folder / ("launch.json" if alone else f"launch-{socket.gethostname()}-{os.getpid()}.json")
     since_ns = time.time_ns() - (0 if alone else _OTHER_HOST_GRACE_NS)
     command = [sys.executable, "-m", "simcoll.launcher", str(result), request.mode, str(folder), *request.torchrun]
-    end = run_job(command, _environment(), sys.stderr.fileno() if outlet.json else None)
+    monitor = Monitor(folder, result, since_ns, request.stall, outlet.warn)
+    end = run_job(command, _environment(), sys.stderr.fileno() if outlet.json else None, monitor)
     launch = read_launch(result)
     if not launch.ranks and end.signal is None:
         return outlet.refuse(BAD_INPUT if end.exit_code == BAD_INPUT else CANNOT_START, launch.error or _died(end))
-    return _conclude(gather(files_of(folder), [launch], since_ns=since_ns), launch, end, folder, outlet)
+    stall = monitor.stall or (monitor.interrupted() if end.signal is not None else None)
+    for path in folder.glob(f"rank*{STACK_SUFFIX}"):
+        path.unlink(missing_ok=True)
+    return _conclude(gather(files_of(folder), [launch], since_ns=since_ns), launch, end, stall, outlet, folder)
 
 
-def _conclude(evidence: Evidence, launch: Launch, end: JobEnd, folder: Path, outlet: Outlet) -> int:
+def _conclude(
+    evidence: Evidence, launch: Launch, end: JobEnd, stall: Stall | None, outlet: Outlet, folder: Path
+) -> int:
     """Judge what the job left, show it, and choose the exit code."""
-    report = judge(evidence.boxes, evidence.outcome)
-    for text in (*evidence.unreadable, *evidence.notes, *_remarks(launch, end)):
+    report = judge(evidence.boxes, evidence.outcome, stall)
+    for text in (*evidence.unreadable, *evidence.notes, *_remarks(launch, end, stall)):
         outlet.warn(text)
     if report.verdict is Verdict.OK and not any(box.groups for box in evidence.boxes) and end == JobEnd(0, None):
         outlet.save(report, folder)
@@ -89,10 +98,12 @@ def _conclude(evidence: Evidence, launch: Launch, end: JobEnd, folder: Path, out
     return code if code or end.exit_code == 0 else CANNOT_START
 
 
-def _remarks(launch: Launch, end: JobEnd) -> list[str]:
+def _remarks(launch: Launch, end: JobEnd, stall: Stall | None) -> list[str]:
     """What a reader of the report must know of how the job ended."""
     remarks = []
-    if end.signal is not None:
+    if stall is not None and stall.over:
+        remarks.append(f"the job was ended after it had stood still for {stall.seconds:.0f} s")
+    elif end.signal is not None:
         remarks.append(f"the job was ended from outside by {signal.Signals(end.signal).name}")
     elif end.exit_code < 0:
         remarks.append(f"{_died(end)}; the ranks that it left were killed")

@@ -7,37 +7,13 @@ count where no frame of the user's own code is found. Whether a file counts is d
 from __future__ import annotations
 
 import linecache
-import os
 import sys
-import sysconfig
 import threading
 from types import CodeType, FrameType, TracebackType
 
-import torch
-
-import simcoll
+from simcoll.folders import INSTALLED, OWN, SKIP, kind_of
 from simcoll.record import UNKNOWN_SOURCE, Source
 
-_SKIP, _INSTALLED, _OWN = range(3)
-
-
-def _folder(path: str) -> str:
-    return os.path.join(os.path.realpath(path), "")
-
-
-_PACKAGES = tuple(_folder(path) for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-_LIBRARY = tuple(_folder(path) for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
-
-
-def _own_folders() -> tuple[str, ...]:
-    """Where torch and simcoll lie; simcoll's folders stand side by side in a checkout."""
-    from simcoll import backends, reports, verifier
-
-    modules = (torch, simcoll, backends, reports, verifier)
-    return tuple(_folder(os.path.dirname(module.__file__)) for module in modules if module.__file__)
-
-
-_HIDDEN = _own_folders()
 _kinds: dict[str, int] = {}
 _sources: dict[tuple[str, int, str], Source] = {}
 
@@ -46,28 +22,17 @@ def _kind(code: CodeType) -> int:
     # By file name and not by code object: equal code in two files is equal as a code object.
     kind = _kinds.get(code.co_filename)
     if kind is None:
-        kind = _kinds[code.co_filename] = _classify(code.co_filename)
+        kind = _kinds[code.co_filename] = kind_of(code.co_filename)
     return kind
-
-
-def _classify(filename: str) -> int:
-    if filename.startswith("<"):
-        return _SKIP
-    path = os.path.realpath(filename)
-    if path.startswith(_HIDDEN):
-        return _SKIP
-    if path.startswith(_PACKAGES):
-        return _INSTALLED
-    return _SKIP if path.startswith(_LIBRARY) else _OWN
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:
     installed = None
     while frame is not None:
         kind = _kind(frame.f_code)
-        if kind == _OWN:
+        if kind == OWN:
             return frame
-        if kind == _INSTALLED and installed is None:
+        if kind == INSTALLED and installed is None:
             installed = frame
         frame = frame.f_back
     return installed
@@ -84,10 +49,10 @@ def current_source() -> Source:
 
 def traceback_source(traceback: TracebackType | None) -> Source:
     """The innermost line of the user's program in a traceback."""
-    found, found_kind = UNKNOWN_SOURCE, _SKIP
+    found, found_kind = UNKNOWN_SOURCE, SKIP
     while traceback is not None:
         kind = _kind(traceback.tb_frame.f_code)
-        if kind != _SKIP and kind >= found_kind:
+        if kind != SKIP and kind >= found_kind:
             found, found_kind = _source(traceback.tb_frame.f_code, traceback.tb_lineno), kind
         traceback = traceback.tb_next
     return found

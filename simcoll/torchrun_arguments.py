@@ -46,7 +46,7 @@ VALUED = (
 )
 """torchrun's options that take a value."""
 
-_OWN = frozenset({"--mode", "--out"})
+_OWN = frozenset({"--mode", "--out", "--stall"})
 
 
 class RunUsageError(ValueError):
@@ -75,6 +75,7 @@ class RunRequest:
 
     mode: str
     out: Path | None
+    stall: float | None
     json: bool
     torchrun: tuple[str, ...]
     torchrun_options: tuple[str, ...]
@@ -114,6 +115,7 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     return RunRequest(
         own.get("--mode", "detail"),
         Path(own["--out"]) if "--out" in own else None,
+        _seconds("--stall", own["--stall"]) if "--stall" in own else None,
         json,
         (*passed, *rest),
         tuple(options),
@@ -122,6 +124,16 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         _local_ranks(_option(options, environment, "nproc_per_node", "1")),
         _option(options, environment, "nnodes", "1"),
     )
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise RunUsageError(f"{name} {text}: expected a number of seconds greater than 0")
+    return seconds
 
 
 def _value(name: str, rest: list[str]) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 from simcoll.blackbox import BlackBoxWriter
 from simcoll.evidence import Launch, LaunchedRank, files_of, gather, outcome_of, read_launch
+from simcoll.verifier.trace import RankExit
 
 
 def box(path, rank=0, world_size=2):
@@ -52,17 +53,10 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_used(tmp_path):
     assert "rank00001.simcoll: found" in evidence.unreadable[0]
 
 
-def test_a_rank_that_was_stopped_has_the_exit_code_of_sigterm():
+def test_the_end_of_a_rank_that_was_stopped_is_not_its_own():
     ranks = (LaunchedRank(0, 1, 5), LaunchedRank(1, -signal.SIGKILL, 7, stopped=True), LaunchedRank(2, None))
     outcome = outcome_of([Launch(ranks)])
-    assert [outcome.ranks[rank].exit_code for rank in range(3)] == [1, -signal.SIGTERM, None]
-    assert outcome.ranks[0].time_ns == 5
-
-
-def test_the_ranks_of_an_interrupted_job_say_nothing_by_their_end():
-    ranks = (LaunchedRank(0, -signal.SIGINT, 5, stopped=True), LaunchedRank(1, -signal.SIGSEGV, 3))
-    outcome = outcome_of([Launch(ranks, interrupted="SIGINT")])
-    assert [outcome.ranks[rank].exit_code for rank in range(2)] == [None, -signal.SIGSEGV]
+    assert outcome.ranks == {0: RankExit(1, 5), 1: RankExit(-signal.SIGKILL, 7, stopped=True), 2: RankExit(None)}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"ranks": [{}]}', '{"ranks": [{"rank": "0"}]}', "[" * 9000])

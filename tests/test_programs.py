@@ -2,27 +2,34 @@
 
 ``programs/bugs``: the header ``# expect: SC104 culprits=2 ranks=4`` states the first finding, and ``# <- bug`` marks
 the line that it must name (``file=`` where it stands in another file, ``line=none`` where no line of the program can be
-named). ``programs/correct``: everything here is legal, however unusual: no finding, no failure. The ranks of most are
-forked from an interpreter that has torch already (``programs/forkserver.py``); some run under the command itself.
+named); ``stall=2`` runs it under the monitor with that ``--stall``. ``programs/correct``: everything here is legal,
+however unusual: no finding, no failure. The ranks of most are forked from an interpreter that has torch already
+(``programs/forkserver.py``); some run under the command itself.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import select
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from simcoll.evidence import files_of, gather, read_launch
+from simcoll.monitor import LOOK_SECONDS, Monitor
 from simcoll.verifier.finding import Finding, Report, Severity, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.trace import Stall
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
 
@@ -69,6 +76,11 @@ class Program:
         [line] = [number for number, text in enumerate(path.read_text().splitlines(), 1) if text.endswith(MARK)]
         return str(path), line
 
+    @property
+    def stall(self) -> float | None:
+        """After how long without progress the monitor ends it."""
+        return float(self._stated("stall")) if self._stated("stall") else None
+
     def _stated(self, name: str) -> str:
         found = re.search(rf"\b{name}=(\S*)", self.header)
         return found.group(1) if found else ""
@@ -108,9 +120,25 @@ class ForkServer:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
+        stall = None if program.stall is None else self._watch(out, program.stall)
         answer = json.loads(self._process.stdout.readline())
-        evidence = gather(files_of(out), [read_launch(out / "launch.json")])
-        return Result(answer["exit_codes"], judge(evidence.boxes, evidence.outcome), (out / "output.txt").read_text())
+        launch = read_launch(out / "launch.json")
+        if stall is not None:
+            launch = replace(launch, ranks=tuple(replace(rank, stopped=rank.exit_code == -9) for rank in launch.ranks))
+        evidence = gather(files_of(out), [launch])
+        report = judge(evidence.boxes, evidence.outcome, stall)
+        return Result(answer["exit_codes"], report, (out / "output.txt").read_text())
+
+    def _watch(self, out: Path, seconds: float) -> Stall | None:
+        """Look at the job as ``simcoll run`` does, until it has ended or is to be ended."""
+        assert self._process.stdout is not None
+        monitor = Monitor(out, out / "launch.json", time.time_ns(), seconds, print)
+        while not select.select([self._process.stdout], [], [], LOOK_SECONDS)[0]:
+            if monitor.look():
+                for pid in monitor.pids():
+                    os.kill(pid, signal.SIGKILL)
+                return monitor.stall
+        return None
 
     def close(self) -> None:
         self._process.communicate()

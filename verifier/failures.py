@@ -69,7 +69,7 @@ def failures_of(traces: Sequence[Trace], outcome: LaunchOutcome | None) -> dict[
             if event.kind == "exception" and text(event, "type") != "KeyboardInterrupt":
                 found[trace.rank] = _raised(trace.rank, event)
     for rank, end in {} if outcome is None else outcome.ranks.items():
-        if end.exit_code and rank not in found:
+        if end.exit_code and not end.stopped and rank not in found:
             found[rank] = Failure(rank, end.time_ns, Nature.OWN, exit_code=end.exit_code)
     stopped = [rank for rank, failure in found.items() if failure.exit_code == -signal.SIGTERM]
     if len(stopped) < len(found):

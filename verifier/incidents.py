@@ -41,16 +41,23 @@ def first_failure(job: Job, explained: bool) -> list[Finding]:
     ``explained`` says that ranks that did not come are reported already. What a failure's text blames on a mismatch,
     a missing rank or a broken connection is a consequence, as long as something is there that it can follow from.
     """
-    own = [failure for failure in job.failures.values() if failure.nature is Nature.OWN]
-    own = [failure for failure in own if not _follows_mismatch(job, failure)]
-    if own:
-        return [_failed(job, own[0])]
+    own = own_failure(job)
+    if own is not None:
+        return [_failed(job, own)]
     others = [failure for failure in job.failures.values() if failure.nature is not Nature.OWN]
     if not others or job.mismatches or explained:
         return []
     if early := exited_early(job, others):
         return early
     return [_failed(job, others[0])]
+
+
+def own_failure(job: Job) -> Failure | None:
+    """The first failure that has its cause in its own rank, as far as its text and the mismatches say."""
+    for failure in job.failures.values():
+        if failure.nature is Nature.OWN and not _follows_mismatch(job, failure):
+            return failure
+    return None
 
 
 def _follows_mismatch(job: Job, failure: Failure) -> bool:

@@ -11,6 +11,7 @@ from simcoll.verifier.failures import Nature, number, source_of
 from simcoll.verifier.finding import Finding, RankSource, Side
 from simcoll.verifier.incidents import Job, group_of
 from simcoll.verifier.ranges import ranks_text, verb
+from simcoll.verifier.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.rules_order import MISSING_RANK
 from simcoll.verifier.trace import Trace, record_at
 
@@ -81,13 +82,14 @@ def _report(job: Job, wait: _Wait) -> Finding:
     record = _record(job, came, wait)
     call = "the collective" if record is None else record.call.op
     waited = max((number(event, "waited_ms") or 0 for event in wait.events.values()), default=0)
+    rule = RANK_EXITED_EARLY if all(rank in job.ended for rank in missing) else MISSING_RANK
     message = (
         f"{ranks_text(missing)} did not come to {call} (collective {wait.sequence}), where {ranks_text(came)} "
         f"waited for {waited / 1000:.1f} s"
     )
     return Finding(
-        MISSING_RANK.code,
-        MISSING_RANK.severity,
+        rule.code,
+        rule.severity,
         message,
         group=wait.group,
         sequence=wait.sequence,

@@ -5,25 +5,36 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 
-from simcoll.record import Event
+from simcoll.record import Event, State
 from simcoll.verifier.columns import columns_of
+from simcoll.verifier.creations import membership_mismatches
 from simcoll.verifier.failures import Failure, failures_of
 from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
-from simcoll.verifier.incidents import Job, first_failure, last_record, refused_instead, refused_on_some
+from simcoll.verifier.halts import halt_findings
+from simcoll.verifier.incidents import (
+    Job,
+    first_failure,
+    last_record,
+    own_failure,
+    refused_instead,
+    refused_on_some,
+)
 from simcoll.verifier.mismatches import Mismatch, check_agreement
 from simcoll.verifier.missing import missing_ranks
 from simcoll.verifier.ranges import ranks_text, span_text
-from simcoll.verifier.trace import LaunchOutcome, Trace
+from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
 
 
-def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None) -> Report:
+def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: Stall | None = None) -> Report:
     """Judge a job by its ranks' traces (any subset of them) and by how their processes ended, if that is known.
+
+    ``stall`` says that the job stood still when it was ended.
 
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is none.
     """
     agreement = check_agreement(columns_of(traces), traces)
     job = _job(traces, outcome, agreement.mismatches)
-    findings = _findings(job, agreement.mismatches) if any(trace.groups for trace in traces) else ()
+    findings = _findings(job, agreement.mismatches, stall) if any(trace.groups for trace in traces) else ()
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
     return Report(
         _verdict(findings, job),
@@ -33,6 +44,34 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None) -> Repo
         tuple(_state(rank, job, outcome) for rank in _ranks(traces, outcome)),
         agreement.agreed,
         tuple(notes),
+    )
+
+
+def standstill(
+    traces: Sequence[Trace], outcome: LaunchOutcome | None, stall: Stall
+) -> tuple[tuple[Finding, ...], bool]:
+    """Why a job that still runs does not move, and whether it is proved that it never will.
+
+    Proved is a cycle of waits, a wait for a rank that has ended, a group that the ranks make differently, and a
+    collective that disagrees and does not end. A rank that is only late may still come.
+    """
+    agreement = check_agreement(columns_of(traces), traces)
+    job = _job(traces, outcome, agreement.mismatches)
+    stuck = [one.finding for one in job.mismatches if _unfinished(job, one.finding)]
+    if stuck:
+        return tuple(stuck), True
+    findings = halt_findings(job, stall)
+    return tuple(findings), any(finding.code != "SC201" for finding in findings)
+
+
+def _unfinished(job: Job, finding: Finding) -> bool:
+    """Whether a rank still sits in the collective that a finding is about."""
+    return any(
+        finding.group is not None
+        and (job.last[rank].group, job.last[rank].sequence) == (finding.group.name, finding.sequence)
+        and job.last[rank].state in (State.SCHEDULED, State.STARTED)
+        for rank in finding.ranks
+        if rank in job.last
     )
 
 
@@ -63,20 +102,22 @@ def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome
     return None if end is None else end.time_ns
 
 
-def _findings(job: Job, mismatches: Sequence[Mismatch]) -> tuple[Finding, ...]:
+def _findings(job: Job, mismatches: Sequence[Mismatch], stall: Stall | None) -> tuple[Finding, ...]:
     missing = missing_ranks(job)
     refused = refused_on_some(job)
     for finding in missing if not refused else ():
         refused = refused_instead(job, finding)
     missing = [] if refused and not job.clean else missing
     explained = bool(missing) or any(finding.severity is Severity.ERROR for finding in refused)
-    failed = first_failure(job, explained)
+    halted = [] if explained or job.mismatches or own_failure(job) is not None else halt_findings(job, stall)
+    membership = [] if halted or job.mismatches else membership_mismatches(job, halted=False)
+    failed = first_failure(job, explained or bool(halted or membership))
     errors = [mismatch.finding for mismatch in job.mismatches]
     warnings = [one.finding for one in mismatches if one.finding.severity is Severity.WARNING]
     # A failure that no mismatch explains and that came first is the cause of what the others report.
     first = failed if _came_first(job, failed) else []
     rest = [finding for finding in failed if finding not in first]
-    return (*first, *errors, *refused, *missing, *rest, *warnings)
+    return (*first, *errors, *membership, *refused, *missing, *halted, *rest, *warnings)
 
 
 def _came_first(job: Job, failed: Sequence[Finding]) -> bool:
@@ -96,13 +137,14 @@ def _verdict(findings: Sequence[Finding], job: Job) -> Verdict:
 def _state(rank: int, job: Job, outcome: LaunchOutcome | None) -> RankState:
     end = None if outcome is None else outcome.ranks.get(rank)
     code = None if end is None else end.exit_code
-    return RankState(rank, _status(rank, job, code), code, job.last.get(rank))
+    stopped = end is not None and end.stopped
+    return RankState(rank, _status(rank, job, code, stopped=stopped), code, job.last.get(rank))
 
 
-def _status(rank: int, job: Job, code: int | None) -> RankStatus:
+def _status(rank: int, job: Job, code: int | None, *, stopped: bool) -> RankStatus:
     if rank in job.failures:
         return RankStatus.FAILED
-    if code == -signal.SIGTERM:
+    if stopped or code == -signal.SIGTERM:
         return RankStatus.STOPPED
     return RankStatus.FINISHED if rank in job.ended or code == 0 else RankStatus.RUNNING
 

@@ -5,6 +5,21 @@ from __future__ import annotations
 from simcoll.verifier.finding import Severity
 from simcoll.verifier.rule import Rule
 
+MEMBERSHIP_MISMATCH = Rule(
+    "SC401",
+    "group-membership-mismatch",
+    "Call new_group on every rank, with the same ranks, in the same order.",
+    means="Ranks created a group with other members, created groups in another order, or some did not create it.",
+    harm=(
+        "Names and connections are derived from the order of creation: the ranks talk past each other until a timeout."
+    ),
+    example=("if rank < 2:\n    pair = dist.new_group([0, 1])"),
+    remedy=(
+        "Create all groups on all ranks in one order, also those of which a rank is no member; or use "
+        "use_local_synchronization=True, which asks the members only."
+    ),
+)
+
 PAIR_RULES = (
     Rule(
         "SC301",
@@ -50,21 +65,7 @@ PAIR_RULES = (
         example=("if rank == 0:\n    dist.recv(x, src=1)  # rank 1 never sends"),
         remedy="Count both ends in the report: one of the loops usually runs once more than the other.",
     ),
-    Rule(
-        "SC401",
-        "group-membership-mismatch",
-        "Call new_group on every rank, with the same ranks, in the same order.",
-        means="Ranks created a group with other members, created groups in another order, or some did not create it.",
-        harm=(
-            "Names and connections are derived from the order of creation: the ranks talk past each other until a "
-            "timeout."
-        ),
-        example=("if rank < 2:\n    pair = dist.new_group([0, 1])"),
-        remedy=(
-            "Create all groups on all ranks in one order, also those of which a rank is no member; or use "
-            "use_local_synchronization=True, which asks the members only."
-        ),
-    ),
+    MEMBERSHIP_MISMATCH,
     Rule(
         "SC402",
         "non-member-call",

@@ -100,10 +100,14 @@ class Trace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """How one rank's process ended: a negative ``exit_code`` is a signal, None a process that has not ended."""
+    """How one rank's process ended: a negative ``exit_code`` is a signal, None a process that has not ended.
+
+    ``stopped`` says that its launcher ended it, because another rank had failed or the job was to end.
+    """
 
     exit_code: int | None
     time_ns: int = 0
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,30 @@ class LaunchOutcome:
 
     ranks: Mapping[int, RankExit] = field(default_factory=dict)
     launched: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A job that stood still, as it was seen from outside: since when, and until when it was watched.
+
+    ``places`` gives the line of the user's program at which a rank's main thread is, ``blocked`` the ranks whose main
+    thread waits inside torch, ``busy`` those that compute or have threads at work elsewhere, ``stopped`` those whose
+    process a signal has stopped. ``over`` says that the job was ended for it: nobody was to come any more, or the time
+    that was given for it had passed.
+    """
+
+    since_ns: int
+    seen_ns: int
+    places: Mapping[int, Source] = field(default_factory=dict)
+    blocked: frozenset[int] = frozenset()
+    busy: frozenset[int] = frozenset()
+    stopped: frozenset[int] = frozenset()
+    over: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """How long it stood still."""
+        return (self.seen_ns - self.since_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ def serve() -> str:
                 _become(rank, request, port)
                 return str(request["script"])
             ranks.append(Rank(rank, pid, os.pidfd_open(pid)))
+        _write_ledger(Path(request["out"]), ranks)
         _watch(ranks, request["limit"])
         os.kill(holder, signal.SIGKILL)
         os.waitpid(holder, 0)

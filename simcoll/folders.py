@@ -1,0 +1,50 @@
+"""Tells the user's own files from those of torch, simcoll, the standard library and installed packages."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sysconfig
+from functools import lru_cache
+from typing import Final
+
+SKIP: Final = 0
+INSTALLED: Final = 1
+OWN: Final = 2
+
+
+def folder(path: str) -> str:
+    """The path, resolved, as the beginning of the paths of what lies in it."""
+    return os.path.join(os.path.realpath(path), "")
+
+
+@lru_cache(maxsize=1)
+def torch_folder() -> str:
+    """Where torch lies, without importing it; a path that nothing begins with where there is none."""
+    found = importlib.util.find_spec("torch")
+    return "\0" if found is None or not found.origin else folder(os.path.dirname(found.origin))
+
+
+@lru_cache(maxsize=1)
+def simcoll_folders() -> tuple[str, ...]:
+    """Where simcoll's packages lie; they stand side by side in a checkout."""
+    names = ("simcoll", "simcoll.verifier", "simcoll.backends", "simcoll.reports")
+    specs = [importlib.util.find_spec(name) for name in names]
+    return tuple(folder(os.path.dirname(spec.origin)) for spec in specs if spec is not None and spec.origin)
+
+
+@lru_cache(maxsize=4096)
+def kind_of(filename: str) -> int:
+    """``OWN`` for the user's own code, ``INSTALLED`` for other packages', ``SKIP`` for what a report passes over."""
+    if filename.startswith("<"):
+        return SKIP
+    path = os.path.realpath(filename)
+    if path.startswith((torch_folder(), *simcoll_folders())):
+        return SKIP
+    if path.startswith(_PACKAGES):
+        return INSTALLED
+    return SKIP if path.startswith(_LIBRARY) else OWN
+
+
+_PACKAGES = tuple(folder(path) for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_LIBRARY = tuple(folder(path) for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})

@@ -1,0 +1,164 @@
+"""Watches a running job from outside: sees that it stands still, why, and whether it can ever go on.
+
+Nothing here runs in a rank: a rank that sits in C++ with the GIL held, is stopped, or is gone is seen as well as any
+other. The job moves while a black box changes. It stands where none does and somebody waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simcoll.blackbox import BlackBox
+from simcoll.blackbox_reader import last_activity
+from simcoll.evidence import Launch, files_of, gather, read_launch
+from simcoll.stacks import SUFFIX, Stack, ask, read_stacks
+from simcoll.verifier.finding import Finding
+from simcoll.verifier.postmortem import standstill
+from simcoll.verifier.trace import Stall
+
+DEFAULT_SECONDS = 30.0
+"""How long a job may stand still that can be proved to never go on."""
+
+LOOK_SECONDS = 0.5
+_AGAIN_SECONDS = 5.0
+_ANSWER_SECONDS = 0.5
+_BUSY_SHARE = 0.1
+_LONG_ENOUGH_TO_TELL = 5.0
+
+
+@dataclass(slots=True)
+class Monitor:
+    """Looks at one job, again and again. ``seconds`` is what ``--stall`` gave; ``say`` takes a line for the user."""
+
+    folder: Path
+    account: Path
+    since_ns: int
+    seconds: float | None
+    say: Callable[[str], None]
+    stall: Stall | None = None
+    _seen: dict[Path, object] = field(default_factory=dict)
+    _moved: float = field(default_factory=time.monotonic)
+    _moved_ns: int = field(default_factory=time.time_ns)
+    _evaluated: float = 0.0
+    _used: dict[int, float] = field(default_factory=dict)
+    _reported: set[object] = field(default_factory=set)
+
+    def look(self) -> bool:
+        """Whether the job is to be ended now; ``stall`` then says why."""
+        now = time.monotonic()
+        if self._changed():
+            self._moved, self._moved_ns = now, time.time_ns()
+            self._used.clear()
+            return False
+        idle = now - self._moved
+        if not self._used:
+            self._used = self._processor_seconds(read_launch(self.account))
+        patience = DEFAULT_SECONDS if self.seconds is None else self.seconds
+        if idle < patience or now - self._evaluated < min(_AGAIN_SECONDS, patience):
+            return False
+        self._evaluated = now
+        return self._evaluate()
+
+    def pids(self) -> list[int]:
+        """The processes of this node's ranks that have not ended."""
+        return [rank.pid for rank in read_launch(self.account).ranks if rank.exit_code is None and rank.pid]
+
+    def interrupted(self) -> Stall | None:
+        """What to say of a job that was ended from outside: None where it had just moved."""
+        if time.monotonic() - self._moved < _LONG_ENOUGH_TO_TELL:
+            return None
+        return Stall(self._moved_ns, time.time_ns(), over=False)
+
+    def _changed(self) -> bool:
+        """Whether any black box, or the launcher's account, is not what it was at the last look."""
+        seen: dict[Path, object] = {path: last_activity(path) for path in files_of(self.folder)}
+        with contextlib.suppress(OSError):
+            seen[self.account] = self.account.stat().st_mtime_ns
+        changed = seen != self._seen
+        self._seen = seen
+        return changed
+
+    def _evaluate(self) -> bool:
+        launch = read_launch(self.account)
+        evidence = gather(files_of(self.folder), [launch], since_ns=self.since_ns)
+        stall = self._stall(launch, evidence.boxes)
+        findings, proved = standstill(evidence.boxes, evidence.outcome, stall)
+        if findings and (proved or self.seconds is not None):
+            self.stall = stall
+            return True
+        for finding in findings:
+            self._report(finding, stall)
+        return False
+
+    def _report(self, finding: Finding, stall: Stall) -> None:
+        """Say once that somebody is waited for; it is not for simcoll to give up on who may come."""
+        key = finding.code, finding.group, finding.sequence, finding.culprits
+        if key not in self._reported:
+            self._reported.add(key)
+            self.say(f"{finding.message}; the job goes on until its own timeout (--stall SECONDS ends it sooner)")
+
+    def _stall(self, launch: Launch, boxes: Sequence[BlackBox]) -> Stall:
+        stacks = self._stacks(launch)
+        window = time.monotonic() - self._moved
+        used = self._processor_seconds(launch)
+        busy = {rank for rank in used if used[rank] - self._used.get(rank, used[rank]) > _BUSY_SHARE * window}
+        busy |= {rank for rank, threads in stacks.items() if any(thread.works_for_user() for thread in threads[:-1])}
+        places = {rank: place for rank, threads in stacks.items() if (place := threads[-1].place()) is not None}
+        return Stall(
+            self._moved_ns,
+            time.time_ns(),
+            places=places,
+            blocked=frozenset(rank for rank, threads in stacks.items() if threads[-1].waits_in_torch()),
+            busy=frozenset(busy),
+            stopped=frozenset(
+                rank.rank for rank in launch.ranks if rank.exit_code is None and _state(rank.pid) in ("T", "t")
+            ),
+        )
+
+    def _stacks(self, launch: Launch) -> Mapping[int, list[Stack]]:
+        """The stacks of this node's ranks, of those that answer in time."""
+        paths = {
+            rank.rank: (rank.pid, self.folder / f"rank{rank.rank:05d}{SUFFIX}")
+            for rank in launch.ranks
+            if rank.exit_code is None and rank.pid
+        }
+        asked = {}
+        for rank, (pid, path) in paths.items():
+            if path.exists():
+                os.truncate(path, 0)
+                ask(pid)
+                asked[rank] = path
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while time.monotonic() < deadline and not all(path.stat().st_size for path in asked.values()):
+            time.sleep(0.02)
+        found = {rank: read_stacks(path) for rank, path in asked.items()}
+        return {rank: threads for rank, threads in found.items() if threads}
+
+    def _processor_seconds(self, launch: Launch) -> dict[int, float]:
+        """What each rank's process has computed so far, in seconds of one core."""
+        ticks = os.sysconf("SC_CLK_TCK")
+        used = {}
+        for rank in launch.ranks:
+            fields = _stat(rank.pid)
+            if rank.exit_code is None and len(fields) > 14:
+                used[rank.rank] = (int(fields[11]) + int(fields[12])) / ticks
+        return used
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on; none where there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def _state(pid: int) -> str:
+    fields = _stat(pid)
+    return fields[0] if fields else ""

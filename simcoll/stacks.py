@@ -1,0 +1,105 @@
+"""Where a rank's threads are, asked for from outside: also of one that sits in C++ with the GIL held.
+
+A rank lets Python's ``faulthandler`` write its stacks into ``rank00000.stack`` when a real-time signal comes that
+nobody else uses. The handler runs in C and needs no GIL. The file is there only while the handler is: without it the
+signal would end the process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import linecache
+import os
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from simcoll.folders import OWN, SKIP, kind_of, simcoll_folders, torch_folder
+from simcoll.record import Source
+
+SUFFIX = ".stack"
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_LIMIT = 4 << 20
+_AWAITING = re.compile(r"\bwait|\.result\(|\.synchronize\(")
+
+_open: dict[Path, IO[str]] = {}
+
+
+def _signal_number() -> int | None:
+    first = getattr(signal, "SIGRTMIN", None)
+    return None if first is None else first + 9
+
+
+def offer_stacks(path: Path) -> None:
+    """Have this process write its stacks into ``path`` when it is asked to; nothing where that cannot be."""
+    number = _signal_number()
+    if number is None or signal.getsignal(number) is not signal.SIG_DFL:
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        file = draft.open("a", encoding="utf-8")
+        faulthandler.register(number, file=file, all_threads=True, chain=False)
+        draft.replace(path)
+    except (OSError, RuntimeError, ValueError):
+        # A report without stacks is better than a job without a report.
+        draft.unlink(missing_ok=True)
+        return
+    # faulthandler keeps the descriptor, not the file.
+    _open[path] = file
+
+
+def ask(pid: int) -> None:
+    """Ask a process for its stacks; it must have offered them."""
+    number = _signal_number()
+    if number is not None:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One thread's frames, innermost first."""
+
+    frames: tuple[Source, ...]
+
+    def place(self) -> Source | None:
+        """The innermost line of the user's own code, else of an installed package's; None where there is neither."""
+        kinds = [kind_of(frame.file) for frame in self.frames]
+        best = max(kinds, default=SKIP)
+        return None if best == SKIP else self.frames[kinds.index(best)]
+
+    def waits_in_torch(self) -> bool:
+        """Whether the thread is inside torch, or calls something that waits."""
+        if not self.frames:
+            return False
+        path = os.path.realpath(self.frames[0].file)
+        if path.startswith((torch_folder(), *simcoll_folders())):
+            return True
+        return bool(_AWAITING.search(self.frames[0].code))
+
+    def works_for_user(self) -> bool:
+        """Whether a thread beside the main one has something of the user's to do, as far as its frames say."""
+        return any(kind_of(frame.file) == OWN for frame in self.frames) and not self.waits_in_torch()
+
+
+def read_stacks(path: Path) -> list[Stack]:
+    """The threads of the last time that a process was asked, the main thread last; empty where nothing was written."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            lines = file.read(_LIMIT).splitlines()
+    except OSError:
+        return []
+    threads: list[list[Source]] = []
+    for line in lines:
+        if _THREAD.match(line):
+            threads.append([])
+        elif threads and (found := _FRAME.match(line)) is not None:
+            file_name, number = found["file"], int(found["line"])
+            text = linecache.getline(file_name, number).strip()
+            threads[-1].append(Source(file_name, number, found["function"], text))
+    return [Stack(tuple(frames)) for frames in threads]

@@ -1,0 +1,147 @@
+"""SC401: process groups that the ranks did not make alike.
+
+``new_group`` must be called by every rank, with the same members, in the same order: torch names groups by counting,
+and a member waits for the other members under that name. Groups made with ``use_local_synchronization`` do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from simcoll.record import Event, Source
+from simcoll.verifier.failures import number, source_of
+from simcoll.verifier.finding import Finding, RankSource, Side
+from simcoll.verifier.incidents import Job
+from simcoll.verifier.ranges import ranks_text, verb
+from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """One rank's making of a group: the ``ordinal``-th since the default group was made for the ``life``-th time."""
+
+    rank: int
+    life: int
+    ordinal: int
+    members: tuple[int, ...]
+    source: Source
+    time_ns: int
+    done: bool
+
+
+def creations_of(rank: int, events: Sequence[Event]) -> list[Creation]:
+    """The groups that a rank made or began to make, in order."""
+    done = {_place(event) for event in events if event.kind == "created"}
+    found = []
+    for event in events:
+        place, members = _place(event), event.data.get("ranks")
+        if event.kind != "creating" or place is None or not isinstance(members, list):
+            continue
+        if all(type(member) is int for member in members):
+            found.append(
+                Creation(rank, *place, tuple(members), source_of(event.data), event.time_ns, done=place in done)
+            )
+    return found
+
+
+def _place(event: Event) -> tuple[int, int] | None:
+    life, ordinal = number(event, "life"), number(event, "ordinal")
+    return None if life is None or ordinal is None else (life, ordinal)
+
+
+def membership_mismatches(job: Job, *, halted: bool) -> list[Finding]:
+    """The first group that the ranks did not make alike.
+
+    It is an error even where all goes well: torch connects ranks under the group's number, and each takes those that it
+    meets for its own members. What a rank states of a group that it does not belong to does no harm.
+
+    ``halted`` says that nobody is still to come: then a rank that never began to make a group in which others wait for
+    it did not make it.
+    """
+    by_place: dict[tuple[int, int], dict[int, Creation]] = {}
+    for rank, trace in job.traces.items():
+        for creation in creations_of(rank, trace.events):
+            by_place.setdefault((creation.life, creation.ordinal), {})[rank] = creation
+    for place in sorted(by_place):
+        made = by_place[place]
+        if len({creation.members for creation in made.values() if creation.rank in creation.members}) > 1:
+            return [_differing(made)]
+        if halted and (finding := _by_some(job, made)) is not None:
+            return [finding]
+    return []
+
+
+def _differing(made: Mapping[int, Creation]) -> Finding:
+    parts: dict[tuple[int, ...], list[Creation]] = {}
+    for creation in made.values():
+        parts.setdefault(creation.members, []).append(creation)
+    sides = sorted(parts.values(), key=len, reverse=True)
+    majority = 2 * len(sides[0]) > len(made)
+    culprits = tuple(sorted(one.rank for side in sides[1:] for one in side)) if majority else ()
+    said = [f"{_ranks(side)} {_make(side)} it of {ranks_text(side[0].members)}" for side in sides]
+    first = next(iter(made.values()))
+    return Finding(
+        MEMBERSHIP_MISMATCH.code,
+        MEMBERSHIP_MISMATCH.severity,
+        f"the ranks make group number {first.ordinal} of other members: {', '.join(said[:4])}",
+        ranks=tuple(sorted(made)),
+        culprits=culprits,
+        sides=tuple(_side(side, f"members: {ranks_text(side[0].members)}") for side in sides),
+        differing=("members",),
+    )
+
+
+def _by_some(job: Job, made: Mapping[int, Creation]) -> Finding | None:
+    """Some members wait in the making of a group that another member, which is still there, never began to make."""
+    waiting = [creation for creation in made.values() if not creation.done and creation.rank in creation.members]
+    missing = sorted(
+        {
+            member
+            for creation in waiting
+            for member in creation.members
+            if member not in made and member in job.traces and member not in job.failures
+        }
+    )
+    if not missing:
+        return None
+    first = waiting[0]
+    members = ranks_text(first.members)
+    message = (
+        f"{_ranks(waiting)} {verb([one.rank for one in waiting], 'waits', 'wait')} in the making of group number "
+        f"{first.ordinal}, of {members}, which {ranks_text(missing)} did not make"
+    )
+    return Finding(
+        MEMBERSHIP_MISMATCH.code,
+        MEMBERSHIP_MISMATCH.severity,
+        message,
+        ranks=tuple(sorted({*missing, *made})),
+        culprits=tuple(missing),
+        sides=(_side(waiting, f"members: {members}"), *_absent_sides(job, missing)),
+        differing=("members",),
+    )
+
+
+def _absent_sides(job: Job, missing: Sequence[int]) -> list[Side]:
+    sides = []
+    for rank in missing[:8]:
+        last = job.last.get(rank)
+        source = () if last is None or not last.source.file else (RankSource(rank, last.source),)
+        sides.append(Side((rank,), None if last is None else last.call, source, "did not make the group"))
+    return sides
+
+
+def _side(made: Sequence[Creation], note: str) -> Side:
+    lines: dict[tuple[str, int], RankSource] = {}
+    for creation in made:
+        if creation.source.file:
+            lines.setdefault((creation.source.file, creation.source.line), RankSource(creation.rank, creation.source))
+    return Side(tuple(sorted(creation.rank for creation in made)), None, tuple(lines.values())[:4], note)
+
+
+def _make(side: Sequence[Creation]) -> str:
+    return "makes" if len(side) == 1 else "make"
+
+
+def _ranks(made: Sequence[Creation]) -> str:
+    return ranks_text(creation.rank for creation in made)

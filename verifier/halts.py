@@ -1,0 +1,213 @@
+"""Why a job came to a halt: SC204, SC702 and SC201 from the waits that it was in when it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from simcoll.verifier.creations import membership_mismatches
+from simcoll.verifier.describe import group_text, record_text
+from simcoll.verifier.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.incidents import Job
+from simcoll.verifier.ranges import ranks_text, verb
+from simcoll.verifier.rules_job import RANK_EXITED_EARLY
+from simcoll.verifier.rules_order import DEADLOCK_CYCLE, MISSING_RANK
+from simcoll.verifier.trace import Stall
+from simcoll.verifier.waits import Wait, Waits, waits_of
+
+_SHOWN = 8
+
+
+def halt_findings(job: Job, stall: Stall | None) -> list[Finding]:
+    """The one finding that explains the halt; none for a job that ended well or of which nothing says that it stood.
+
+    A rank that is merely late is an error only where the job was given up for it, and a warning where it was ended from
+    outside: it might have come.
+    """
+    if job.clean or (stall is None and not job.failures):
+        return []
+    if stall is not None and stall.stopped:
+        return [_stopped(job, stall)]
+    waits = waits_of(job, stall)
+    if membership := membership_mismatches(job, halted=True):
+        return membership
+    if cycle := waits.cycle():
+        return [_cycle(waits, cycle)]
+    return _ended(job, waits) or _late(job, waits, stall) or _nobody(job, waits, stall)
+
+
+def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
+    """SC204; where most of the ranks wait in one of its calls, the others came in another order than they."""
+    together = [sorted({other.rank for other in waits.all() if _same(other, wait)} & waits.stuck) for wait in cycle]
+    pairs = list(zip(together, cycle, [*together[1:], together[0]], strict=True))
+    clauses = [
+        f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {_call(wait)} for {ranks_text(after)}"
+        for ranks, wait, after in pairs[:_SHOWN]
+    ]
+    everybody = {rank for ranks in together for rank in ranks}
+    most = max(together, key=len)
+    more = f", and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
+    return Finding(
+        DEADLOCK_CYCLE.code,
+        DEADLOCK_CYCLE.severity,
+        f"none of them can go on: {', '.join(clauses)}{more}",
+        ranks=tuple(sorted(everybody)),
+        culprits=tuple(sorted(everybody - set(most))) if 2 * len(most) > len(everybody) else (),
+        sides=tuple(
+            replace(_side(wait, f"{verb(ranks, 'waits', 'wait')} for {ranks_text(after)}"), ranks=tuple(ranks))
+            for ranks, wait, after in pairs
+        ),
+    )
+
+
+def _ended(job: Job, waits: Waits) -> list[Finding]:
+    """SC702: a rank ended well while others still had a collective to do with it."""
+    for wait in _in_time(waits.all()):
+        gone = sorted(rank for rank in wait.needs if rank in job.ended)
+        if gone and not wait.any:
+            message = (
+                f"{ranks_text(gone)} had ended while rank {wait.rank} still waited in {_call(wait)} for "
+                f"{verb(gone, 'it', 'them')}"
+            )
+            sides = (_side(wait, "waits"), *_places(job, gone, None))
+            return [_finding(RANK_EXITED_EARLY.code, RANK_EXITED_EARLY.severity, message, wait, gone, sides)]
+    return []
+
+
+def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
+    """SC201: ranks that are there, and did not come to what others wait in."""
+    gone = set(job.ended) | {rank for rank in job.failures if rank not in waits.by_rank}
+    for wait in _in_time(waits.all()):
+        late = sorted(wait.needs - waits.stuck - gone - _waiting_elsewhere(waits, wait))
+        if not late or wait.any:
+            continue
+        together = [other for other in waits.all() if _same(other, wait)]
+        waiting = sorted({other.rank for other in together})
+        for_how_long = "" if stall is None else f" for {stall.seconds:.0f} s"
+        message = (
+            f"{ranks_text(late)} did not come to {wait.record.call.op} (collective {wait.record.sequence}), where "
+            f"{ranks_text(waiting)} waited{for_how_long}"
+        )
+        severity = Severity.WARNING if stall is not None and not stall.over else MISSING_RANK.severity
+        sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *_places(job, late, stall))
+        return [_finding(MISSING_RANK.code, severity, message, wait, late, sides, ranks=waiting)]
+    return []
+
+
+def _waiting_elsewhere(waits: Waits, wait: Wait) -> set[int]:
+    """Ranks that wait in something earlier themselves: who keeps them is who is late."""
+    return {rank for rank in wait.needs if rank in waits.by_rank}
+
+
+def _stopped(job: Job, stall: Stall) -> Finding:
+    """SC201 for processes that a signal has stopped: they are there, and do nothing."""
+    stopped = sorted(stall.stopped)
+    message = (
+        f"the {verb(stopped, 'process', 'processes')} of {ranks_text(stopped)} {verb(stopped, 'was', 'were')} stopped "
+        f"by a signal (SIGSTOP), and the job stood still for {stall.seconds:.0f} s"
+    )
+    last = next((job.last[rank] for rank in stopped if rank in job.last), None)
+    trace = next((job.traces[rank] for rank in stopped if rank in job.traces), None)
+    group = None if last is None or trace is None else next((g for g in trace.groups if g.name == last.group), None)
+    return Finding(
+        MISSING_RANK.code,
+        MISSING_RANK.severity,
+        message,
+        group=group,
+        sequence=None if last is None or last.p2p_sequence else last.sequence,
+        ranks=tuple(sorted(job.traces)),
+        culprits=tuple(stopped),
+        sides=tuple(_places(job, stopped, stall)),
+    )
+
+
+def _nobody(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
+    """SC201 without a culprit: the job was given up although nobody is known to be missing."""
+    if stall is None or not stall.over:
+        return []
+    message = (
+        f"the job stood still for {stall.seconds:.0f} s, and no rank is known to be missing: where each rank is stands "
+        "below"
+    )
+    ranks = sorted(job.traces)
+    return [
+        Finding(
+            MISSING_RANK.code,
+            MISSING_RANK.severity,
+            message,
+            ranks=tuple(ranks),
+            sides=tuple(_places(job, ranks, stall)),
+        )
+    ]
+
+
+def _places(job: Job, ranks: Iterable[int], stall: Stall | None) -> list[Side]:
+    """Where ranks are, those at the same place together."""
+    alike: dict[tuple[str, RankSource | None], list[int]] = {}
+    for rank in ranks:
+        note, source = _place(job, rank, stall)
+        key = note, None if source is None else replace(source, rank=-1)
+        alike.setdefault(key, []).append(rank)
+    return [
+        Side(tuple(members), None, () if source is None else (replace(source, rank=members[0]),), note)
+        for (note, source), members in list(alike.items())[:_SHOWN]
+    ]
+
+
+def _place(job: Job, rank: int, stall: Stall | None) -> tuple[str, RankSource | None]:
+    last = job.last.get(rank)
+    before = "no call of it is recorded" if last is None else f"last call: {record_text(last)}"
+    if rank in job.ended:
+        state = "ended"
+    elif stall is not None and rank in stall.stopped:
+        state = "its process is stopped"
+    elif stall is not None and rank in stall.places:
+        here = stall.places[rank]
+        return f"is at this line; {before}", RankSource(rank, here)
+    else:
+        state = "busy elsewhere" if rank in job.traces else "left no record"
+    return f"{state}; {before}", None if last is None or not last.source.file else RankSource(rank, last.source)
+
+
+def _in_time(waits: Iterable[Wait]) -> list[Wait]:
+    return sorted(waits, key=lambda wait: (wait.record.scheduled_ns, wait.rank))
+
+
+def _same(one: Wait, other: Wait) -> bool:
+    return (one.group, one.record.sequence, one.record.p2p_sequence) == (
+        other.group,
+        other.record.sequence,
+        other.record.p2p_sequence,
+    )
+
+
+def _call(wait: Wait) -> str:
+    number = wait.record.p2p_sequence or wait.record.sequence
+    return f"{wait.record.call.op} #{number} of {group_text(wait.group)}"
+
+
+def _side(wait: Wait, note: str) -> Side:
+    source = wait.record.source
+    return Side((wait.rank,), wait.record.call, (RankSource(wait.rank, source),) if source.file else (), note)
+
+
+def _finding(
+    code: str,
+    severity: Severity,
+    message: str,
+    wait: Wait,
+    culprits: Sequence[int],
+    sides: Sequence[Side],
+    *,
+    ranks: Sequence[int] = (),
+) -> Finding:
+    return Finding(
+        code,
+        severity,
+        message,
+        group=wait.group,
+        sequence=None if wait.record.p2p_sequence else wait.record.sequence,
+        ranks=tuple(sorted({wait.rank, *ranks, *culprits})),
+        culprits=tuple(culprits),
+        sides=tuple(sides),
+    )
