@@ -1,0 +1,202 @@
+"""Who waits for whom when a job stands still, and which of it is the finding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcoll.call import Buffer, Call
+from simcoll.record import Event, Group, Record, Source, State
+from simcoll.verifier.finding import Finding, Severity
+from simcoll.verifier.postmortem import judge, standstill
+from simcoll.verifier.trace import LaunchOutcome, MemoryTrace, RankExit, Stall, trace_of
+
+BUFFER = (Buffer((4,), "float32"),)
+CALL = Call("all_reduce", "allreduce", BUFFER, BUFFER, reduce_op="sum")
+SECOND = 10**9
+STALL = Stall(100 * SECOND, 130 * SECOND)
+
+
+def group(name: str, *ranks: int) -> Group:
+    return Group(name, "", ranks)
+
+
+def done(of: Group, sequence: int) -> Record:
+    return Record(
+        of.name, sequence, CALL, Source("train.py", sequence, "step"), State.COMPLETED, scheduled_ns=sequence * SECOND
+    )
+
+
+def waiting(of: Group, sequence: int, state: State = State.STARTED) -> Record:
+    line = Source("train.py", 100 + sequence, "step")
+    return Record(of.name, sequence, CALL, line, state, awaited=True, scheduled_ns=sequence * SECOND)
+
+
+def job(
+    records: Mapping[int, Sequence[Record]], groups: Sequence[Group], **events: Sequence[Event]
+) -> list[MemoryTrace]:
+    size = max(records) + 1
+    return [
+        trace_of(rank, size, groups, mine, mode="record", events=events.get(f"rank{rank}", ()))
+        for rank, mine in records.items()
+    ]
+
+
+def running(ranks: int) -> LaunchOutcome:
+    return LaunchOutcome({rank: RankExit(None) for rank in range(ranks)})
+
+
+def halted(traces: Sequence[MemoryTrace], stall: Stall | None = STALL) -> tuple[Finding, ...]:
+    return judge(traces, running(len(traces)), stall).findings
+
+
+A, B, C = group("a", 0, 1), group("b", 1, 2), group("c", 2, 0)
+WORLD = group("0", 0, 1, 2)
+
+
+def test_a_cycle_over_three_groups_names_each_edge() -> None:
+    traces = job({0: [waiting(A, 1)], 1: [waiting(B, 1)], 2: [waiting(C, 1)]}, [A, B, C])
+    [finding] = halted(traces)
+    assert (finding.code, finding.ranks, finding.culprits) == ("SC204", (0, 1, 2), ())
+    assert [(side.ranks, side.note) for side in finding.sides] == [
+        ((0,), "waits for rank 1"),
+        ((1,), "waits for rank 2"),
+        ((2,), "waits for rank 0"),
+    ]
+    assert standstill(traces, running(3), STALL)[1]
+
+
+def test_a_busy_rank_is_late_and_proves_nothing() -> None:
+    here = Source("eval.py", 7, "evaluate")
+    traces = job({0: [waiting(WORLD, 1)], 1: [], 2: [waiting(WORLD, 1)]}, [WORLD])
+    stall = Stall(100 * SECOND, 130 * SECOND, places={1: here})
+    [finding] = halted(traces, stall)
+    assert (finding.code, finding.culprits, finding.sequence) == ("SC201", (1,), 1)
+    assert finding.sides[0].ranks == (0, 2)
+    assert finding.sides[1].sources[0].source == here
+    assert "for 30 s" in finding.message
+    assert not standstill(traces, running(3), stall)[1]
+
+
+def test_whoever_keeps_the_one_that_keeps_the_others_is_named() -> None:
+    # 0 waits for 1 in A; 1 waits for 2 in B; 2 is somewhere else.
+    traces = job({0: [waiting(A, 1)], 1: [waiting(B, 1)], 2: []}, [A, B])
+    [finding] = halted(traces)
+    assert (finding.code, finding.culprits, finding.group) == ("SC201", (2,), B)
+
+
+def test_a_job_ended_from_outside_says_who_was_late_as_a_warning() -> None:
+    traces = job({0: [waiting(WORLD, 1)], 1: [], 2: [waiting(WORLD, 1)]}, [WORLD])
+    [finding] = halted(traces, Stall(100 * SECOND, 130 * SECOND, over=False))
+    assert (finding.code, finding.severity) == ("SC201", Severity.WARNING)
+
+
+def test_a_rank_that_ended_is_not_late_but_gone() -> None:
+    traces = job({0: [waiting(WORLD, 2)], 1: [done(WORLD, 1)], 2: [waiting(WORLD, 2)]}, [WORLD], rank1=[_exit()])
+    [finding] = halted(traces)
+    assert (finding.code, finding.culprits) == ("SC702", (1,))
+    assert standstill(traces, running(3), STALL)[1]
+
+
+def test_a_stopped_process_explains_everything() -> None:
+    traces = job({0: [waiting(WORLD, 1)], 1: [waiting(WORLD, 1)], 2: [waiting(WORLD, 1)]}, [WORLD])
+    [finding] = halted(traces, Stall(100 * SECOND, 130 * SECOND, stopped=frozenset({2})))
+    assert (finding.code, finding.culprits) == ("SC201", (2,))
+    assert "SIGSTOP" in finding.message
+
+
+def test_a_rank_with_a_thread_at_work_is_not_stuck() -> None:
+    traces = job({0: [waiting(A, 1)], 1: [waiting(B, 1)], 2: [waiting(C, 1)]}, [A, B, C])
+    findings, proved = standstill(traces, running(3), Stall(100 * SECOND, 130 * SECOND, busy=frozenset({2})))
+    assert not proved
+    assert [finding.culprits for finding in findings] == [(2,)]
+
+
+def test_of_two_waiting_threads_one_that_goes_on_is_enough() -> None:
+    # Rank 0 waits in A for 1 and in C for 2; rank 2 is free and will come to C.
+    traces = job({0: [waiting(A, 1), waiting(C, 1)], 1: [waiting(B, 1)], 2: []}, [A, B, C])
+    findings, proved = standstill(traces, running(3), STALL)
+    assert not proved
+    assert {finding.code for finding in findings} == {"SC201"}
+
+
+def test_a_clean_job_is_not_looked_at() -> None:
+    traces = job({0: [done(A, 1)], 1: [done(A, 1)]}, [A], rank0=[_exit()], rank1=[_exit()])
+    assert judge(traces, LaunchOutcome({0: RankExit(0), 1: RankExit(0)}), None).findings == ()
+
+
+def test_without_a_sign_of_a_halt_nothing_is_said() -> None:
+    traces = job({0: [waiting(A, 1)], 1: [waiting(B, 1)], 2: [waiting(C, 1)]}, [A, B, C])
+    assert judge(traces, None, None).findings == ()
+
+
+def _exit() -> Event:
+    return Event("exit", 90 * SECOND, {})
+
+
+def creating(ordinal: int, *ranks: int, done: bool = True, line: int = 5) -> list[Event]:
+    place: dict[str, object] = {"life": 1, "ordinal": ordinal}
+    source = ["train.py", line, "main", "dist.new_group(ranks)"]
+    begun = Event("creating", ordinal * SECOND, {**place, "ranks": list(ranks), "source": source})
+    return [begun, Event("created", ordinal * SECOND + 1, place)] if done else [begun]
+
+
+def test_members_who_state_other_members() -> None:
+    events = {f"rank{rank}": creating(1, *((0, 1) if rank < 2 else (1, 2)), done=False) for rank in range(3)}
+    [finding] = halted(job({0: [], 1: [], 2: []}, [WORLD], **events))
+    assert (finding.code, finding.culprits) == ("SC401", (2,))
+    assert [side.ranks for side in finding.sides] == [(0, 1), (2,)]
+
+
+def test_what_a_rank_says_of_a_group_that_is_not_its_own_does_no_harm() -> None:
+    events = {f"rank{rank}": [*creating(1, *((0, 1) if rank < 2 else (0,))), _exit()] for rank in range(3)}
+    traces = job({0: [], 1: [], 2: []}, [WORLD], **events)
+    assert judge(traces, LaunchOutcome({rank: RankExit(0) for rank in range(3)})).findings == ()
+
+
+def test_a_member_that_never_made_the_group() -> None:
+    traces = job({0: [], 1: [waiting(WORLD, 1)], 2: []}, [WORLD], rank0=creating(1, 0, 1, done=False))
+    [finding] = halted(traces)
+    assert (finding.code, finding.culprits) == ("SC401", (1,))
+
+
+@pytest.mark.parametrize("data", [{}, {"life": "1"}, {"life": 1, "ordinal": 1, "ranks": "01"}, {"ordinal": None}])
+def test_notes_that_are_none_are_passed_over(data: dict[str, object]) -> None:
+    traces = job({0: [waiting(WORLD, 1)], 1: [], 2: []}, [WORLD], rank1=[Event("creating", 1, data)])
+    assert [finding.code for finding in halted(traces)] == ["SC201"]
+
+
+@given(st.data())
+def test_ranks_that_make_their_calls_in_one_order_are_never_a_cycle(data: st.DataObject) -> None:
+    """Wherever the ranks of a program without a deadlock are, somebody can go on."""
+    ranks = data.draw(st.integers(2, 5))
+    groups = [
+        group(str(index), *sorted(data.draw(st.sets(st.integers(0, ranks - 1), min_size=2))))
+        for index in range(data.draw(st.integers(1, 3)))
+    ]
+    program = data.draw(st.lists(st.sampled_from(groups), max_size=8))
+    records: dict[int, list[Record]] = {}
+    arrived: dict[int, int] = {}
+    for rank in range(ranks):
+        arrived[rank] = data.draw(st.integers(0, len(program)))
+    # A rank gets past a call only when all members have come to it: cut each rank back to what is possible.
+    for _ in range(ranks * (len(program) + 1)):
+        for rank in range(ranks):
+            for place in range(arrived[rank]):
+                if rank in program[place].ranks and any(arrived[other] < place for other in program[place].ranks):
+                    arrived[rank] = place
+                    break
+    for rank in range(ranks):
+        counts: dict[str, int] = {}
+        mine: list[Record] = []
+        for place, of in enumerate(program[: arrived[rank] + 1]):
+            if rank in of.ranks:
+                counts[of.name] = counts.get(of.name, 0) + 1
+                make = done if place < arrived[rank] else waiting
+                mine.append(make(of, counts[of.name]))
+        records[rank] = mine
+    findings, _ = standstill(job(records, groups), running(ranks), STALL)
+    assert "SC204" not in [finding.code for finding in findings]
