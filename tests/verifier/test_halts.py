@@ -96,9 +96,10 @@ def test_a_job_ended_from_outside_says_who_was_late_as_a_warning() -> None:
 
 def test_a_rank_that_ended_is_not_late_but_gone() -> None:
     traces = job({0: [waiting(WORLD, 2)], 1: [done(WORLD, 1)], 2: [waiting(WORLD, 2)]}, [WORLD], rank1=[_exit()])
-    [finding] = halted(traces)
+    outcome = LaunchOutcome({0: RankExit(None), 1: RankExit(0, 90 * SECOND), 2: RankExit(None)})
+    [finding] = judge(traces, outcome, STALL).findings
     assert (finding.code, finding.culprits) == ("SC702", (1,))
-    assert standstill(traces, running(3), STALL)[1]
+    assert standstill(traces, outcome, STALL)[1]
 
 
 def test_a_stopped_process_explains_everything() -> None:
