@@ -26,9 +26,9 @@ def halt_findings(job: Job, stall: Stall | None) -> list[Finding]:
     """
     if job.clean or (stall is None and not job.failures):
         return []
-    if stall is not None and stall.stopped:
-        return [_stopped(job, stall)]
     waits = waits_of(job, stall)
+    if stall is not None and stall.stopped and waits.waiting:
+        return [_stopped(job, stall)]
     if membership := membership_mismatches(job, halted=True):
         return membership
     if cycle := waits.cycle():
@@ -123,7 +123,7 @@ def _stopped(job: Job, stall: Stall) -> Finding:
 
 def _nobody(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
     """SC201 without a culprit: the job was given up although nobody is known to be missing."""
-    if stall is None or not stall.over:
+    if stall is None or not stall.over or not waits.waiting:
         return []
     message = (
         f"the job stood still for {stall.seconds:.0f} s, and no rank is known to be missing: where each rank is stands "

@@ -40,10 +40,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Every wait of a job by rank, and the ranks that can not go on whatever the free ones do."""
+    """Every wait of a job by rank, and the ranks that can not go on whatever the free ones do.
+
+    ``waiting`` are the ranks that wait at all, those included that nobody in particular keeps.
+    """
 
     by_rank: Mapping[int, tuple[Wait, ...]]
     stuck: frozenset[int]
+    waiting: frozenset[int]
 
     def all(self) -> list[Wait]:
         """Every wait, by rank."""
@@ -64,14 +68,15 @@ class Waits:
 def waits_of(job: Job, stall: Stall | None) -> Waits:
     """What every rank that has not ended waits in."""
     reached = {rank: _reached(trace) for rank, trace in job.traces.items()}
+    rows = {rank: _waiting_rows(job, trace, stall) for rank, trace in job.traces.items()}
     by_rank = {}
     for rank, trace in job.traces.items():
-        waits = tuple(wait for row in _waiting_rows(job, trace, stall) if (wait := _wait(trace, row, reached)))
-        if waits:
+        if waits := tuple(wait for row in rows[rank] if (wait := _wait(trace, row, reached))):
             by_rank[rank] = waits
     members = {rank for waits in by_rank.values() for wait in waits for rank in wait.needs}
     gone = set(job.ended) | {rank for rank in job.failures if rank not in by_rank}
-    return Waits(by_rank, frozenset(_stuck(by_rank, (set(job.traces) | members) - gone)))
+    stuck = _stuck(by_rank, (set(job.traces) | members) - gone)
+    return Waits(by_rank, frozenset(stuck), frozenset(rank for rank, mine in rows.items() if mine))
 
 
 def _waiting_rows(job: Job, trace: Trace, stall: Stall | None) -> list[int]:

@@ -1,0 +1,129 @@
+"""The monitor, on black boxes that this process writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from simcoll import monitor as module
+from simcoll.blackbox_format import AWAITED
+from simcoll.blackbox_writer import BlackBoxWriter
+from simcoll.call import Buffer, Call
+from simcoll.monitor import Monitor
+from simcoll.record import Group, Source
+
+BUFFER = (Buffer((4,), "float32"),)
+CALL = Call("all_reduce", "allreduce", BUFFER, BUFFER, reduce_op="sum")
+FIRST, SECOND = Group("1", "", (0, 1)), Group("2", "", (0, 1))
+
+
+class Job:
+    """Two ranks whose boxes this process writes, and the monitor that looks at them; time is what the test says."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, seconds: float | None) -> None:
+        self.now = 1000.0
+        patch.setattr(module.time, "monotonic", lambda: self.now)
+        self.boxes = [
+            BlackBoxWriter(folder / f"rank{rank:05d}.simcoll", rank=rank, world_size=2, mode="record", records=64)
+            for rank in range(2)
+        ]
+        for box in self.boxes:
+            box.group(FIRST)
+            box.group(SECOND)
+        account = folder / "launch.json"
+        ranks = [{"rank": rank, "pid": 0, "exit_code": None, "ended_ns": 0, "stopped": False} for rank in range(2)]
+        account.write_text(json.dumps({"ranks": ranks}))
+        self.said: list[str] = []
+        self.monitor = Monitor(folder, account, 0, seconds, self.said.append)
+        self.monitor.look()
+
+    def waits(self, rank: int, group: int) -> None:
+        box = self.boxes[rank]
+        line = box.source(Source("train.py", 10 * rank + group, "step", "dist.all_reduce(x)"))
+        ticket = box.schedule(group, 1, box.signature(CALL), line)
+        box.started(ticket)
+        box.mark(ticket, AWAITED)
+
+    def look_after(self, seconds: float) -> bool:
+        assert not self.monitor.look()
+        self.now += seconds
+        return self.monitor.look()
+
+
+@pytest.fixture(params=[None, 4.0])
+def seconds(request: pytest.FixtureRequest) -> float | None:
+    value: float | None = request.param
+    return value
+
+
+def test_a_cycle_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None) -> None:
+    job = Job(tmp_path, monkeypatch, seconds)
+    job.waits(0, 0)
+    job.waits(1, 1)
+    patience = seconds or module.DEFAULT_SECONDS
+    assert not job.look_after(patience - 1)
+    assert job.look_after(patience + 1)
+    assert job.monitor.stall is not None
+    assert job.said == []
+
+
+def test_a_late_rank_ends_it_only_where_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None
+) -> None:
+    job = Job(tmp_path, monkeypatch, seconds)
+    job.waits(0, 0)
+    ended = job.look_after(31)
+    assert ended == (seconds is not None)
+    if not ended:
+        assert not job.look_after(31)
+        [line] = job.said
+        assert "rank 1 did not come to all_reduce (collective 1), where rank 0 waited" in line
+
+
+def test_a_job_in_which_nobody_waits_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path, monkeypatch, 1.0)
+    assert not job.look_after(10_000)
+
+
+def test_a_job_that_moves_is_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path, monkeypatch, 4.0)
+    job.waits(0, 0)
+    for _ in range(5):
+        job.waits(1, 1)
+        job.now += 3
+        assert not job.monitor.look()
+
+
+def test_an_interrupted_job_is_explained_where_it_had_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path, monkeypatch, None)
+    job.waits(0, 0)
+    job.monitor.look()
+    assert job.monitor.interrupted() is None
+    job.now += 10
+    stall = job.monitor.interrupted()
+    assert stall is not None
+    assert not stall.over
+
+
+@pytest.mark.parametrize("damage", ["absent", "torn", "foreign"])
+def test_what_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    job = Job(tmp_path, monkeypatch, 1.0)
+    path = tmp_path / "rank00001.simcoll"
+    if damage == "absent":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:5000] if damage == "torn" else b"\0" * 9000)
+    (tmp_path / "launch.json").write_text("{")
+    job.waits(0, 0)
+    assert not job.monitor.look()
+    assert job.monitor.pids() == []
+
+
+def test_a_process_of_its_own_is_seen_to_be_stopped(tmp_path: Path) -> None:
+    assert module._state(os.getpid()) in ("R", "S")
+    assert module._state(0) == ""
+    assert time.time_ns() > 0

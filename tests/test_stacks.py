@@ -1,0 +1,105 @@
+"""Stacks asked for from outside, from processes that offer them, also with the GIL held."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from simcoll.stacks import Stack, ask, offer_stacks, read_stacks
+
+OFFER = """
+import sys
+from pathlib import Path
+from simcoll.stacks import offer_stacks
+offer_stacks(Path(sys.argv[1]))
+"""
+
+
+@contextmanager
+def process(body: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    script, path = folder / "train.py", folder / "rank00000.stack"
+    script.write_text(OFFER + 'print("up", flush=True)\n' + textwrap.dedent(body))
+    job = subprocess.Popen([sys.executable, str(script), str(path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "up\n"
+        yield job, path
+    finally:
+        job.kill()
+        job.communicate()
+
+
+def stacks(pid: int, path: Path, wanted: str) -> list[Stack]:
+    """Ask until the main thread has come to the function that is wanted."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        ask(pid)
+        time.sleep(0.05)
+        found = read_stacks(path)
+        if found and any(frame.function == wanted for frame in found[-1].frames):
+            return found
+    raise AssertionError(path.read_text())
+
+
+@pytest.mark.slow
+def test_the_main_thread_comes_last_with_its_line(tmp_path: Path) -> None:
+    body = """
+    import threading
+    def helper():
+        threading.Event().wait()
+    threading.Thread(target=helper, daemon=True).start()
+    def train():
+        threading.Event().wait()
+    train()
+    """
+    with process(body, tmp_path) as (job, path):
+        threads = stacks(job.pid, path, "train")
+        assert job.poll() is None
+    assert any(frame.function == "helper" for thread in threads[:-1] for frame in thread.frames)
+    place = threads[-1].place()
+    assert place is not None
+    assert (Path(place.file).name, place.function, place.code) == ("train.py", "train", "threading.Event().wait()")
+
+
+@pytest.mark.slow
+def test_a_process_that_holds_the_gil_answers(tmp_path: Path) -> None:
+    body = """
+    import re
+    def hang():
+        re.match(r"(a+)+$", "a" * 40 + "b")
+    hang()
+    """
+    with process(body, tmp_path) as (job, path):
+        place = stacks(job.pid, path, "hang")[-1].place()
+    assert place is not None
+    assert place.function == "hang"
+
+
+def test_a_signal_that_the_program_uses_is_left_alone(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys; from pathlib import Path; from simcoll.stacks import offer_stacks; "
+        "signal.signal(signal.SIGRTMIN + 9, lambda *_: None); offer_stacks(Path(sys.argv[1]))"
+    )
+    path = tmp_path / "rank00000.stack"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    assert not path.exists()
+
+
+def test_a_folder_that_is_not_there_is_no_failure(tmp_path: Path) -> None:
+    offer_stacks(tmp_path / "absent" / "rank00000.stack")
+
+
+@pytest.mark.parametrize("text", ["", "rubbish", '  File "x", line 1 in f\n', "Thread 0x1 (most recent call first):\n"])
+def test_what_is_no_stack_gives_no_frames(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "rank00000.stack"
+    path.write_text(text)
+    assert all(not stack.frames for stack in read_stacks(path))
+    assert all(stack.place() is None and not stack.waits_in_torch() for stack in read_stacks(path))
+    assert read_stacks(tmp_path / "none") == []
