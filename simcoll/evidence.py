@@ -33,6 +33,13 @@ class Launch:
     ranks: tuple[LaunchedRank, ...] = ()
     error: str | None = None
     interrupted: str | None = None
+    node: int = 0
+    world_size: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether none of its ranks runs any more."""
+        return all(rank.exit_code is not None for rank in self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,8 @@ def read_launch(path: Path) -> Launch:
         tuple(ranks),
         error if isinstance(error, str) else None,
         interrupted if isinstance(interrupted, str) else None,
+        _whole(document.get("node")),
+        _whole(document.get("world_size")),
     )
 
 
@@ -91,11 +100,15 @@ def outcome_of(launches: Sequence[Launch]) -> LaunchOutcome:
     return LaunchOutcome(ranks, launched=bool(ranks))
 
 
+def _whole(value: object) -> int:
+    return value if type(value) is int else 0
+
+
 def _rank(entry: dict[str, object]) -> LaunchedRank:
     rank, code, ended, pid = entry["rank"], entry["exit_code"], entry["ended_ns"], entry.get("pid")
     if type(rank) is not int or type(ended) is not int or not (code is None or type(code) is int):
         raise TypeError("rank")
-    return LaunchedRank(rank, code, ended, entry["stopped"] is True, pid if type(pid) is int else 0)
+    return LaunchedRank(rank, code, ended, entry["stopped"] is True, _whole(pid))
 
 
 def _one_run(boxes: list[BlackBox]) -> tuple[list[BlackBox], list[str]]:

@@ -17,6 +17,7 @@ from simcoll.blackbox import BlackBox
 from simcoll.blackbox_reader import last_activity
 from simcoll.evidence import Launch, files_of, gather, read_launch
 from simcoll.stacks import SUFFIX, Stack, ask, read_stacks
+from simcoll.stall_file import write_stall
 from simcoll.verifier.finding import Finding
 from simcoll.verifier.postmortem import standstill
 from simcoll.verifier.trace import Stall
@@ -68,11 +69,16 @@ class Monitor:
         """The processes of this node's ranks that have not ended."""
         return [rank.pid for rank in read_launch(self.account).ranks if rank.exit_code is None and rank.pid]
 
-    def interrupted(self) -> Stall | None:
-        """What to say of a job that was ended from outside: None where it had just moved."""
-        if time.monotonic() - self._moved < _LONG_ENOUGH_TO_TELL:
-            return None
-        return Stall(self._moved_ns, time.time_ns(), over=False)
+    def interrupted(self) -> None:
+        """The job was ended from outside: write down that it had stood still, unless it had just moved."""
+        if self.stall is None and time.monotonic() - self._moved >= _LONG_ENOUGH_TO_TELL:
+            self._keep(Stall(self._moved_ns, time.time_ns(), over=False))
+
+    def _keep(self, stall: Stall) -> None:
+        """Write it down beside the launcher's account, for the other nodes and for who reads the files later."""
+        self.stall = stall
+        with contextlib.suppress(OSError):
+            write_stall(self.account.with_name(self.account.name.replace("launch", "stall", 1)), stall)
 
     def _changed(self) -> bool:
         """Whether any black box, or the launcher's account, is not what it was at the last look."""
@@ -89,7 +95,8 @@ class Monitor:
         stall = self._stall(launch, evidence.boxes)
         findings, proved = standstill(evidence.boxes, evidence.outcome, stall)
         if findings and (proved or self.seconds is not None):
-            self.stall = stall
+            # Before the job ends: whoever reports on all nodes looks for it as soon as their ranks are gone.
+            self._keep(stall)
             return True
         for finding in findings:
             self._report(finding, stall)

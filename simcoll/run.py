@@ -18,6 +18,8 @@ from simcoll.monitor import Monitor
 from simcoll.outlet import Outlet
 from simcoll.preconditions import BAD_INPUT, CANNOT_START, RefusedError, check_request, prepare_folder
 from simcoll.stacks import SUFFIX as STACK_SUFFIX
+from simcoll.stall_file import PATTERN as STALL_PATTERN
+from simcoll.stall_file import read_stall, together
 from simcoll.torchrun_arguments import RunRequest, RunUsageError, split
 from simcoll.verifier.finding import Report, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
@@ -28,6 +30,7 @@ INTERRUPTED = 128
 
 _BEGINNING_BYTES = 4096
 _OTHER_HOST_GRACE_NS = 300 * 10**9
+_OTHER_NODES_SECONDS = 5.0
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -73,10 +76,35 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
     launch = read_launch(result)
     if not launch.ranks and end.signal is None:
         return outlet.refuse(BAD_INPUT if end.exit_code == BAD_INPUT else CANNOT_START, launch.error or _died(end))
-    stall = monitor.stall or (monitor.interrupted() if end.signal is not None else None)
+    if end.signal is not None:
+        monitor.interrupted()
     for path in folder.glob(f"rank*{STACK_SUFFIX}"):
         path.unlink(missing_ok=True)
-    return _conclude(gather(files_of(folder), [launch], since_ns=since_ns), launch, end, stall, outlet, folder)
+    launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
+    evidence = gather(files_of(folder), launches, since_ns=since_ns)
+    stall = together(filter(None, map(read_stall, _fresh(folder, STALL_PATTERN, since_ns))))
+    if launch.node != 0 and len(evidence.boxes) == launch.world_size:
+        # Another node sees the same files and reports on them all.
+        report = judge(evidence.boxes, evidence.outcome, stall)
+        outlet.say(report, f"simcoll: the report on all ranks is that of node 0, in {folder}")
+        return exit_code(report) or (0 if end.exit_code == 0 else CANNOT_START)
+    return _conclude(evidence, launch, end, stall, outlet, folder)
+
+
+def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
+    return [path for path in sorted(folder.glob(pattern)) if path.stat().st_mtime_ns >= since_ns]
+
+
+def _all_nodes(folder: Path, own: Launch, since_ns: int) -> list[Launch]:
+    """The accounts of all nodes that share the folder, once their ranks have ended too, or after a moment."""
+    deadline = time.monotonic() + _OTHER_NODES_SECONDS
+    while True:
+        found = map(read_launch, _fresh(folder, LAUNCH_PATTERN, since_ns))
+        launches = [launch for launch in found if launch.ranks] or [own]
+        together = sum(len(launch.ranks) for launch in launches)
+        if (together >= own.world_size and all(launch.ended for launch in launches)) or time.monotonic() > deadline:
+            return launches
+        time.sleep(0.1)
 
 
 def _conclude(
@@ -125,7 +153,7 @@ def _environment() -> dict[str, str]:
 
 def _remove_results(folder: Path) -> None:
     """Remove what an earlier run left in a folder that is given again: the results are the new run's."""
-    for pattern in (f"rank*{SUFFIX}", LAUNCH_PATTERN, "report.json", "report.html"):
+    for pattern in (f"rank*{SUFFIX}", LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"):
         for path in folder.glob(pattern):
             if _is_result(path):
                 path.unlink(missing_ok=True)

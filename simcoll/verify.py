@@ -10,9 +10,12 @@ from simcoll.evidence import LAUNCH_PATTERN, Launch, files_of, gather, read_laun
 from simcoll.outlet import Outlet, write_whole
 from simcoll.reports.html_report import html_report
 from simcoll.reports.rules import render_rule, render_rules_table
+from simcoll.stall_file import PATTERN as STALL_PATTERN
+from simcoll.stall_file import read_stall, together
 from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules import RULES
+from simcoll.verifier.trace import Stall
 
 _BAD_INPUT = 2
 _FLIGHT_RECORDER = "Flight Recorder dumps are not among what this version reads"
@@ -33,7 +36,7 @@ def verify(paths: Sequence[Path], *, html: Path | None = None, json: bool = Fals
     if not evidence.boxes:
         places = ", ".join(str(path) for path in paths)
         return outlet.refuse(_BAD_INPUT, f"no readable black box (*.simcoll) in {places}; {_FLIGHT_RECORDER}")
-    report = judge(evidence.boxes, evidence.outcome)
+    report = judge(evidence.boxes, evidence.outcome, _stall(paths))
     if html is not None:
         try:
             write_whole(html, html_report(report))
@@ -60,6 +63,12 @@ def _launches(paths: Sequence[Path]) -> list[Launch]:
     """The launchers' accounts beside the black boxes; none where the job ran under another launcher."""
     files = [file for path in paths if path.is_dir() for file in sorted(path.glob(LAUNCH_PATTERN))]
     return [launch for launch in map(read_launch, files) if launch.ranks]
+
+
+def _stall(paths: Sequence[Path]) -> Stall | None:
+    """What the monitors saw, where the job stood still."""
+    files = [file for path in paths if path.is_dir() for file in sorted(path.glob(STALL_PATTERN))]
+    return together(filter(None, map(read_stall, files)))
 
 
 def _page(rule: Rule) -> dict[str, object]:

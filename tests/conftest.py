@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import warnings
@@ -208,3 +209,31 @@ class Ranks:
 def ranks(tmp_path: Path, store_port: int) -> Ranks:
     """Runs a function on real Gloo ranks; see :class:`Ranks`."""
     return Ranks(tmp_path, store_port)
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[list[str]]:
+    """Two network namespaces with one wire between them; the loopback address and Unix sockets are each one's own."""
+    tool = shutil.which("ip") or ""
+    names = [f"simcoll{os.getpid()}{side}" for side in "ab"]
+
+    def ip(*arguments: str) -> None:
+        subprocess.run([tool, *arguments], check=True, capture_output=True, text=True)
+
+    if not tool:
+        pytest.skip("no ip command (iproute2)")
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", "scwire", "netns", names[0], "type", "veth", "peer", "name", "scwire", "netns", names[1])
+        for number, name in enumerate(names, 1):
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", "scwire", "up")
+            ip("-n", name, "address", "add", f"10.99.0.{number}/24", "dev", "scwire")
+            ip("-n", name, "address", "add", f"fd99::{number}/64", "dev", "scwire", "nodad")
+        yield names
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no network namespaces here: {error.stderr.strip()}")
+    finally:
+        for name in names:
+            subprocess.run([tool, "netns", "delete", name], check=False, capture_output=True)

@@ -15,6 +15,7 @@ from simcoll.blackbox_writer import BlackBoxWriter
 from simcoll.call import Buffer, Call
 from simcoll.monitor import Monitor
 from simcoll.record import Group, Source
+from simcoll.stall_file import read_stall
 
 BUFFER = (Buffer((4,), "float32"),)
 CALL = Call("all_reduce", "allreduce", BUFFER, BUFFER, reduce_op="sum")
@@ -102,10 +103,13 @@ def test_an_interrupted_job_is_explained_where_it_had_stood(tmp_path: Path, monk
     job = Job(tmp_path, monkeypatch, None)
     job.waits(0, 0)
     job.monitor.look()
-    assert job.monitor.interrupted() is None
+    job.monitor.interrupted()
+    assert read_stall(tmp_path / "stall.json") is None
     job.now += 10
-    stall = job.monitor.interrupted()
+    job.monitor.interrupted()
+    stall = read_stall(tmp_path / "stall.json")
     assert stall is not None
+    assert stall == job.monitor.stall
     assert not stall.over
 
 

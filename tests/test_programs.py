@@ -9,27 +9,20 @@ however unusual: no finding, no failure. The ranks of most are forked from an in
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import select
-import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from simcoll.evidence import files_of, gather, read_launch
-from simcoll.monitor import LOOK_SECONDS, Monitor
-from simcoll.verifier.finding import Finding, Report, Severity, Verdict
+from simcoll.verifier.finding import Finding, Severity, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
-from simcoll.verifier.trace import Stall
+from tests.forked import ForkServer, Pool, Result
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
 
@@ -95,85 +88,28 @@ BUGS = programs("bugs")
 CORRECT = programs("correct")
 
 
-@dataclass(frozen=True)
-class Result:
-    """What became of one program."""
-
-    exit_codes: list[int]
-    report: Report
-    output: str
-
-
-class ForkServer:
-    """The process that forks the ranks; it runs one program at a time."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, str(PROGRAMS / "forkserver.py")]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROGRAMS.parent
-        )
-
-    def run(self, program: Program, out: Path) -> Result:
-        request = {"script": str(program.path), "ranks": program.ranks, "out": str(out), "limit": LIMIT_SECONDS}
-        request["mode"] = "detail"
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        stall = None if program.stall is None else self._watch(out, program.stall)
-        answer = json.loads(self._process.stdout.readline())
-        launch = read_launch(out / "launch.json")
-        if stall is not None:
-            launch = replace(launch, ranks=tuple(replace(rank, stopped=rank.exit_code == -9) for rank in launch.ranks))
-        evidence = gather(files_of(out), [launch])
-        report = judge(evidence.boxes, evidence.outcome, stall)
-        return Result(answer["exit_codes"], report, (out / "output.txt").read_text())
-
-    def _watch(self, out: Path, seconds: float) -> Stall | None:
-        """Look at the job as ``simcoll run`` does, until it has ended or is to be ended."""
-        assert self._process.stdout is not None
-        monitor = Monitor(out, out / "launch.json", time.time_ns(), seconds, print)
-        while not select.select([self._process.stdout], [], [], LOOK_SECONDS)[0]:
-            if monitor.look():
-                for pid in monitor.pids():
-                    os.kill(pid, signal.SIGKILL)
-                return monitor.stall
-        return None
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
 class Runs:
     """Every selected program, two at a time: ranks wait for each other more than they compute."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._own = threading.local()
-        self._servers: list[ForkServer] = []
-        self._pool = ThreadPoolExecutor(2)
+        self._pool = Pool(2)
         self._futures: dict[str, Future[Result]] = {}
 
     def start(self, program: Program) -> None:
         if program.name not in self._futures:
-            self._futures[program.name] = self._pool.submit(self._run, program)
+            self._futures[program.name] = self._pool.submit(lambda server: self._run(server, program))
 
     def result(self, program: Program) -> Result:
         return self._futures[program.name].result()
 
-    def _run(self, program: Program) -> Result:
-        if not hasattr(self._own, "server"):
-            self._own.server = ForkServer()
-            self._servers.append(self._own.server)
+    def _run(self, server: ForkServer, program: Program) -> Result:
         out = self._folder / program.name.replace("/", "-")
         out.mkdir()
-        server: ForkServer = self._own.server
-        return server.run(program, out)
+        return server.run(program.path, out, ranks=program.ranks, stall=program.stall)
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        for server in self._servers:
-            server.close()
+        self._pool.close()
 
 
 @pytest.fixture(scope="module")

@@ -217,7 +217,7 @@ def test_a_launcher_that_is_killed_still_gives_the_report(tmp_path):
     [
         (["--nonsense", "train.py"], 2, "unrecognized arguments: --nonsense"),
         (["--nproc-per-node=abc", "train.py"], 2, "Unsupported nproc_per_node value: abc"),
-        (["--stall", "5", "train.py"], 2, "unrecognized arguments: --stall"),
+        (["--stall", "soon", "train.py"], 2, "--stall soon: expected a number of seconds greater than 0"),
         (["broken.py"], 1, "broken.py:1: SyntaxError"),
     ],
 )

@@ -1,9 +1,9 @@
 """Run programs as torchrun would, from one interpreter that has imported torch already.
 
-Each line on stdin is a request, ``{"script": ..., "ranks": 4, "out": folder, "limit": seconds, "mode": "detail"}`` (no
-mode: without simcoll); each line on stdout answers one, ``{"exit_codes": [...], "seconds": ...}``. The folder gets
-``launch.json`` as simcoll's launcher writes it, ``output.txt`` with what the ranks printed, and the ranks' black boxes.
-Starting a rank costs milliseconds instead of the seconds that importing torch takes.
+Each line on stdin is a request, ``{"script": ..., "arguments": [], "ranks": 4, "out": folder, "limit": seconds,
+"mode": "detail"}`` (no mode: without simcoll); each line on stdout answers one, ``{"exit_codes": [...], "seconds":
+...}``. The folder gets ``launch.json`` as simcoll's launcher writes it, ``output.txt`` with what the ranks printed, and
+the ranks' black boxes. Starting a rank costs milliseconds instead of the seconds that importing torch takes.
 
 A rank is a fork that leaves :func:`serve` and goes on as an interpreter of its own that runs the script: it ends as any
 program does, with exception hooks, threads joined and functions of ``atexit`` called. A process of its own holds the
@@ -80,6 +80,7 @@ def serve() -> str:
             pid = os.fork()
             if pid == 0:
                 _become(rank, request, port)
+                sys.argv = [str(request["script"]), *request.get("arguments", ())]
                 return str(request["script"])
             ranks.append(Rank(rank, pid, os.pidfd_open(pid)))
         _write_ledger(Path(request["out"]), ranks)
@@ -179,7 +180,6 @@ def run_as_main(script: str) -> None:
     main = types.ModuleType("__main__")
     main.__file__ = script
     sys.modules["__main__"] = main
-    sys.argv = [script]
     sys.path[0] = str(Path(script).parent)
     exec(compile(Path(script).read_bytes(), script, "exec"), main.__dict__)
 

@@ -1,0 +1,109 @@
+"""Programs run on ranks that are forked from an interpreter that has torch already, and judged as a real job is."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from simcoll.evidence import files_of, gather, read_launch
+from simcoll.monitor import LOOK_SECONDS, Monitor
+from simcoll.verifier.finding import Report
+from simcoll.verifier.postmortem import judge
+from simcoll.verifier.trace import Stall
+
+SERVER = Path(__file__).parent / "programs" / "forkserver.py"
+LIMIT_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one program."""
+
+    exit_codes: list[int]
+    report: Report
+    output: str
+
+
+class ForkServer:
+    """The process that forks the ranks; it runs one program at a time."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(SERVER)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=SERVER.parent.parent
+        )
+
+    def run(
+        self,
+        script: Path,
+        out: Path,
+        *,
+        ranks: int,
+        stall: float | None = None,
+        mode: str = "detail",
+        arguments: Sequence[str] = (),
+    ) -> Result:
+        """Run a script to its end; ``stall`` puts the monitor over it, with that ``--stall``."""
+        request = {"script": str(script), "arguments": [*arguments], "ranks": ranks, "mode": mode}
+        request |= {"out": str(out), "limit": LIMIT_SECONDS}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        seen = None if stall is None else self._watch(out, stall)
+        answer = json.loads(self._process.stdout.readline())
+        launch = read_launch(out / "launch.json")
+        if seen is not None:
+            launch = replace(launch, ranks=tuple(replace(rank, stopped=rank.exit_code == -9) for rank in launch.ranks))
+        evidence = gather(files_of(out), [launch])
+        report = judge(evidence.boxes, evidence.outcome, seen)
+        return Result(answer["exit_codes"], report, (out / "output.txt").read_text())
+
+    def _watch(self, out: Path, seconds: float) -> Stall | None:
+        """Look at the job as ``simcoll run`` does, until it has ended or is to be ended."""
+        assert self._process.stdout is not None
+        monitor = Monitor(out, out / "launch.json", time.time_ns(), seconds, print)
+        while not select.select([self._process.stdout], [], [], LOOK_SECONDS)[0]:
+            if monitor.look():
+                for pid in monitor.pids():
+                    os.kill(pid, signal.SIGKILL)
+                return monitor.stall
+        return None
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+class Pool:
+    """Several servers, each with a thread that gives it one program after the other."""
+
+    def __init__(self, count: int) -> None:
+        self._own = threading.local()
+        self._servers: list[ForkServer] = []
+        self._threads = ThreadPoolExecutor(count)
+
+    def submit(self, run: Callable[[ForkServer], Result]) -> Future[Result]:
+        """Have ``run`` called with a server that is free."""
+        return self._threads.submit(self._run, run)
+
+    def _run(self, run: Callable[[ForkServer], Result]) -> Result:
+        if not hasattr(self._own, "server"):
+            self._own.server = ForkServer()
+            self._servers.append(self._own.server)
+        return run(self._own.server)
+
+    def close(self) -> None:
+        """Run nothing more, and end the servers."""
+        self._threads.shutdown(cancel_futures=True)
+        for server in self._servers:
+            server.close()
