@@ -5,6 +5,7 @@ torch's C++ sees only ``wait`` and ``get_future`` of a Work written in Python; P
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,6 +15,7 @@ from typing import Any
 from torch.distributed import Work
 from torch.futures import Future
 
+from simcoll.call import ANY_SOURCE
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.record import State
 from simcoll.recorder import Entry
@@ -38,8 +40,15 @@ class RecordedWork(Work):
         except Exception as error:
             self._failed(error)
             raise
-        self._entry.finished()
+        self._ended()
         return done
+
+    def _ended(self) -> None:
+        """Write down that it ended well; a receive from any source knows only now whose message it took."""
+        if self._entry.call.peer == ANY_SOURCE:
+            with contextlib.suppress(RuntimeError):
+                self._entry.received_from(self._inner._source_rank())
+        self._entry.finished()
 
     def _failed(self, error: Exception) -> None:
         """Write down how it ended; some backends refuse a call only when they come to run it."""

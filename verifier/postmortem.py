@@ -10,10 +10,13 @@ from simcoll.verifier.columns import columns_of
 from simcoll.verifier.failures import Failure, failures_of
 from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
 from simcoll.verifier.incidents import Job, first_failure, last_record, refused_instead, refused_on_some
+from simcoll.verifier.matching import match_messages
 from simcoll.verifier.mismatches import Mismatch, check_agreement
 from simcoll.verifier.missing import missing_ranks
+from simcoll.verifier.p2p import unequal_messages
 from simcoll.verifier.ranges import ranks_text, span_text
 from simcoll.verifier.trace import LaunchOutcome, Trace
+from simcoll.verifier.unmatched import unmatched_messages
 
 
 def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None) -> Report:
@@ -22,8 +25,11 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None) -> Repo
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is none.
     """
     agreement = check_agreement(columns_of(traces), traces)
-    job = _job(traces, outcome, agreement.mismatches)
-    findings = _findings(job, agreement.mismatches) if any(trace.groups for trace in traces) else ()
+    matching = match_messages(traces)
+    mismatches = sorted([*agreement.mismatches, *unequal_messages(matching)], key=lambda one: one.time_ns)
+    job = _job(traces, outcome, mismatches)
+    messages = unmatched_messages(job, matching.unmatched)
+    findings = _findings(job, mismatches, messages) if any(trace.groups for trace in traces) else ()
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
     return Report(
         _verdict(findings, job),
@@ -63,20 +69,23 @@ def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome
     return None if end is None else end.time_ns
 
 
-def _findings(job: Job, mismatches: Sequence[Mismatch]) -> tuple[Finding, ...]:
-    missing = missing_ranks(job)
+def _findings(job: Job, mismatches: Sequence[Mismatch], messages: Sequence[Finding]) -> tuple[Finding, ...]:
+    stuck = [finding for finding in messages if finding.severity is Severity.ERROR]
+    waiting = {rank for finding in stuck for rank in finding.ranks}
+    missing = [finding for finding in missing_ranks(job) if not waiting & set(finding.culprits)]
     refused = refused_on_some(job)
     for finding in missing if not refused else ():
         refused = refused_instead(job, finding)
     missing = [] if refused and not job.clean else missing
-    explained = bool(missing) or any(finding.severity is Severity.ERROR for finding in refused)
+    explained = bool(missing) or bool(stuck) or any(finding.severity is Severity.ERROR for finding in refused)
     failed = first_failure(job, explained)
     errors = [mismatch.finding for mismatch in job.mismatches]
     warnings = [one.finding for one in mismatches if one.finding.severity is Severity.WARNING]
+    warnings += [finding for finding in messages if finding.severity is Severity.WARNING]
     # A failure that no mismatch explains and that came first is the cause of what the others report.
     first = failed if _came_first(job, failed) else []
     rest = [finding for finding in failed if finding not in first]
-    return (*first, *errors, *refused, *missing, *rest, *warnings)
+    return (*first, *errors, *refused, *stuck, *missing, *rest, *warnings)
 
 
 def _came_first(job: Job, failed: Sequence[Finding]) -> bool:
