@@ -1,5 +1,5 @@
 # expect: SC301 culprits= ranks=2
-"""The receiver still allocates for yesterday's hidden size: Gloo aborts a process that receives more than it expects."""
+"""The receiver allocates for yesterday's hidden size: Gloo aborts a process that receives more than it expects."""
 
 from datetime import timedelta
 
