@@ -17,6 +17,7 @@ from torch.futures import Future
 
 from simcoll.call import ANY_SOURCE
 from simcoll.dynamo import leave_class_uncompiled
+from simcoll.errors import CollectiveMismatchError
 from simcoll.record import State
 from simcoll.recorder import Entry
 from simcoll.threads import Threads
@@ -27,10 +28,12 @@ _NO_TIMEOUT = timedelta(0)
 class RecordedWork(Work):
     """A call that the backend has been given; everything is the backend's own Work, but for the note of its end."""
 
-    def __init__(self, inner: Work, entry: Entry) -> None:
+    def __init__(self, inner: Work, entry: Entry, check: Callable[[], None] | None = None) -> None:
+        """``check`` is called once, when the call is done, and may raise."""
         super().__init__()
         self._inner = inner
         self._entry = entry
+        self._check = check
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait as the backend's Work does; raises what it raises."""
@@ -48,6 +51,13 @@ class RecordedWork(Work):
         if self._entry.call.peer == ANY_SOURCE:
             with contextlib.suppress(RuntimeError):
                 self._entry.received_from(self._inner._source_rank())
+        check, self._check = self._check, None
+        if check is not None:
+            try:
+                check()
+            except CollectiveMismatchError:
+                self._entry.finished(State.FAILED)
+                raise
         self._entry.finished()
 
     def _failed(self, error: Exception) -> None:

@@ -92,6 +92,12 @@ def unequal_messages(matching: Matching) -> list[Mismatch]:
     return sorted(findings, key=lambda mismatch: mismatch.time_ns)
 
 
+def unequal(message: Message) -> Finding | None:
+    """SC301 or SC302 on one message, or None."""
+    wrong = disagreement(message.send.call, message.receive.call, message.sender, message.receiver)
+    return None if wrong is None else _finding([(message, wrong)], {}).finding
+
+
 def _judged(lane: Lane) -> Iterator[tuple[Message, int, Disagreement | None]]:
     """The distinct messages of a lane, how often each came, and what is wrong with it."""
     count = lane.paired
