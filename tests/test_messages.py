@@ -120,12 +120,12 @@ def test_no_call_waits_for_its_peer(ranks: Any) -> None:
         sums = []
 
         def exchange(tag: int) -> None:
-            for round in range(20):
+            for step in range(20):
                 incoming = torch.zeros(tag + 1)
                 work = dist.irecv(incoming, 1 - rank, group=groups[tag % 2], tag=tag)
-                dist.send(torch.full((tag + 1,), float(round)), 1 - rank, group=groups[tag % 2], tag=tag)
+                dist.send(torch.full((tag + 1,), float(step)), 1 - rank, group=groups[tag % 2], tag=tag)
                 work.wait()
-                sums.append(float(incoming.sum()) == round * (tag + 1.0))
+                sums.append(float(incoming.sum()) == step * (tag + 1.0))
 
         threads = [threading.Thread(target=exchange, args=(tag,)) for tag in range(4)]
         for thread in threads:

@@ -4,15 +4,15 @@ Between two ranks of a group the messages of one tag are received in the order i
 knows no tags: there all messages of the two stand in one order. A receive from any source belongs to whoever it took
 its message from, which its record says once it is known; until then it may take any message with its tag.
 
-What the records do not show is never guessed: where a ring has overwritten records, where a rank has none, or where
-what is left over contradicts the records' own states, a lane is not judged.
+What the records do not show is never guessed. Where a ring has overwritten records, only what is not done is looked at;
+where a rank has none, or where what is left over contradicts the records' own states, nothing is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,6 @@ class End:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def calls(self) -> list[Call]:
-        """What each row asks for."""
-        return [self.trace.signatures[int(index)] for index in self.trace.slots["signature"][self.rows]]
-
     def states(self) -> npt.NDArray[np.uint8]:
         """How far each row came."""
         states: npt.NDArray[np.uint8] = self.trace.slots["state"][self.rows]
@@ -57,7 +53,8 @@ class Lane:
     """The messages of one tag from one rank of a group to another; on NCCL those of all tags (``tag`` is None).
 
     ``sender`` and ``receiver`` are global ranks. ``ordered`` says that the n-th send meets the n-th receive for
-    certain, ``open`` that receives from any source, which may take these messages too, have not said what they took.
+    certain. ``open`` are the receiver's receives from any source, which may take these messages too, and have not said
+    what they took. Of a lane that is not ``whole``, the ends are those that are not done.
     """
 
     group: Group
@@ -67,7 +64,8 @@ class Lane:
     sends: End
     receives: End
     ordered: bool
-    open: bool
+    open: End
+    whole: bool = True
 
     @property
     def paired(self) -> int:
@@ -76,8 +74,13 @@ class Lane:
 
     def sound(self) -> bool:
         """Whether nothing that is left over is done: a call that is done has met its other end."""
-        left = (self.sends.part(slice(self.paired, None)), self.receives.part(slice(self.paired, None)))
+        left = [self.receives.part(slice(self.paired, None))]
+        left += [] if len(self.open) else [self.left_sends()]
         return not any((end.states() == State.COMPLETED).any() for end in left)
+
+    def left_sends(self) -> End:
+        """The sends that no receive which names the sender has met."""
+        return self.sends.part(slice(self.paired, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +128,10 @@ class _Member:
     sends: dict[int, End] = field(default_factory=dict)
     receives: dict[int, End] = field(default_factory=dict)
 
-    def open(self, tag: int | None) -> Rows:
+    def open(self, tag: int | None) -> End:
         """Receives from any source that have not said whose message they took."""
-        end = self.receives.get(ANY_SOURCE)
-        if end is None:
-            return _NONE
-        return end.rows if tag is None else end.rows[_tags(end) == tag]
+        end = self.receives.get(ANY_SOURCE, End(self.trace, _NONE))
+        return end if tag is None else end.part(_tags(end) == tag)
 
 
 _Life = tuple[str, tuple[int, ...], int]
@@ -189,15 +190,16 @@ def _direction(call: Call) -> int:
 
 
 def _lanes(group: Group, members: dict[int, _Member]) -> Iterator[Lane]:
-    """The lanes between ranks both of which have all their records."""
+    """The lanes between all ranks that recorded something of the group."""
     for receiver, to in members.items():
         senders = {rank for rank, member in members.items() if receiver in member.sends} | set(to.receives)
         for sender in sorted(senders & set(members)):
             of = members[sender]
-            if of.whole and to.whole and sender != receiver:
-                sends = of.sends.get(receiver, End(of.trace, _NONE))
-                receives = to.receives.get(sender, End(to.trace, _NONE))
-                yield from _split(group, (sends, receives), to)
+            if sender == receiver:
+                continue
+            ends = of.sends.get(receiver, End(of.trace, _NONE)), to.receives.get(sender, End(to.trace, _NONE))
+            lanes = _split(group, ends, to)
+            yield from lanes if of.whole and to.whole else _recent(lanes, of.whole, to.whole)
 
 
 def _split(group: Group, ends: tuple[End, End], receiver: _Member) -> Iterator[Lane]:
@@ -206,13 +208,25 @@ def _split(group: Group, ends: tuple[End, End], receiver: _Member) -> Iterator[L
     who = (group, sends.trace.rank, receives.trace.rank)
     devices = _devices(sends) | _devices(receives)
     if devices - {"cpu"}:
-        yield Lane(*who, None, sends, receives, _in_step(sends, receives, devices), bool(len(receiver.open(None))))
+        yield Lane(*who, None, sends, receives, _in_step(sends, receives, devices), receiver.open(None))
         return
     sent, received = _tags(sends), _tags(receives)
     for tag in np.union1d(sent, received).tolist():
         mine = receives.part(received == tag)
-        waiting = bool(len(receiver.open(tag)))
-        yield Lane(*who, tag, sends.part(sent == tag), mine, not waiting and not _mixed(mine), waiting)
+        waiting = receiver.open(tag)
+        yield Lane(*who, tag, sends.part(sent == tag), mine, _in_turn(mine, waiting), waiting)
+
+
+def _recent(lanes: Iterable[Lane], sends_whole: bool, receives_whole: bool) -> Iterator[Lane]:
+    """What lanes tell whose first messages were overwritten: the calls that are not done.
+
+    On Gloo a call that is done has met its other end, and so have all before it. Who meets whom is not known, and
+    nothing where a side has no call left that shows how far it came.
+    """
+    for lane in lanes:
+        if lane.tag is not None and (sends_whole or len(lane.sends)) and (receives_whole or len(lane.receives)):
+            sends, receives = (end.part(end.states() != State.COMPLETED) for end in (lane.sends, lane.receives))
+            yield replace(lane, sends=sends, receives=receives, ordered=False, whole=False)
 
 
 def _in_step(sends: End, receives: End, devices: set[str]) -> bool:
@@ -222,9 +236,15 @@ def _in_step(sends: End, receives: End, devices: set[str]) -> bool:
     return same and len(devices) == 1
 
 
-def _mixed(receives: End) -> bool:
-    """Whether some receives named the sender and others took what came: Gloo keeps no order between the two."""
-    return len({call.spelling for call in receives.calls()}) > 1
+def _in_turn(receives: End, waiting: End) -> bool:
+    """Whether receives took messages in their own order.
+
+    Gloo keeps none between those that name the sender and those that take what comes, but for what comes later.
+    """
+    used = np.unique(receives.trace.slots["signature"][receives.rows])
+    mixed = len({receives.trace.signatures[int(index)].spelling for index in used}) > 1
+    later = not len(waiting) or not len(receives) or bool(waiting.rows.min() > receives.rows.max())
+    return not mixed and later
 
 
 def _devices(end: End) -> set[str]:
@@ -242,9 +262,11 @@ def _tags(end: End) -> npt.NDArray[np.int64]:
 
 def _left_over(lane: Lane) -> Iterator[Unmatched]:
     """What of a lane has no other end; a send that a receive from any source may have taken is not counted."""
-    if not lane.open:
-        yield from _unmatched(lane.group, lane.sends.part(slice(lane.paired, None)), lane.receiver)
-    yield from _unmatched(lane.group, lane.receives.part(slice(lane.paired, None)), lane.sender)
+    found = list(_unmatched(lane.group, lane.receives.part(slice(lane.paired, None)), lane.sender))
+    if not len(lane.open):
+        found += _unmatched(lane.group, lane.left_sends(), lane.receiver)
+    # What nobody waits for may have met its other end long ago.
+    yield from (one for one in found if lane.whole or one.awaited)
 
 
 def _nobody_sent(group: Group, members: dict[int, _Member]) -> Iterator[Unmatched]:
@@ -255,7 +277,7 @@ def _nobody_sent(group: Group, members: dict[int, _Member]) -> Iterator[Unmatche
         end = member.receives.get(ANY_SOURCE)
         tags = [] if end is None else np.unique(_tags(end)).tolist()
         for tag in tags:
-            waiting = End(member.trace, member.open(tag))
+            waiting = member.open(tag)
             there = sum(_spare(one, member, receiver, sender, tag) for sender, one in members.items())
             if not (waiting.states() == State.COMPLETED).any():
                 yield from _unmatched(group, waiting.part(slice(there, None)), None)

@@ -75,8 +75,11 @@ def disagreement(send: Call, receive: Call, sender: int, receiver: int) -> Disag
     return Disagreement(P2P_DTYPE_MISMATCH, differing, text)
 
 
-def unequal_messages(matching: Matching) -> list[Mismatch]:
-    """SC301 and SC302 on all messages, one finding for all that have the same lines, in order of time."""
+def unequal_messages(matching: Matching, aborted: Collection[int] = ()) -> list[Mismatch]:
+    """SC301 and SC302 on all messages, one finding for all that have the same lines, in order of time.
+
+    ``aborted`` are the ranks (global) that ended by SIGABRT, as Gloo ends the receiver of too large a message.
+    """
     cases: dict[object, list[tuple[Message, Disagreement]]] = {}
     good: _Good = {}
     for lane in matching.lanes:
@@ -88,6 +91,8 @@ def unequal_messages(matching: Matching) -> list[Mismatch]:
                     good.setdefault(voice, set()).add((message.sender, message.receiver))
             else:
                 cases.setdefault((found.rule.code, message.lines), []).extend([(message, found)] * often)
+    for message, found in _fatal(matching, aborted):
+        cases.setdefault((found.rule.code, message.lines), []).append((message, found))
     findings = [_finding(messages, good) for messages in cases.values()]
     return sorted(findings, key=lambda mismatch: mismatch.time_ns)
 
@@ -118,6 +123,22 @@ def _judged(lane: Lane) -> Iterator[tuple[Message, int, Disagreement | None]]:
             return
         found.append((message, times, wrong))
     yield from found
+
+
+def _fatal(matching: Matching, aborted: Collection[int]) -> Iterator[tuple[Message, Disagreement]]:
+    """The messages that were there for a receive from any source, and larger than it, when its rank was aborted."""
+    for lane in matching.lanes:
+        sends, receives = lane.left_sends(), lane.open
+        if lane.receiver not in aborted or not len(sends) or not len(receives):
+            continue
+        send = record_at(sends.trace, int(sends.rows[0]))
+        receive = record_at(receives.trace, int(receives.rows[0]))
+        if send is None or receive is None:
+            continue
+        wrong = disagreement(send.call, receive.call, lane.sender, lane.receiver)
+        sent, room = _size(send.call.inputs), _size(receive.call.outputs)
+        if wrong is not None and sent is not None and room is not None and sent > room:
+            yield Message(lane.group, lane.sender, lane.receiver, send, receive), wrong
 
 
 def _impossible(message: Message) -> bool:

@@ -26,8 +26,11 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None) -> Repo
     """
     agreement = check_agreement(columns_of(traces), traces)
     matching = match_messages(traces)
-    mismatches = sorted([*agreement.mismatches, *unequal_messages(matching)], key=lambda one: one.time_ns)
-    job = _job(traces, outcome, mismatches)
+    failures = failures_of(traces, outcome)
+    aborted = [rank for rank, failure in failures.items() if failure.exit_code == -signal.SIGABRT]
+    unequal = unequal_messages(matching, aborted)
+    mismatches = sorted([*agreement.mismatches, *unequal], key=lambda one: one.time_ns)
+    job = _job(traces, outcome, failures, mismatches)
     messages = unmatched_messages(job, matching.unmatched)
     findings = _findings(job, mismatches, messages) if any(trace.groups for trace in traces) else ()
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
@@ -49,8 +52,12 @@ def exit_code(report: Report) -> int:
     return 1 if report.verdict is Verdict.FAILED else 0
 
 
-def _job(traces: Sequence[Trace], outcome: LaunchOutcome | None, mismatches: Sequence[Mismatch]) -> Job:
-    failures = failures_of(traces, outcome)
+def _job(
+    traces: Sequence[Trace],
+    outcome: LaunchOutcome | None,
+    failures: Mapping[int, Failure],
+    mismatches: Sequence[Mismatch],
+) -> Job:
     by_rank = {trace.rank: trace for trace in traces}
     last = {rank: record for rank, trace in by_rank.items() if (record := last_record(trace)) is not None}
     ended = {rank: time for rank, trace in by_rank.items() if (time := _ended(trace, failures, outcome)) is not None}

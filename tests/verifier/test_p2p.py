@@ -163,6 +163,17 @@ def test_on_another_device_tags_do_not_count() -> None:
     assert codes(rank(0, sends, ended()), rank(1, other[::-1], ended())) == []
 
 
+def test_an_abort_in_a_receive_from_any_source_is_laid_to_the_message_that_is_too_large() -> None:
+    collector = rank(0, [any_source(took=1), any_source(took=2), any_source()], last=State.STARTED)
+    workers = [rank(peer, [message("send", 0, 6 if peer == 3 else 4)]) for peer in (1, 2, 3)]
+    exits = {peer: RankExit(-15, 9 * SECOND) for peer in (1, 2, 3)} | {0: RankExit(-6, 5 * SECOND)}
+    (found,) = findings(collector, *workers, outcome=LaunchOutcome(exits))
+    assert (found.code, found.ranks, found.culprits) == ("SC301", (0, 3), (3,))
+    # Another signal has another cause.
+    (found,) = findings(collector, *workers, outcome=LaunchOutcome(exits | {0: RankExit(-9, 5 * SECOND)}))
+    assert found.code == "SC701"
+
+
 def test_tags_that_differ_while_both_wait() -> None:
     traces = [
         rank(0, [message("send", 1), message("send", 1, tag=1)], failed(), last=State.FAILED),
@@ -253,6 +264,21 @@ def test_what_the_records_do_not_show_is_not_judged() -> None:
     # A receive that is done and has no send says that records are missing.
     assert codes(rank(0, [message("send", 1, 4)], ended()), receiver) == []
     assert codes(sender, trace_of(1, RANKS, [], [], events=[ended()])) == []
+
+
+def test_what_a_wrapped_ring_still_shows() -> None:
+    """The first messages are gone on one side; those that are not done have met nobody."""
+    waiting = rank(1, [message("recv", 0, 4)] * 5, failed(), last=State.FAILED)
+    sender = replace(rank(0, [message("send", 1, 9)] * 3, ended(3)), dropped_p2p={0: 7})
+    assert codes(sender, waiting) == ["SC304"]
+    # An isend that nobody waited for may be the one.
+    pending = rank(0, [message("send", 1, 4)] * 3, ended(3), last=State.STARTED, awaited=False)
+    assert "SC304" not in codes(replace(pending, dropped_p2p={0: 7}), waiting)
+    # Of a tag that the ring no longer knows, nothing is known.
+    assert "SC304" not in codes(replace(rank(0, [message("send", 1, 9, tag=3)], ended(3)), dropped_p2p={0: 7}), waiting)
+    # Never waited for, perhaps received long ago: no lost message.
+    clean = rank(0, [message("send", 1, 4)] * 3, ended(), last=State.STARTED, awaited=False)
+    assert codes(replace(clean, dropped_p2p={0: 7}), rank(1, [message("recv", 0, 4)], ended())) == []
 
 
 def test_refused_calls_meet_nobody() -> None:
