@@ -191,30 +191,60 @@ def _direction(call: Call) -> int:
 
 def _lanes(group: Group, members: dict[int, _Member]) -> Iterator[Lane]:
     """The lanes between all ranks that recorded something of the group."""
+    senders: dict[int, set[int]] = {receiver: set(to.receives) for receiver, to in members.items()}
+    for sender, of in members.items():
+        for receiver in of.sends.keys() & senders.keys():
+            senders[receiver].add(sender)
     for receiver, to in members.items():
-        senders = {rank for rank, member in members.items() if receiver in member.sends} | set(to.receives)
-        for sender in sorted(senders & set(members)):
+        for sender in sorted(senders[receiver] & members.keys() - {receiver}):
             of = members[sender]
-            if sender == receiver:
-                continue
-            ends = of.sends.get(receiver, End(of.trace, _NONE)), to.receives.get(sender, End(to.trace, _NONE))
-            lanes = _split(group, ends, to)
-            yield from lanes if of.whole and to.whole else _recent(lanes, of.whole, to.whole)
+            sends = of.sends.get(receiver, End(of.trace, _NONE))
+            receives = to.receives.get(sender, End(to.trace, _NONE))
+            if of.whole and to.whole:
+                yield from _split(group, sends, receives, to)
+            else:
+                yield from _recent(_by_tag(group, sends, receives, to), of.whole, to.whole)
 
 
-def _split(group: Group, ends: tuple[End, End], receiver: _Member) -> Iterator[Lane]:
-    """One lane a tag where tags count, which is on CPUs; one for all where they do not, or where it is not known."""
-    sends, receives = ends
-    who = (group, sends.trace.rank, receives.trace.rank)
+def _split(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[Lane]:
+    """One lane a tag where tags count, which is on CPUs; one for all where they do not, or where it is not known.
+
+    Where both sides name the same tags in the same order, it makes no difference.
+    """
     devices = _devices(sends) | _devices(receives)
-    if devices - {"cpu"}:
-        yield Lane(*who, None, sends, receives, _in_step(sends, receives, devices), receiver.open(None))
-        return
+    waiting = receiver.open(None)
     sent, received = _tags(sends), _tags(receives)
-    for tag in np.union1d(sent, received).tolist():
-        mine = receives.part(received == tag)
+    both = min(len(sent), len(received))
+    same = bool((sent[:both] == received[:both]).all())
+    if devices - {"cpu"} or (same and len(sent) == len(received) and not len(waiting)):
+        ordered = same and len(devices) == 1 and _in_turn(receives, waiting)
+        yield Lane(group, sends.trace.rank, receives.trace.rank, None, sends, receives, ordered, waiting)
+    else:
+        yield from _by_tag(group, sends, receives, receiver)
+
+
+def _by_tag(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[Lane]:
+    """One lane a tag; none at all for what is not on CPUs."""
+    if (_devices(sends) | _devices(receives)) - {"cpu"}:
+        return
+    sent, received = _tagged(sends), _tagged(receives)
+    for tag in sorted(sent.keys() | received.keys()):
+        mine = received.get(tag, receives.part(slice(0)))
         waiting = receiver.open(tag)
-        yield Lane(*who, tag, sends.part(sent == tag), mine, _in_turn(mine, waiting), waiting)
+        ordered = _in_turn(mine, waiting)
+        theirs = sent.get(tag, sends.part(slice(0)))
+        yield Lane(group, sends.trace.rank, receives.trace.rank, tag, theirs, mine, ordered, waiting)
+
+
+def _tagged(end: End) -> dict[int, End]:
+    """The parts of an end by tag."""
+    if not len(end):
+        return {}
+    tags = _tags(end)
+    order = np.argsort(tags, kind="stable")
+    starts = np.flatnonzero(np.diff(tags[order])) + 1
+    parts = np.split(order, starts)
+    return {int(tags[part[0]]): End(end.trace, end.rows[part]) for part in parts}
 
 
 def _recent(lanes: Iterable[Lane], sends_whole: bool, receives_whole: bool) -> Iterator[Lane]:
@@ -224,16 +254,9 @@ def _recent(lanes: Iterable[Lane], sends_whole: bool, receives_whole: bool) -> I
     nothing where a side has no call left that shows how far it came.
     """
     for lane in lanes:
-        if lane.tag is not None and (sends_whole or len(lane.sends)) and (receives_whole or len(lane.receives)):
+        if (sends_whole or len(lane.sends)) and (receives_whole or len(lane.receives)):
             sends, receives = (end.part(end.states() != State.COMPLETED) for end in (lane.sends, lane.receives))
             yield replace(lane, sends=sends, receives=receives, ordered=False, whole=False)
-
-
-def _in_step(sends: End, receives: End, devices: set[str]) -> bool:
-    """Whether matching by tag and matching in order come to the same, so that the backend need not be known."""
-    both = min(len(sends), len(receives))
-    same = bool((_tags(sends)[:both] == _tags(receives)[:both]).all())
-    return same and len(devices) == 1
 
 
 def _in_turn(receives: End, waiting: End) -> bool:
