@@ -171,11 +171,12 @@ class Messages:
             raise error
 
     def _disagreement(self, mine: _Header, theirs: _Header) -> CollectiveMismatchError | None:
-        send, receive = (mine.record, theirs.record)
+        send, receive = mine.record, theirs.record
         if send.call.op != "send":
             send, receive = receive, send
         sender, receiver = receive.call.peer, send.call.peer
-        if sender is None or receiver is None:
+        met = (send.call.op, receive.call.op, theirs.record.call.peer) == ("send", "recv", self._rank)
+        if not met or sender is None or receiver is None or not 0 <= sender < len(self._group.ranks):
             return None
         ranks = self._group.ranks
         finding = unequal(Message(self._group, ranks[sender], ranks[receiver], send, receive))
