@@ -216,8 +216,8 @@ def _split(group: Group, sends: End, receives: End, receiver: _Member) -> Iterat
     sent, received = _tags(sends), _tags(receives)
     both = min(len(sent), len(received))
     same = bool((sent[:both] == received[:both]).all())
-    if devices - {"cpu"} or (same and len(sent) == len(received) and not len(waiting)):
-        ordered = same and len(devices) == 1 and _in_turn(receives, waiting)
+    ordered = same and len(devices) == 1 and _in_turn(receives, waiting)
+    if devices - {"cpu"} or (ordered and len(sent) == len(received) and not len(waiting)):
         yield Lane(group, sends.trace.rank, receives.trace.rank, None, sends, receives, ordered, waiting)
     else:
         yield from _by_tag(group, sends, receives, receiver)

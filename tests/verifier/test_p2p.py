@@ -247,6 +247,12 @@ def test_the_order_of_any_source_and_a_stated_one_is_not_known() -> None:
     assert codes(rank(0, sends, ended()), rank(1, receives, ended())) == []
 
 
+def test_any_source_under_another_tag_leaves_a_lane_in_order() -> None:
+    sends = [message("send", 1, 4, tag=1), message("send", 1, 4)]
+    receives = [any_source(4, tag=1, took=0), message("recv", 0, 6)]
+    assert codes(rank(0, sends, ended()), rank(1, receives, ended())) == ["SC301"]
+
+
 def test_a_lost_message_is_a_warning_and_an_open_receive_is_none() -> None:
     lost = rank(0, [message("send", 1)], ended(), last=State.STARTED, awaited=False)
     (found,) = findings(lost, rank(1, [], ended()))
