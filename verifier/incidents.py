@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,8 @@ def first_failure(job: Job, explained: bool) -> list[Finding]:
     """
     own = [failure for failure in job.failures.values() if failure.nature is Nature.OWN]
     own = [failure for failure in own if not _follows_mismatch(job, failure)]
+    # Ranks that wait for ever are ended by SIGTERM.
+    own = [failure for failure in own if not explained or failure.exit_code != -signal.SIGTERM]
     if own:
         return [_failed(job, own[0])]
     others = [failure for failure in job.failures.values() if failure.nature is not Nature.OWN]

@@ -183,6 +183,15 @@ def test_tags_that_differ_while_both_wait() -> None:
     assert (found.code, found.ranks, found.differing) == ("SC303", (0, 1), ("tag",))
 
 
+def test_ranks_that_hang_are_ended_from_outside() -> None:
+    traces = [
+        rank(0, [message("send", 1, tag=1)], last=State.STARTED),
+        rank(1, [message("recv", 0, tag=2)], last=State.STARTED),
+    ]
+    exits = LaunchOutcome(dict.fromkeys((0, 1), RankExit(-15, 99 * SECOND)))
+    assert [finding.code for finding in findings(*traces, outcome=exits)] == ["SC303"]
+
+
 def test_other_tags_in_flight_when_something_else_failed_are_no_mismatch() -> None:
     traces = [
         rank(0, [message("send", 1, tag=1)], last=State.STARTED),
