@@ -33,6 +33,8 @@ NO_TICKET = -1
 
 _Interned = TypeVar("_Interned")
 _TIME = Struct("<Q")
+_INDEX = Struct("<I")
+_SIGNATURE = layout.offset_of(layout.SLOT_FIELDS, "signature")
 _FLAGS = layout.offset_of(layout.SLOT_FIELDS, "flags")
 _STATE = layout.offset_of(layout.SLOT_FIELDS, "state")
 _STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
@@ -148,6 +150,18 @@ class BlackBoxWriter:
         with self._lock:
             if ticket + self._slots >= self._next:
                 self._map[self._ring + ticket % self._slots * layout.SLOT.size + _FLAGS] |= flag
+
+    def resign(self, ticket: int, signature: int) -> None:
+        """Give the record another signature: what was not known when the call was made; nothing if the ring has passed
+        it since, or where the signature found no room.
+        """
+        if not self._open or ticket < 0 or signature == layout.ABSENT:
+            return
+        with self._lock:
+            if ticket + self._slots >= self._next:
+                _INDEX.pack_into(
+                    self._map, self._ring + ticket % self._slots * layout.SLOT.size + _SIGNATURE, signature
+                )
 
     def event(self, kind: str, **data: object) -> None:
         """Write down something else that happened: see :class:`simcoll.record.Event` for the kinds and their data.

@@ -18,7 +18,8 @@ from torch.distributed import Work
 
 from simcoll.caller import as_called
 from simcoll.capture import Arguments
-from simcoll.errors import MissingRankError
+from simcoll.errors import CollectiveMismatchError, MissingRankError
+from simcoll.messages import Messages
 from simcoll.profile import profiled
 from simcoll.proof import Prover
 from simcoll.record import State
@@ -71,9 +72,10 @@ class Line:
 class Conductor:
     """Records, and with a prover proves, the calls of one group on this rank."""
 
-    def __init__(self, log: GroupLog, prover: Prover | None) -> None:
+    def __init__(self, log: GroupLog, prover: Prover | None, messages: Messages | None = None) -> None:
         self._log = log
         self._prover = prover
+        self._messages = messages
         self._pid = os.getpid()
         self._line = Line()
         self._queue = Threads(f"simcoll-{log.group.name}")
@@ -82,6 +84,8 @@ class Conductor:
     def conduct(self, arguments: Arguments, launch: Launch) -> Work | None:
         """Record a call, prove it where this group is proved, launch it; returns its Work."""
         begin = partial(self._log.begin, arguments, current_source())
+        if self._messages is not None and arguments.spec.kind is Kind.POINT_TO_POINT:
+            return _meet_and_launch(self._messages, begin(), arguments, launch)
         if self._prover is None or arguments.spec.kind is Kind.POINT_TO_POINT:
             entry = begin()
             return _recorded(_launch(entry, launch), entry)
@@ -153,6 +157,22 @@ def _prove_and_launch(prover: Prover, entry: Entry, arguments: Arguments, launch
     return _launch(entry, launch)
 
 
+def _meet_and_launch(messages: Messages, entry: Entry, arguments: Arguments, launch: Launch) -> Work | None:
+    """A send or receive: judged here if its other end has come, or else when it is done."""
+    try:
+        check = messages.announce(entry, arguments)
+    except CollectiveMismatchError:
+        entry.finished(State.FAILED)
+        raise
+    try:
+        inner = _launch(entry, launch)
+    except Exception:
+        # What was refused takes no place among the messages: from here on the two ends count differently.
+        messages.stop(check)
+        raise
+    return _recorded(inner, entry, check)
+
+
 def _launch(entry: Entry, launch: Launch) -> Work | None:
     entry.started()
     try:
@@ -167,12 +187,12 @@ def _launch(entry: Entry, launch: Launch) -> Work | None:
         raise
 
 
-def _recorded(inner: Work | None, entry: Entry) -> Work | None:
+def _recorded(inner: Work | None, entry: Entry, check: Callable[[], None] | None = None) -> Work | None:
     """What the backend does in the call itself has no Work."""
     if inner is None:
         entry.finished()
         return None
-    return RecordedWork(inner, entry)
+    return RecordedWork(inner, entry, check)
 
 
 def _when_ended(inner: Work | None, end: Callable[[], None]) -> None:

@@ -25,6 +25,7 @@ from simcoll.backends.gloo import GLOO
 from simcoll.capture import arguments
 from simcoll.conductor import Conductor
 from simcoll.dynamo import leave_class_uncompiled
+from simcoll.messages import Messages, StandIn
 from simcoll.proof import Prover
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
@@ -217,16 +218,26 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             if self._conductor is None or self._conducted_in is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
-                self._conductor = Conductor(log, self._prover(group) if session.mode == "detail" else None)
+                store = self._meeting_place(group) if session.mode == "detail" else None
+                self._conductor = Conductor(log, *((None, None) if store is None else self._provers(group, store)))
                 self._conducted_in = session
                 conductors.add(self._conductor)
             return self._conductor
 
-    def _prover(self, group: Group) -> Prover | None:
+    def _meeting_place(self, group: Group) -> Store | None:
+        """The store over which the ranks prove their calls; None for a backend without peers, or without a store."""
         names = {self._inner._get_backend(device).name() for device in self._inner._device_types}
         if self._store is None or not names or names & set(_UNPROVABLE_BACKENDS):
             return None
-        return Prover(group, self.rank(), PrefixStore(_incarnation(group), self._store), _timeout_of(self))
+        return PrefixStore(_incarnation(group), self._store)
+
+    def _provers(self, group: Group, store: Store) -> tuple[Prover, Messages | None]:
+        """What proves the group's collectives, and its messages: those of Gloo, which matches them by their tags."""
+        backend = self._known_backends().get("cpu")
+        messages = None
+        if backend is GLOO and self.size() > 1:
+            messages = Messages(group, self.rank(), store, _stand_in_of(self._inner))
+        return Prover(group, self.rank(), store, _timeout_of(self)), messages
 
     def _known_backends(self) -> dict[str, Backend]:
         """What is known of the limits of this group's backends, by device type."""
@@ -297,6 +308,19 @@ def _timeout_of(group: RecordedProcessGroup) -> Callable[[], timedelta]:
         return timedelta(minutes=30) if alive is None else alive._timeout()
 
     return timeout
+
+
+def _stand_in_of(inner: ProcessGroup) -> StandIn:
+    """Makes sends and receives on a plain group that nobody recorded, without keeping the group alive."""
+    known = weakref.ref(inner)
+
+    def stand_in(op: str, tensor: torch.Tensor, peer: int, tag: int) -> Work | None:
+        alive = known()
+        if alive is None:
+            return None
+        return alive.send([tensor], peer, tag) if op == "send" else alive.recv([tensor], peer, tag)
+
+    return stand_in
 
 
 def _set_base_device(group: ProcessGroup, device: torch.device | None) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -147,6 +147,12 @@ class Entry:
         """The call's future was taken."""
         if self.log.box is not None:
             self.log.box.mark(self.ticket, HANDED_ON)
+
+    def received_from(self, group_rank: int) -> None:
+        """A receive from any source has taken a message: write down whose."""
+        if self.log.box is not None:
+            known = replace(self.call, peer=group_rank)
+            self.log.box.resign(self.ticket, self.log.box.signature(known))
 
     def finished(self, state: State = State.COMPLETED) -> None:
         """The call ended."""

@@ -48,7 +48,7 @@ class SideChannel:
 
         Made with the first proof, because a group that is never used must cost no connection.
         """
-        return PrefixStore("simcoll", _own_connection(self._base))
+        return PrefixStore("simcoll", own_connection(self._base))
 
     def total(self, word: int, timeout: timedelta, note: Mapping[str, object]) -> int:
         """The sum of the ranks' words modulo 2^64; all ranks come here in the same order.
@@ -127,7 +127,7 @@ class SideChannel:
         self._generation += 1
 
 
-def _own_connection(store: Store) -> Store:
+def own_connection(store: Store) -> Store:
     """A store with a connection of its own; one written in Python may know no such thing."""
     try:
         return store.clone()  # type: ignore[attr-defined,no-any-return]  # not in torch's stubs

@@ -5,6 +5,7 @@ torch's C++ sees only ``wait`` and ``get_future`` of a Work written in Python; P
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,7 +15,9 @@ from typing import Any
 from torch.distributed import Work
 from torch.futures import Future
 
+from simcoll.call import ANY_SOURCE
 from simcoll.dynamo import leave_class_uncompiled
+from simcoll.errors import CollectiveMismatchError
 from simcoll.record import State
 from simcoll.recorder import Entry
 from simcoll.threads import Threads
@@ -25,10 +28,12 @@ _NO_TIMEOUT = timedelta(0)
 class RecordedWork(Work):
     """A call that the backend has been given; everything is the backend's own Work, but for the note of its end."""
 
-    def __init__(self, inner: Work, entry: Entry) -> None:
+    def __init__(self, inner: Work, entry: Entry, check: Callable[[], None] | None = None) -> None:
+        """``check`` is called once, when the call is done, and may raise."""
         super().__init__()
         self._inner = inner
         self._entry = entry
+        self._check = check
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait as the backend's Work does; raises what it raises."""
@@ -38,8 +43,22 @@ class RecordedWork(Work):
         except Exception as error:
             self._failed(error)
             raise
-        self._entry.finished()
+        self._ended()
         return done
+
+    def _ended(self) -> None:
+        """Write down that it ended well; a receive from any source knows only now whose message it took."""
+        if self._entry.call.peer == ANY_SOURCE:
+            with contextlib.suppress(RuntimeError):
+                self._entry.received_from(self._inner._source_rank())
+        check, self._check = self._check, None
+        if check is not None:
+            try:
+                check()
+            except CollectiveMismatchError:
+                self._entry.finished(State.FAILED)
+                raise
+        self._entry.finished()
 
     def _failed(self, error: Exception) -> None:
         """Write down how it ended; some backends refuse a call only when they come to run it."""

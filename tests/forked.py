@@ -60,28 +60,39 @@ class ForkServer:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        seen = None if stall is None else self._watch(out, stall)
+        seen, ended = (None, set[int]()) if stall is None else self._watch(out, stall)
         answer = json.loads(self._process.stdout.readline())
         launch = read_launch(out / "launch.json")
-        if seen is not None:
-            launch = replace(launch, ranks=tuple(replace(rank, stopped=rank.exit_code == -9) for rank in launch.ranks))
+        launch = replace(
+            launch, ranks=tuple(replace(rank, stopped=rank.stopped or rank.pid in ended) for rank in launch.ranks)
+        )
         evidence = gather(files_of(out), [launch])
         report = judge(evidence.boxes, evidence.outcome, seen)
         return Result(answer["exit_codes"], report, (out / "output.txt").read_text())
 
-    def _watch(self, out: Path, seconds: float) -> Stall | None:
-        """Look at the job as ``simcoll run`` does, until it has ended or is to be ended."""
+    def _watch(self, out: Path, seconds: float) -> tuple[Stall | None, set[int]]:
+        """Look at the job as ``simcoll run`` does until it has ended or is to be ended; which processes that ended."""
         assert self._process.stdout is not None
         monitor = Monitor(out, out / "launch.json", time.time_ns(), seconds, print)
         while not select.select([self._process.stdout], [], [], LOOK_SECONDS)[0]:
             if monitor.look():
-                for pid in monitor.pids():
+                running = {pid for pid in monitor.pids() if _runs(pid)}
+                for pid in running:
                     os.kill(pid, signal.SIGKILL)
-                return monitor.stall
-        return None
+                return monitor.stall, running
+        return None, set()
 
     def close(self) -> None:
         self._process.communicate()
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process has not ended by itself: a zombie has."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
 
 
 class Pool:

@@ -59,6 +59,19 @@ def test_signatures_and_sources_are_interned_and_groups_are_not(tmp_path):
     assert read_black_box(box.path).groups == (GROUP, GROUP)
 
 
+def test_a_record_may_get_another_signature(tmp_path):
+    box = make(tmp_path / "box")
+    box.group(GROUP)
+    first, *_, last = fill(box, 20)
+    known = Call("recv", "recv_anysource", (), CALL.outputs, peer=1)
+    for ticket in (first, last, NO_TICKET):
+        box.resign(ticket, box.signature(known))
+    box.resign(last - 1, layout.ABSENT)
+    read = read_black_box(box.path)
+    assert [read.record(index).call for index in range(16)] == [CALL] * 15 + [known]
+    assert read.problems == ()
+
+
 def test_a_ring_that_wrapped_says_what_it_dropped(tmp_path):
     box = make(tmp_path / "box")
     box.group(GROUP)

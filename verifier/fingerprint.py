@@ -156,6 +156,12 @@ def _side_lines(group: Group, side: Side) -> list[str]:
     return [f"  {ranks_text(side.ranks)}: {text}", *lines]
 
 
+def message_text(finding: Finding) -> str:
+    """The message for a send and the receive that it meets (SC301, SC302), which c10d has no wording for."""
+    head = f"Detected mismatch between collectives on ranks: {finding.message}"
+    return head if finding.group is None else "\n".join([head, *_own_lines(finding.group, finding)])
+
+
 def missing_text(
     group: Group,
     my_group_rank: int,

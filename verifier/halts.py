@@ -9,6 +9,7 @@ from simcoll.verifier.creations import membership_mismatches
 from simcoll.verifier.describe import group_text, record_text
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.incidents import Job
+from simcoll.verifier.matching import Unmatched
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.rules_order import DEADLOCK_CYCLE, MISSING_RANK
@@ -18,7 +19,7 @@ from simcoll.verifier.waits import Wait, Waits, waits_of
 _SHOWN = 8
 
 
-def halt_findings(job: Job, stall: Stall | None) -> list[Finding]:
+def halt_findings(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ()) -> list[Finding]:
     """The one finding that explains the halt; none for a job that ended well or of which nothing says that it stood.
 
     A rank that is merely late is an error only where the job was given up for it, and a warning where it was ended from
@@ -26,7 +27,7 @@ def halt_findings(job: Job, stall: Stall | None) -> list[Finding]:
     """
     if job.clean or (stall is None and not job.failures):
         return []
-    waits = waits_of(job, stall)
+    waits = waits_of(job, stall, unmatched)
     if stall is not None and stall.stopped and waits.waiting:
         return [_stopped(job, stall)]
     if membership := membership_mismatches(job, halted=True):
@@ -85,8 +86,7 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         waiting = sorted({other.rank for other in together})
         for_how_long = "" if stall is None else f" for {stall.seconds:.0f} s"
         message = (
-            f"{ranks_text(late)} did not come to {wait.record.call.op} (collective {wait.record.sequence}), where "
-            f"{ranks_text(waiting)} waited{for_how_long}"
+            f"{ranks_text(late)} did not come to {_number(wait)}, where {ranks_text(waiting)} waited{for_how_long}"
         )
         severity = Severity.WARNING if stall is not None and not stall.over else MISSING_RANK.severity
         sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *_places(job, late, stall))
@@ -179,6 +179,14 @@ def _same(one: Wait, other: Wait) -> bool:
         other.record.sequence,
         other.record.p2p_sequence,
     )
+
+
+def _number(wait: Wait) -> str:
+    """The collective by its number, or the message by its other end."""
+    record = wait.record
+    if not record.p2p_sequence:
+        return f"{record.call.op} (collective {record.sequence})"
+    return "a receive of its message" if record.call.op == "send" else "a send to it"
 
 
 def _call(wait: Wait) -> str:

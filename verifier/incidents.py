@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ def first_failure(job: Job, explained: bool) -> list[Finding]:
     ``explained`` says that ranks that did not come are reported already. What a failure's text blames on a mismatch,
     a missing rank or a broken connection is a consequence, as long as something is there that it can follow from.
     """
-    own = own_failure(job)
+    own = own_failure(job, explained=explained)
     if own is not None:
         return [_failed(job, own)]
     others = [failure for failure in job.failures.values() if failure.nature is not Nature.OWN]
@@ -52,10 +53,14 @@ def first_failure(job: Job, explained: bool) -> list[Finding]:
     return [_failed(job, others[0])]
 
 
-def own_failure(job: Job) -> Failure | None:
-    """The first failure that has its cause in its own rank, as far as its text and the mismatches say."""
+def own_failure(job: Job, *, explained: bool = False) -> Failure | None:
+    """The first failure that has its cause in its own rank, as far as its text and the mismatches say.
+
+    Ranks that wait for ever are ended by SIGTERM: that is no cause where it is ``explained`` why they wait.
+    """
     for failure in job.failures.values():
-        if failure.nature is Nature.OWN and not _follows_mismatch(job, failure):
+        ended = explained and failure.exit_code == -signal.SIGTERM
+        if failure.nature is Nature.OWN and not ended and not _follows_mismatch(job, failure):
             return failure
     return None
 

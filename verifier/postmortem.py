@@ -19,10 +19,13 @@ from simcoll.verifier.incidents import (
     refused_instead,
     refused_on_some,
 )
+from simcoll.verifier.matching import Matching, match_messages
 from simcoll.verifier.mismatches import Mismatch, check_agreement
 from simcoll.verifier.missing import missing_ranks
+from simcoll.verifier.p2p import unequal_messages
 from simcoll.verifier.ranges import ranks_text, span_text
 from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
+from simcoll.verifier.unmatched import unmatched_messages
 
 
 def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: Stall | None = None) -> Report:
@@ -33,8 +36,10 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is none.
     """
     agreement = check_agreement(columns_of(traces), traces)
-    job = _job(traces, outcome, agreement.mismatches)
-    findings = _findings(job, agreement.mismatches, stall) if any(trace.groups for trace in traces) else ()
+    matching = match_messages(traces)
+    job, mismatches = _job(traces, outcome, agreement.mismatches, matching)
+    known = any(trace.groups for trace in traces)
+    findings = _findings(job, mismatches, matching, stall) if known else ()
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
     return Report(
         _verdict(findings, job),
@@ -56,11 +61,13 @@ def standstill(
     collective that disagrees and does not end. A rank that is only late may still come.
     """
     agreement = check_agreement(columns_of(traces), traces)
-    job = _job(traces, outcome, agreement.mismatches)
+    matching = match_messages(traces)
+    job, _ = _job(traces, outcome, agreement.mismatches, matching)
     stuck = [one.finding for one in job.mismatches if _unfinished(job, one.finding)]
+    stuck += [one for one in unmatched_messages(job, matching.unmatched) if one.severity is Severity.ERROR]
     if stuck:
         return tuple(stuck), True
-    findings = halt_findings(job, stall)
+    findings = halt_findings(job, stall, matching.unmatched)
     return tuple(findings), any(finding.code != "SC201" for finding in findings)
 
 
@@ -82,13 +89,18 @@ def exit_code(report: Report) -> int:
     return 1 if report.verdict is Verdict.FAILED else 0
 
 
-def _job(traces: Sequence[Trace], outcome: LaunchOutcome | None, mismatches: Sequence[Mismatch]) -> Job:
+def _job(
+    traces: Sequence[Trace], outcome: LaunchOutcome | None, mismatches: Sequence[Mismatch], matching: Matching
+) -> tuple[Job, list[Mismatch]]:
+    """What is known of the job, and every mismatch of collectives and of messages in order of time."""
     failures = failures_of(traces, outcome)
+    aborted = [rank for rank, failure in failures.items() if failure.exit_code == -signal.SIGABRT]
+    mismatches = sorted([*mismatches, *unequal_messages(matching, aborted)], key=lambda one: one.time_ns)
     by_rank = {trace.rank: trace for trace in traces}
     last = {rank: record for rank, trace in by_rank.items() if (record := last_record(trace)) is not None}
     ended = {rank: time for rank, trace in by_rank.items() if (time := _ended(trace, failures, outcome)) is not None}
     errors = [one for one in mismatches if one.finding.severity is Severity.ERROR]
-    return Job(by_rank, failures, errors, last, ended, not failures and set(by_rank) == set(ended))
+    return Job(by_rank, failures, errors, last, ended, not failures and set(by_rank) == set(ended)), mismatches
 
 
 def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome | None) -> int | None:
@@ -102,22 +114,27 @@ def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome
     return None if end is None else end.time_ns
 
 
-def _findings(job: Job, mismatches: Sequence[Mismatch], stall: Stall | None) -> tuple[Finding, ...]:
-    missing = missing_ranks(job)
+def _findings(job: Job, mismatches: Sequence[Mismatch], matching: Matching, stall: Stall | None) -> tuple[Finding, ...]:
+    messages = unmatched_messages(job, matching.unmatched)
+    stuck = [finding for finding in messages if finding.severity is Severity.ERROR]
+    waiting = {rank for finding in stuck for rank in finding.ranks}
+    missing = [finding for finding in missing_ranks(job) if not waiting & set(finding.culprits)]
     refused = refused_on_some(job)
     for finding in missing if not refused else ():
         refused = refused_instead(job, finding)
     missing = [] if refused and not job.clean else missing
-    explained = bool(missing) or any(finding.severity is Severity.ERROR for finding in refused)
-    halted = [] if explained or job.mismatches or own_failure(job) is not None else halt_findings(job, stall)
+    explained = bool(missing) or bool(stuck) or any(finding.severity is Severity.ERROR for finding in refused)
+    open_question = not explained and not job.mismatches and own_failure(job) is None
+    halted = halt_findings(job, stall, matching.unmatched) if open_question else []
     membership = [] if halted or job.mismatches else membership_mismatches(job, halted=False)
     failed = first_failure(job, explained or bool(halted or membership))
     errors = [mismatch.finding for mismatch in job.mismatches]
     warnings = [one.finding for one in mismatches if one.finding.severity is Severity.WARNING]
+    warnings += [finding for finding in messages if finding.severity is Severity.WARNING]
     # A failure that no mismatch explains and that came first is the cause of what the others report.
     first = failed if _came_first(job, failed) else []
     rest = [finding for finding in failed if finding not in first]
-    return (*first, *errors, *membership, *refused, *missing, *halted, *rest, *warnings)
+    return (*first, *errors, *membership, *refused, *stuck, *missing, *halted, *rest, *warnings)
 
 
 def _came_first(job: Job, failed: Sequence[Finding]) -> bool:

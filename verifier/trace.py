@@ -43,8 +43,8 @@ Slots: TypeAlias = npt.NDArray[Any]
 class Trace(Protocol):
     """One rank's records, column by column, oldest first.
 
-    ``dropped`` maps a group's index to the last sequence number that the ring overwrote; ``problems`` says in words
-    what could not be read.
+    ``dropped`` (``dropped_p2p``) maps a group's index to the last sequence number (p2p sequence number) that the ring
+    overwrote; ``problems`` says in words what could not be read.
     """
 
     @property
@@ -85,6 +85,11 @@ class Trace(Protocol):
     @property
     def dropped(self) -> Mapping[int, int]:
         """Last dropped sequence by group index."""
+        ...
+
+    @property
+    def dropped_p2p(self) -> Mapping[int, int]:
+        """Last dropped p2p sequence by group index."""
         ...
 
     @property
@@ -156,6 +161,7 @@ class MemoryTrace:
     slots: Slots
     dropped: Mapping[int, int] = field(default_factory=dict)
     problems: Sequence[str] = ()
+    dropped_p2p: Mapping[int, int] = field(default_factory=dict)
 
 
 def trace_of(

@@ -7,7 +7,7 @@ for nobody is free, and so is everybody whose needs are met by those who are; th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from simcoll.record import Group, Record, State
 from simcoll.verifier.failures import Nature
 from simcoll.verifier.incidents import Job
+from simcoll.verifier.matching import Unmatched
 from simcoll.verifier.trace import AWAITED, HANDED_ON, Stall, Trace, record_at
 
 _SEARCHED = 64
@@ -65,13 +66,14 @@ class Waits:
         return [graph.edges[rank, ranks[(i + 1) % len(ranks)]]["wait"] for i, rank in enumerate(ranks)]
 
 
-def waits_of(job: Job, stall: Stall | None) -> Waits:
-    """What every rank that has not ended waits in."""
+def waits_of(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ()) -> Waits:
+    """What every rank that has not ended waits in; ``unmatched`` are the sends and receives without another end."""
+    alone = {(one.rank, one.group, one.record.p2p_sequence): one for one in unmatched}
     reached = {rank: _reached(trace) for rank, trace in job.traces.items()}
     rows = {rank: _waiting_rows(job, trace, stall) for rank, trace in job.traces.items()}
     by_rank = {}
     for rank, trace in job.traces.items():
-        if waits := tuple(wait for row in rows[rank] if (wait := _wait(trace, row, reached))):
+        if waits := tuple(wait for row in rows[rank] if (wait := _wait(trace, row, reached, alone))):
             by_rank[rank] = waits
     members = {rank for waits in by_rank.values() for wait in waits for rank in wait.needs}
     gone = set(job.ended) | {rank for rank in job.failures if rank not in by_rank}
@@ -123,17 +125,31 @@ def _reached(trace: Trace) -> dict[_Life, int]:
     return reached
 
 
-def _wait(trace: Trace, row: int, reached: Mapping[int, Mapping[_Life, int]]) -> Wait | None:
-    """A wait in a collective; None where all members have come, so that nobody in particular is waited for."""
+def _wait(
+    trace: Trace,
+    row: int,
+    reached: Mapping[int, Mapping[_Life, int]],
+    alone: Mapping[tuple[int, Group, int], Unmatched],
+) -> Wait | None:
+    """A wait for others; None where all of them have come, so that nobody in particular is waited for."""
     record = record_at(trace, row)
-    if record is None or record.p2p_sequence:
+    if record is None:
         return None
+    if record.p2p_sequence:
+        group = trace.groups[int(trace.slots[row]["group"])]
+        message = alone.get((trace.rank, group, record.p2p_sequence))
+        return None if message is None else _message(message)
     index = int(trace.slots[row]["group"])
     group, life = trace.groups[index], _lives(trace)[index]
     needs = [
         rank for rank in group.ranks if rank != trace.rank and reached.get(rank, {}).get(life, 0) < record.sequence
     ]
     return Wait(trace.rank, group, record, frozenset(needs)) if needs else None
+
+
+def _message(one: Unmatched) -> Wait:
+    peers = frozenset(one.group.ranks) - {one.rank} if one.peer is None else frozenset({one.peer})
+    return Wait(one.rank, one.group, one.record, peers, any=one.peer is None)
 
 
 def _stuck(by_rank: Mapping[int, Iterable[Wait]], alive: set[int]) -> set[int]:

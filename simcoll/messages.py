@@ -1,0 +1,188 @@
+"""Proves sends and receives in ``detail`` mode: the two ends of a message compare notes through the group's store.
+
+Each end writes down what it is about to do in a place that both know, the n-th message of its sender, receiver and
+tag, with one atomic compare-and-set. The end that comes first finds the place empty, and its call is launched at once;
+the second finds what the first has written and judges. If the two agree, nothing more happens. If not, the second end
+gives the backend, in its own call's place, one that fits the first end's, so that nothing aborts and nobody waits for
+ever, and raises; the first end learns of it when its call is done.
+
+No call waits for its peer here, so that no deadlock appears that the program did not have. A receive from any source
+does not know its place before it is done: such tags are left to the post-mortem.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.distributed import PrefixStore, Store, Work
+
+from simcoll.call import ANY_SOURCE, Call, MalformedCallError
+from simcoll.capture import Arguments
+from simcoll.errors import CollectiveMismatchError
+from simcoll.record import Group, Record, Source
+from simcoll.recorder import Entry, source_document
+from simcoll.side_channel import own_connection
+from simcoll.verifier.fingerprint import message_text
+from simcoll.verifier.p2p import Message, unequal
+
+StandIn = Callable[[str, torch.Tensor, int, int], Work | None]
+"""Gives the backend a send or receive (the op) of a tensor, with a peer (group rank) and a tag."""
+
+_LANES = 1 << 16
+"""Distinct peers and tags that a group keeps count of; a program that uses more is no longer proved, only recorded."""
+
+_AGREED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What one end of a message is about to do: how many bytes it sends, or has room for."""
+
+    size: int
+    record: Record
+
+    def text(self) -> str:
+        return json.dumps([self.size, self.record.call.to_json(), source_document(self.record.source)])
+
+    @classmethod
+    def read(cls, group: Group, said: bytes) -> _Header:
+        """What the other end wrote; raises ValueError on anything else."""
+        document = json.loads(said)
+        if not isinstance(document, list) or len(document) != 3 or type(document[0]) is not int or document[0] < 0:
+            raise MalformedCallError(f"a peer wrote {said!r:.80}, expected its call")
+        size, call, (file, line, function, code) = document
+        source = Source(str(file), int(line), str(function), str(code))
+        return cls(size, Record(group.name, 0, Call.from_json(call), source))
+
+
+class Messages:
+    """The sends and receives of one group on this rank; calls of one peer and tag come in the order of their launch."""
+
+    def __init__(self, group: Group, group_rank: int, store: Store, stand_in: StandIn) -> None:
+        self._group = group
+        self._rank = group_rank
+        self._base = store
+        self._stand_in = stand_in
+        self._counts: dict[tuple[int, int, int], int] = {}
+        self._loose: set[int] = set()
+        self._agreed: set[tuple[bytes, str]] = set()
+        self._stood_in: list[tuple[Work | None, torch.Tensor]] = []
+        self._guard = threading.Lock()
+        self._off = False
+
+    @functools.cached_property
+    def _store(self) -> PrefixStore:
+        """Where the ends meet; made with the first message."""
+        return PrefixStore("messages", own_connection(self._base))
+
+    def announce(self, entry: Entry, arguments: Arguments) -> Callable[[], None] | None:
+        """Judge a call if its other end has come, before it is launched; otherwise leave word for it.
+
+        What comes back is to be called when the call is done. Both raise :class:`CollectiveMismatchError`.
+        """
+        place = self._place(entry.call)
+        tensors = [tensor for tensors in arguments.tensors.values() for tensor in tensors]
+        if place is None or self._off or not all(_is_plain(tensor) for tensor in tensors):
+            return None
+        mine = _Header(sum(tensor.nbytes for tensor in tensors), entry.record())
+        text = mine.text()
+        try:
+            said = self._store.compare_set(place, "", text)
+        except RuntimeError:
+            self._give_up()
+            return None
+        if said == text.encode():
+            return functools.partial(self._done, place, mine)
+        if (said, text) in self._agreed:
+            return None
+        self._judge(place, entry, mine, said)
+        if len(self._agreed) < _AGREED:
+            self._agreed.add((said, text))
+        return None
+
+    def _place(self, call: Call) -> str | None:
+        """The key at which this call's two ends meet; None where they cannot know it."""
+        peer, tag = call.peer, call.tag or 0
+        with self._guard:
+            if peer == ANY_SOURCE:
+                self._loose.add(tag)
+            if peer is None or not 0 <= peer < len(self._group.ranks) or peer == self._rank:
+                return None
+            if call.op == "recv" and tag in self._loose:
+                return None
+            lane = (self._rank, peer, tag) if call.op == "send" else (peer, self._rank, tag)
+            if lane not in self._counts and len(self._counts) >= _LANES:
+                self._give_up()
+                return None
+            self._counts[lane] = count = self._counts.get(lane, 0) + 1
+        return f"{lane[0]}/{lane[1]}/{tag}/{count}"
+
+    def stop(self, announced: Callable[[], None] | None) -> None:
+        """Prove no more; take back the last announcement."""
+        if announced is not None:
+            with contextlib.suppress(CollectiveMismatchError):
+                announced()
+        self._off = True
+
+    def _give_up(self) -> None:
+        """The store is gone with the process that held it, or there are too many lanes: prove no more."""
+        self._off = True
+
+    def _judge(self, place: str, entry: Entry, mine: _Header, said: bytes) -> None:
+        """The other end is there: raise if the two disagree, after making way for it."""
+        try:
+            theirs = _Header.read(self._group, said)
+        except (ValueError, TypeError):
+            return
+        error = self._disagreement(mine, theirs)
+        if error is None:
+            return
+        try:
+            self._store.set(f"{place}/refused", mine.text())
+            self._store.delete_key(place)
+        except RuntimeError:
+            self._give_up()
+        scratch = torch.zeros(theirs.size, dtype=torch.uint8)
+        self._stood_in.append(
+            (self._stand_in(entry.call.op, scratch, entry.call.peer or 0, entry.call.tag or 0), scratch)
+        )
+        raise error
+
+    def _done(self, place: str, mine: _Header) -> None:
+        """See, when the call of the end that came first is done, whether the other end refused it."""
+        if self._off:
+            return
+        try:
+            if self._store.delete_key(place) or not self._store.check([f"{place}/refused"]):
+                return
+            theirs = _Header.read(self._group, self._store.get(f"{place}/refused"))
+            self._store.delete_key(f"{place}/refused")
+        except (RuntimeError, ValueError, TypeError):
+            self._give_up()
+            return
+        error = self._disagreement(mine, theirs)
+        if error is not None:
+            raise error
+
+    def _disagreement(self, mine: _Header, theirs: _Header) -> CollectiveMismatchError | None:
+        send, receive = mine.record, theirs.record
+        if send.call.op != "send":
+            send, receive = receive, send
+        sender, receiver = receive.call.peer, send.call.peer
+        met = (send.call.op, receive.call.op, theirs.record.call.peer) == ("send", "recv", self._rank)
+        if not met or sender is None or receiver is None or not 0 <= sender < len(self._group.ranks):
+            return None
+        ranks = self._group.ranks
+        finding = unequal(Message(self._group, ranks[sender], ranks[receiver], send, receive))
+        return None if finding is None else CollectiveMismatchError(message_text(finding), (finding,))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether Gloo takes the tensor as it is."""
+    return tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.is_contiguous()

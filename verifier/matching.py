@@ -1,0 +1,320 @@
+"""Which send meets which receive: messages as the ranks' records tell of them, and what is left over.
+
+Between two ranks of a group the messages of one tag are received in the order in which they were sent (Gloo). NCCL
+knows no tags: there all messages of the two stand in one order. A receive from any source belongs to whoever it took
+its message from, which its record says once it is known; until then it may take any message with its tag.
+
+What the records do not show is never guessed. Where a ring has overwritten records, only what is not done is looked at;
+where a rank has none, or where what is left over contradicts the records' own states, nothing is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.call import ANY_SOURCE, Call
+from simcoll.record import Group, Record, State
+from simcoll.spec import COLLECTIVES, Kind
+from simcoll.verifier.trace import Trace, record_at
+
+Rows = npt.NDArray[np.intp]
+"""Rows of a trace's ``slots``."""
+
+_NONE: Rows = np.zeros(0, np.intp)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class End:
+    """One rank's sends to a peer, or its receives from it, in the order in which they were made."""
+
+    trace: Trace
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def states(self) -> npt.NDArray[np.uint8]:
+        """How far each row came."""
+        states: npt.NDArray[np.uint8] = self.trace.slots["state"][self.rows]
+        return states
+
+    def part(self, places: npt.NDArray[np.bool_] | slice) -> End:
+        """Some of the rows, in the same order."""
+        return End(self.trace, self.rows[places])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lane:
+    """The messages of one tag from one rank of a group to another; on NCCL those of all tags (``tag`` is None).
+
+    ``sender`` and ``receiver`` are global ranks. ``ordered`` says that the n-th send meets the n-th receive for
+    certain. ``open`` are the receiver's receives from any source, which may take these messages too, and have not said
+    what they took. Of a lane that is not ``whole``, the ends are those that are not done.
+    """
+
+    group: Group
+    sender: int
+    receiver: int
+    tag: int | None
+    sends: End
+    receives: End
+    ordered: bool
+    open: End
+    whole: bool = True
+
+    @property
+    def paired(self) -> int:
+        """How many messages have both ends."""
+        return min(len(self.sends), len(self.receives))
+
+    def sound(self) -> bool:
+        """Whether nothing that is left over is done: a call that is done has met its other end."""
+        left = [self.receives.part(slice(self.paired, None))]
+        left += [] if len(self.open) else [self.left_sends()]
+        return not any((end.states() == State.COMPLETED).any() for end in left)
+
+    def left_sends(self) -> End:
+        """The sends that no receive which names the sender has met."""
+        return self.sends.part(slice(self.paired, None))
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A send or receive (of a global rank) whose other end no rank has made. ``peer`` is None for any source.
+
+    ``pending`` says that it has not ended, ``awaited`` that somebody waits for it, or did when it failed.
+    """
+
+    rank: int
+    peer: int | None
+    record: Record
+    group: Group
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has neither ended nor failed."""
+        return self.record.state in (State.SCHEDULED, State.STARTED)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a thread waits for it, or has waited."""
+        return self.record.awaited
+
+    @property
+    def sends(self) -> bool:
+        """Whether it is a send."""
+        return self.record.call.op == "send"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matching:
+    """What :func:`match_messages` finds: the lanes that can be judged, and what is left over on them."""
+
+    lanes: Sequence[Lane] = ()
+    unmatched: Sequence[Unmatched] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """One rank's messages in one life of a group: sends and receives by the peer's group rank."""
+
+    trace: Trace
+    whole: bool
+    sends: dict[int, End] = field(default_factory=dict)
+    receives: dict[int, End] = field(default_factory=dict)
+
+    def open(self, tag: int | None) -> End:
+        """Receives from any source that have not said whose message they took."""
+        end = self.receives.get(ANY_SOURCE, End(self.trace, _NONE))
+        return end if tag is None else end.part(_tags(end) == tag)
+
+
+_Life = tuple[str, tuple[int, ...], int]
+"""A group's name and members, and how often it was made before."""
+
+
+def match_messages(traces: Sequence[Trace]) -> Matching:
+    """Match the sends and receives of all traces, whichever of the ranks they are of."""
+    lanes: list[Lane] = []
+    unmatched: list[Unmatched] = []
+    for group, members in _lives(traces):
+        found = [lane for lane in _lanes(group, members) if lane.sound()]
+        lanes += found
+        unmatched += [one for lane in found for one in _left_over(lane)]
+        unmatched += _nobody_sent(group, members)
+    return Matching(tuple(lanes), tuple(unmatched))
+
+
+def _lives(traces: Sequence[Trace]) -> list[tuple[Group, dict[int, _Member]]]:
+    """Each life of each group in which anybody sent or received, with its members by group rank."""
+    lives: dict[_Life, tuple[Group, dict[int, _Member]]] = {}
+    for trace in traces:
+        earlier: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        for index, group in enumerate(trace.groups):
+            if trace.rank not in group.ranks:
+                continue
+            _, members = lives.setdefault((group.name, group.ranks, earlier[group.name, group.ranks]), (group, {}))
+            earlier[group.name, group.ranks] += 1
+            members[group.ranks.index(trace.rank)] = _member(trace, index)
+    return [life for life in lives.values() if any(member.sends or member.receives for member in life[1].values())]
+
+
+def _member(trace: Trace, index: int) -> _Member:
+    member = _Member(trace, not trace.dropped_p2p.get(index))
+    slots = trace.slots
+    mask = (slots["group"] == index) & (slots["p2p_sequence"] > 0) & (slots["state"] != State.REJECTED)
+    rows = np.flatnonzero(mask & (slots["signature"] < len(trace.signatures)))
+    if not len(rows):
+        return member
+    # Threads may write down their calls a little out of order.
+    rows = rows[np.argsort(slots["p2p_sequence"][rows], kind="stable")]
+    directions = np.array([_direction(call) for call in trace.signatures], np.int64)[slots["signature"][rows]]
+    for direction in np.unique(directions):
+        sends, peer = int(direction) % 2 == 1, int(direction) // 2 - 2
+        if peer >= ANY_SOURCE:
+            (member.sends if sends else member.receives)[peer] = End(trace, rows[directions == direction])
+    return member
+
+
+def _direction(call: Call) -> int:
+    """Peer and op as one number; a call that is neither send nor receive has a peer of -2."""
+    spec = COLLECTIVES.get(call.op)
+    if spec is None or spec.kind is not Kind.POINT_TO_POINT or call.peer is None:
+        return 0
+    return 2 * (max(call.peer, ANY_SOURCE) + 2) + (call.op == "send")
+
+
+def _lanes(group: Group, members: dict[int, _Member]) -> Iterator[Lane]:
+    """The lanes between all ranks that recorded something of the group."""
+    senders: dict[int, set[int]] = {receiver: set(to.receives) for receiver, to in members.items()}
+    for sender, of in members.items():
+        for receiver in of.sends.keys() & senders.keys():
+            senders[receiver].add(sender)
+    for receiver, to in members.items():
+        for sender in sorted(senders[receiver] & members.keys() - {receiver}):
+            of = members[sender]
+            sends = of.sends.get(receiver, End(of.trace, _NONE))
+            receives = to.receives.get(sender, End(to.trace, _NONE))
+            if of.whole and to.whole:
+                yield from _split(group, sends, receives, to)
+            else:
+                yield from _recent(_by_tag(group, sends, receives, to), of.whole, to.whole)
+
+
+def _split(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[Lane]:
+    """One lane a tag where tags count, which is on CPUs; one for all where they do not, or where it is not known.
+
+    Where both sides name the same tags in the same order, it makes no difference.
+    """
+    devices = _devices(sends) | _devices(receives)
+    waiting = receiver.open(None)
+    sent, received = _tags(sends), _tags(receives)
+    both = min(len(sent), len(received))
+    same = bool((sent[:both] == received[:both]).all())
+    ordered = same and len(devices) == 1 and _in_turn(receives, waiting)
+    if devices - {"cpu"} or (ordered and len(sent) == len(received) and not len(waiting)):
+        yield Lane(group, sends.trace.rank, receives.trace.rank, None, sends, receives, ordered, waiting)
+    else:
+        yield from _by_tag(group, sends, receives, receiver)
+
+
+def _by_tag(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[Lane]:
+    """One lane a tag; none at all for what is not on CPUs."""
+    if (_devices(sends) | _devices(receives)) - {"cpu"}:
+        return
+    sent, received = _tagged(sends), _tagged(receives)
+    for tag in sorted(sent.keys() | received.keys()):
+        mine = received.get(tag, receives.part(slice(0)))
+        waiting = receiver.open(tag)
+        ordered = _in_turn(mine, waiting)
+        theirs = sent.get(tag, sends.part(slice(0)))
+        yield Lane(group, sends.trace.rank, receives.trace.rank, tag, theirs, mine, ordered, waiting)
+
+
+def _tagged(end: End) -> dict[int, End]:
+    """The parts of an end by tag."""
+    if not len(end):
+        return {}
+    tags = _tags(end)
+    order = np.argsort(tags, kind="stable")
+    starts = np.flatnonzero(np.diff(tags[order])) + 1
+    parts = np.split(order, starts)
+    return {int(tags[part[0]]): End(end.trace, end.rows[part]) for part in parts}
+
+
+def _recent(lanes: Iterable[Lane], sends_whole: bool, receives_whole: bool) -> Iterator[Lane]:
+    """What lanes tell whose first messages were overwritten: the calls that are not done.
+
+    On Gloo a call that is done has met its other end, and so have all before it. Who meets whom is not known, and
+    nothing where a side has no call left that shows how far it came.
+    """
+    for lane in lanes:
+        if (sends_whole or len(lane.sends)) and (receives_whole or len(lane.receives)):
+            sends, receives = (end.part(end.states() != State.COMPLETED) for end in (lane.sends, lane.receives))
+            yield replace(lane, sends=sends, receives=receives, ordered=False, whole=False)
+
+
+def _in_turn(receives: End, waiting: End) -> bool:
+    """Whether receives took messages in their own order.
+
+    Gloo keeps none between those that name the sender and those that take what comes, but for what comes later.
+    """
+    used = np.unique(receives.trace.slots["signature"][receives.rows])
+    mixed = len({receives.trace.signatures[int(index)].spelling for index in used}) > 1
+    later = not len(waiting) or not len(receives) or bool(waiting.rows.min() > receives.rows.max())
+    return not mixed and later
+
+
+def _devices(end: End) -> set[str]:
+    used = np.unique(end.trace.slots["signature"][end.rows])
+    calls = [end.trace.signatures[int(index)] for index in used]
+    return {buffer.device for call in calls for buffer in (*call.inputs, *call.outputs)}
+
+
+def _tags(end: End) -> npt.NDArray[np.int64]:
+    signatures = end.trace.slots["signature"][end.rows]
+    used, place = np.unique(signatures, return_inverse=True)
+    tags = np.array([end.trace.signatures[int(index)].tag or 0 for index in used], np.int64)
+    return tags[place]
+
+
+def _left_over(lane: Lane) -> Iterator[Unmatched]:
+    """What of a lane has no other end; a send that a receive from any source may have taken is not counted."""
+    found = list(_unmatched(lane.group, lane.receives.part(slice(lane.paired, None)), lane.sender))
+    if not len(lane.open):
+        found += _unmatched(lane.group, lane.left_sends(), lane.receiver)
+    # What nobody waits for may have met its other end long ago.
+    yield from (one for one in found if lane.whole or one.awaited)
+
+
+def _nobody_sent(group: Group, members: dict[int, _Member]) -> Iterator[Unmatched]:
+    """Receives from any source that outnumber the messages that are left for them, whoever sent those."""
+    if set(members) != set(range(len(group.ranks))) or not all(member.whole for member in members.values()):
+        return
+    for receiver, member in members.items():
+        end = member.receives.get(ANY_SOURCE)
+        tags = [] if end is None else np.unique(_tags(end)).tolist()
+        for tag in tags:
+            waiting = member.open(tag)
+            there = sum(_spare(one, member, receiver, sender, tag) for sender, one in members.items())
+            if not (waiting.states() == State.COMPLETED).any():
+                yield from _unmatched(group, waiting.part(slice(there, None)), None)
+
+
+def _spare(of: _Member, to: _Member, receiver: int, sender: int, tag: int) -> int:
+    """How many messages of one sender no receive that names it takes."""
+    sends, receives = of.sends.get(receiver), to.receives.get(sender)
+    sent = 0 if sends is None else int((_tags(sends) == tag).sum())
+    taken = 0 if receives is None else int((_tags(receives) == tag).sum())
+    return max(sent - taken, 0)
+
+
+def _unmatched(group: Group, end: End, peer: int | None) -> Iterator[Unmatched]:
+    for row in end.rows.tolist():
+        if (record := record_at(end.trace, row)) is not None:
+            yield Unmatched(end.trace.rank, peer, record, group)

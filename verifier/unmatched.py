@@ -1,0 +1,174 @@
+"""SC303 and SC304: sends and receives whose other end does not come."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from simcoll.record import Record, State
+from simcoll.verifier.describe import record_text
+from simcoll.verifier.failures import Failure, Nature
+from simcoll.verifier.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.incidents import Job
+from simcoll.verifier.matching import Unmatched
+from simcoll.verifier.ranges import ranks_text
+from simcoll.verifier.rules_pairs import P2P_TAG_MISMATCH, P2P_UNMATCHED
+from simcoll.verifier.trace import ASYNCHRONOUS, AWAITED, Trace
+
+
+def unmatched_messages(job: Job, unmatched: Sequence[Unmatched]) -> list[Finding]:
+    """SC303 and SC304, earliest first: errors that explain why ranks wait; in a job that ended well, lost messages.
+
+    A rank is not blamed for a message that it may still come to: it must have ended, or the wait for it have failed
+    while it waited for nobody itself. Ranks that wait for each other are a deadlock, not a missing message.
+    """
+    if job.clean:
+        return _folded(_lost(job, one) for one in unmatched if _is_lost(one))
+    stuck = [one for one in unmatched if _is_stuck(job, one)]
+    crossed = _crossed(stuck)
+    if crossed:
+        return _folded(_tags_differ(send, receive) for send, receive in crossed)
+    return _folded(_nobody_comes(job, one) for one in stuck if _is_hopeless(job, one))
+
+
+def _is_lost(one: Unmatched) -> bool:
+    """Whether a message was sent for good to a rank that never took it. A receive may stay open at the end."""
+    return one.sends and one.pending
+
+
+def _is_stuck(job: Job, one: Unmatched) -> bool:
+    """Whether its rank waits for it, or failed for it, and nothing else that failed first explains that."""
+    if not one.awaited or one.rank in job.ended or not (one.pending or one.record.state is State.FAILED):
+        return False
+    until = one.record.finished_ns
+    causes = [failure for failure in job.failures.values() if _stands_alone(failure)]
+    before = [failure for failure in causes if not until or failure.noticed_ns < until]
+    return not before and one.peer not in [failure.rank for failure in causes]
+
+
+def _stands_alone(failure: Failure) -> bool:
+    """Whether a failure is nobody else's doing; ranks that hang are ended by SIGTERM."""
+    return failure.nature is Nature.OWN and failure.exit_code != -signal.SIGTERM
+
+
+def _crossed(stuck: Sequence[Unmatched]) -> list[tuple[Unmatched, Unmatched]]:
+    """Sends and receives between the same two ranks that both wait, each for another tag."""
+    receives: dict[object, list[Unmatched]] = {}
+    for one in stuck:
+        if not one.sends and one.peer is not None:
+            receives.setdefault((one.group, one.peer, one.rank), []).append(one)
+    pairs = []
+    for send in stuck:
+        waiting = receives.get((send.group, send.rank, send.peer)) if send.sends else None
+        if waiting:
+            pairs.append((send, waiting.pop(0)))
+    return pairs
+
+
+def _is_hopeless(job: Job, one: Unmatched) -> bool:
+    peers = [rank for rank in one.group.ranks if rank != one.rank] if one.peer is None else [one.peer]
+    if not all(rank in job.traces for rank in peers):
+        return False
+    if all(rank in job.ended for rank in peers):
+        return True
+    failed = one.record.state is State.FAILED and one.rank in job.failures
+    return failed and not any(_waits(job, rank) for rank in peers)
+
+
+def _waits(job: Job, rank: int) -> bool:
+    """Whether a rank waits in a call, or failed in its last wait."""
+    slots = job.traces[rank].slots
+    collective = (slots["p2p_sequence"] == 0) & ((slots["flags"] & ASYNCHRONOUS) == 0)
+    waiting = ((slots["flags"] & AWAITED) != 0) | collective
+    pending = (slots["state"] == State.SCHEDULED) | (slots["state"] == State.STARTED)
+    return bool((pending & waiting).any()) or _failed_waiting(job, job.traces[rank], rank)
+
+
+def _failed_waiting(job: Job, trace: Trace, rank: int) -> bool:
+    if rank in job.ended or not len(trace.slots):
+        return False
+    failed = trace.slots[trace.slots["state"] == State.FAILED]
+    last = int(trace.slots["scheduled_ns"].max())
+    return bool(len(failed)) and int(np.max(failed["finished_ns"])) >= last
+
+
+def _tags_differ(send: Unmatched, receive: Unmatched) -> Finding:
+    message = (
+        f"rank {send.rank} waits for rank {receive.rank} to receive its message with tag {send.record.call.tag or 0}, "
+        f"and rank {receive.rank} waits for one from it with tag {receive.record.call.tag or 0}"
+    )
+    return Finding(
+        P2P_TAG_MISMATCH.code,
+        P2P_TAG_MISMATCH.severity,
+        message,
+        group=send.group,
+        ranks=tuple(sorted({send.rank, receive.rank})),
+        sides=(_side(send.rank, send.record), _side(receive.rank, receive.record)),
+        differing=("tag",),
+    )
+
+
+def _nobody_comes(job: Job, one: Unmatched) -> Finding:
+    peers = [rank for rank in one.group.ranks if rank != one.rank] if one.peer is None else [one.peer]
+    gone = [rank for rank in peers if rank in job.ended]
+    where = "ended" if len(gone) == len(peers) else "is busy elsewhere" if len(peers) == 1 else "are busy or ended"
+    tag = f" (tag {one.record.call.tag})" if one.record.call.tag else ""
+    if one.sends:
+        text = f"rank {one.rank} waits for {ranks_text(peers)} to receive its message{tag}, but no receive is left"
+    else:
+        source = ranks_text(peers) if one.peer is not None else f"any of {ranks_text(peers)}"
+        text = f"rank {one.rank} waits for a message{tag} from {source} that is never sent"
+    return _unmatched(job, one, peers, f"{text}; {ranks_text(peers)} {where}", Severity.ERROR)
+
+
+def _lost(job: Job, one: Unmatched) -> Finding:
+    peers = [] if one.peer is None else [one.peer]
+    tag = f" (tag {one.record.call.tag})" if one.record.call.tag else ""
+    text = f"rank {one.rank} sent {ranks_text(peers)} a message{tag} that was not received when the job ended"
+    return _unmatched(job, one, peers, text, Severity.WARNING)
+
+
+def _unmatched(job: Job, one: Unmatched, peers: Sequence[int], message: str, severity: Severity) -> Finding:
+    return Finding(
+        P2P_UNMATCHED.code,
+        severity,
+        message,
+        group=one.group,
+        ranks=tuple(sorted({one.rank, *peers})),
+        sides=(_side(one.rank, one.record), *(_where(job, rank) for rank in peers[:4])),
+    )
+
+
+def _side(rank: int, record: Record) -> Side:
+    return Side((rank,), record.call, (RankSource(rank, record.source),) if record.source.file else ())
+
+
+def _where(job: Job, rank: int) -> Side:
+    """Where a rank is that did not make the other end."""
+    state = "ended" if rank in job.ended else "busy elsewhere"
+    last = job.last.get(rank)
+    if last is None:
+        return Side((rank,), None, (), f"{state}; no call of it is recorded")
+    sources = (RankSource(rank, last.source),) if last.source.file else ()
+    return Side((rank,), None, sources, f"{state}; last call: {record_text(last)}")
+
+
+def _folded(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding for all that name the same ranks and lines, with their number."""
+    first: dict[object, Finding] = {}
+    often: Counter[object] = Counter()
+    for finding in findings:
+        lines = tuple(tuple((one.source.file, one.source.line) for one in side.sources) for side in finding.sides)
+        key = (finding.code, finding.ranks, lines)
+        first.setdefault(key, finding)
+        often[key] += 1
+    return [
+        replace(finding, message=f"{finding.message} ({often[key] - 1} more from these lines)")
+        if often[key] > 1
+        else finding
+        for key, finding in first.items()
+    ]
