@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).parent / "programs" / "faults.py"
 ROUNDS = 200
 CALLS = 40
 RANKS = 3
-STALL_SECONDS = 1.0
+STALL_SECONDS = 2.5
 
 
 @dataclass(frozen=True)
