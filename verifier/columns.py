@@ -1,13 +1,13 @@
 """The same-call check over whole traces, column by column.
 
-Each record gets the word of its call (:mod:`simcoll.verifier.words`; one computation per distinct call and group rank). Where all
-ranks of a group have recorded a position, it holds if the words add up to zero modulo 2^64; where some have not, if
-those that have state the same. Only the positions left over are looked at record by record.
+Each record gets the word of its call (:mod:`simcoll.verifier.words`; one computation per distinct call and group
+rank). Where all ranks of a group have recorded a position, it holds if the words add up to zero modulo 2^64; where some
+have not, if those that have state the same. Only the positions left over are looked at record by record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,14 +105,19 @@ class GroupColumns:
                 found[part.group_rank] = record
         return found
 
-    def before(self, sequence: int, records: Mapping[int, Record]) -> tuple[Record, ...]:
-        """The last positions before this one that were proved, as one of its ranks recorded them."""
+    def before(self, sequence: int, ranks: Container[int]) -> tuple[Record, ...]:
+        """The last positions before this one that were proved, as one of these group ranks recorded them."""
         earlier = self._sequences[self._good & self._complete & (self._sequences < sequence)][-_BEFORE:]
-        part = next((part for part in self.parts if part.group_rank in records), None)
+        part = next((part for part in self.parts if part.group_rank in ranks), None)
         if part is None:
             return ()
         places = np.flatnonzero(np.isin(part.sequences, earlier))
         return tuple(record for place in places if (record := part.record(int(place))) is not None)
+
+    def last_ns(self) -> int:
+        """When the last of all these calls was made or ended (wall clock, nanoseconds)."""
+        times = [part.trace.slots[part.rows][name] for part in self.parts for name in ("scheduled_ns", "finished_ns")]
+        return max((int(column.max()) for column in times if len(column)), default=0)
 
 
 def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:

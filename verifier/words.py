@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from simcoll.call import Call
 from simcoll.record import Source
-from simcoll.spec import COLLECTIVES, Statement
+from simcoll.spec import COLLECTIVES, Kind, Statement
 from simcoll.word import digest_word, flow_word, statement_digest
 
 _MASK = (1 << 64) - 1
@@ -66,6 +66,11 @@ class Words:
         """
         rows = [(stated, *self._kinds[stated], line) for stated, line in self._tokens]
         return np.array(rows, np.int64).reshape(-1, 4)
+
+    def carries(self) -> npt.NDArray[np.bool_]:
+        """Whether a call moves data, by token."""
+        moves = [COLLECTIVES[op].kind is not Kind.SYNCHRONISATION for op in self._ops]
+        return np.array(moves, np.bool_)[self.features()[:, OP]]
 
     def _word(self, call: Call, group_rank: int, size: int) -> Word:
         spec = COLLECTIVES[call.op]
