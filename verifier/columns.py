@@ -116,7 +116,7 @@ class GroupColumns:
 
     def last_ns(self) -> int:
         """When the last of all these calls was made or ended (wall clock, nanoseconds)."""
-        times = [part.trace.slots[part.rows][name] for part in self.parts for name in ("scheduled_ns", "finished_ns")]
+        times = [part.trace.slots[name][part.rows] for part in self.parts for name in ("scheduled_ns", "finished_ns")]
         return max((int(column.max()) for column in times if len(column)), default=0)
 
 

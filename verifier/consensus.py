@@ -47,17 +47,39 @@ def consensus(columns: GroupColumns) -> Consensus | None:
     if len(lineup.courses) < 2:
         return None
     features = columns.words.features()
-    reference = lineup.courses[0].tokens
-    found = [_departures(features, reference, course.tokens) for course in lineup.courses]
+    first = lineup.courses[0].tokens
+    paths = _paths(features, first, lineup)
+    reference = _usual(features, first, lineup, paths)
+    if reference is not first:
+        paths = _paths(features, reference, lineup)
+    found = _departures(features, reference, lineup, paths, swaps=True)
     splits = votes(lineup, found)
     return Consensus(lineup.start, tuple(splits), _realigned(columns, lineup, found, splits))
 
 
-def _departures(features: Ints, reference: Ints, other: Ints) -> Departures:
-    if other is reference:
-        return Departures([], np.arange(len(other), dtype=np.int64), len(other))
-    path: Path | None = shifted_by_line(features, reference, other, whole=False)
-    return departures(features, reference, other, path or align(features, reference, other))
+def _usual(features: Ints, reference: Ints, lineup: Lineup, paths: Sequence[Path]) -> Ints:
+    """What most ranks did at each place; it may be that no rank did all of it."""
+    found = _departures(features, reference, lineup, paths, swaps=False)
+    overruled = [split.edit for split in votes(lineup, found) if split.overruled]
+    for edit in sorted(overruled, key=lambda edit: -edit.low):
+        reference = np.concatenate([reference[: edit.low], np.array(edit.tokens, np.int64), reference[edit.high :]])
+    return reference
+
+
+def _paths(features: Ints, reference: Ints, lineup: Lineup) -> list[Path]:
+    return [
+        shifted_by_line(features, reference, course.tokens, whole=False) or align(features, reference, course.tokens)
+        for course in lineup.courses
+    ]
+
+
+def _departures(
+    features: Ints, reference: Ints, lineup: Lineup, paths: Sequence[Path], *, swaps: bool
+) -> list[Departures]:
+    return [
+        departures(features, reference, course.tokens, path, swaps=swaps)
+        for course, path in zip(lineup.courses, paths, strict=True)
+    ]
 
 
 def votes(lineup: Lineup, found: Sequence[Departures]) -> list[Split]:

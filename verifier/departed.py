@@ -17,6 +17,8 @@ from simcoll.verifier.rules_order import CALL_SKIPPED, ORDER_SWAPPED
 from simcoll.verifier.words import STATEMENT
 
 _SOURCES_PER_SIDE = 4
+_ASKED = 64
+"""Ranks of a side whose lines are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +29,18 @@ class Departed:
     time_ns: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Camp:
-    """Ranks that did alike, by part, each with its place counted from ``start`` on."""
+    """Ranks that did alike, by part, each with its place counted from ``start`` on; ``ranks`` are the global ones."""
 
     columns: GroupColumns
     start: int
     places: Mapping[int, int]
+    ranks: tuple[int, ...] = ()
 
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """Its global ranks, ascending."""
-        parts = self.columns.parts
-        return tuple(sorted(self.columns.group.ranks[parts[index].group_rank] for index in self.places))
+    def __post_init__(self) -> None:
+        parts, ranks = self.columns.parts, self.columns.group.ranks
+        self.ranks = tuple(sorted(ranks[parts[index].group_rank] for index in self.places))
 
     def record(self, offset: int = 0) -> Record | None:
         """The call of the first part, so many after its place."""
@@ -57,7 +58,7 @@ class Camp:
     def sources(self, offset: int = 0) -> tuple[RankSource, ...]:
         """The distinct lines from which its ranks made a call."""
         lines: dict[int, RankSource] = {}
-        for index in sorted(self.places):
+        for index in sorted(self.places)[:_ASKED]:
             part = self.columns.parts[index]
             place = part.place(self.start + self.places[index] + offset)
             if place is None or int(part.tokens[place]) in lines or len(lines) == _SOURCES_PER_SIDE:

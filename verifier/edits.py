@@ -12,7 +12,7 @@ import numpy as np
 from simcoll.verifier.align import UNKNOWN, Ints, Path
 from simcoll.verifier.words import LINE, OUTLINE, STATEMENT
 
-_APART = 64
+_APART = 16
 """Calls between two exchanged ones beyond which they are two differences."""
 
 _NEAR = 3
@@ -76,12 +76,14 @@ class _Block:
         return self.skips == self.adds
 
 
-def departures(features: Ints, reference: Ints, other: Ints, path: Path) -> Departures:
-    """Read the edits from an aligned path."""
+def departures(features: Ints, reference: Ints, other: Ints, path: Path, *, swaps: bool = True) -> Departures:
+    """Read the edits from an aligned path; without ``swaps`` a call in another place is one skipped and one extra."""
     found = Departures([], path.partner.copy(), path.reached)
     beyond = np.flatnonzero(path.partner >= path.reached)
     end = int(beyond[0]) if len(beyond) else len(other)
-    blocks = _swaps(features, reference, other, _blocks(features, reference, other, path, end))
+    blocks = _blocks(features, reference, other, path, end)
+    if swaps:
+        blocks = _swaps(features, reference, other, blocks)
     blocks = _unclear_ones_joined(blocks)
     if blocks and _unrelated(features, reference, other, path, blocks, end):
         first = blocks[0]
@@ -116,7 +118,7 @@ def _swaps(features: Ints, reference: Ints, other: Ints, blocks: Sequence[_Block
         for many in (1, 2, 3):
             joined = replace(blocks[k], high=blocks[min(k + many, len(blocks)) - 1].high)
             joined = replace(joined, last=blocks[min(k + many, len(blocks)) - 1].last, swapped=True)
-            if joined.even and joined.skips <= _APART + 1 and _reordered(features, reference, other, joined):
+            if joined.even and joined.skips <= _APART and _reordered(features, reference, other, joined):
                 found.append(joined)
                 k += many
                 break

@@ -68,7 +68,9 @@ def exchanged_lines(features: Ints, usual: Ints, other: Ints, carries: npt.NDArr
     length = min(len(usual), len(other))
     apart = np.flatnonzero(usual[:length] != other[:length])
     for run in np.split(apart, np.flatnonzero(np.diff(apart) > 1) + 1) if len(apart) else []:
-        if len(run) % 2 == 0 and _plainly_exchanged(features, usual, other, run, carries):
+        # What differs to the end of a rank that is behind may be shifted as well.
+        cut = len(run) and run[-1] + 1 == length and len(usual) != len(other)
+        if len(run) % 2 == 0 and not cut and _plainly_exchanged(features, usual, other, run, carries):
             yield from run[::2].tolist()
 
 

@@ -28,7 +28,8 @@ def by_lines(columns: GroupColumns) -> list[Departed]:
     for split in splits:
         split.sequence = lineup.start + split.edit.low
     found = [departed(columns, lineup.start, split) for split in splits]
-    found += [_warning(columns, lineup, split) for split in _exchanges(columns, lineup)]
+    if not splits:
+        found = [_warning(columns, lineup, split) for split in _exchanges(columns, lineup)]
     return [one for one in found if one is not None]
 
 

@@ -64,8 +64,10 @@ def _of_group(columns: GroupColumns, steady: bool) -> tuple[list[Mismatch], int]
             # From here on one rank may be a call ahead, so that everything would seem to differ.
             return _aligned(columns, causes.mismatches()), tolerated
     if not causes.errors():
-        for found in by_lines(columns):
-            causes.add_departed(columns, found)
+        departures = by_lines(columns)
+        last = columns.last_ns() if departures else 0
+        for found in departures:
+            causes.add_departed(columns, found, last)
     return causes.mismatches(), tolerated
 
 
@@ -74,12 +76,12 @@ def _aligned(columns: GroupColumns, by_position: list[Mismatch]) -> list[Mismatc
     agreed = consensus(columns)
     if agreed is None:
         return by_position
-    causes = _Causes()
+    causes, last = _Causes(), columns.last_ns()
     agreed.realigned.check()
     for split in agreed.splits:
         found = departed(columns, agreed.start, split)
         if found is not None:
-            causes.add_departed(agreed.realigned, found)
+            causes.add_departed(agreed.realigned, found, last)
     for suspect in agreed.realigned.suspects():
         causes.judge(agreed.realigned, suspect, False)
     return causes.mismatches() if causes.errors() else by_position
@@ -111,12 +113,12 @@ class _Causes:
         if key not in self._found and len(self._found) < _FOLDED:
             self._found[key] = Mismatch(found, time_ns, max(time_ns, until_ns))
 
-    def add_departed(self, columns: GroupColumns, found: Departed) -> None:
-        """Take in a call skipped, extra or exchanged; ``columns`` are in line."""
-        places = {columns.group.ranks.index(rank) for rank in found.finding.ranks}
-        before = columns.before(found.finding.sequence or 0, places)
+    def add_departed(self, columns: GroupColumns, found: Departed, last_ns: int) -> None:
+        """Take in a call skipped, extra or exchanged; ``columns`` are in line, ``last_ns`` is when they ended."""
+        witness = columns.group.ranks.index(found.finding.ranks[0])
+        before = columns.before(found.finding.sequence or 0, (witness,))
         # Where a call is lacking, all that follow on that rank meet others than they should.
-        until = columns.last_ns() if found.finding.code == CALL_SKIPPED.code else 0
+        until = last_ns if found.finding.code == CALL_SKIPPED.code else 0
         self.add(replace(found.finding, before=before), found.time_ns, until)
 
     def errors(self) -> bool:

@@ -109,18 +109,18 @@ def test_an_extra_call_is_named_with_its_own_line_and_number() -> None:
 def test_a_skip_and_a_later_mismatch_are_two_findings() -> None:
     program = STEP * 100
     odd = program[:182] + program[183:298] + "!" + program[299:]
-    assert said(traces_of(with_odd(program, odd), lines={"!": ord(program[299])})) == [
+    assert said(traces_of(with_odd(program, odd), lines={"!": ord(program[298])})) == [
         ("SC202", 183, (2,)),
-        ("SC102", 300, (2,)),
+        ("SC103", 299, (2,)),
     ]
 
 
 def test_a_whole_step_skipped_is_one_finding() -> None:
-    program = "".join(STEP + "efgh"[k % 4] for k in range(40))
-    (finding,) = found(traces_of(with_odd(program, program[:50] + program[55:])))
-    assert (finding.code, finding.sequence, finding.culprits) == ("SC202", 51, (2,))
+    program = STEP * 10 + "efghi" + STEP * 10
+    (finding,) = found(traces_of(with_odd(program, program[:40] + program[45:])))
+    assert (finding.code, finding.sequence, finding.culprits) == ("SC202", 41, (2,))
     assert "skipped 5 calls, the first all_reduce" in finding.message
-    assert "collectives 51 to 55" in finding.message
+    assert "collectives 41 to 45" in finding.message
 
 
 def test_the_same_skip_in_every_step_is_one_finding_with_a_count() -> None:
@@ -418,11 +418,14 @@ def test_random_edits_are_named_and_nothing_else(data: st.DataObject) -> None:
         elif kind == "swap":
             program[place], program[place + 1] = program[place + 1], program[place]
         else:
-            program[place] = "r"
+            program[place] = "z"
         expected.append((kind, place, rank))
     names = {"skip": "SC202", "extra": "SC202", "swap": "SC203", "replace": "SC101"}
-    want = sorted((names[kind], rank) for kind, _, rank in expected)
     got = found(traces_of(["".join(program) for program in programs]))
-    assert sorted((one.code, *one.culprits) for one in got if "more from" not in one.message) == want
-    skipped = {(place + 1, rank) for kind, place, rank in expected if kind == "skip"}
-    assert {(one.sequence, one.culprits[0]) for one in got if "skipped" in one.message} == skipped
+    assert {(one.code, *one.culprits) for one in got} == {(names[kind], rank) for kind, _, rank in expected}
+    repeated = sum("once more" in one.message for one in got) + 9 * sum("times more" in one.message for one in got)
+    assert len(got) <= len(expected) <= len(got) + repeated
+    places_found = {(one.sequence, one.culprits[0]) for one in got if "skipped" in one.message or one.code == "SC203"}
+    named = {(place + 1, rank) for kind, place, rank in expected if kind in ("skip", "swap")}
+    assert places_found <= named
+    assert repeated or places_found == named
