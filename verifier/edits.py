@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
+import numpy.typing as npt
 
 from simcoll.verifier.align import UNKNOWN, Ints, Path
 from simcoll.verifier.words import LINE, OUTLINE, STATEMENT
@@ -106,9 +107,10 @@ def _blocks(features: Ints, reference: Ints, other: Ints, path: Path, end: int) 
     return [_Block(int(theirs[k]) + 1, int(theirs[k + 1]), int(mine[k]) + 1, int(mine[k + 1])) for k in breaks.tolist()]
 
 
-def _same(features: Ints, a: Ints, b: Ints, feature: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    same: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = features[a, feature] == features[b, feature]
-    return same | (a == UNKNOWN) | (b == UNKNOWN)
+def _same(features: Ints, a: Ints, b: Ints, feature: int) -> npt.NDArray[np.bool_]:
+    same: npt.NDArray[np.bool_] = features[a, feature] == features[b, feature]
+    unknown: npt.NDArray[np.bool_] = (a == UNKNOWN) | (b == UNKNOWN)
+    return np.logical_or(same, unknown)
 
 
 def _swaps(features: Ints, reference: Ints, other: Ints, blocks: Sequence[_Block]) -> list[_Block]:

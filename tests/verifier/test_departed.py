@@ -16,7 +16,7 @@ from simcoll.verifier.columns import columns_of
 from simcoll.verifier.finding import Finding, Severity
 from simcoll.verifier.mismatches import check_agreement
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.trace import SLOT, MemoryTrace, trace_of
+from simcoll.verifier.trace import SLOT, LaunchOutcome, MemoryTrace, RankExit, trace_of
 
 SECOND = 10**9
 STEP = "abcd"
@@ -429,3 +429,48 @@ def test_random_edits_are_named_and_nothing_else(data: st.DataObject) -> None:
     named = {(place + 1, rank) for kind, place, rank in expected if kind in ("skip", "swap")}
     assert places_found <= named
     assert repeated or places_found == named
+
+
+# What follows from it.
+
+
+def test_what_the_ranks_report_of_a_skip_is_no_finding_of_its_own() -> None:
+    """The last call meets nobody: ranks wait for one that is elsewhere, lose their connections, abort."""
+    program = "ABC" * 10
+    data: dict[str, object] = {"group": "0", "sequence": 30, "missing": [2], "waited_ms": 2000}
+    lost: dict[str, object] = {"type": "RuntimeError", "message": "Connection closed by peer", "source": None}
+    waiting = [Event("missing", 40 * SECOND, data), Event("exception", 41 * SECOND, lost)]
+    traces = traces_of(with_odd(program, program[:11] + program[12:]), mode="detail", events=waiting)
+    ended = traces_of(with_odd(program, program[:11] + program[12:]), events=[Event("exit", 35 * SECOND, {})])
+    traces[2] = ended[2]
+    exits = {rank: RankExit(0 if rank == 2 else 1, 42 * SECOND) for rank in range(4)}
+    report = judge(traces, LaunchOutcome(exits))
+    assert [(one.code, one.sequence, one.culprits) for one in report.findings] == [("SC202", 12, (2,))]
+
+
+def test_an_abort_after_a_skip_is_its_consequence() -> None:
+    program = STEP * 20
+    traces = traces_of(with_odd(program, program[:30] + program[31:]))
+    exits = {rank: RankExit(-6, 79 * SECOND) for rank in range(4)}
+    assert [one.code for one in judge(traces, LaunchOutcome(exits)).findings] == ["SC202"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lacking", [None, 183], ids=["clean", "one skip"])
+def test_thousands_of_ranks_take_seconds(lacking: int | None) -> None:
+    ranks, calls = 4096, 2000
+    group = Group("0", "", tuple(range(ranks)))
+    slots = np.zeros(calls, SLOT)
+    slots["sequence"] = np.arange(1, calls + 1)
+    slots["signature"] = slots["source"] = np.arange(calls) % 20
+    letters = LETTERS + "stuv"
+    calls_, sources = tuple(map(call, letters)), tuple(source(letter, {}) for letter in letters)
+    short = slots if lacking is None else np.delete(slots, lacking - 1)
+    short["sequence"] = np.arange(1, len(short) + 1)
+    traces = [
+        MemoryTrace(rank, ranks, "record", (group,), calls_, sources, (), short if rank == 7 else slots)
+        for rank in range(ranks)
+    ]
+    begin = time.perf_counter()
+    assert said(traces) == ([] if lacking is None else [("SC202", lacking, (7,))])
+    assert time.perf_counter() - begin < 60
