@@ -15,6 +15,9 @@ import numpy.typing as npt
 from simcoll.verifier.align import UNKNOWN, Ints, Path, align, common_prefix
 from simcoll.verifier.words import LINE, STATEMENT
 
+_CHANGES = 3
+"""Changes of line that fall in step only if calls are lacking; fewer may be chance."""
+
 
 def shifted_by_line(features: Ints, reference: Ints, other: Ints, *, whole: bool) -> Path | None:
     """The path by lines as well as by calls, if it is plain that calls are lacking on one side and nothing else is.
@@ -56,7 +59,7 @@ def _plain(short: Ints, full: Ints, lacking: Ints) -> bool:
     first = max(prefix - 1, 0) if never else prefix
     changes = np.flatnonzero(short[first:-1] != short[first + 1 :]) + first
     apart = (short[changes] != full[changes]) | (short[changes + 1] != full[changes + 1])
-    return int(apart.sum()) >= (1 if never else 2)
+    return int(apart.sum()) >= _CHANGES
 
 
 def exchanged_lines(features: Ints, usual: Ints, other: Ints, carries: npt.NDArray[np.bool_]) -> Iterator[int]:

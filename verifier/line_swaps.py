@@ -25,6 +25,7 @@ def by_lines(columns: GroupColumns) -> list[Departed]:
         return []
     features = columns.words.features()
     splits = votes(lineup, [_shift(features, lineup, course.tokens) for course in lineup.courses])
+    splits = [split for split in splits if _witnessed(columns, lineup, split)]
     for split in splits:
         split.sequence = lineup.start + split.edit.low
     found = [departed(columns, lineup.start, split) for split in splits]
@@ -39,6 +40,17 @@ def _shift(features: Ints, lineup: Lineup, other: Ints) -> Departures:
     if path is not None:
         return departures(features, reference, other, path)
     return Departures([], np.arange(len(other), dtype=np.int64), len(other))
+
+
+def _witnessed(columns: GroupColumns, lineup: Lineup, split: Split) -> bool:
+    """Whether most of the other ranks ran these very lines; what those of other lines did is not known."""
+    reference = lineup.courses[0].tokens
+    here = slice(max(split.edit.low - 1, 0), split.edit.high + 1)
+    for course in lineup.courses:
+        if not np.array_equal(course.tokens[here], reference[here]):
+            for index in course.members:
+                split.rest.pop(index, None)
+    return 2 * (len(split.rest) + len(split.did)) > len(columns.parts) and len(split.rest) >= len(split.did)
 
 
 def _exchanges(columns: GroupColumns, lineup: Lineup) -> Iterator[Split]:
