@@ -77,7 +77,7 @@ def _follows_mismatch(job: Job, failure: Failure) -> bool:
         return any(failure.rank in mismatch.finding.ranks for mismatch in job.mismatches)
     last = job.last.get(failure.rank)
     completed = 0 if last is None else last.finished_ns
-    return completed <= max(one.time_ns for one in job.mismatches)
+    return completed <= max(max(one.time_ns, one.until_ns) for one in job.mismatches)
 
 
 def _failed(job: Job, first: Failure) -> Finding:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from simcoll.call import Call
 from simcoll.verifier.columns import GroupColumns, Suspect
 from simcoll.verifier.compare import compare
+from simcoll.verifier.consensus import consensus
+from simcoll.verifier.departed import Departed, departed
 from simcoll.verifier.finding import Finding, Severity
+from simcoll.verifier.line_swaps import by_lines
+from simcoll.verifier.rules_order import CALL_SKIPPED
 from simcoll.verifier.trace import Trace
 
 _FOLDED = 100
@@ -17,10 +21,14 @@ _FOLDED = 100
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A finding on one collective, and when its first rank made the call (wall clock, nanoseconds)."""
+    """A finding on one collective, and when its first rank made the call (wall clock, nanoseconds).
+
+    ``until_ns`` is how long other calls suffered from it: where one rank is a call ahead, all that follow do.
+    """
 
     finding: Finding
     time_ns: int
+    until_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +55,79 @@ def check_agreement(groups: Sequence[GroupColumns], traces: Sequence[Trace]) -> 
 
 def _of_group(columns: GroupColumns, steady: bool) -> tuple[list[Mismatch], int]:
     """The mismatches of one group, and how many positions agree although their words do not add up to zero."""
-    cache: dict[object, list[Finding]] = {}
-    causes: dict[object, Mismatch] = {}
-    repeated: dict[object, list[int]] = {}
+    causes = _Causes()
     tolerated = 0
     for suspect in columns.suspects():
-        findings = _compare(columns, suspect, steady, cache)
-        grave = any(finding.severity is Severity.ERROR for finding in findings)
-        tolerated += suspect.complete and not grave
-        for found in findings:
-            key = _cause(found)
-            repeated.setdefault(key, []).append(suspect.sequence)
-            if key not in causes and len(causes) < _FOLDED:
-                causes[key] = Mismatch(replace(found, before=suspect.before), _time(suspect))
-        if grave and not steady:
+        findings = causes.judge(columns, suspect, steady)
+        tolerated += suspect.complete and not _grave(findings)
+        if _grave(findings) and not steady:
             # From here on one rank may be a call ahead, so that everything would seem to differ.
-            break
-    return [_with_repetitions(mismatch, repeated[key]) for key, mismatch in causes.items()], tolerated
+            return _aligned(columns, causes.mismatches()), tolerated
+    if not causes.errors():
+        departures = by_lines(columns)
+        last = columns.last_ns() if departures else 0
+        for found in departures:
+            causes.add_departed(columns, found, last)
+    return causes.mismatches(), tolerated
+
+
+def _aligned(columns: GroupColumns, by_position: list[Mismatch]) -> list[Mismatch]:
+    """The mismatches once the ranks' sequences are aligned; what stands in line is judged as anywhere."""
+    agreed = consensus(columns)
+    if agreed is None:
+        return by_position
+    causes, last = _Causes(), columns.last_ns()
+    agreed.realigned.check()
+    for split in agreed.splits:
+        found = departed(columns, agreed.start, split)
+        if found is not None:
+            causes.add_departed(agreed.realigned, found, last)
+    for suspect in agreed.realigned.suspects():
+        causes.judge(agreed.realigned, suspect, False)
+    return causes.mismatches() if causes.errors() else by_position
+
+
+def _grave(findings: Sequence[Finding]) -> bool:
+    return any(finding.severity is Severity.ERROR for finding in findings)
+
+
+@dataclass(slots=True)
+class _Causes:
+    """Findings by their cause: what happens again and again from the same lines is one, with a count."""
+
+    _found: dict[object, Mismatch] = field(default_factory=dict)
+    _places: dict[object, list[int]] = field(default_factory=dict)
+    _compared: dict[object, list[Finding]] = field(default_factory=dict)
+
+    def judge(self, columns: GroupColumns, suspect: Suspect, steady: bool) -> list[Finding]:
+        """Compare the calls at one position and take in what is found."""
+        findings = _compare(columns, suspect, steady, self._compared)
+        for found in findings:
+            self.add(replace(found, before=suspect.before), _time(suspect))
+        return findings
+
+    def add(self, found: Finding, time_ns: int, until_ns: int = 0) -> None:
+        """Take in a finding, or count it where its cause is known."""
+        key = _cause(found)
+        self._places.setdefault(key, []).append(found.sequence or 0)
+        if key not in self._found and len(self._found) < _FOLDED:
+            self._found[key] = Mismatch(found, time_ns, max(time_ns, until_ns))
+
+    def add_departed(self, columns: GroupColumns, found: Departed, last_ns: int) -> None:
+        """Take in a call skipped, extra or exchanged; ``columns`` are in line, ``last_ns`` is when they ended."""
+        witness = columns.group.ranks.index(found.finding.ranks[0])
+        before = columns.before(found.finding.sequence or 0, (witness,))
+        # Where a call is lacking, all that follow on that rank meet others than they should.
+        until = last_ns if found.finding.code == CALL_SKIPPED.code else 0
+        self.add(replace(found.finding, before=before), found.time_ns, until)
+
+    def errors(self) -> bool:
+        """Whether anything grave was found."""
+        return _grave([mismatch.finding for mismatch in self._found.values()])
+
+    def mismatches(self) -> list[Mismatch]:
+        """One mismatch a cause."""
+        return [_with_repetitions(mismatch, self._places[key]) for key, mismatch in self._found.items()]
 
 
 def _compare(

@@ -12,7 +12,7 @@ from simcoll.verifier.finding import Finding, RankSource, Side
 from simcoll.verifier.incidents import Job, group_of
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
-from simcoll.verifier.rules_order import MISSING_RANK
+from simcoll.verifier.rules_order import CALL_SKIPPED, MISSING_RANK
 from simcoll.verifier.trace import Trace, record_at
 
 
@@ -71,9 +71,16 @@ def _already_apart(job: Job, wait: _Wait) -> bool:
     """Whether a mismatch among the same ranks came before: then the missing ranks are where it left them."""
     since = min(event.time_ns for event in wait.events.values())
     return any(
-        mismatch.time_ns < since and wait.missing & set(mismatch.finding.ranks) and set(job.failures) & wait.missing
+        mismatch.time_ns < since
+        and wait.missing & set(mismatch.finding.ranks)
+        and (set(job.failures) & wait.missing or _is_ahead(mismatch.finding, wait))
         for mismatch in job.mismatches
     )
+
+
+def _is_ahead(finding: Finding, wait: _Wait) -> bool:
+    """Whether a call lacks on one side, so that the last call of the other meets nobody."""
+    return finding.code == CALL_SKIPPED.code and finding.group == wait.group
 
 
 def _report(job: Job, wait: _Wait) -> Finding:

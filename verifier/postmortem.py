@@ -24,6 +24,7 @@ from simcoll.verifier.mismatches import Mismatch, check_agreement
 from simcoll.verifier.missing import missing_ranks
 from simcoll.verifier.p2p import unequal_messages
 from simcoll.verifier.ranges import ranks_text, span_text
+from simcoll.verifier.stragglers import stragglers
 from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
 from simcoll.verifier.unmatched import unmatched_messages
 
@@ -35,11 +36,13 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
 
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is none.
     """
-    agreement = check_agreement(columns_of(traces), traces)
+    columns = columns_of(traces)
+    agreement = check_agreement(columns, traces)
     matching = match_messages(traces)
     job, mismatches = _job(traces, outcome, agreement.mismatches, matching)
     known = any(trace.groups for trace in traces)
     findings = _findings(job, mismatches, matching, stall) if known else ()
+    findings += tuple(stragglers(columns))
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
     return Report(
         _verdict(findings, job),

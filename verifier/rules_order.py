@@ -29,7 +29,8 @@ CALL_SKIPPED = Rule(
     "Make the call on every rank, or on none.",
     means=(
         "Aligned with the other ranks' calls, one rank's sequence lacks a call (skipped) or has one too many "
-        "(extra). What follows still matches, shifted by one."
+        "(extra). What follows still matches, shifted by one. Calls that look alike are told apart by the lines that "
+        "made them, where these leave no doubt; otherwise the report says among which calls one is lacking."
     ),
     harm=(
         "Every later call of that rank meets another call of its peers: wrong data where the calls look alike, a "
@@ -50,7 +51,10 @@ ORDER_SWAPPED = Rule(
     "SC203",
     "order-swapped",
     "Issue the collectives of a group in one order on every rank.",
-    means="Two ranks make the same calls on one group in another order.",
+    means=(
+        "Two ranks make the same calls on one group in another order. Where the calls look alike to the backend, only "
+        "their source lines show the exchange; then it is a warning, and given only if most ranks agree on the order."
+    ),
     harm=(
         "Collectives have no names on the wire: the first call of one rank meets the first call of the other. Where "
         "the calls look alike, the tensors are exchanged silently."
