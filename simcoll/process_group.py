@@ -22,6 +22,7 @@ from torch.distributed import PrefixStore, distributed_c10d
 
 from simcoll.backends.base import Backend
 from simcoll.backends.gloo import GLOO
+from simcoll.background import Checker, calls_between_rounds
 from simcoll.capture import arguments
 from simcoll.conductor import Conductor
 from simcoll.dynamo import leave_class_uncompiled
@@ -29,6 +30,7 @@ from simcoll.proof import Prover
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
 from simcoll.session import Session, active_session, conductors
+from simcoll.side_channel import own_connection
 from simcoll.spec import METHODS
 
 _DRAIN_SECONDS = 2.0
@@ -166,9 +168,11 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     # Ending.
 
     def shutdown(self) -> None:
-        """Finish what is queued, within bounds, then shut the backends down."""
+        """Finish what is queued, within bounds, then shut the backends down; raises a mismatch that is found so."""
         self._end()
         self._inner.shutdown()
+        if self._conductor is not None:
+            self._conductor.raise_due()
 
     def abort(self) -> None:
         """Give up what is queued, then abort the backends."""
@@ -217,16 +221,28 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             if self._conductor is None or self._conducted_in is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
-                self._conductor = Conductor(log, self._prover(group) if session.mode == "detail" else None)
+                self._conductor = Conductor(log, self._prover(group, session), self._checker(group, session))
                 self._conducted_in = session
                 conductors.add(self._conductor)
             return self._conductor
 
-    def _prover(self, group: Group) -> Prover | None:
+    def _prover(self, group: Group, session: Session) -> Prover | None:
+        if session.mode != "detail" or (store := self._meeting_place(group)) is None:
+            return None
+        return Prover(group, self.rank(), store, _timeout_of(self))
+
+    def _checker(self, group: Group, session: Session) -> Checker | None:
+        if session.mode != "check" or (store := self._meeting_place(group)) is None:
+            return None
+        connect = functools.partial(_own_store, store)
+        return Checker(group, self.rank(), connect, calls_between_rounds())
+
+    def _meeting_place(self, group: Group) -> Store | None:
+        """Where the ranks can meet, under keys that no earlier group has used; None where there is no such place."""
         names = {self._inner._get_backend(device).name() for device in self._inner._device_types}
         if self._store is None or not names or names & set(_UNPROVABLE_BACKENDS):
             return None
-        return Prover(group, self.rank(), PrefixStore(_incarnation(group), self._store), _timeout_of(self))
+        return PrefixStore(_incarnation(group), self._store)
 
     def _known_backends(self) -> dict[str, Backend]:
         """What is known of the limits of this group's backends, by device type."""
@@ -268,6 +284,11 @@ def _recorded(name: str) -> Callable[..., Any]:
 
     method.__name__ = name
     return method
+
+
+def _own_store(store: Store) -> Store:
+    """A connection of its own for the background, which must not stand in line behind the program's waits."""
+    return PrefixStore("simcoll-check", own_connection(store))
 
 
 _incarnations: Counter[Group] = Counter()
