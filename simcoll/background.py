@@ -46,12 +46,13 @@ def calls_between_rounds() -> int:
 
 class Checker:
     """Proves the calls of one group on this rank, some time after they were made. ``connect`` makes a store of its own
-    in which the group's ranks meet.
+    in which the group's ranks meet; ``found`` is called when they were found apart.
     """
 
-    def __init__(self, group: Group, group_rank: int, connect: Callable[[], Store], every: int) -> None:
+    def __init__(self, group: Group, group_rank: int, connect: Callable[[], Store], every: int, found: Callable[[], object]) -> None:
         self._name = group.name
         self._every = every
+        self._found = found
         self._rounds = Rounds(group, group_rank, PolledStore(connect))
         self._calls: list[Made] = []
         self._pid = os.getpid()
@@ -91,6 +92,7 @@ class Checker:
             while self._due():
                 settled = self._rounds.meet(self._calls[:])
                 if settled is None:
+                    self._found()
                     break
                 del self._calls[:settled]
         except UnreachableError as error:

@@ -8,6 +8,7 @@ knows the same backends.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 import weakref
@@ -235,7 +236,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if session.mode != "check" or (store := self._meeting_place(group)) is None:
             return None
         connect = functools.partial(_own_store, store)
-        return Checker(group, self.rank(), connect, calls_between_rounds())
+        _checked.add(self)
+        return Checker(group, self.rank(), connect, calls_between_rounds(), _keep_all)
 
     def _meeting_place(self, group: Group) -> Store | None:
         """Where the ranks can meet, under keys that no earlier group has used; None where there is no such place."""
@@ -284,6 +286,18 @@ def _recorded(name: str) -> Callable[..., Any]:
 
     method.__name__ = name
     return method
+
+
+_checked: weakref.WeakSet[RecordedProcessGroup] = weakref.WeakSet()
+
+
+def _keep_all() -> None:
+    """Have groups outlive the interpreter: calls that ranks disagree about may never end, and a Gloo group that is
+    freed waits for them, so that a process that has raised a mismatch would not end before the group's timeout.
+    """
+    for group in list(_checked):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group.plain))
+    _checked.clear()
 
 
 def _own_store(store: Store) -> Store:
