@@ -48,7 +48,7 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -
     stays what it is: calls on ``dist.new_group``'s result of before go unrecorded. The default group has no such limit
     where it is named by ``group=None``.
 
-    ``mode`` is ``record``, ``check``, ``detail`` or ``off`` (default: the environment's ``SIMCOLL_MODE``, else ``detail``);
+    ``mode`` is ``record``, ``check``, ``detail`` or ``off`` (default: the environment's SIMCOLL_MODE, else ``detail``);
     ``out`` is the folder of the black boxes (default: ``SIMCOLL_OUT``, else a folder under ``simcoll-out``). Raises
     :class:`~simcoll.errors.ConfigurationError` on an unknown mode, or a SIMCOLL_CHECK_EVERY that is no number.
     """

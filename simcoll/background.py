@@ -49,7 +49,9 @@ class Checker:
     in which the group's ranks meet; ``found`` is called when they were found apart.
     """
 
-    def __init__(self, group: Group, group_rank: int, connect: Callable[[], Store], every: int, found: Callable[[], object]) -> None:
+    def __init__(
+        self, group: Group, group_rank: int, connect: Callable[[], Store], every: int, found: Callable[[], object]
+    ) -> None:
         self._name = group.name
         self._every = every
         self._found = found

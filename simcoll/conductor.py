@@ -1,9 +1,10 @@
 """Decides, for one group, when a call is proved and when it is launched.
 
-In ``record`` every call is launched at once; in ``check`` too, and handed to the background. In ``detail`` the calls of a group stand in one line, in the order in
-which they were made, and are proved and launched one at a time: a synchronous call in the thread that makes it, one
-that says it is asynchronous, which returns at once, on a thread of the group's own. So calls of one group keep their
-order, and a program that waits for its asynchronous calls in any order it likes meets no deadlock that it did not have.
+In ``record`` every call is launched at once; in ``check`` too, and is then handed to the background. In ``detail`` the
+calls of a group stand in one line, in the order in which they were made, and are proved and launched one at a time: a
+synchronous call in the thread that makes it, one that says it is asynchronous, which returns at once, on a thread of
+the group's own. So calls of one group keep their order, and a program that waits for its asynchronous calls in any
+order it likes meets no deadlock that it did not have.
 """
 
 from __future__ import annotations

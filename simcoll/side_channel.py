@@ -105,9 +105,7 @@ class SideChannel:
     def exchange(self, sequence: int, document: Mapping[str, object]) -> dict[int, object]:
         """Everybody's document by group rank; see :func:`exchange`."""
         timeout = min(self._timeout(), timedelta(seconds=60))
-        return exchange(
-            self._store, f"{self._generation}/differ/{sequence}", self._rank, self._size, document, timeout
-        )
+        return exchange(self._store, f"{self._generation}/differ/{sequence}", self._rank, self._size, document, timeout)
 
     def close(self) -> None:
         """Let the connections go; a later call makes new ones."""

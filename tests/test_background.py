@@ -38,6 +38,7 @@ def until_raised(call: Any, calls: int = 100_000) -> CollectiveMismatchError:
     for _ in range(calls):
         try:
             call()
+            time.sleep(0.001)
         except CollectiveMismatchError as error:
             return error
     raise AssertionError(f"{calls} calls, and no mismatch was raised")
@@ -134,7 +135,7 @@ def test_a_mismatch_before_a_rank_that_stops_calling_is_found(ranks: Any) -> Non
         works = [dist.all_reduce(ones(2), async_op=True) for _ in range(3)]
         works.append(dist.all_reduce(ones(2), dist.ReduceOp.MAX if rank == 2 else dist.ReduceOp.SUM, async_op=True))
         works += [dist.all_reduce(ones(2), async_op=True) for _ in range(3 - (rank == 2))]
-        error = until_raised(lambda: (time.sleep(0.01), [work.wait() for work in works]))
+        error = until_raised(lambda: [work.wait() for work in works])
         return error.findings[0].code, error.findings[0].sequence, error.findings[0].culprits
 
     assert ranks(program, 3, mode="check") == [("SC104", 4, (2,))] * 3
@@ -146,7 +147,7 @@ def test_asynchronous_calls_are_launched_at_once_and_raise_when_waited_for(ranks
         wrong = dist.all_reduce(ones(2), dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM, async_op=True)
         while not all(work.is_completed() for work in [*works, wrong]):
             time.sleep(0.01)
-        return until_raised(lambda: (time.sleep(0.01), wrong.wait())).findings[0].sequence
+        return until_raised(wrong.wait).findings[0].sequence
 
     assert ranks(program, mode="check") == [11, 11]
 
@@ -160,7 +161,7 @@ def test_two_groups_in_opposite_orders_and_a_third_that_is_wrong(ranks: Any) -> 
             works += [dist.all_reduce(ones(1), group=group, async_op=True) for group in groups[:: 1 - 2 * rank]]
         dist.all_reduce(ones(1), dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM, group=third)
         meet(rank, 2, "all made")
-        error = until_raised(lambda: (time.sleep(0.01), [work.wait() for work in works]))
+        error = until_raised(lambda: [work.wait() for work in works])
         return error.findings[0].group.name, error.findings[0].sequence
 
     [first, second] = ranks(program, mode="check", SIMCOLL_CHECK_EVERY="8")
