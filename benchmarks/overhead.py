@@ -3,8 +3,8 @@
 Every round starts fresh ranks for each variant, so that a machine that slows down slows all of them. A cell is the
 median over the rounds of rank 0's medians. ``forwarded`` is a process group in Python that does nothing but pass the
 call on. The goals are the last two columns: record adds at most 10 microseconds to forwarded, and detail adds less than
-half of what DETAIL adds. Measure on a machine that does nothing else: ranks that wait for a core show that, and little of the checker.
-Nothing here is a test: it measures, and says on what.
+half of what DETAIL adds. Measure on a machine that does nothing else: ranks that wait for a core show that, and little
+of the checker. Nothing here is a test: it measures, and says on what.
 """
 
 from __future__ import annotations
