@@ -1,9 +1,9 @@
 """What a training step costs: plain, in simcoll's modes, and under TORCH_DISTRIBUTED_DEBUG=DETAIL, in turn in one run.
 
 A transformer of 56 million parameters on two CPU ranks over Gloo, with DistributedDataParallel and with FSDP2, on a
-tiny batch, so that communication is most of a step. Every round starts fresh ranks for each variant; a cell is the median
-over the rounds of a variant's median step divided by that of plain in the same round. The goal: a step under check
-takes at most 5 % longer than plain. Measure on a machine that does nothing else. Nothing here is a test.
+tiny batch, so that communication is most of a step. Every round starts fresh ranks for each variant; a cell is the
+median over the rounds of a variant's median step divided by that of plain in the same round. The goal: a step under
+check takes at most 5 % longer than plain. Measure on a machine that does nothing else. Nothing here is a test.
 """
 
 from __future__ import annotations
