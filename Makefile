@@ -13,10 +13,10 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench gpu picture clean
+.PHONY: help setup demo test lint format types bench bench-training gpu picture clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 setup: $(READY)  ## make .venv with simcoll, torch and the tools (the other targets do it by themselves)
 
@@ -50,8 +50,11 @@ types: $(READY)  ## mypy, strict
 	@cd .typing && ln -s $(TYPED:%=../%) . && ln -s ../.ci ci
 	@cd .typing && ../$(BIN)/mypy --config-file ../pyproject.toml simcoll $(TYPED) ci
 
-bench: $(READY)  ## what the proof costs, beside plain and beside TORCH_DISTRIBUTED_DEBUG=DETAIL
-	@$(BIN)/python benchmarks/overhead.py $(ARGS)
+bench: $(READY)  ## what a call costs in each mode, beside plain and beside TORCH_DISTRIBUTED_DEBUG=DETAIL
+	@$(BIN)/python -m benchmarks.overhead $(ARGS)
+
+bench-training: $(READY)  ## what a training step of a real model costs in each mode, DDP and FSDP2
+	@$(BIN)/python -m benchmarks.training $(ARGS)
 
 gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reason where there is no GPU
 	@PYTHON=$(BIN)/python benchmarks/gpu_check.sh

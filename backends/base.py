@@ -27,12 +27,15 @@ class Backend:
     ``limits`` come on top of the faults that no backend accepts. ``profiled_as`` names the rows that Flight Recorder
     and the profiler print under another row's name, because the backend is made so. ``forms`` names, by row and
     spelling, what the backend runs as different algorithms though the row is one: ranks must agree on it.
+    ``waits_on_host`` says that waiting for a call blocks the thread that waits, and that a wait that timed out may be
+    taken up again.
     """
 
     name: str
     limits: tuple[Limit, ...] = ()
     profiled_as: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     forms: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    waits_on_host: bool = False
 
     def formed(self, call: Call) -> Call:
         """The call, with the form in which this backend runs it."""

@@ -111,4 +111,5 @@ GLOO = Backend(
     MappingProxyType({"reduce_scatter": "all_reduce", "monitored_barrier": "barrier"}),
     # Mixing these ends the process.
     MappingProxyType({"reduce_scatter": {name: "list" if name in _LISTS else "tensor" for name in _REDUCE_SCATTER}}),
+    waits_on_host=True,
 )

@@ -66,8 +66,15 @@ def median(measure: Measure, size: int, iterations: int) -> float:
 def check_variant(variant: str) -> None:
     """Refuse to time something else than what was asked for."""
     wrapped = type(dist.group.WORLD).__module__.partition(".")[0] == "simcoll"
-    if wrapped != (variant == "simcoll"):
+    if wrapped != (variant not in ("plain", "DETAIL")):
         raise SystemExit(f"variant {variant}, and the group is a {type(dist.group.WORLD)}: is simcoll installed here?")
+
+
+def stop_recording() -> None:
+    """Leave the process group as it is, with nothing to do but to pass calls on."""
+    from simcoll.session import activate
+
+    activate(None)
 
 
 def main(variant: str, sizes: list[int], iterations: int) -> None:
@@ -75,6 +82,8 @@ def main(variant: str, sizes: list[int], iterations: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     check_variant(variant)
+    if variant == "forwarded":
+        stop_recording()
     rows = [
         {"size": size, "pattern": name, "seconds": median(measure, size, max(5, iterations // _calls(name)))}
         for size in sizes

@@ -25,11 +25,13 @@ from torch._C._distributed_c10d import (
 )
 from torch.distributed import distributed_c10d
 
+from simcoll.background import calls_between_rounds
 from simcoll.creations import noted
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
 from simcoll.process_group import RecordedProcessGroup, wrap_backend
 from simcoll.session import Session, activate, active_session, claim_rank, conductors, own_recorders
+from simcoll.verdicts import VERDICTS
 
 _DRAIN_SECONDS = 2.0
 """How long the end of the process waits for calls that nobody waited for."""
@@ -37,19 +39,19 @@ _DRAIN_SECONDS = 2.0
 _LET_GO_SECONDS = 0.05
 """How long the end of the process leaves the GIL to the backends' threads."""
 
-MODES = ("off", "record", "detail")
+MODES = ("off", "record", "check", "detail")
 
 
 def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -> None:
-    """Record, and in ``detail`` mode prove, every collective from now on.
+    """Record every collective from now on; in ``detail`` mode prove it first, in ``check`` mode in the background.
 
     Groups that torch.distributed knows already are included, but a group object that the program holds from before
     stays what it is: calls on ``dist.new_group``'s result of before go unrecorded. The default group has no such limit
     where it is named by ``group=None``.
 
-    ``mode`` is ``record``, ``detail`` or ``off`` (default: the environment's ``SIMCOLL_MODE``, else ``detail``);
+    ``mode`` is ``record``, ``check``, ``detail`` or ``off`` (default: the environment's SIMCOLL_MODE, else ``detail``);
     ``out`` is the folder of the black boxes (default: ``SIMCOLL_OUT``, else a folder under ``simcoll-out``). Raises
-    :class:`~simcoll.errors.ConfigurationError` on an unknown mode.
+    :class:`~simcoll.errors.ConfigurationError` on an unknown mode, or a SIMCOLL_CHECK_EVERY that is no number.
     """
     mode = mode or os.environ.get("SIMCOLL_MODE") or "detail"
     if mode not in MODES:
@@ -57,6 +59,8 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -
     if mode == "off":
         disable()
         return
+    if mode == "check":
+        calls_between_rounds()
     folder = _folder(out)
     current = active_session()
     if current is not None and (current.mode, current.out) == (mode, folder):
@@ -187,8 +191,13 @@ def _uninstall() -> None:
 
 
 def _drain() -> None:
-    for conductor in list(conductors):
-        conductor.close(_DRAIN_SECONDS)
+    """End every group's work within the time of one."""
+    ending = list(conductors)
+    for conductor in ending:
+        conductor.finish()
+    deadline = time.monotonic() + _DRAIN_SECONDS
+    for conductor in ending:
+        conductor.close(max(deadline - time.monotonic(), 0))
 
 
 def _end() -> None:
@@ -198,6 +207,8 @@ def _end() -> None:
         # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
         # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.
         time.sleep(_LET_GO_SECONDS)
+    for error in VERDICTS.rest():
+        sys.stderr.write(f"simcoll: found when the program had ended: {error}\n")
     for recorder in own_recorders():
         recorder.event("exit")
         recorder.close()

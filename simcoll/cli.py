@@ -20,8 +20,8 @@ usage: simcoll run [--mode MODE] [--out DIR] [--json] [torchrun options] script.
 Start a job as torchrun does, record what every rank says to every other rank, and report what is wrong.
 
 options:
-  --mode MODE  off: plain torchrun; record: write every call down; detail: prove that the ranks agree on each call
-               before it runs (default)
+  --mode MODE  off: plain torchrun; record: write every call down; check: also prove in the background that the
+               ranks agree; detail: prove that they agree on each call before it runs (default)
   --out DIR    where black boxes, report.json and report.html go (default: simcoll-out/ and the time)
   --json       report.json on stdout, and nothing else there
 

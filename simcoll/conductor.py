@@ -1,21 +1,24 @@
 """Decides, for one group, when a call is proved and when it is launched.
 
-In ``record`` every call is launched at once. In ``detail`` the calls of a group stand in one line, in the order in
-which they were made, and are proved and launched one at a time: a synchronous call in the thread that makes it, one
-that says it is asynchronous, which returns at once, on a thread of the group's own. So calls of one group keep their
-order, and a program that waits for its asynchronous calls in any order it likes meets no deadlock that it did not have.
+In ``record`` every call is launched at once; in ``check`` too, and is then handed to the background. In ``detail`` the
+calls of a group stand in one line, in the order in which they were made, and are proved and launched one at a time: a
+synchronous call in the thread that makes it, one that says it is asynchronous, which returns at once, on a thread of
+the group's own. So calls of one group keep their order, and a program that waits for its asynchronous calls in any
+order it likes meets no deadlock that it did not have.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 from torch.distributed import Work
 
+from simcoll.background import Checker
 from simcoll.caller import as_called
 from simcoll.capture import Arguments
 from simcoll.errors import CollectiveMismatchError, MissingRankError
@@ -27,7 +30,8 @@ from simcoll.recorder import Entry, GroupLog
 from simcoll.source import current_source
 from simcoll.spec import Kind, spec_of
 from simcoll.threads import Threads
-from simcoll.work import QueuedWork, RecordedWork
+from simcoll.verdicts import VERDICTS
+from simcoll.work import CheckedWork, QueuedWork, RecordedWork
 
 Launch = Callable[[], Work | None]
 """Gives the call to the backend, which does its own checks of the arguments and may refuse."""
@@ -70,12 +74,22 @@ class Line:
 
 
 class Conductor:
-    """Records, and with a prover proves, the calls of one group on this rank."""
+    """Records the calls of one group on this rank; with a prover proves them first, with a checker afterwards."""
 
-    def __init__(self, log: GroupLog, prover: Prover | None, messages: Messages | None = None) -> None:
+    def __init__(
+        self,
+        log: GroupLog,
+        prover: Prover | None = None,
+        messages: Messages | None = None,
+        checker: Checker | None = None,
+    ) -> None:
         self._log = log
         self._prover = prover
         self._messages = messages
+        self._checker = checker
+        if checker is not None:
+            # A group that is merely dropped leaves no thread behind.
+            weakref.finalize(self, checker.abandon).atexit = False
         self._pid = os.getpid()
         self._line = Line()
         self._queue = Threads(f"simcoll-{log.group.name}")
@@ -83,6 +97,8 @@ class Conductor:
 
     def conduct(self, arguments: Arguments, launch: Launch) -> Work | None:
         """Record a call, prove it where this group is proved, launch it; returns its Work."""
+        if self._checker is not None:
+            return self._conduct_checked(self._checker, arguments, launch)
         begin = partial(self._log.begin, arguments, current_source())
         if self._messages is not None and arguments.spec.kind is Kind.POINT_TO_POINT:
             return _meet_and_launch(self._messages, begin(), arguments, launch)
@@ -98,6 +114,22 @@ class Conductor:
             return _recorded(_prove_and_launch(self._prover, entry, arguments, launch), entry)
         finally:
             self._line.leave(entry)
+
+    def _conduct_checked(self, checker: Checker, arguments: Arguments, launch: Launch) -> Work | None:
+        VERDICTS.raise_due()
+        entry = self._log.begin(arguments, current_source())
+        blocks = arguments.spec.names_absent
+        if blocks:
+            checker.add(entry)
+        inner = _launch(entry, launch)
+        # A call that the backend refuses takes no place among the others: a rank may try it alone.
+        if not blocks and arguments.spec.kind is not Kind.POINT_TO_POINT:
+            checker.add(entry)
+        if inner is None:
+            entry.finished()
+            return None
+        backend = self._log.backend(arguments.device)
+        return CheckedWork(inner, entry, waits_on_host=backend is not None and backend.waits_on_host)
 
     def _enqueue(self, prover: Prover, begin: Callable[[], Entry], arguments: Arguments, launch: Launch) -> Work:
         works: list[QueuedWork] = []
@@ -134,8 +166,13 @@ class Conductor:
         if end_profile is not None:
             _when_ended(inner, end_profile)
 
+    def finish(self) -> None:
+        """Say that no call follows, without waiting: groups that then are closed in turn end together."""
+        if self._checker is not None and self._pid == os.getpid():
+            self._checker.finish()
+
     def close(self, seconds: float) -> None:
-        """Let the queue finish what it can within ``seconds``, then let the side channel go.
+        """Let the queue finish, and the background prove, what they can within ``seconds``; let the side channel go.
 
         A forked child has neither: the connections that it inherited are its parent's.
         """
@@ -146,6 +183,13 @@ class Conductor:
         self._futures.close()
         if self._prover is not None:
             self._prover.close()
+        if self._checker is not None:
+            self._checker.close(seconds)
+
+    def raise_due(self) -> None:
+        """Raise what the background found, if it was not raised yet."""
+        if self._checker is not None:
+            VERDICTS.raise_due()
 
 
 def _prove_and_launch(prover: Prover, entry: Entry, arguments: Arguments, launch: Launch) -> Work | None:

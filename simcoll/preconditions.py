@@ -16,7 +16,7 @@ from simcoll.blackbox_table import reserve
 from simcoll.blackbox_writer import BlackBoxError, slots_wanted
 from simcoll.torchrun_arguments import ProgramKind, RunRequest
 
-MODES = ("off", "record", "detail")
+MODES = ("off", "record", "check", "detail")
 """The modes that a job can run in."""
 
 OLDEST_TORCH = (2, 11)

@@ -8,6 +8,7 @@ knows the same backends.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 import weakref
@@ -22,6 +23,7 @@ from torch.distributed import PrefixStore, distributed_c10d
 
 from simcoll.backends.base import Backend
 from simcoll.backends.gloo import GLOO
+from simcoll.background import Checker, calls_between_rounds
 from simcoll.capture import arguments
 from simcoll.conductor import Conductor
 from simcoll.dynamo import leave_class_uncompiled
@@ -30,6 +32,7 @@ from simcoll.proof import Prover
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
 from simcoll.session import Session, active_session, conductors
+from simcoll.side_channel import own_connection
 from simcoll.spec import METHODS
 
 _DRAIN_SECONDS = 2.0
@@ -167,9 +170,11 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     # Ending.
 
     def shutdown(self) -> None:
-        """Finish what is queued, within bounds, then shut the backends down."""
+        """Finish what is queued, within bounds, then shut the backends down; raises a mismatch that is found so."""
         self._end()
         self._inner.shutdown()
+        if self._conductor is not None:
+            self._conductor.raise_due()
 
     def abort(self) -> None:
         """Give up what is queued, then abort the backends."""
@@ -218,26 +223,31 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             if self._conductor is None or self._conducted_in is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
-                store = self._meeting_place(group) if session.mode == "detail" else None
-                self._conductor = Conductor(log, *((None, None) if store is None else self._provers(group, store)))
+                self._conductor = Conductor(log, *self._watchers(group, session))
                 self._conducted_in = session
                 conductors.add(self._conductor)
             return self._conductor
 
+    def _watchers(self, group: Group, session: Session) -> tuple[Prover | None, Messages | None, Checker | None]:
+        """What compares this group's calls: a prover and messages in ``detail``, a checker in ``check``."""
+        store = self._meeting_place(group) if session.mode in ("check", "detail") else None
+        if store is None:
+            return None, None, None
+        if session.mode == "check":
+            _checked.add(self)
+            connect = functools.partial(_own_store, store)
+            return None, None, Checker(group, self.rank(), connect, calls_between_rounds(), _keep_all)
+        # Gloo matches messages by their tags.
+        tagged = self._known_backends().get("cpu") is GLOO and self.size() > 1
+        messages = Messages(group, self.rank(), store, _stand_in_of(self._inner)) if tagged else None
+        return Prover(group, self.rank(), store, _timeout_of(self)), messages, None
+
     def _meeting_place(self, group: Group) -> Store | None:
-        """The store over which the ranks prove their calls; None for a backend without peers, or without a store."""
+        """Where the ranks can meet, under keys that no earlier group has used; None where there is no such place."""
         names = {self._inner._get_backend(device).name() for device in self._inner._device_types}
         if self._store is None or not names or names & set(_UNPROVABLE_BACKENDS):
             return None
         return PrefixStore(_incarnation(group), self._store)
-
-    def _provers(self, group: Group, store: Store) -> tuple[Prover, Messages | None]:
-        """What proves the group's collectives, and its messages: those of Gloo, which matches them by their tags."""
-        backend = self._known_backends().get("cpu")
-        messages = None
-        if backend is GLOO and self.size() > 1:
-            messages = Messages(group, self.rank(), store, _stand_in_of(self._inner))
-        return Prover(group, self.rank(), store, _timeout_of(self)), messages
 
     def _known_backends(self) -> dict[str, Backend]:
         """What is known of the limits of this group's backends, by device type."""
@@ -279,6 +289,23 @@ def _recorded(name: str) -> Callable[..., Any]:
 
     method.__name__ = name
     return method
+
+
+_checked: weakref.WeakSet[RecordedProcessGroup] = weakref.WeakSet()
+
+
+def _keep_all() -> None:
+    """Have groups outlive the interpreter: calls that ranks disagree about may never end, and a Gloo group that is
+    freed waits for them, so that a process that has raised a mismatch would not end before the group's timeout.
+    """
+    for group in list(_checked):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group.plain))
+    _checked.clear()
+
+
+def _own_store(store: Store) -> Store:
+    """A connection of its own for the background, which must not stand in line behind the program's waits."""
+    return PrefixStore("simcoll-check", own_connection(store))
 
 
 _incarnations: Counter[Group] = Counter()

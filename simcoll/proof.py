@@ -10,7 +10,7 @@ from torch.distributed import Store
 from simcoll.call import Call, MalformedCallError
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.record import Group, Record, Source, State
-from simcoll.recorder import Entry, source_document
+from simcoll.recorder import Entry, Prepared, source_document
 from simcoll.side_channel import ChannelBrokenError, SideChannel
 from simcoll.spec import spec_of
 from simcoll.verifier.compare import compare
@@ -29,8 +29,7 @@ class Prover:
         self._rank = group_rank
         self._timeout = timeout
         self._channel = SideChannel(store, group_rank, len(group.ranks), timeout) if len(group.ranks) > 1 else None
-        # What a statement's digest counts as, where ranks were found to differ in a way that does no harm.
-        self._counts_as: dict[int, int] = {}
+        self._tolerance = Tolerance()
 
     def prove(self, entry: Entry, timeout: timedelta | None, *, first_absent_only: bool = False) -> None:
         """Return when all ranks make this call; raises :class:`CollectiveMismatchError` if they do not.
@@ -52,32 +51,18 @@ class Prover:
             entry.finished(State.FAILED)
             raise self._missing(entry, error, asked, first_absent_only) from None
         if total != 0:
-            documents = self._channel.exchange(entry.sequence, _document(entry))
-            self._judge(entry, {rank: _record(self._group, document) for rank, document in documents.items()})
+            documents = self._channel.exchange(entry.sequence, document_of(entry))
+            self._judge(entry, {rank: record_of(self._group, document) for rank, document in documents.items()})
 
     def _word(self, entry: Entry) -> int:
-        digest = entry.prepared.statement
-        digest = self._counts_as.get(digest, digest)
-        return digest_word(digest, self._rank, len(self._group.ranks)) + entry.prepared.flows
+        return self._tolerance.word(entry.prepared, self._rank, len(self._group.ranks))
 
     def _judge(self, entry: Entry, records: dict[int, Record]) -> None:
         findings = compare(self._group, records, strict=True)
         if any(finding.severity is Severity.ERROR for finding in findings):
             entry.finished(State.REJECTED)
             raise CollectiveMismatchError(mismatch_text(self._group, records, self._rank, findings), tuple(findings))
-        self._tolerate(records)
-
-    def _tolerate(self, records: Mapping[int, Record]) -> None:
-        """From now on these statements count as one; every rank draws the same conclusion from the same records."""
-        size = len(self._group.ranks)
-        stated = {
-            statement_digest(spec_of(record.call).statement(record.call, rank, size))
-            for rank, record in records.items()
-        }
-        merged = {self._counts_as.get(digest, digest) for digest in stated}
-        common = min(merged)
-        members = [digest for digest, counts_as in self._counts_as.items() if counts_as in merged]
-        self._counts_as.update(dict.fromkeys([*stated, *members], common))
+        self._tolerance.accept(records, len(self._group.ranks))
 
     def _missing(
         self, entry: Entry, error: ChannelBrokenError, timeout: timedelta, first_only: bool
@@ -96,7 +81,31 @@ class Prover:
             self._channel.close()
 
 
-def _document(entry: Entry) -> dict[str, object]:
+class Tolerance:
+    """Statements that count as one, because ranks were found to differ in them in a way that does no harm."""
+
+    def __init__(self) -> None:
+        self._counts_as: dict[int, int] = {}
+
+    def word(self, prepared: Prepared, group_rank: int, group_size: int) -> int:
+        """The word of a call, by what its statement counts as."""
+        digest = self._counts_as.get(prepared.statement, prepared.statement)
+        return digest_word(digest, group_rank, group_size) + prepared.flows
+
+    def accept(self, records: Mapping[int, Record], group_size: int) -> None:
+        """From now on these statements count as one; every rank draws the same conclusion from the same records."""
+        stated = {
+            statement_digest(spec_of(record.call).statement(record.call, rank, group_size))
+            for rank, record in records.items()
+        }
+        merged = {self._counts_as.get(digest, digest) for digest in stated}
+        common = min(merged)
+        members = [digest for digest, counts_as in self._counts_as.items() if counts_as in merged]
+        self._counts_as.update(dict.fromkeys([*stated, *members], common))
+
+
+def document_of(entry: Entry) -> dict[str, object]:
+    """What a rank tells the others of its call; JSON values, read back by :func:`record_of`."""
     return {
         "sequence": entry.sequence,
         "asynchronous": entry.asynchronous,
@@ -105,7 +114,8 @@ def _document(entry: Entry) -> dict[str, object]:
     }
 
 
-def _record(group: Group, document: object) -> Record:
+def record_of(group: Group, document: object) -> Record:
+    """A peer's call from its document; raises :class:`~simcoll.call.MalformedCallError`."""
     if not isinstance(document, dict):
         raise MalformedCallError(f"a peer sent {document!r:.80}, expected its call")
     file, line, function, code = document["source"]

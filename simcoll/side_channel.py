@@ -11,9 +11,11 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Protocol
 
 from torch.distributed import PrefixStore, Store
 
+from simcoll.links import LinkStore
 from simcoll.word_channel import WordChannel
 
 _GRACE = timedelta(seconds=2)
@@ -101,23 +103,9 @@ class SideChannel:
         return tuple(rank for rank in range(self._size) if waited[rank] < max(waited) / 2)
 
     def exchange(self, sequence: int, document: Mapping[str, object]) -> dict[int, object]:
-        """Everybody's document by group rank; the first rank collects them, so that the cost is linear in ranks."""
-        prefix = f"{self._generation}/differ/{sequence}"
+        """Everybody's document by group rank; see :func:`exchange`."""
         timeout = min(self._timeout(), timedelta(seconds=60))
-        self._store.set(f"{prefix}/{self._rank}", json.dumps(document))
-        if self._rank == 0:
-            collected = self._collect([f"{prefix}/{rank}" for rank in range(self._size)], timeout)
-            self._store.set(f"{prefix}/all", json.dumps(collected))
-        self._store.wait([f"{prefix}/all"], timeout * 2)
-        return {int(rank): value for rank, value in json.loads(self._store.get(f"{prefix}/all")).items()}
-
-    def _collect(self, keys: Sequence[str], timeout: timedelta) -> dict[int, object]:
-        """What has arrived within ``timeout``; a rank that died meanwhile is left out."""
-        try:
-            self._store.wait(list(keys), timeout)
-        except RuntimeError:
-            keys = [key for key in keys if self._store.check([key])]
-        return {int(key.rpartition("/")[2]): json.loads(self._store.get(key)) for key in keys}
+        return exchange(self._store, f"{self._generation}/differ/{sequence}", self._rank, self._size, document, timeout)
 
     def close(self) -> None:
         """Let the connections go; a later call makes new ones."""
@@ -125,6 +113,36 @@ class SideChannel:
             self._words.close()
             self._words = None
         self._generation += 1
+
+
+class DocumentStore(LinkStore, Protocol):
+    """What an exchange of documents needs of a c10d ``Store``."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether all keys are there."""
+
+
+def exchange(
+    store: DocumentStore, prefix: str, rank: int, size: int, document: Mapping[str, object], timeout: timedelta
+) -> dict[int, object]:
+    """Everybody's document by group rank, under keys of ``prefix`` that were not used before.
+
+    The first rank collects them, so that the cost is linear in ranks; a rank that died meanwhile is left out.
+    """
+    store.set(f"{prefix}/{rank}", json.dumps(document))
+    if rank == 0:
+        collected = _collect(store, [f"{prefix}/{other}" for other in range(size)], timeout)
+        store.set(f"{prefix}/all", json.dumps(collected))
+    store.wait([f"{prefix}/all"], timeout * 2)
+    return {int(other): value for other, value in json.loads(store.get(f"{prefix}/all")).items()}
+
+
+def _collect(store: DocumentStore, keys: Sequence[str], timeout: timedelta) -> dict[int, object]:
+    try:
+        store.wait(list(keys), timeout)
+    except RuntimeError:
+        keys = [key for key in keys if store.check([key])]
+    return {int(key.rpartition("/")[2]): json.loads(store.get(key)) for key in keys}
 
 
 def own_connection(store: Store) -> Store:

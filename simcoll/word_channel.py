@@ -1,4 +1,4 @@
-"""Sums one 64-bit word over the ranks of a group, over sockets that the calling thread itself drives.
+"""Sums one 64-bit word over the ranks of a group, or finds the least, over sockets that the calling thread drives.
 
 Recursive doubling: log2 N rounds, in each of which a rank exchanges its partial sum with one partner; where the size is
 no power of two, N - 2^k ranks first lend their word to a neighbour and are given the total at the end (Thakur,
@@ -16,6 +16,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 from simcoll.links import LinkStore, connect_links
@@ -65,13 +66,20 @@ class WordChannel:
 
         Raises TimeoutError if a rank does not come, ConnectionError if one has closed; either closes the channel.
         """
+        return self._combined(word & _MASK, _added, timeout)
+
+    def least(self, value: int, timeout: timedelta) -> int:
+        """The least of the ranks' values, 0 <= value < 2^64; counts as a sum, and raises what one raises."""
+        return self._combined(value, min, timeout)
+
+    def _combined(self, value: int, combine: Callable[[int, int], int], timeout: timedelta) -> int:
         if self._pid != os.getpid():
             raise ConnectionError(f"this channel belongs to process {self._pid}: a child must connect one of its own")
         with self._busy:
             if self._closed.is_set():
                 raise ConnectionError("this channel is closed: connect a new one")
             try:
-                return self._sum(word & _MASK, time.monotonic() + timeout.total_seconds())
+                return self._over_all(value, combine, time.monotonic() + timeout.total_seconds())
             except BaseException:
                 # Also after an interrupt: half a sum cannot be taken up again.
                 self._hang_up(failed=True)
@@ -80,17 +88,17 @@ class WordChannel:
                 if self._closed.is_set():
                     self._release()
 
-    def _sum(self, total: int, deadline: float) -> int:
+    def _over_all(self, total: int, combine: Callable[[int, int], int], deadline: float) -> int:
         self._position += 1
         position = self._position
         if self._keeper is not None:
             self._keeper.send(position, total)
             return self._keeper.receive(position, deadline)
         if self._guest is not None:
-            total = (total + self._guest.receive(position, deadline)) & _MASK
+            total = combine(total, self._guest.receive(position, deadline))
         for partner in self._partners:
             partner.send(position, total)
-            total = (total + partner.receive(position, deadline)) & _MASK
+            total = combine(total, partner.receive(position, deadline))
         if self._guest is not None:
             self._guest.send(position, total)
         return total
@@ -114,6 +122,10 @@ class WordChannel:
     def _release(self) -> None:
         for link in self._links:
             link.socket.close()
+
+
+def _added(one: int, other: int) -> int:
+    return (one + other) & _MASK
 
 
 class _Link:

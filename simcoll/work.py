@@ -21,8 +21,13 @@ from simcoll.errors import CollectiveMismatchError
 from simcoll.record import State
 from simcoll.recorder import Entry
 from simcoll.threads import Threads
+from simcoll.verdicts import VERDICTS
 
 _NO_TIMEOUT = timedelta(0)
+
+_LOOK_UP = timedelta(seconds=0.5)
+_VERDICT_SECONDS = 5.0
+"""How long a wait that failed waits for ranks that are about to find out why."""
 
 
 class RecordedWork(Work):
@@ -39,7 +44,10 @@ class RecordedWork(Work):
         """Wait as the backend's Work does; raises what it raises."""
         self._entry.awaited()
         try:
-            done = self._inner.wait(timeout) if timeout > _NO_TIMEOUT else self._inner.wait()
+            done = self._await(timeout)
+        except CollectiveMismatchError:
+            # Raised on the way, in place of a longer wait: the call itself goes on.
+            raise
         except Exception as error:
             self._failed(error)
             raise
@@ -59,6 +67,9 @@ class RecordedWork(Work):
                 self._entry.finished(State.FAILED)
                 raise
         self._entry.finished()
+
+    def _await(self, timeout: timedelta) -> bool:
+        return self._inner.wait(timeout) if timeout > _NO_TIMEOUT else self._inner.wait()
 
     def _failed(self, error: Exception) -> None:
         """Write down how it ended; some backends refuse a call only when they come to run it."""
@@ -116,6 +127,41 @@ class RecordedWork(Work):
 
     def _get_op_type(self) -> Any:
         return self._inner._get_op_type()  # type: ignore[attr-defined]
+
+
+class CheckedWork(RecordedWork):
+    """A call that is proved in the background: whoever waits for it is told of what was found meanwhile.
+
+    ``waits_on_host`` is that of the backend, see :class:`~simcoll.backends.base.Backend`.
+    """
+
+    def __init__(self, inner: Work, entry: Entry, *, waits_on_host: bool) -> None:
+        super().__init__(inner, entry)
+        self._waits_on_host = waits_on_host
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait as the backend's Work does; raises what it raises, or why it did not complete."""
+        VERDICTS.raise_due()
+        try:
+            return super().wait(timeout)
+        except CollectiveMismatchError:
+            raise
+        except Exception as error:
+            # The first rank that raises a mismatch may end, and its peers lose the connection before they know why.
+            if (verdict := VERDICTS.awaited(_VERDICT_SECONDS)) is not None:
+                raise verdict from error
+            raise
+
+    def _await(self, timeout: timedelta) -> bool:
+        """A call that ranks disagree about may never end: look up now and then."""
+        while self._waits_on_host and timeout <= _NO_TIMEOUT:
+            try:
+                return self._inner.wait(_LOOK_UP)
+            except RuntimeError:
+                if self._inner.is_completed():
+                    break
+            VERDICTS.raise_due()
+        return super()._await(timeout)
 
 
 class QueuedWork(RecordedWork):
@@ -233,4 +279,5 @@ for _name in (
 ):
     setattr(QueuedWork, _name, _after_launch(_name))
 leave_class_uncompiled(RecordedWork)
+leave_class_uncompiled(CheckedWork)
 leave_class_uncompiled(QueuedWork)

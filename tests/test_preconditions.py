@@ -21,7 +21,7 @@ def refusal(function, *arguments, **options):
 
 def test_an_unknown_mode_names_those_that_are():
     code, text = refusal(check_request, split(["--mode", "detial", "x.py"], {}))
-    assert (code, text) == (2, "unknown mode 'detial': expected one of off, record, detail")
+    assert (code, text) == (2, "unknown mode 'detial': expected one of off, record, check, detail")
 
 
 @pytest.mark.parametrize(

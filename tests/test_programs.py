@@ -1,5 +1,7 @@
 """Small realistic programs, each run on real Gloo ranks under ``detail``: one planted bug each, or none at all.
 
+Those of ``IN_THE_BACKGROUND`` run under ``check`` as well, where the ranks go on until they are told.
+
 ``programs/bugs``: the header ``# expect: SC104 culprits=2 ranks=4`` states the first finding, and ``# <- bug`` marks
 the line that it must name (``file=`` where it stands in another file, ``line=none`` where no line of the program can be
 named); ``stall=2`` runs it under the monitor with that ``--stall``. ``programs/correct``: everything here is legal,
@@ -14,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,10 @@ class Program:
 
     name: str
     header: str
+    mode: str = "detail"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.mode}"
 
     @property
     def path(self) -> Path:
@@ -86,6 +92,34 @@ def programs(folder: str) -> list[Program]:
 
 BUGS = programs("bugs")
 CORRECT = programs("correct")
+IN_THE_BACKGROUND = (
+    "bugs/invalid_splits_sum.py",
+    "bugs/op_in_finally.py",
+    "bugs/op_swapped_pair.py",
+    "bugs/reduce_op_after_many.py",
+    "bugs/root_own_rank.py",
+    "bugs/size_in_thread.py",
+    "bugs/splits_moe_dispatch.py",
+    "correct/any_source_receive.py",
+    "correct/compiled_ddp.py",
+    "correct/data_loader_workers.py",
+    "correct/ddp_join_uneven_inputs.py",
+    "correct/destroy_and_again.py",
+    "correct/elastic_exit_in_turn.py",
+    "correct/every_rank_handles_exception.py",
+    "correct/fsdp2_training.py",
+    "correct/many_small_steps.py",
+    "correct/monitored_barriers.py",
+    "correct/opposite_orders_async.py",
+    "correct/slow_rank.py",
+    "correct/threads_on_own_groups.py",
+    "correct/timeout_handled.py",
+)
+
+
+def in_modes(found: list[Program]) -> list[Program]:
+    """All of them under ``detail``, the chosen ones under ``check`` too."""
+    return found + [replace(program, mode="check") for program in found if program.name in IN_THE_BACKGROUND]
 
 
 class Runs:
@@ -94,19 +128,19 @@ class Runs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._pool = Pool(2)
-        self._futures: dict[str, Future[Result]] = {}
+        self._futures: dict[Program, Future[Result]] = {}
 
     def start(self, program: Program) -> None:
-        if program.name not in self._futures:
-            self._futures[program.name] = self._pool.submit(lambda server: self._run(server, program))
+        if program not in self._futures:
+            self._futures[program] = self._pool.submit(lambda server: self._run(server, program))
 
     def result(self, program: Program) -> Result:
-        return self._futures[program.name].result()
+        return self._futures[program].result()
 
     def _run(self, server: ForkServer, program: Program) -> Result:
-        out = self._folder / program.name.replace("/", "-")
+        out = self._folder / f"{program.mode}-{program.name}".replace("/", "-")
         out.mkdir()
-        return server.run(program.path, out, ranks=program.ranks, stall=program.stall)
+        return server.run(program.path, out, ranks=program.ranks, stall=program.stall, mode=program.mode)
 
     def close(self) -> None:
         self._pool.close()
@@ -156,12 +190,12 @@ def check_silent(result: Result) -> None:
     assert "simcoll" not in result.output, result.output
 
 
-@pytest.mark.parametrize("program", BUGS, ids=lambda program: program.name)
+@pytest.mark.parametrize("program", in_modes(BUGS), ids=str)
 def test_planted_bug_is_the_first_finding(program: Program, runs: Runs) -> None:
     check_found(program, runs.result(program))
 
 
-@pytest.mark.parametrize("program", CORRECT, ids=lambda program: program.name)
+@pytest.mark.parametrize("program", in_modes(CORRECT), ids=str)
 def test_correct_program_is_silent(program: Program, runs: Runs) -> None:
     check_silent(runs.result(program))
 

@@ -15,7 +15,7 @@ from simcoll.record import Group, Source
 torch = pytest.importorskip("torch")
 
 from simcoll.capture import arguments  # noqa: E402
-from simcoll.proof import Prover, _record  # noqa: E402
+from simcoll.proof import Prover, record_of  # noqa: E402
 from simcoll.recorder import GroupLog, Recorder  # noqa: E402
 
 SECONDS = timedelta(seconds=10)
@@ -90,4 +90,4 @@ def test_a_rank_that_does_not_come_is_named_by_its_global_rank(ranks: Any) -> No
 @pytest.mark.parametrize("document", [None, [], "text", 3])
 def test_a_peer_that_sends_no_call_is_refused(document: object) -> None:
     with pytest.raises(MalformedCallError, match="a peer sent"):
-        _record(Group("0", "", (0, 1)), document)
+        record_of(Group("0", "", (0, 1)), document)

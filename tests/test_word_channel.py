@@ -69,6 +69,17 @@ def channels(size: int):
         channel.close()
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_every_rank_gets_the_least_between_sums(size):
+    values = [[7 + (rank * 5) % size for rank in range(size)], [rank == 0 for rank in range(size)]]
+    with channels(size) as made:
+        answers = on_ranks(
+            size,
+            lambda rank: [(made[rank].least(row[rank], LONG), made[rank].sum(1, LONG)) for row in values],
+        )
+    assert answers == [[(min(row), size) for row in values]] * size
+
+
 @pytest.mark.parametrize("size", range(1, 18))
 def test_every_rank_gets_the_sum(size):
     print(f"seed {size}")

@@ -68,16 +68,27 @@ def own_failure(job: Job, *, explained: bool = False) -> Failure | None:
 def _follows_mismatch(job: Job, failure: Failure) -> bool:
     """Whether the rank failed at a mismatch, or in handling it.
 
-    An exception is its consequence where the rank completed no collective in between; an exit code is where the rank
-    took part at all: that is how a program ends that has caught the error.
+    An exception is its consequence where the rank completed no collective in between, or failed in the very call; an
+    exit code is where the rank took part at all: that is how a program ends that has caught the error.
     """
     if not job.mismatches or failure.time_ns < job.mismatches[0].time_ns:
         return False
     if not failure.type and (failure.exit_code or 0) > 0:
         return any(failure.rank in mismatch.finding.ranks for mismatch in job.mismatches)
     last = job.last.get(failure.rank)
+    if last is not None and last.state is not State.COMPLETED and _is_mismatched(job, last):
+        return True
     completed = 0 if last is None else last.finished_ns
     return completed <= max(max(one.time_ns, one.until_ns) for one in job.mismatches)
+
+
+def _is_mismatched(job: Job, record: Record) -> bool:
+    places = {
+        (mismatch.finding.group.name, mismatch.finding.sequence)
+        for mismatch in job.mismatches
+        if mismatch.finding.group is not None
+    }
+    return not record.p2p_sequence and (record.group, record.sequence) in places
 
 
 def _failed(job: Job, first: Failure) -> Finding:

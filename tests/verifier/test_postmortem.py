@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,6 +131,15 @@ def test_the_exception_of_a_mismatch_is_explained() -> None:
     ]
     report = judge(traces, LaunchOutcome({rank: RankExit(1, 6 * SECOND) for rank in range(RANKS)}))
     assert (codes(report), report.verdict) == (["SC104"], Verdict.FINDINGS)
+
+
+def test_an_exception_in_the_very_call_that_ranks_disagree_about_is_explained() -> None:
+    refusal = record(5, Call("broadcast", "broadcast", TENSORS, TENSORS, root=0), state=State.REJECTED)
+    refusal = replace(refusal, finished_ns=5 * SECOND + 20)
+    agreed = [record(n) for n in range(1, 5)]
+    odd = trace(2, [*agreed, refusal], raised(5.5, "RuntimeError", "no such root"), mode="check")
+    others = [trace(rank, [*agreed, record(5, state=State.STARTED)], mode="check") for rank in (0, 1, 3)]
+    assert codes(judge([odd, *others])) == ["SC101"]
 
 
 def test_the_first_own_failure_is_the_jobs_failure() -> None:

@@ -1,0 +1,155 @@
+"""Hands the calls of a group to a thread that proves them while the program goes on: ``check`` mode.
+
+The thread that makes a call only puts it on a list. The group's own thread comes to a round (:mod:`simcoll.rounds`)
+when K calls are there, when no call has come for a while (the program may hang, and wait for an explanation), and once
+more when the group ends. Whatever keeps the ranks from meeting ends the check of that group, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from threading import get_ident
+
+from torch.distributed import Store
+
+from simcoll.errors import ConfigurationError
+from simcoll.polled_store import PolledStore
+from simcoll.record import Group
+from simcoll.recorder import Entry
+from simcoll.rounds import Made, Rounds, UnreachableError
+
+_EVERY = 64
+
+_PAUSE_SECONDS = 1.0
+"""How long no call must come before the ranks meet over fewer than K."""
+
+_FARTHEST = 1 << 16
+"""How many calls a rank may be ahead of the slowest; what it remembers of them stays below some ten MiB."""
+
+_LET_GO_SECONDS = 0.5
+
+
+def calls_between_rounds() -> int:
+    """K: the environment's SIMCOLL_CHECK_EVERY, by default 64; ranks need not agree on it.
+
+    Raises :class:`~simcoll.errors.ConfigurationError` on a value out of range.
+    """
+    text = os.environ.get("SIMCOLL_CHECK_EVERY", "") or str(_EVERY)
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= _FARTHEST // 2):
+        expected = f"a whole number from 1 to {_FARTHEST // 2}"
+        raise ConfigurationError(f"SIMCOLL_CHECK_EVERY={text!r:.80}: expected {expected}; correct or unset it")
+    return int(text)
+
+
+class Checker:
+    """Proves the calls of one group on this rank, some time after they were made. ``connect`` makes a store of its own
+    in which the group's ranks meet; ``found`` is called when they were found apart.
+    """
+
+    def __init__(
+        self, group: Group, group_rank: int, connect: Callable[[], Store], every: int, found: Callable[[], object]
+    ) -> None:
+        self._name = group.name
+        self._every = every
+        self._found = found
+        self._rounds = Rounds(group, group_rank, PolledStore(connect))
+        self._calls: list[Made] = []
+        self._pid = os.getpid()
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._idle = True
+        self._closing = False
+        self._ended = False
+
+    def add(self, entry: Entry) -> None:
+        """Have a call proved soon; returns at once. Calls come in the order in which the group made them."""
+        if self._ended:
+            return
+        self._calls.append((entry, get_ident()))
+        # The thread that sleeps without any call looks up at the first, the one that has some at the K-th.
+        if self._idle or len(self._calls) >= self._every:
+            self._notice()
+
+    def _notice(self) -> None:
+        if self._pid != os.getpid():
+            # Threads do not survive a fork, and the group is the parent's.
+            self._ended = True
+            self._calls.clear()
+        elif len(self._calls) >= _FARTHEST:
+            self._give_up(f"this rank is {_FARTHEST} calls ahead of another")
+        elif self._thread is None:
+            with self._guard:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._serve, name=f"simcoll-{self._name}-check", daemon=True)
+                    self._thread.start()
+        elif not self._wake.is_set():
+            self._wake.set()
+
+    def _serve(self) -> None:
+        try:
+            while self._due():
+                settled = self._rounds.meet(self._calls[:])
+                if settled is None:
+                    self._found()
+                    break
+                del self._calls[:settled]
+        except UnreachableError as error:
+            self._give_up(str(error))
+        except (OSError, RuntimeError):
+            # A rank that has no more to do leaves, and so does one that dies: neither is for this thread to report.
+            pass
+        finally:
+            self._end()
+
+    def _due(self) -> bool:
+        """Sleep until there is reason for a round; whether there is one, or else the end."""
+        while not self._ended:
+            self._wake.clear()
+            self._idle = True
+            count = len(self._calls)
+            self._idle = not count
+            if count >= self._every or self._closing:
+                return count > 0
+            woken = self._wake.wait(_PAUSE_SECONDS if count else None)
+            if not woken and count == len(self._calls):
+                return True
+        return False
+
+    def _give_up(self, reason: str) -> None:
+        if not self._closing:
+            sys.stderr.write(
+                f"simcoll: process group {self._name} is not checked any more while the job runs: {reason}; "
+                "its calls are still recorded, and judged afterwards\n"
+            )
+        self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._rounds.stop()
+        self._calls.clear()
+
+    def abandon(self) -> None:
+        """End at once: nobody has any use for the group."""
+        if self._pid == os.getpid():
+            self._closing = True
+            self._wake.set()
+            self._end()
+
+    def finish(self) -> None:
+        """No call follows: prove what is left, without being waited for."""
+        self._closing = True
+        self._wake.set()
+
+    def close(self, seconds: float) -> None:
+        """Prove what can be proved within ``seconds``, then end."""
+        if self._pid != os.getpid():
+            return
+        self.finish()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+            self._end()
+            self._thread.join(_LET_GO_SECONDS)
