@@ -24,10 +24,14 @@ from torch._C._distributed_c10d import (
     _unregister_process_group,
 )
 from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
 
+from simcoll.ddp import recorded_construction
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
+from simcoll.nonmember import noting_non_members
 from simcoll.process_group import RecordedProcessGroup, wrap_backend
+from simcoll.recorder import Recorder
 from simcoll.session import Session, activate, active_session, claim_rank, conductors, own_recorders
 
 _DRAIN_SECONDS = 2.0
@@ -152,8 +156,15 @@ def _install() -> None:
         _replace(module, "_create_process_group_wrapper", _create_process_group_wrapper)
     if (dist2 := _dist2()) is not None:
         _replace(dist2, "ProcessGroup", RecordedProcessGroup)
+    _replace(DistributedDataParallel, "__init__", recorded_construction(DistributedDataParallel.__init__, _recorder))
+    _replace(distributed_c10d, "_warn_not_in_group", noting_non_members(_recorder))
     install_failure_hooks(active_session)
     _end_with_the_process()
+
+
+def _recorder() -> Recorder | None:
+    session = active_session()
+    return None if session is None else session.current_recorder()
 
 
 def _end_with_the_process() -> None:

@@ -18,6 +18,7 @@ from torch.distributed import Work
 
 from simcoll.caller import as_called
 from simcoll.capture import Arguments
+from simcoll.ddp import take_claim
 from simcoll.errors import MissingRankError
 from simcoll.profile import profiled
 from simcoll.proof import Prover
@@ -81,7 +82,7 @@ class Conductor:
 
     def conduct(self, arguments: Arguments, launch: Launch) -> Work | None:
         """Record a call, prove it where this group is proved, launch it; returns its Work."""
-        begin = partial(self._log.begin, arguments, current_source())
+        begin = partial(self._log.begin, arguments, current_source(), take_claim(self._log.group.name))
         if self._prover is None or arguments.spec.kind is Kind.POINT_TO_POINT:
             entry = begin()
             return _recorded(_launch(entry, launch), entry)

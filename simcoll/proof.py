@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 
 from torch.distributed import Store
 
 from simcoll.call import Call, MalformedCallError
 from simcoll.errors import CollectiveMismatchError, MissingRankError
+from simcoll.parameters import from_json, to_json
 from simcoll.record import Group, Record, Source, State
 from simcoll.recorder import Entry, source_document
 from simcoll.side_channel import ChannelBrokenError, SideChannel
 from simcoll.spec import spec_of
 from simcoll.verifier.compare import compare
-from simcoll.verifier.finding import Severity
+from simcoll.verifier.finding import Finding, Severity
 from simcoll.verifier.fingerprint import mismatch_text, missing_text
+from simcoll.verifier.parameters import compare_models, unnamed_mismatch
 from simcoll.word import digest_word, positioned, statement_digest
 
 _SHORTEST = timedelta(milliseconds=1)
+
+_MOST_LISTED = 200_000
+"""Parameters that the ranks of a group together tell each other by name; of larger models they compare the digests."""
+
+_NO_DOCUMENTS: Mapping[int, object] = MappingProxyType({})
 
 
 class Prover:
@@ -52,20 +60,40 @@ class Prover:
             entry.finished(State.FAILED)
             raise self._missing(entry, error, asked, first_absent_only) from None
         if total != 0:
-            documents = self._channel.exchange(entry.sequence, _document(entry))
-            self._judge(entry, {rank: _record(self._group, document) for rank, document in documents.items()})
+            documents = self._channel.exchange(entry.sequence, self._document(entry))
+            self._judge(
+                entry, {rank: _record(self._group, document) for rank, document in documents.items()}, documents
+            )
 
     def _word(self, entry: Entry) -> int:
         digest = entry.prepared.statement
         digest = self._counts_as.get(digest, digest)
+        if entry.claim is not None:
+            digest ^= entry.claim.digest
         return digest_word(digest, self._rank, len(self._group.ranks)) + entry.prepared.flows
 
-    def _judge(self, entry: Entry, records: dict[int, Record]) -> None:
+    def _judge(self, entry: Entry, records: dict[int, Record], documents: Mapping[int, object] = _NO_DOCUMENTS) -> None:
         findings = compare(self._group, records, strict=True)
+        if not findings:
+            findings = self._models(entry.sequence, records, documents)
         if any(finding.severity is Severity.ERROR for finding in findings):
             entry.finished(State.REJECTED)
             raise CollectiveMismatchError(mismatch_text(self._group, records, self._rank, findings), tuple(findings))
         self._tolerate(records)
+
+    def _models(self, sequence: int, records: Mapping[int, Record], documents: Mapping[int, object]) -> list[Finding]:
+        """What is wrong with the models that DistributedDataParallel begins to check with this call."""
+        ranks = self._group.ranks
+        sources = {ranks[rank]: record.source for rank, record in records.items()}
+        models = {ranks[rank]: document["model"] for rank, document in _objects(documents) if "model" in document}
+        digests = {rank: model.get("digest") for rank, model in _objects(models)}
+        listed = {rank: from_json(model.get("parameters")) for rank, model in _objects(models)}
+        known = {rank: parameters for rank, parameters in listed.items() if parameters is not None}
+        if len(known) == len(digests) and known:
+            found = compare_models(self._group, known, sources, sequence)
+        else:
+            found = unnamed_mismatch(self._group, digests, sources, sequence)
+        return [] if found is None else [found]
 
     def _tolerate(self, records: Mapping[int, Record]) -> None:
         """From now on these statements count as one; every rank draws the same conclusion from the same records."""
@@ -90,19 +118,28 @@ class Prover:
             round(error.waited.total_seconds() * 1000),
         )
 
+    def _document(self, entry: Entry) -> dict[str, object]:
+        document: dict[str, object] = {
+            "sequence": entry.sequence,
+            "asynchronous": entry.asynchronous,
+            "call": entry.call.to_json(),
+            "source": source_document(entry.source),
+        }
+        if (claim := entry.claim) is not None:
+            model: dict[str, object] = {"digest": claim.digest}
+            if claim.count * len(self._group.ranks) <= _MOST_LISTED:
+                model["parameters"] = to_json(claim.parameters)
+            document["model"] = model
+        return document
+
     def close(self) -> None:
         """Let the side channel go."""
         if self._channel is not None:
             self._channel.close()
 
 
-def _document(entry: Entry) -> dict[str, object]:
-    return {
-        "sequence": entry.sequence,
-        "asynchronous": entry.asynchronous,
-        "call": entry.call.to_json(),
-        "source": source_document(entry.source),
-    }
+def _objects(documents: Mapping[int, object]) -> list[tuple[int, dict[str, object]]]:
+    return [(rank, document) for rank, document in documents.items() if isinstance(document, dict)]
 
 
 def _record(group: Group, document: object) -> Record:

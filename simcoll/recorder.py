@@ -16,6 +16,7 @@ from simcoll.blackbox_format import AWAITED, HANDED_ON
 from simcoll.call import Call
 from simcoll.capture import Arguments
 from simcoll.errors import MissingRankError
+from simcoll.parameters import Claim
 from simcoll.record import Group, Record, Source, State
 from simcoll.spec import Kind, spec_of
 from simcoll.word import flow_word, statement_digest
@@ -124,6 +125,8 @@ class Entry:
     source: Source
     asynchronous: bool
     ticket: int
+    claim: Claim | None = None
+    """What the call stands for beside itself: the model that DistributedDataParallel begins to check with it."""
 
     @property
     def call(self) -> Call:
@@ -185,14 +188,14 @@ class GroupLog:
         devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
         return self.backend(devices.pop()) if len(devices) == 1 else None
 
-    def begin(self, arguments: Arguments, source: Source) -> Entry:
+    def begin(self, arguments: Arguments, source: Source, claim: Claim | None = None) -> Entry:
         """Write down that a call was made; gives it its place in the group."""
         prepared = self._prepare(arguments)
         point_to_point = arguments.spec.kind is Kind.POINT_TO_POINT
         with self._lock:
             self._sequence += not point_to_point
             self._p2p_sequence += point_to_point
-            entry = Entry(self, prepared, self._sequence, source, arguments.asynchronous, 0)
+            entry = Entry(self, prepared, self._sequence, source, arguments.asynchronous, 0, claim)
             if self.box is not None:
                 entry.ticket = self.box.schedule(
                     self._index,

@@ -56,13 +56,15 @@ def first_failure(job: Job, explained: bool) -> list[Finding]:
 def _follows_mismatch(job: Job, failure: Failure) -> bool:
     """Whether the rank failed at a mismatch, or in handling it.
 
-    An exception is its consequence where the rank completed no collective in between; an exit code is where the rank
-    took part at all: that is how a program ends that has caught the error.
+    An exception is its consequence where the rank completed no collective in between, or where the mismatch lasts; an
+    exit code is where the rank took part at all: that is how a program ends that has caught the error.
     """
     if not job.mismatches or failure.time_ns < job.mismatches[0].time_ns:
         return False
     if not failure.type and (failure.exit_code or 0) > 0:
         return any(failure.rank in mismatch.finding.ranks for mismatch in job.mismatches)
+    if any(one.lasting and failure.rank in one.finding.ranks for one in job.mismatches):
+        return True
     last = job.last.get(failure.rank)
     completed = 0 if last is None else last.finished_ns
     return completed <= max(one.time_ns for one in job.mismatches)

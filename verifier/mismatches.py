@@ -17,10 +17,14 @@ _FOLDED = 100
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A finding on one collective, and when its first rank made the call (wall clock, nanoseconds)."""
+    """A finding on one collective, and when its first rank made the call (wall clock, nanoseconds).
+
+    ``lasting`` says that its ranks cannot get right again: whatever goes wrong among them later follows from it.
+    """
 
     finding: Finding
     time_ns: int
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

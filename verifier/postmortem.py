@@ -12,6 +12,7 @@ from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Sev
 from simcoll.verifier.incidents import Job, first_failure, last_record, refused_instead, refused_on_some
 from simcoll.verifier.mismatches import Mismatch, check_agreement
 from simcoll.verifier.missing import missing_ranks
+from simcoll.verifier.parameters import model_mismatches, without_consequences
 from simcoll.verifier.ranges import ranks_text, span_text
 from simcoll.verifier.trace import LaunchOutcome, Trace
 
@@ -22,8 +23,9 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None) -> Repo
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is none.
     """
     agreement = check_agreement(columns_of(traces), traces)
-    job = _job(traces, outcome, agreement.mismatches)
-    findings = _findings(job, agreement.mismatches) if any(trace.groups for trace in traces) else ()
+    mismatches = without_consequences(agreement.mismatches, model_mismatches(traces))
+    job = _job(traces, outcome, mismatches)
+    findings = _findings(job, mismatches) if any(trace.groups for trace in traces) else ()
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
     return Report(
         _verdict(findings, job),
