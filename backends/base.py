@@ -26,13 +26,17 @@ class Backend:
 
     ``limits`` come on top of the faults that no backend accepts. ``profiled_as`` names the rows that Flight Recorder
     and the profiler print under another row's name, because the backend is made so. ``forms`` names, by row and
-    spelling, what the backend runs as different algorithms though the row is one: ranks must agree on it.
+    spelling, what the backend runs as different algorithms though the row is one: ranks must agree on it. ``in_order``
+    says that it runs the calls of a group one after the other; ``untold`` names the rows whose Work says only after
+    ``wait`` that it has ended.
     """
 
     name: str
     limits: tuple[Limit, ...] = ()
     profiled_as: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     forms: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    in_order: bool = True
+    untold: frozenset[str] = frozenset()
 
     def formed(self, call: Call) -> Call:
         """The call, with the form in which this backend runs it."""

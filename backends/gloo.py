@@ -111,4 +111,8 @@ GLOO = Backend(
     MappingProxyType({"reduce_scatter": "all_reduce", "monitored_barrier": "barrier"}),
     # Mixing these ends the process.
     MappingProxyType({"reduce_scatter": {name: "list" if name in _LISTS else "tensor" for name in _REDUCE_SCATTER}}),
+    # Two threads run a group's calls.
+    in_order=False,
+    # Their Work is never told of the end but by wait (torch 2.13).
+    untold=frozenset({"send", "recv", "reduce_scatter"}),
 )

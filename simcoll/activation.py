@@ -24,11 +24,12 @@ from torch._C._distributed_c10d import (
     _unregister_process_group,
 )
 from torch.distributed import distributed_c10d
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import distributed as ddp_module
 
-from simcoll.ddp import recorded_construction
+from simcoll.ddp import recorded_verification
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
+from simcoll.in_flight import flights
 from simcoll.nonmember import noting_non_members
 from simcoll.process_group import RecordedProcessGroup, wrap_backend
 from simcoll.recorder import Recorder
@@ -156,7 +157,8 @@ def _install() -> None:
         _replace(module, "_create_process_group_wrapper", _create_process_group_wrapper)
     if (dist2 := _dist2()) is not None:
         _replace(dist2, "ProcessGroup", RecordedProcessGroup)
-    _replace(DistributedDataParallel, "__init__", recorded_construction(DistributedDataParallel.__init__, _recorder))
+    if (verify := getattr(ddp_module, "_verify_param_shape_across_processes", None)) is not None:
+        _replace(ddp_module, "_verify_param_shape_across_processes", recorded_verification(verify, _recorder))
     _replace(distributed_c10d, "_warn_not_in_group", noting_non_members(_recorder))
     install_failure_hooks(active_session)
     _end_with_the_process()
@@ -207,6 +209,7 @@ def _end() -> None:
         # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
         # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.
         time.sleep(_LET_GO_SECONDS)
+    flights.look_after(last=True)
     for recorder in own_recorders():
         recorder.event("exit")
         recorder.close()

@@ -20,11 +20,12 @@ from simcoll.caller import as_called
 from simcoll.capture import Arguments
 from simcoll.ddp import take_claim
 from simcoll.errors import MissingRankError
+from simcoll.in_flight import Flight, flights, watches
 from simcoll.profile import profiled
 from simcoll.proof import Prover
 from simcoll.record import State
 from simcoll.recorder import Entry, GroupLog
-from simcoll.source import current_source
+from simcoll.source import current_source, made_by_torch
 from simcoll.spec import Kind, spec_of
 from simcoll.threads import Threads
 from simcoll.work import QueuedWork, RecordedWork
@@ -80,19 +81,24 @@ class Conductor:
         self._queue = Threads(f"simcoll-{log.group.name}")
         self._futures = Threads(f"simcoll-{log.group.name}-futures", _FUTURE_THREADS)
 
-    def conduct(self, arguments: Arguments, launch: Launch) -> Work | None:
-        """Record a call, prove it where this group is proved, launch it; returns its Work."""
+    def conduct(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
+        """Record a call, prove it where this group is proved, launch it; returns its Work.
+
+        What is launched while c10d is ``coalescing`` is launched by its thread, and waited for all at once.
+        """
         begin = partial(self._log.begin, arguments, current_source(), take_claim(self._log.group.name))
         if self._prover is None or arguments.spec.kind is Kind.POINT_TO_POINT:
             entry = begin()
-            return _recorded(_launch(entry, launch), entry)
+            flight = _watch(entry, arguments, coalescing)
+            return _recorded(_launch(entry, launch), entry, flight)
         if arguments.asynchronous:
             return self._enqueue(self._prover, begin, arguments, launch)
         entry = self._line.join(begin)
         entry.awaited()
         try:
+            flight = _watch(entry, arguments, coalescing)
             self._line.await_turn(entry)
-            return _recorded(_prove_and_launch(self._prover, entry, arguments, launch), entry)
+            return _recorded(_prove_and_launch(self._prover, entry, arguments, launch), entry, flight)
         finally:
             self._line.leave(entry)
 
@@ -102,8 +108,10 @@ class Conductor:
         end_profile = profiled(arguments, self._log.backend(arguments.device))
 
         def enqueue(entry: Entry) -> None:
-            works.append(work := QueuedWork(entry, self._futures))
-            self._queue.run(partial(self._settle, prover, entry, arguments, launch, work, end_profile))
+            flight = _watch(entry, arguments, False)
+            works.append(work := QueuedWork(entry, self._futures, flight))
+            launched = launch if flight is None else flight.launching(launch)
+            self._queue.run(partial(self._settle, prover, entry, arguments, launched, work, end_profile))
 
         # The queue's thread must serve the calls in the order of the line.
         self._line.join(begin, enqueue)
@@ -139,6 +147,7 @@ class Conductor:
         if self._pid != os.getpid():
             return
         self._line.await_end(seconds)
+        flights.look_after(last=True)
         self._queue.close()
         self._futures.close()
         if self._prover is not None:
@@ -168,12 +177,28 @@ def _launch(entry: Entry, launch: Launch) -> Work | None:
         raise
 
 
-def _recorded(inner: Work | None, entry: Entry) -> Work | None:
+def _watch(entry: Entry, arguments: Arguments, coalescing: bool) -> Flight | None:
+    """What the program is to be watched for until it has waited for the call, if that is for the program to do."""
+    flights.look_after()
+    if not watches(arguments):
+        flights.pass_by(entry, arguments)
+        return None
+    if coalescing or made_by_torch():
+        entry.handed_on()
+        flights.pass_by(entry, arguments)
+        return None
+    return flights.open(entry, arguments)
+
+
+def _recorded(inner: Work | None, entry: Entry, flight: Flight | None = None) -> Work | None:
     """What the backend does in the call itself has no Work."""
     if inner is None:
         entry.finished()
+        flights.waits += 1
+        if flight is not None:
+            flight.end()
         return None
-    return RecordedWork(inner, entry)
+    return RecordedWork(inner, entry, flight)
 
 
 def _when_ended(inner: Work | None, end: Callable[[], None]) -> None:

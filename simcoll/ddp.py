@@ -9,6 +9,7 @@ of that call proves the model too.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +17,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.distributed import ProcessGroup, distributed_c10d
+from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.parameter import is_lazy
 
 from simcoll.dynamo import leave_uncompiled
 from simcoll.parameters import Claim, Parameter, Parameters, claim_of, to_json
@@ -49,26 +49,25 @@ def take_claim(group: str) -> Claim | None:
     return claim
 
 
-def recorded_construction(
-    construct: Callable[..., None], recorder: Callable[[], Recorder | None]
-) -> Callable[..., None]:
-    """``DistributedDataParallel.__init__`` that notes its model where ``recorder`` gives one."""
+def recorded_verification(verify: Callable[..., Any], recorder: Callable[[], Recorder | None]) -> Callable[..., Any]:
+    """What takes the place of ``_verify_param_shape_across_processes`` where DistributedDataParallel calls it.
 
-    @functools.wraps(construct)
-    def __init__(self: DistributedDataParallel, module: Any, *args: Any, **kwargs: Any) -> None:
-        noted = recorder()
-        stated = None if noted is None else _stated(construct, self, module, args, kwargs)
-        if noted is None or stated is None:
-            construct(self, module, *args, **kwargs)
-            return
-        group, parameters = stated
-        claim = claim_of(parameters)
-        _write(noted, group, claim)
-        with _claiming(group, claim):
-            construct(self, module, *args, **kwargs)
+    Its constructor itself is left alone: it warns by its depth in the stack. One with ``init_sync=False`` asks the user
+    to see to it that the models are alike, and does not come here.
+    """
 
-    leave_uncompiled(__init__)
-    return __init__
+    @functools.wraps(verify)
+    def verify_params(process_group: ProcessGroup, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        noted, model = recorder(), sys._getframe(1).f_locals.get("self")
+        if noted is None or not isinstance(model, DistributedDataParallel) or process_group.size() < 2:
+            return verify(process_group, tensors, *args, **kwargs)
+        claim = claim_of(_stated(model))
+        _write(noted, process_group.group_name, claim)
+        with _claiming(process_group.group_name, claim):
+            return verify(process_group, tensors, *args, **kwargs)
+
+    leave_uncompiled(verify_params)
+    return verify_params
 
 
 @contextmanager
@@ -80,41 +79,9 @@ def _claiming(group: str, claim: Claim) -> Iterator[None]:
         _pending.claim = None
 
 
-def _stated(
-    construct: Callable[..., None], model: object, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[str, Parameters] | None:
-    """The group and the parameters, or None where torch compares nothing, or will refuse the arguments."""
-    try:
-        bound = _signature(construct).bind(model, module, *args, **kwargs).arguments
-    except TypeError:
-        return None
-    group = _group_of(bound)
-    if group is None or not isinstance(module, torch.nn.Module) or not bound.get("init_sync", True):
-        return None
-    ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-    named = [(name, one) for name, one in module.named_parameters() if name not in ignored]
-    if any(is_lazy(one) for _, one in named):
-        return None
-    return group.group_name, tuple(_parameter(name, one) for name, one in named)
-
-
-@functools.cache
-def _signature(construct: Callable[..., None]) -> Any:
-    import inspect
-
-    return inspect.signature(construct)
-
-
-def _group_of(bound: dict[str, Any]) -> ProcessGroup | None:
-    group, mesh = bound.get("process_group"), bound.get("device_mesh")
-    try:
-        if mesh is not None:
-            group = mesh.get_group(mesh_dim=0)
-        if group is None:
-            group = distributed_c10d._get_default_group()
-    except (RuntimeError, ValueError):
-        return None
-    return group if isinstance(group, ProcessGroup) and group.size() > 1 else None
+def _stated(model: DistributedDataParallel) -> Parameters:
+    ignored = model.parameters_to_ignore
+    return tuple(_parameter(name, one) for name, one in model.module.named_parameters() if name not in ignored)
 
 
 def _parameter(name: str, one: torch.Tensor) -> Parameter:

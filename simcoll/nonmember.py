@@ -32,7 +32,7 @@ def noting_non_members(recorder: Callable[[], Recorder | None]) -> Callable[[str
 
 
 def _note(recorder: Recorder, function: str) -> None:
-    """Write the first call of a line down, and then each time that its calls have doubled: a loop must not fill the box."""
+    """Write down a line's first call, and then each time that its calls have doubled: a loop must not fill the box."""
     source = current_source()
     counts = _counts.setdefault(recorder, Counter())
     counts[function, source] += 1

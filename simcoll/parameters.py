@@ -1,4 +1,4 @@
-"""What a rank states of the model that it gives to DistributedDataParallel: a parameter's name, shape, dtype, gradient."""
+"""What a rank states of the model that it gives to DistributedDataParallel: names, dtypes, shapes, gradients."""
 
 from __future__ import annotations
 

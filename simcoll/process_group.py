@@ -209,7 +209,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if self._coalescing:
             # What is launched inside a coalesced section is launched by its thread.
             found.asynchronous = False
-        return conductor.conduct(found, launch)
+        return conductor.conduct(found, launch, coalescing=self._coalescing)
 
     def _make_conductor(self, session: Session) -> Conductor:
         """Made with the group's first call in a session: only then is the process surely the one that it stays."""

@@ -73,6 +73,37 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     return installed
 
 
+_TORCH = _folder(os.path.dirname(torch.__file__))
+_PUBLIC = ("distributed_c10d.py", "c10d_logger.py")
+"""torch's functions that give a call's Work to whoever calls them."""
+
+_hands_on: dict[str, bool | None] = {}
+
+
+def made_by_torch() -> bool:
+    """Whether torch itself makes the call that is being made, and keeps its Work."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file not in _hands_on:
+            _hands_on[file] = _is_torchs(file)
+        if (answer := _hands_on[file]) is not None:
+            return answer
+        frame = frame.f_back
+    return True
+
+
+def _is_torchs(filename: str) -> bool | None:
+    """Whether a frame of this file is torch's; None for one that only passes the Work on."""
+    path = os.path.realpath(filename)
+    if path.startswith(_TORCH):
+        return None if os.path.basename(path) in _PUBLIC else True
+    if path.startswith(_HIDDEN):
+        return None
+    # What inductor generates stands in a file of its own.
+    return "torchinductor" in path
+
+
 def current_source() -> Source:
     """The user's line that runs now, in this thread or else in the main thread (for calls from C++ threads)."""
     frame = _user_frame(sys._getframe(1))

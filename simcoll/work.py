@@ -15,6 +15,7 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from simcoll.dynamo import leave_class_uncompiled
+from simcoll.in_flight import Flight, flights
 from simcoll.record import State
 from simcoll.recorder import Entry
 from simcoll.threads import Threads
@@ -25,20 +26,51 @@ _NO_TIMEOUT = timedelta(0)
 class RecordedWork(Work):
     """A call that the backend has been given; everything is the backend's own Work, but for the note of its end."""
 
-    def __init__(self, inner: Work, entry: Entry) -> None:
+    def __init__(self, inner: Work, entry: Entry, flight: Flight | None = None) -> None:
         super().__init__()
         self._inner = inner
         self._entry = entry
+        self._flight = flight
+        if flight is not None:
+            flight.follow(self)
+
+    def __del__(self) -> None:
+        if (flight := getattr(self, "_flight", None)) is not None:
+            flight.dropped()
+
+    def has_ended(self) -> bool:
+        """Whether the backend says that the call has ended; asking is no waiting."""
+        return self._inner.is_completed()
+
+    def _begin_wait(self) -> None:
+        self._entry.awaited()
+        if self._flight is not None:
+            self._flight.awaited()
+            self._flight = None
+
+    def _end_flight(self) -> None:
+        if self._flight is not None:
+            self._flight.end()
+            self._flight = None
+
+    def _observed(self, ended: bool) -> bool:
+        """A program that has been told of the end need not wait for it."""
+        if ended:
+            self._entry.awaited()
+            self._end_flight()
+            flights.waits += 1
+        return ended
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait as the backend's Work does; raises what it raises."""
-        self._entry.awaited()
+        self._begin_wait()
         try:
             done = self._inner.wait(timeout) if timeout > _NO_TIMEOUT else self._inner.wait()
         except Exception as error:
             self._failed(error)
             raise
         self._entry.finished()
+        flights.waits += 1
         return done
 
     def _failed(self, error: Exception) -> None:
@@ -53,17 +85,18 @@ class RecordedWork(Work):
     def get_future(self) -> Future[Any]:
         """The backend's future, whose completion is noted too."""
         self._entry.handed_on()
+        self._end_flight()
         future = self._inner.get_future()
         future.add_done_callback(lambda done: self._entry.finished())
         return future
 
     def is_completed(self) -> bool:
         """Whether the call has ended, without waiting."""
-        return self._inner.is_completed()
+        return self._observed(self.has_ended())
 
     def is_success(self) -> bool:
         """Whether the call has ended well, without waiting."""
-        return self._inner.is_success()
+        return self._observed(self._inner.is_success())
 
     def exception(self) -> Any:
         """What the call failed with, or None."""
@@ -71,6 +104,7 @@ class RecordedWork(Work):
 
     def result(self) -> Any:
         """The tensors that the call produced."""
+        self._begin_wait()
         return self._inner.result()
 
     def source_rank(self) -> int:
@@ -82,10 +116,12 @@ class RecordedWork(Work):
 
     def synchronize(self) -> None:
         """Make the current stream wait, as the backend's Work does."""
+        self._begin_wait()
         self._inner.synchronize()
 
     def block_current_stream(self) -> None:
         """Make the current stream wait without blocking the host."""
+        self._begin_wait()
         self._inner.block_current_stream()
 
     def get_future_result(self) -> Future[Any]:
@@ -102,8 +138,8 @@ class RecordedWork(Work):
 class QueuedWork(RecordedWork):
     """A call that is proved, then launched, by the group's queue; everything waits for that first."""
 
-    def __init__(self, entry: Entry, callbacks: Threads) -> None:
-        super().__init__(Work(), entry)
+    def __init__(self, entry: Entry, callbacks: Threads, flight: Flight | None = None) -> None:
+        super().__init__(Work(), entry, flight)
         # Neither the queue's thread nor a backend's own may run what users attach to a future: a callback may make
         # calls of its own and wait for them, and Gloo's barrier waits for every call before it, its own included.
         self._callbacks = callbacks
@@ -136,17 +172,17 @@ class QueuedWork(RecordedWork):
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait for the proof and for the call; raises what either raises."""
-        self._entry.awaited()
+        self._begin_wait()
         self._await_launch()
         return super().wait(timeout)
 
-    def is_completed(self) -> bool:
-        """Whether the call has ended, or was refused, without waiting."""
+    def has_ended(self) -> bool:
+        """Whether the call has ended, or was refused; asking is no waiting."""
         return self._launched and (self._error is not None or self._inner.is_completed())
 
     def is_success(self) -> bool:
         """Whether the call has ended well, without waiting."""
-        return self._launched and self._error is None and self._inner.is_success()
+        return self._observed(self._launched and self._error is None and self._inner.is_success())
 
     def exception(self) -> Any:
         """What the call failed with so far, or None, without waiting."""
@@ -163,6 +199,7 @@ class QueuedWork(RecordedWork):
             if self._future is not None:
                 return self._future
             self._entry.handed_on()
+            self._end_flight()
             trigger: Future[Any] = Future()
             self._future = trigger.then(self._outcome)
             self._trigger = trigger

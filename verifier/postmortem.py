@@ -10,8 +10,10 @@ from simcoll.verifier.columns import columns_of
 from simcoll.verifier.failures import Failure, failures_of
 from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
 from simcoll.verifier.incidents import Job, first_failure, last_record, refused_instead, refused_on_some
+from simcoll.verifier.lifecycle import memory_findings, never_waited
 from simcoll.verifier.mismatches import Mismatch, check_agreement
 from simcoll.verifier.missing import missing_ranks
+from simcoll.verifier.outsiders import calls_of_outsiders, explained_by_outsiders
 from simcoll.verifier.parameters import model_mismatches, without_consequences
 from simcoll.verifier.ranges import ranks_text, span_text
 from simcoll.verifier.trace import LaunchOutcome, Trace
@@ -25,7 +27,10 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None) -> Repo
     agreement = check_agreement(columns_of(traces), traces)
     mismatches = without_consequences(agreement.mismatches, model_mismatches(traces))
     job = _job(traces, outcome, mismatches)
-    findings = _findings(job, mismatches) if any(trace.groups for trace in traces) else ()
+    outsiders = calls_of_outsiders(job)
+    mismatches = sorted([*mismatches, *outsiders, *memory_findings(traces)], key=lambda one: one.time_ns)
+    job = _job(traces, outcome, mismatches)
+    findings = _findings(job, mismatches, outsiders) if any(trace.groups for trace in traces) else ()
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
     return Report(
         _verdict(findings, job),
@@ -65,8 +70,8 @@ def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome
     return None if end is None else end.time_ns
 
 
-def _findings(job: Job, mismatches: Sequence[Mismatch]) -> tuple[Finding, ...]:
-    missing = missing_ranks(job)
+def _findings(job: Job, mismatches: Sequence[Mismatch], outsiders: Sequence[Mismatch]) -> tuple[Finding, ...]:
+    missing = [finding for finding in missing_ranks(job) if not explained_by_outsiders(finding, outsiders)]
     refused = refused_on_some(job)
     for finding in missing if not refused else ():
         refused = refused_instead(job, finding)
@@ -75,6 +80,7 @@ def _findings(job: Job, mismatches: Sequence[Mismatch]) -> tuple[Finding, ...]:
     failed = first_failure(job, explained)
     errors = [mismatch.finding for mismatch in job.mismatches]
     warnings = [one.finding for one in mismatches if one.finding.severity is Severity.WARNING]
+    warnings += never_waited(list(job.traces.values())) if job.clean and not errors else []
     # A failure that no mismatch explains and that came first is the cause of what the others report.
     first = failed if _came_first(job, failed) else []
     rest = [finding for finding in failed if finding not in first]
