@@ -104,8 +104,10 @@ class RecordedWork(Work):
 
     def result(self) -> Any:
         """The tensors that the call produced."""
+        # Gloo raises where the call has not ended; a result that is had tells of the end.
+        result = self._inner.result()
         self._begin_wait()
-        return self._inner.result()
+        return result
 
     def source_rank(self) -> int:
         """The group rank that a receive from any source got its message from."""
