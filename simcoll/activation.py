@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import (
     DebugLevel,
@@ -29,7 +30,7 @@ from torch.nn.parallel import distributed as ddp_module
 from simcoll.ddp import recorded_verification
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
-from simcoll.in_flight import flights
+from simcoll.in_flight import flights, noting_synchronization
 from simcoll.nonmember import noting_non_members
 from simcoll.process_group import RecordedProcessGroup, wrap_backend
 from simcoll.recorder import Recorder
@@ -159,6 +160,8 @@ def _install() -> None:
         _replace(dist2, "ProcessGroup", RecordedProcessGroup)
     if (verify := getattr(ddp_module, "_verify_param_shape_across_processes", None)) is not None:
         _replace(ddp_module, "_verify_param_shape_across_processes", recorded_verification(verify, _recorder))
+    for module in (torch.cuda, torch.accelerator):
+        _replace(module, "synchronize", noting_synchronization(module.synchronize))
     _replace(distributed_c10d, "_warn_not_in_group", noting_non_members(_recorder))
     install_failure_hooks(active_session)
     _end_with_the_process()

@@ -12,13 +12,14 @@ functional collectives, pipelines) it waits for in ways of its own.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,13 +27,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from simcoll.capture import Arguments
 from simcoll.recorder import Entry, Recorder, source_document
-from simcoll.regions import Region, regions_of
+from simcoll.regions import Region, has_memory, region_of
 from simcoll.source import current_source, made_by_torch
-from simcoll.spec import Kind, spec_of
+from simcoll.spec import Kind
 
 T = TypeVar("T")
 
-_MOST_ORPHANS = 256
+_MOST_ORPHANS = 4096
+"""Calls whose Work was dropped that are remembered; of older ones the program holds the result."""
 
 _OUTLIVED_SECONDS = 0.05
 """A result that is still there so long after its Work was dropped is held by the program."""
@@ -41,8 +43,7 @@ _MOST_TENSORS = 64
 """Tensors of a call beyond which its memory is not watched."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Watched:
+class _Watched(NamedTuple):
     """A tensor that fills its storage, so that its version counter speaks for it alone."""
 
     tensor: weakref.ref[torch.Tensor]
@@ -69,17 +70,18 @@ class Ending(Protocol):
 class Flight:
     """One call that is open."""
 
-    def __init__(self, flights: Flights, entry: Entry, arguments: Arguments, regions: tuple[Region, ...]) -> None:
+    __slots__ = ("_flights", "_queued", "_watched", "_work", "_written", "entry", "regions", "shared", "since")
+
+    def __init__(self, flights: Flights, entry: Entry, memory: _Memory) -> None:
         self.entry = entry
-        self.regions = regions
+        self.regions = memory.regions
         self.since = flights.waits
         self.shared = False
         self._work: Callable[[], Ending | None] = _nothing
         self._queued = False
-        self._written = _written(arguments, regions)
+        self._written = memory.written
+        self._watched = memory.watched
         self._flights = flights
-        self._told = _tells(entry, arguments)
-        self._watched = () if _copied_by_backend(entry, arguments) else _watched(arguments, regions, entry)
 
     @property
     def open(self) -> bool:
@@ -90,7 +92,7 @@ class Flight:
     def running(self) -> bool:
         """Whether it is known not to have ended yet."""
         work = self._work()
-        return self._told and work is not None and not work.has_ended()
+        return self.entry.use.tells and work is not None and not work.has_ended()
 
     def follow(self, work: Ending) -> None:
         """``work`` is what the program was given for it."""
@@ -120,12 +122,12 @@ class Flight:
 
     def end(self) -> None:
         """Watch it no more."""
-        self._watched = ()
+        self._watched = []
         self._flights.remove(self)
 
     def _check(self, *, known: bool) -> None:
         if not self.shared and any(watched.changed() for watched in self._watched):
-            self._watched = ()
+            self._watched = []
             _report_change(self.entry, known)
 
 
@@ -151,19 +153,20 @@ class Flights:
 
     def open(self, entry: Entry, arguments: Arguments) -> Flight | None:
         """Note that a call was made whose Work goes to the program; None where there is no memory to watch."""
-        regions = _regions(entry, arguments)
-        if not regions:
+        memory = _memory(entry, arguments)
+        if not memory.regions:
             return None
-        flight = Flight(self, entry, arguments, regions)
-        self._meet(entry, regions, flight)
+        flight = Flight(self, entry, memory)
+        if self._by_storage:
+            self._meet(entry, memory.regions, flight)
         with self._lock:
-            for storage in {region.storage for region in regions}:
+            for storage in {region.storage for region in memory.regions}:
                 self._by_storage.setdefault(storage, []).append(flight)
         return flight
 
     def pass_by(self, entry: Entry, arguments: Arguments) -> None:
         """Note that a call was made that nobody can leave open; costs nothing while none is."""
-        if self._by_storage and (regions := _regions(entry, arguments)):
+        if self._by_storage and (regions := _memory(entry, arguments).regions):
             self._meet(entry, regions, None)
 
     def remove(self, flight: Flight) -> None:
@@ -176,7 +179,7 @@ class Flights:
                 else:
                     self._by_storage.pop(storage, None)
 
-    def orphaned(self, entry: Entry, written: tuple[weakref.ref[torch.Tensor], ...]) -> None:
+    def orphaned(self, entry: Entry, written: list[weakref.ref[torch.Tensor]]) -> None:
         """Note that nobody will wait for a call: no matter, if its result goes with it."""
         tensors = [tensor for reference in written if (tensor := reference()) is not None]
         if tensors and len(tensors) == len(written):
@@ -191,17 +194,33 @@ class Flights:
         if not self._orphans:
             return
         if last:
+            self.waits += 1
             time.sleep(max(0.0, self._orphans[-1].since + _OUTLIVED_SECONDS - time.monotonic()))
         for orphan in list(self._orphans):
             gone = all(storage.expired() for storage in orphan.storages)
             outlived = time.monotonic() - orphan.since >= _OUTLIVED_SECONDS
             if gone:
                 orphan.entry.handed_on()
-            if gone or (outlived and (last or self.waits != orphan.waits)):
+            # Until the end a program may still wait for a whole device.
+            decided = outlived and orphan.entry.use.on_cpu and self.waits != orphan.waits
+            if gone or decided:
                 with contextlib.suppress(ValueError):
                     self._orphans.remove(orphan)
 
-    def _meet(self, entry: Entry, regions: tuple[Region, ...], flight: Flight | None) -> None:
+    def device_synchronized(self) -> None:
+        """Note that the program has waited for all that its devices had to do."""
+        with self._lock:
+            flights = {id(one): one for members in self._by_storage.values() for one in members}
+        self.waits += 1
+        for entry in [*(one.entry for one in flights.values()), *(one.entry for one in self._orphans)]:
+            if not entry.use.on_cpu:
+                entry.awaited()
+        for flight in flights.values():
+            if not flight.entry.use.on_cpu:
+                flight.awaited()
+        self._orphans = deque((one for one in self._orphans if one.entry.use.on_cpu), _MOST_ORPHANS)
+
+    def _meet(self, entry: Entry, regions: list[Region], flight: Flight | None) -> None:
         with self._lock:
             met = {id(one): one for region in regions for one in self._by_storage.get(region.storage, ())}
         for other in met.values():
@@ -217,50 +236,55 @@ class Flights:
 flights = Flights()
 
 
+def noting_synchronization(synchronize: Callable[..., None]) -> Callable[..., None]:
+    """What waits for a whole device, which no Work is told of."""
+
+    @functools.wraps(synchronize)
+    def synchronized(*args: Any, **kwargs: Any) -> None:
+        synchronize(*args, **kwargs)
+        flights.device_synchronized()
+
+    return synchronized
+
+
 def _nothing() -> None:
     return None
 
 
-def _written(arguments: Arguments, regions: tuple[Region, ...]) -> tuple[weakref.ref[torch.Tensor], ...]:
-    """The tensors in which the result of a call arrives."""
-    if not any(region.writes for region in regions):
-        return ()
-    members = (*arguments.tensors.get("outputs", ()), *arguments.tensors.get("inout", ()))
-    return tuple(map(weakref.ref, members))
+class _Memory(NamedTuple):
+    """What a call uses: the regions, the tensors in which its result arrives, those whose versions speak for them."""
+
+    regions: list[Region]
+    written: list[weakref.ref[torch.Tensor]]
+    watched: list[_Watched]
 
 
-def _regions(entry: Entry, arguments: Arguments) -> tuple[Region, ...]:
+def _memory(entry: Entry, arguments: Arguments) -> _Memory:
+    memory, use = _Memory([], [], []), entry.use
     if sum(map(len, arguments.tensors.values())) > _MOST_TENSORS:
-        return ()
-    return regions_of(entry.call, entry.log.group_rank, arguments.tensors)
+        return memory
+    outputs: set[int] = set()
+    for role, tensors in arguments.tensors.items():
+        writes = use.writes and role != "inputs"
+        for tensor in tensors:
+            if not has_memory(tensor):
+                continue
+            storage = tensor.untyped_storage()
+            address = storage._cdata
+            memory.regions.append(region_of(tensor, address, writes=writes))
+            if writes:
+                memory.written.append(weakref.ref(tensor))
+            # A backend counts up the version of what it writes as pure output whenever it likes.
+            if role == "outputs":
+                outputs.add(address)
+            elif use.sends and not use.copies and address not in outputs and _fills(tensor, storage):
+                watched = _Watched(weakref.ref(tensor), tensor._version, tensor.shape, tensor.data_ptr())
+                memory.watched.append(watched)
+    return memory
 
 
-def _tells(entry: Entry, arguments: Arguments) -> bool:
-    """Whether the backend's Work says by itself when the call has ended; what is not known says nothing."""
-    backend = entry.log.backend(arguments.device)
-    return arguments.device == "cuda" if backend is None else entry.call.op not in backend.untold
-
-
-def _copied_by_backend(entry: Entry, arguments: Arguments) -> bool:
-    """Whether the backend itself writes the buffers back by a copy, which their versions show."""
-    return entry.call.coalesced or (arguments.device != "cpu" and entry.log.backend(arguments.device) is not None)
-
-
-def _watched(arguments: Arguments, regions: tuple[Region, ...], entry: Entry) -> tuple[_Watched, ...]:
-    if not spec_of(entry.call).sends_inputs(entry.call, entry.log.group_rank):
-        return ()
-    # A backend counts up the version of what it writes as pure output whenever it likes.
-    outputs = {tensor.untyped_storage()._cdata for tensor in arguments.tensors.get("outputs", ())}
-    sent = [*arguments.tensors.get("inputs", ()), *arguments.tensors.get("inout", ())]
-    return tuple(
-        _Watched(weakref.ref(tensor), tensor._version, tensor.shape, tensor.data_ptr())
-        for tensor in sent
-        if _fills_storage(tensor) and tensor.untyped_storage()._cdata not in outputs
-    )
-
-
-def _fills_storage(tensor: torch.Tensor) -> bool:
-    return not tensor.is_inference() and 0 < tensor.nbytes == tensor.untyped_storage().nbytes()
+def _fills(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
+    return tensor.nbytes == storage.nbytes() and not tensor.is_inference()
 
 
 def _in_order(entry: Entry, other: Entry) -> bool:

@@ -113,6 +113,23 @@ class Prepared:
     statement: int
     flows: int
     signature: int
+    use: Use
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a call uses its buffers, as long as it is in flight.
+
+    ``writes`` and ``sends`` say whether this rank's buffers are written to, and whether what they hold reaches anybody;
+    ``copies`` that the backend writes them back by a copy, which their versions show; ``tells`` that its Work says by
+    itself when the call has ended.
+    """
+
+    writes: bool
+    sends: bool
+    copies: bool
+    tells: bool
+    on_cpu: bool
 
 
 @dataclass(slots=True)
@@ -132,6 +149,11 @@ class Entry:
     def call(self) -> Call:
         """What the rank asked for."""
         return self.prepared.call
+
+    @property
+    def use(self) -> Use:
+        """How it uses its buffers."""
+        return self.prepared.use
 
     def started(self) -> None:
         """The backend has been given the call."""
@@ -225,4 +247,17 @@ class GroupLog:
             statement_digest(spec.statement(call, self.group_rank, size)),
             flow_word(spec.flows(call, self.group_rank, size), self.group_rank),
             0 if self.box is None else self.box.signature(call),
+            self._use(call),
+        )
+
+    def _use(self, call: Call) -> Use:
+        spec, backend = spec_of(call), self._backend_of(call)
+        devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
+        return Use(
+            writes=spec.brings_result(call, self.group_rank),
+            sends=spec.sends_inputs(call, self.group_rank),
+            copies=call.coalesced or (backend is not None and devices != {"cpu"}),
+            # Of a backend that is not known nothing is taken for granted.
+            tells=devices == {"cuda"} if backend is None else call.op not in backend.untold,
+            on_cpu=devices <= {"cpu"},
         )

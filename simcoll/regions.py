@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from simcoll.call import Call
-from simcoll.spec import spec_of
+_PLAIN = torch.Tensor.__torch_dispatch__
+"""What a tensor subclass replaces that is only a face of other tensors."""
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(NamedTuple):
     """The bytes ``start`` to ``end`` of a storage that a tensor spans; ``dense`` says that it uses all of them.
 
     ``layout`` tells tensors apart that use other bytes of one span. A storage is named by its address in C++, which is
-    its own as long as anybody holds it.
+    its own as long as anybody holds it. A tuple, because one is made for each tensor of each asynchronous call.
     """
 
     storage: int
@@ -36,31 +34,21 @@ class Region:
         return self.layout == other.layout
 
 
-def regions_of(call: Call, group_rank: int, tensors: Mapping[str, Sequence[torch.Tensor]]) -> tuple[Region, ...]:
-    """The regions of a call's tensors, by role; none where a tensor has no memory of its own kind."""
-    return tuple(_regions(call, group_rank, tensors))
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in a storage of its own kind, and has elements there."""
+    if type(tensor) is not torch.Tensor and type(tensor).__torch_dispatch__ is not _PLAIN:
+        return False
+    return tensor.layout is torch.strided and tensor.numel() > 0
 
 
-def _regions(call: Call, group_rank: int, tensors: Mapping[str, Sequence[torch.Tensor]]) -> Iterator[Region]:
-    in_place = spec_of(call).brings_result(call, group_rank)
-    for role, members in tensors.items():
-        writes = role == "outputs" or (role == "inout" and in_place)
-        for tensor in members:
-            if type(tensor).__torch_dispatch__ is _PLAIN and tensor.layout is torch.strided and tensor.numel():
-                yield _region(tensor, writes)
-
-
-_PLAIN = torch.Tensor.__torch_dispatch__
-"""What a tensor subclass replaces that is only a face of other tensors."""
-
-
-def _region(tensor: torch.Tensor, writes: bool) -> Region:
+def region_of(tensor: torch.Tensor, storage: int, *, writes: bool) -> Region:
+    """The region of a tensor that has memory; ``storage`` is the address of its storage."""
     size = tensor.element_size()
     start = int(tensor.storage_offset()) * size
-    dense = tensor.is_contiguous()
-    span = tensor.numel() if dense else _span(tensor)
-    layout = () if dense else (start, tensor.shape, tensor.stride(), size)
-    return Region(tensor.untyped_storage()._cdata, start, start + span * size, dense, layout, writes)
+    if tensor.is_contiguous():
+        return Region(storage, start, start + tensor.numel() * size, True, (), writes)
+    layout = (start, tensor.shape, tensor.stride(), size)
+    return Region(storage, start, start + _span(tensor) * size, False, layout, writes)
 
 
 def _span(tensor: torch.Tensor) -> int:

@@ -5,6 +5,7 @@ torch's C++ sees only ``wait`` and ``get_future`` of a Work written in Python; P
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -35,7 +36,7 @@ class RecordedWork(Work):
             flight.follow(self)
 
     def __del__(self) -> None:
-        if (flight := getattr(self, "_flight", None)) is not None:
+        if (flight := getattr(self, "_flight", None)) is not None and not sys.is_finalizing():
             flight.dropped()
 
     def has_ended(self) -> bool:

@@ -26,8 +26,9 @@ WORK_NEVER_WAITED = Rule(
     "Keep the returned work and call wait() before the tensor is used.",
     means=(
         "An asynchronous call brings this rank a result, and the program ended well without ever waiting for it: no "
-        "wait(), no is_completed() that said yes, no synchronize(), no future. Sends, barriers, and a last call that "
-        "is left over where the calls before it from the same line were waited for, are not reported."
+        "wait(), no is_completed() that said yes, no synchronize(), no future, and for a GPU no synchronize() of the "
+        "device. Not reported are sends, barriers, results that the program let go together with the work, and a last "
+        "call that is left over where those before it from the same line were waited for."
     ),
     harm="The result may be read before it is there, and an error of the call is never seen.",
     example=("dist.all_reduce(x, async_op=True)\nprint(x.sum())"),
