@@ -331,8 +331,9 @@ def _report_overlap(entry: Entry, other: Flight, both: bool) -> None:
 def _write(entry: Entry, kind: str, key: tuple[object, ...], **data: object) -> None:
     """Write the first of a kind down, and then each time that they have doubled: a loop must not fill the box."""
     counts = _counts.setdefault(entry.log.recorder, Counter())
-    counts[kind, *key] += 1
-    count = counts[kind, *key]
+    case = (kind, *key)
+    counts[case] += 1
+    count = counts[case]
     if count & (count - 1) == 0:
         entry.log.recorder.event(
             kind,

@@ -84,9 +84,9 @@ class Event:
     * ``changed``: a buffer of an asynchronous call was written to before its end was observed: ``group``, ``sequence``,
       ``op``, ``source``, ``known`` (the call had not been launched), ``noticed`` (the line that waits, or null),
       ``count`` as above;
-    * ``overlap``: a call uses memory that an open one uses: ``group``, ``sequence``, ``op``, ``source``, ``both_write``,
-      ``running`` (the other one had not ended), ``other`` (its ``group``, ``sequence``, ``op``, ``source``), ``count``
-      as above;
+    * ``overlap``: a call uses memory that an open one uses: ``group``, ``sequence``, ``op``, ``source``,
+      ``both_write``, ``running`` (the other one had not ended), ``other`` (its ``group``, ``sequence``, ``op``,
+      ``source``), ``count`` as above;
     * ``exit``: the interpreter ended by itself.
     """
 

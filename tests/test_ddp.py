@@ -37,7 +37,8 @@ def test_a_model_is_written_down_once_and_then_by_its_digest(ranks: Any) -> None
 def test_what_is_excluded_or_not_synchronised_is_not_stated(ranks: Any) -> None:
     def program(rank: int) -> object:
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2 + rank))
-        model._ddp_params_and_buffers_to_ignore = ["1.weight", "1.bias"]
+        excluded: Any = ["1.weight", "1.bias"]
+        model._ddp_params_and_buffers_to_ignore = excluded
         DistributedDataParallel(model)
         DistributedDataParallel(nn.Linear(2, 2), init_sync=False)
         return None
