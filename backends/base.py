@@ -28,7 +28,8 @@ class Backend:
     and the profiler print under another row's name, because the backend is made so. ``forms`` names, by row and
     spelling, what the backend runs as different algorithms though the row is one: ranks must agree on it.
     ``waits_on_host`` says that waiting for a call blocks the thread that waits, and that a wait that timed out may be
-    taken up again.
+    taken up again. ``in_order`` says that it runs the calls of a group one after the other; ``untold`` names the rows
+    whose Work says only after ``wait`` that it has ended.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Backend:
     profiled_as: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     forms: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     waits_on_host: bool = False
+    in_order: bool = True
+    untold: frozenset[str] = frozenset()
 
     def formed(self, call: Call) -> Call:
         """The call, with the form in which this backend runs it."""

@@ -112,4 +112,8 @@ GLOO = Backend(
     # Mixing these ends the process.
     MappingProxyType({"reduce_scatter": {name: "list" if name in _LISTS else "tensor" for name in _REDUCE_SCATTER}}),
     waits_on_host=True,
+    # Two threads run a group's calls.
+    in_order=False,
+    # Their Work is never told of the end but by wait (torch 2.13).
+    untold=frozenset({"send", "recv", "reduce_scatter"}),
 )

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import (
     DebugLevel,
@@ -24,12 +25,17 @@ from torch._C._distributed_c10d import (
     _unregister_process_group,
 )
 from torch.distributed import distributed_c10d
+from torch.nn.parallel import distributed as ddp_module
 
 from simcoll.background import calls_between_rounds
 from simcoll.creations import noted
+from simcoll.ddp import recorded_verification
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
+from simcoll.in_flight import flights, noting_synchronization
+from simcoll.nonmember import noting_non_members
 from simcoll.process_group import RecordedProcessGroup, wrap_backend
+from simcoll.recorder import Recorder
 from simcoll.session import Session, activate, active_session, claim_rank, conductors, own_recorders
 from simcoll.verdicts import VERDICTS
 
@@ -158,8 +164,18 @@ def _install() -> None:
         _replace(module, "_create_process_group_wrapper", _create_process_group_wrapper)
     if (dist2 := _dist2()) is not None:
         _replace(dist2, "ProcessGroup", RecordedProcessGroup)
+    if (verify := getattr(ddp_module, "_verify_param_shape_across_processes", None)) is not None:
+        _replace(ddp_module, "_verify_param_shape_across_processes", recorded_verification(verify, _recorder))
+    for module in (torch.cuda, torch.accelerator):
+        _replace(module, "synchronize", noting_synchronization(module.synchronize))
+    _replace(distributed_c10d, "_warn_not_in_group", noting_non_members(_recorder))
     install_failure_hooks(active_session)
     _end_with_the_process()
+
+
+def _recorder() -> Recorder | None:
+    session = active_session()
+    return None if session is None else session.current_recorder()
 
 
 def _end_with_the_process() -> None:
@@ -209,6 +225,7 @@ def _end() -> None:
         time.sleep(_LET_GO_SECONDS)
     for error in VERDICTS.rest():
         sys.stderr.write(f"simcoll: found when the program had ended: {error}\n")
+    flights.look_after(last=True)
     for recorder in own_recorders():
         recorder.event("exit")
         recorder.close()

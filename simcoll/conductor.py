@@ -21,13 +21,15 @@ from torch.distributed import Work
 from simcoll.background import Checker
 from simcoll.caller import as_called
 from simcoll.capture import Arguments
+from simcoll.ddp import take_claim
 from simcoll.errors import CollectiveMismatchError, MissingRankError
+from simcoll.in_flight import Flight, flights, watches
 from simcoll.messages import Messages
 from simcoll.profile import profiled
 from simcoll.proof import Prover
 from simcoll.record import State
 from simcoll.recorder import Entry, GroupLog
-from simcoll.source import current_source
+from simcoll.source import current_source, made_by_torch
 from simcoll.spec import Kind, spec_of
 from simcoll.threads import Threads
 from simcoll.verdicts import VERDICTS
@@ -95,41 +97,49 @@ class Conductor:
         self._queue = Threads(f"simcoll-{log.group.name}")
         self._futures = Threads(f"simcoll-{log.group.name}-futures", _FUTURE_THREADS)
 
-    def conduct(self, arguments: Arguments, launch: Launch) -> Work | None:
-        """Record a call, prove it where this group is proved, launch it; returns its Work."""
+    def conduct(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
+        """Record a call, prove it where this group is proved, launch it; returns its Work.
+
+        What is launched while c10d is ``coalescing`` is launched by its thread, and waited for all at once.
+        """
         if self._checker is not None:
-            return self._conduct_checked(self._checker, arguments, launch)
-        begin = partial(self._log.begin, arguments, current_source())
+            return self._conduct_checked(self._checker, arguments, launch, coalescing)
+        begin = partial(self._log.begin, arguments, current_source(), take_claim(self._log.group.name))
         if self._messages is not None and arguments.spec.kind is Kind.POINT_TO_POINT:
-            return _meet_and_launch(self._messages, begin(), arguments, launch)
+            return _meet_and_launch(self._messages, begin(), arguments, launch, coalescing)
         if self._prover is None or arguments.spec.kind is Kind.POINT_TO_POINT:
             entry = begin()
-            return _recorded(_launch(entry, launch), entry)
+            flight = _watch(entry, arguments, coalescing)
+            return _recorded(_launch(entry, launch), entry, flight)
         if arguments.asynchronous:
             return self._enqueue(self._prover, begin, arguments, launch)
         entry = self._line.join(begin)
         entry.awaited()
         try:
+            flight = _watch(entry, arguments, coalescing)
             self._line.await_turn(entry)
-            return _recorded(_prove_and_launch(self._prover, entry, arguments, launch), entry)
+            return _recorded(_prove_and_launch(self._prover, entry, arguments, launch), entry, flight)
         finally:
             self._line.leave(entry)
 
-    def _conduct_checked(self, checker: Checker, arguments: Arguments, launch: Launch) -> Work | None:
+    def _conduct_checked(self, checker: Checker, arguments: Arguments, launch: Launch, coalescing: bool) -> Work | None:
         VERDICTS.raise_due()
-        entry = self._log.begin(arguments, current_source())
+        entry = self._log.begin(arguments, current_source(), take_claim(self._log.group.name))
+        flight = _watch(entry, arguments, coalescing)
+        message = arguments.spec.kind is Kind.POINT_TO_POINT
         blocks = arguments.spec.names_absent
         if blocks:
             checker.add(entry)
         inner = _launch(entry, launch)
         # A call that the backend refuses takes no place among the others: a rank may try it alone.
-        if not blocks and arguments.spec.kind is not Kind.POINT_TO_POINT:
+        if not blocks and not message:
             checker.add(entry)
         if inner is None:
-            entry.finished()
-            return None
+            return _recorded(None, entry, flight)
         backend = self._log.backend(arguments.device)
-        return CheckedWork(inner, entry, waits_on_host=backend is not None and backend.waits_on_host)
+        # A wait for a message that times out takes Gloo's connections with it.
+        looks_up = backend is not None and backend.waits_on_host and not message
+        return CheckedWork(inner, entry, flight, waits_on_host=looks_up)
 
     def _enqueue(self, prover: Prover, begin: Callable[[], Entry], arguments: Arguments, launch: Launch) -> Work:
         works: list[QueuedWork] = []
@@ -137,8 +147,10 @@ class Conductor:
         end_profile = profiled(arguments, self._log.backend(arguments.device))
 
         def enqueue(entry: Entry) -> None:
-            works.append(work := QueuedWork(entry, self._futures))
-            self._queue.run(partial(self._settle, prover, entry, arguments, launch, work, end_profile))
+            flight = _watch(entry, arguments, False)
+            works.append(work := QueuedWork(entry, self._futures, flight))
+            launched = launch if flight is None else flight.launching(launch)
+            self._queue.run(partial(self._settle, prover, entry, arguments, launched, work, end_profile))
 
         # The queue's thread must serve the calls in the order of the line.
         self._line.join(begin, enqueue)
@@ -179,6 +191,7 @@ class Conductor:
         if self._pid != os.getpid():
             return
         self._line.await_end(seconds)
+        flights.look_after(last=True)
         self._queue.close()
         self._futures.close()
         if self._prover is not None:
@@ -201,20 +214,23 @@ def _prove_and_launch(prover: Prover, entry: Entry, arguments: Arguments, launch
     return _launch(entry, launch)
 
 
-def _meet_and_launch(messages: Messages, entry: Entry, arguments: Arguments, launch: Launch) -> Work | None:
+def _meet_and_launch(
+    messages: Messages, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool
+) -> Work | None:
     """A send or receive: judged here if its other end has come, or else when it is done."""
     try:
         check = messages.announce(entry, arguments)
     except CollectiveMismatchError:
         entry.finished(State.FAILED)
         raise
+    flight = _watch(entry, arguments, coalescing)
     try:
         inner = _launch(entry, launch)
     except Exception:
         # What was refused takes no place among the messages: from here on the two ends count differently.
         messages.stop(check)
         raise
-    return _recorded(inner, entry, check)
+    return _recorded(inner, entry, flight, check)
 
 
 def _launch(entry: Entry, launch: Launch) -> Work | None:
@@ -231,12 +247,30 @@ def _launch(entry: Entry, launch: Launch) -> Work | None:
         raise
 
 
-def _recorded(inner: Work | None, entry: Entry, check: Callable[[], None] | None = None) -> Work | None:
+def _watch(entry: Entry, arguments: Arguments, coalescing: bool) -> Flight | None:
+    """What the program is to be watched for until it has waited for the call, if that is for the program to do."""
+    flights.look_after()
+    if not watches(arguments):
+        flights.pass_by(entry, arguments)
+        return None
+    if coalescing or made_by_torch():
+        entry.handed_on()
+        flights.pass_by(entry, arguments)
+        return None
+    return flights.open(entry, arguments)
+
+
+def _recorded(
+    inner: Work | None, entry: Entry, flight: Flight | None = None, check: Callable[[], None] | None = None
+) -> Work | None:
     """What the backend does in the call itself has no Work."""
     if inner is None:
         entry.finished()
+        flights.waits += 1
+        if flight is not None:
+            flight.end()
         return None
-    return RecordedWork(inner, entry, check)
+    return RecordedWork(inner, entry, flight, check)
 
 
 def _when_ended(inner: Work | None, end: Callable[[], None]) -> None:

@@ -212,10 +212,14 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             found = arguments(name, args, kwargs)
         except (TypeError, ValueError, KeyError):
             return launch()
+        peer = found.integers.get("peer")
+        if peer is not None and not 0 <= peer < self.size():
+            # Gloo would use memory beyond its list of peers.
+            launch = functools.partial(_refuse_peer, name, peer, self.size())
         if self._coalescing:
             # What is launched inside a coalesced section is launched by its thread.
             found.asynchronous = False
-        return conductor.conduct(found, launch)
+        return conductor.conduct(found, launch, coalescing=self._coalescing)
 
     def _make_conductor(self, session: Session) -> Conductor:
         """Made with the group's first call in a session: only then is the process surely the one that it stays."""
@@ -280,6 +284,10 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             if len(ranks) == self.size():
                 return ranks
         return None
+
+
+def _refuse_peer(method: str, peer: int, size: int) -> Any:
+    raise ValueError(f"{method}: peer {peer} is no rank of this group of {size}; give a rank of the group, from 0")
 
 
 def _recorded(name: str) -> Callable[..., Any]:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 
 from torch.distributed import Store
 
 from simcoll.call import Call, MalformedCallError
 from simcoll.errors import CollectiveMismatchError, MissingRankError
+from simcoll.parameters import from_json, to_json
 from simcoll.record import Group, Record, Source, State
 from simcoll.recorder import Entry, Prepared, source_document
 from simcoll.side_channel import ChannelBrokenError, SideChannel
 from simcoll.spec import spec_of
 from simcoll.verifier.compare import compare
-from simcoll.verifier.finding import Severity
+from simcoll.verifier.finding import Finding, Severity
 from simcoll.verifier.fingerprint import mismatch_text, missing_text
+from simcoll.verifier.parameters import compare_models, unnamed_mismatch
 from simcoll.word import digest_word, positioned, statement_digest
 
 _SHORTEST = timedelta(milliseconds=1)
+
+_MOST_LISTED = 200_000
+"""Parameters that the ranks of a group together tell each other by name; of larger models they compare the digests."""
+
+_NO_DOCUMENTS: Mapping[int, object] = MappingProxyType({})
 
 
 class Prover:
@@ -52,17 +60,35 @@ class Prover:
             raise self._missing(entry, error, asked, first_absent_only) from None
         if total != 0:
             documents = self._channel.exchange(entry.sequence, document_of(entry))
-            self._judge(entry, {rank: record_of(self._group, document) for rank, document in documents.items()})
+            records = {rank: record_of(self._group, document) for rank, document in documents.items()}
+            self._judge(entry, records, documents)
 
     def _word(self, entry: Entry) -> int:
-        return self._tolerance.word(entry.prepared, self._rank, len(self._group.ranks))
+        claimed = 0 if entry.claim is None else entry.claim.digest
+        return self._tolerance.word(entry.prepared, self._rank, len(self._group.ranks), claimed)
 
-    def _judge(self, entry: Entry, records: dict[int, Record]) -> None:
+    def _judge(self, entry: Entry, records: dict[int, Record], documents: Mapping[int, object] = _NO_DOCUMENTS) -> None:
         findings = compare(self._group, records, strict=True)
+        if not findings:
+            findings = self._models(entry.sequence, records, documents)
         if any(finding.severity is Severity.ERROR for finding in findings):
             entry.finished(State.REJECTED)
             raise CollectiveMismatchError(mismatch_text(self._group, records, self._rank, findings), tuple(findings))
         self._tolerance.accept(records, len(self._group.ranks))
+
+    def _models(self, sequence: int, records: Mapping[int, Record], documents: Mapping[int, object]) -> list[Finding]:
+        """What is wrong with the models that DistributedDataParallel begins to check with this call."""
+        ranks = self._group.ranks
+        sources = {ranks[rank]: record.source for rank, record in records.items()}
+        models = {ranks[rank]: document["model"] for rank, document in _objects(documents) if "model" in document}
+        digests = {rank: model.get("digest") for rank, model in _objects(models)}
+        listed = {rank: from_json(model.get("parameters")) for rank, model in _objects(models)}
+        known = {rank: parameters for rank, parameters in listed.items() if parameters is not None}
+        if len(known) == len(digests) and known:
+            found = compare_models(self._group, known, sources, sequence)
+        else:
+            found = unnamed_mismatch(self._group, digests, sources, sequence)
+        return [] if found is None else [found]
 
     def _missing(
         self, entry: Entry, error: ChannelBrokenError, timeout: timedelta, first_only: bool
@@ -87,10 +113,10 @@ class Tolerance:
     def __init__(self) -> None:
         self._counts_as: dict[int, int] = {}
 
-    def word(self, prepared: Prepared, group_rank: int, group_size: int) -> int:
-        """The word of a call, by what its statement counts as."""
+    def word(self, prepared: Prepared, group_rank: int, group_size: int, claimed: int = 0) -> int:
+        """The word of a call, by what its statement counts as; ``claimed`` is the digest of what it says besides."""
         digest = self._counts_as.get(prepared.statement, prepared.statement)
-        return digest_word(digest, group_rank, group_size) + prepared.flows
+        return digest_word(digest ^ claimed, group_rank, group_size) + prepared.flows
 
     def accept(self, records: Mapping[int, Record], group_size: int) -> None:
         """From now on these statements count as one; every rank draws the same conclusion from the same records."""
@@ -106,12 +132,22 @@ class Tolerance:
 
 def document_of(entry: Entry) -> dict[str, object]:
     """What a rank tells the others of its call; JSON values, read back by :func:`record_of`."""
-    return {
+    document: dict[str, object] = {
         "sequence": entry.sequence,
         "asynchronous": entry.asynchronous,
         "call": entry.call.to_json(),
         "source": source_document(entry.source),
     }
+    if (claim := entry.claim) is not None:
+        model: dict[str, object] = {"digest": claim.digest}
+        if claim.count * len(entry.log.group.ranks) <= _MOST_LISTED:
+            model["parameters"] = to_json(claim.parameters)
+        document["model"] = model
+    return document
+
+
+def _objects(documents: Mapping[int, object]) -> list[tuple[int, dict[str, object]]]:
+    return [(rank, document) for rank, document in documents.items() if isinstance(document, dict)]
 
 
 def record_of(group: Group, document: object) -> Record:

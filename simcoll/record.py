@@ -47,7 +47,7 @@ class Record:
 
     ``sequence`` counts the collectives of a group from 1; send and receive carry the sequence of the last collective
     before them, and count in ``p2p_sequence`` from 1 (0 for collectives). ``awaited`` says that a thread waits for the
-    call, or has waited. Times are nanoseconds of the wall clock, 0
+    call, or has waited or otherwise seen its end. Times are nanoseconds of the wall clock, 0
     where the state was not reached.
     """
 
@@ -79,6 +79,17 @@ class Event:
     * ``creating`` and ``created``: the rank began, and finished, to make a process group: ``life`` (how often the
       default group was made), ``ordinal`` (the how-manieth group since, from 1), ``ranks`` (global ranks, as given),
       ``source``;
+    * ``parameters``: DistributedDataParallel begins to check a model: ``group``, ``digest`` (of the list), ``count``,
+      ``source``, and ``parameters``, a list of name, dtype, shape and whether it is trained, where the same list was
+      not written before and is not too long;
+    * ``non_member``: a call on a group that the rank does not belong to, which torch dropped: ``function``, ``count``
+      (calls of this line so far; written whenever it has doubled), ``source``;
+    * ``changed``: a buffer of an asynchronous call was written to before its end was observed: ``group``, ``sequence``,
+      ``op``, ``source``, ``known`` (the call had not been launched), ``noticed`` (the line that waits, or null),
+      ``count`` as above;
+    * ``overlap``: a call uses memory that an open one uses: ``group``, ``sequence``, ``op``, ``source``,
+      ``both_write``, ``running`` (the other one had not ended), ``other`` (its ``group``, ``sequence``, ``op``,
+      ``source``), ``count`` as above;
     * ``exit``: the interpreter ended by itself.
     """
 

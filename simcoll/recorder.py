@@ -16,6 +16,7 @@ from simcoll.blackbox_format import AWAITED, HANDED_ON
 from simcoll.call import Call
 from simcoll.capture import Arguments
 from simcoll.errors import MissingRankError
+from simcoll.parameters import Claim
 from simcoll.record import Group, Record, Source, State
 from simcoll.spec import Kind, spec_of
 from simcoll.stacks import SUFFIX as STACK_SUFFIX
@@ -115,6 +116,23 @@ class Prepared:
     statement: int
     flows: int
     signature: int
+    use: Use
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a call uses its buffers, as long as it is in flight.
+
+    ``writes`` and ``sends`` say whether this rank's buffers are written to, and whether what they hold reaches anybody;
+    ``copies`` that the backend writes them back by a copy, which their versions show; ``tells`` that its Work says by
+    itself when the call has ended.
+    """
+
+    writes: bool
+    sends: bool
+    copies: bool
+    tells: bool
+    on_cpu: bool
 
 
 @dataclass(slots=True)
@@ -127,11 +145,18 @@ class Entry:
     source: Source
     asynchronous: bool
     ticket: int
+    claim: Claim | None = None
+    """What the call stands for beside itself: the model that DistributedDataParallel begins to check with it."""
 
     @property
     def call(self) -> Call:
         """What the rank asked for."""
         return self.prepared.call
+
+    @property
+    def use(self) -> Use:
+        """How it uses its buffers."""
+        return self.prepared.use
 
     def started(self) -> None:
         """The backend has been given the call."""
@@ -194,14 +219,14 @@ class GroupLog:
         devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
         return self.backend(devices.pop()) if len(devices) == 1 else None
 
-    def begin(self, arguments: Arguments, source: Source) -> Entry:
+    def begin(self, arguments: Arguments, source: Source, claim: Claim | None = None) -> Entry:
         """Write down that a call was made; gives it its place in the group."""
         prepared = self._prepare(arguments)
         point_to_point = arguments.spec.kind is Kind.POINT_TO_POINT
         with self._lock:
             self._sequence += not point_to_point
             self._p2p_sequence += point_to_point
-            entry = Entry(self, prepared, self._sequence, source, arguments.asynchronous, 0)
+            entry = Entry(self, prepared, self._sequence, source, arguments.asynchronous, 0, claim)
             if self.box is not None:
                 entry.ticket = self.box.schedule(
                     self._index,
@@ -231,4 +256,17 @@ class GroupLog:
             statement_digest(spec.statement(call, self.group_rank, size)),
             flow_word(spec.flows(call, self.group_rank, size), self.group_rank),
             0 if self.box is None else self.box.signature(call),
+            self._use(call),
+        )
+
+    def _use(self, call: Call) -> Use:
+        spec, backend = spec_of(call), self._backend_of(call)
+        devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
+        return Use(
+            writes=spec.brings_result(call, self.group_rank),
+            sends=spec.sends_inputs(call, self.group_rank),
+            copies=call.coalesced or (backend is not None and devices != {"cpu"}),
+            # Of a backend that is not known nothing is taken for granted.
+            tells=devices == {"cuda"} if backend is None else call.op not in backend.untold,
+            on_cpu=devices <= {"cpu"},
         )

@@ -7,11 +7,12 @@ count where no frame of the user's own code is found. Whether a file counts is d
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import threading
 from types import CodeType, FrameType, TracebackType
 
-from simcoll.folders import INSTALLED, OWN, SKIP, kind_of
+from simcoll.folders import INSTALLED, OWN, SKIP, kind_of, simcoll_folders, torch_folder
 from simcoll.record import UNKNOWN_SOURCE, Source
 
 _kinds: dict[str, int] = {}
@@ -36,6 +37,36 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
             installed = frame
         frame = frame.f_back
     return installed
+
+
+_PUBLIC = ("distributed_c10d.py", "c10d_logger.py")
+"""torch's functions that give a call's Work to whoever calls them."""
+
+_hands_on: dict[str, bool | None] = {}
+
+
+def made_by_torch() -> bool:
+    """Whether torch itself makes the call that is being made, and keeps its Work."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file not in _hands_on:
+            _hands_on[file] = _is_torchs(file)
+        if (answer := _hands_on[file]) is not None:
+            return answer
+        frame = frame.f_back
+    return True
+
+
+def _is_torchs(filename: str) -> bool | None:
+    """Whether a frame of this file is torch's; None for one that only passes the Work on."""
+    path = os.path.realpath(filename)
+    if path.startswith(torch_folder()):
+        return None if os.path.basename(path) in _PUBLIC else True
+    if path.startswith(simcoll_folders()):
+        return None
+    # What inductor generates stands in a file of its own.
+    return "torchinductor" in path
 
 
 def current_source() -> Source:

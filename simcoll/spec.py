@@ -30,6 +30,7 @@ __all__ = [
     "Flows",
     "Kind",
     "Method",
+    "Rooted",
     "SparseFlow",
     "Statement",
     "spec_of",
@@ -43,6 +44,13 @@ class Kind(Enum):
     MOVEMENT = "movement"
     SYNCHRONISATION = "synchronisation"
     POINT_TO_POINT = "point-to-point"
+
+
+class Rooted(Enum):
+    """Which way the data of a collective with a root goes."""
+
+    FROM_ROOT = "from root"
+    TO_ROOT = "to root"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,8 @@ class CollectiveSpec:
     that Flight Recorder and the profiler print behind the backend's name. ``measured`` names the buffers that ranks
     compare (``inputs``, ``outputs``, or None), ``agree`` what they compare. ``result`` computes it, ``schedules``
     price it. ``traffic(n)`` is nccl-tests' bus-bandwidth factor for n ranks: bus bandwidth = factor * bytes / seconds.
-    ``names_absent`` says that the backend itself waits for every rank and names those that do not come.
+    ``names_absent`` says that the backend itself waits for every rank and names those that do not come, ``rooted``
+    which way the data goes where one rank has another part than the others.
     """
 
     name: str
@@ -114,6 +123,7 @@ class CollectiveSpec:
     schedules: tuple[str, ...]
     traffic: Callable[[int], float]
     names_absent: bool = False
+    rooted: Rooted | None = None
 
     def statement(self, call: Call, group_rank: int, group_size: int) -> Statement:
         """What this call commits every rank of the group to."""
@@ -145,6 +155,16 @@ class CollectiveSpec:
         """Who gets how much, or None where the statement's counts say it all."""
         return self.law(call, group_rank, group_size)
 
+    def brings_result(self, call: Call, group_rank: int) -> bool:
+        """Whether the call writes a result to this rank's buffers."""
+        if self.rooted is None:
+            return bool(call.outputs)
+        return (call.root == group_rank) == (self.rooted is Rooted.TO_ROOT)
+
+    def sends_inputs(self, call: Call, group_rank: int) -> bool:
+        """Whether what this rank's input buffers hold when the call runs reaches anybody."""
+        return bool(call.inputs) and (self.rooted is not Rooted.FROM_ROOT or call.root == group_rank)
+
     def fault(self, call: Call, group_rank: int, group_size: int) -> str | None:
         """What is wrong with this rank's call whatever the others do, or None."""
         return self.fault_law(call, group_rank, group_size)
@@ -171,6 +191,7 @@ def _spec(
     schedules: Sequence[str],
     traffic: Callable[[int], float],
     names_absent: bool = False,
+    rooted: Rooted | None = None,
 ) -> CollectiveSpec:
     return CollectiveSpec(
         name,
@@ -186,6 +207,7 @@ def _spec(
         tuple(schedules),
         traffic,
         names_absent,
+        rooted,
     )
 
 
@@ -217,6 +239,7 @@ _TABLE = (
         fault_law=laws.root_fault,
         schedules=["ring", "tree", "hierarchical", "direct"],
         traffic=lambda n: 1.0,
+        rooted=Rooted.FROM_ROOT,
     ),
     _spec(
         "reduce",
@@ -230,6 +253,7 @@ _TABLE = (
         fault_law=laws.root_fault,
         schedules=["ring", "tree", "hierarchical", "direct"],
         traffic=lambda n: 1.0,
+        rooted=Rooted.TO_ROOT,
     ),
     _spec(
         "all_gather",
@@ -272,6 +296,7 @@ _TABLE = (
         fault_law=laws.gather_fault,
         schedules=["direct", "tree"],
         traffic=lambda n: (n - 1) / n,
+        rooted=Rooted.TO_ROOT,
     ),
     _spec(
         "scatter",
@@ -286,6 +311,7 @@ _TABLE = (
         fault_law=laws.scatter_fault,
         schedules=["direct", "tree"],
         traffic=lambda n: (n - 1) / n,
+        rooted=Rooted.FROM_ROOT,
     ),
     _spec(
         "reduce_scatter",

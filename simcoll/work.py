@@ -6,6 +6,7 @@ torch's C++ sees only ``wait`` and ``get_future`` of a Work written in Python; P
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,6 +19,7 @@ from torch.futures import Future
 from simcoll.call import ANY_SOURCE
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.errors import CollectiveMismatchError
+from simcoll.in_flight import Flight, flights
 from simcoll.record import State
 from simcoll.recorder import Entry
 from simcoll.threads import Threads
@@ -33,16 +35,48 @@ _VERDICT_SECONDS = 5.0
 class RecordedWork(Work):
     """A call that the backend has been given; everything is the backend's own Work, but for the note of its end."""
 
-    def __init__(self, inner: Work, entry: Entry, check: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, inner: Work, entry: Entry, flight: Flight | None = None, check: Callable[[], None] | None = None
+    ) -> None:
         """``check`` is called once, when the call is done, and may raise."""
         super().__init__()
         self._inner = inner
         self._entry = entry
         self._check = check
+        self._flight = flight
+        if flight is not None:
+            flight.follow(self)
+
+    def __del__(self) -> None:
+        if (flight := getattr(self, "_flight", None)) is not None and not sys.is_finalizing():
+            flight.dropped()
+
+    def has_ended(self) -> bool:
+        """Whether the backend says that the call has ended; asking is no waiting."""
+        return self._inner.is_completed()
+
+    def _begin_wait(self) -> None:
+        self._entry.awaited()
+        if self._flight is not None:
+            self._flight.awaited()
+            self._flight = None
+
+    def _end_flight(self) -> None:
+        if self._flight is not None:
+            self._flight.end()
+            self._flight = None
+
+    def _observed(self, ended: bool) -> bool:
+        """A program that has been told of the end need not wait for it."""
+        if ended:
+            self._entry.awaited()
+            self._end_flight()
+            flights.waits += 1
+        return ended
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait as the backend's Work does; raises what it raises."""
-        self._entry.awaited()
+        self._begin_wait()
         try:
             done = self._await(timeout)
         except CollectiveMismatchError:
@@ -52,6 +86,7 @@ class RecordedWork(Work):
             self._failed(error)
             raise
         self._ended()
+        flights.waits += 1
         return done
 
     def _ended(self) -> None:
@@ -83,17 +118,18 @@ class RecordedWork(Work):
     def get_future(self) -> Future[Any]:
         """The backend's future, whose completion is noted too."""
         self._entry.handed_on()
+        self._end_flight()
         future = self._inner.get_future()
         future.add_done_callback(lambda done: self._entry.finished())
         return future
 
     def is_completed(self) -> bool:
         """Whether the call has ended, without waiting."""
-        return self._inner.is_completed()
+        return self._observed(self.has_ended())
 
     def is_success(self) -> bool:
         """Whether the call has ended well, without waiting."""
-        return self._inner.is_success()
+        return self._observed(self._inner.is_success())
 
     def exception(self) -> Any:
         """What the call failed with, or None."""
@@ -101,7 +137,10 @@ class RecordedWork(Work):
 
     def result(self) -> Any:
         """The tensors that the call produced."""
-        return self._inner.result()
+        # Gloo raises where the call has not ended; a result that is had tells of the end.
+        result = self._inner.result()
+        self._begin_wait()
+        return result
 
     def source_rank(self) -> int:
         """The group rank that a receive from any source got its message from."""
@@ -112,10 +151,12 @@ class RecordedWork(Work):
 
     def synchronize(self) -> None:
         """Make the current stream wait, as the backend's Work does."""
+        self._begin_wait()
         self._inner.synchronize()
 
     def block_current_stream(self) -> None:
         """Make the current stream wait without blocking the host."""
+        self._begin_wait()
         self._inner.block_current_stream()
 
     def get_future_result(self) -> Future[Any]:
@@ -135,8 +176,8 @@ class CheckedWork(RecordedWork):
     ``waits_on_host`` is that of the backend, see :class:`~simcoll.backends.base.Backend`.
     """
 
-    def __init__(self, inner: Work, entry: Entry, *, waits_on_host: bool) -> None:
-        super().__init__(inner, entry)
+    def __init__(self, inner: Work, entry: Entry, flight: Flight | None = None, *, waits_on_host: bool) -> None:
+        super().__init__(inner, entry, flight)
         self._waits_on_host = waits_on_host
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
@@ -167,8 +208,8 @@ class CheckedWork(RecordedWork):
 class QueuedWork(RecordedWork):
     """A call that is proved, then launched, by the group's queue; everything waits for that first."""
 
-    def __init__(self, entry: Entry, callbacks: Threads) -> None:
-        super().__init__(Work(), entry)
+    def __init__(self, entry: Entry, callbacks: Threads, flight: Flight | None = None) -> None:
+        super().__init__(Work(), entry, flight)
         # Neither the queue's thread nor a backend's own may run what users attach to a future: a callback may make
         # calls of its own and wait for them, and Gloo's barrier waits for every call before it, its own included.
         self._callbacks = callbacks
@@ -201,17 +242,17 @@ class QueuedWork(RecordedWork):
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait for the proof and for the call; raises what either raises."""
-        self._entry.awaited()
+        self._begin_wait()
         self._await_launch()
         return super().wait(timeout)
 
-    def is_completed(self) -> bool:
-        """Whether the call has ended, or was refused, without waiting."""
+    def has_ended(self) -> bool:
+        """Whether the call has ended, or was refused; asking is no waiting."""
         return self._launched and (self._error is not None or self._inner.is_completed())
 
     def is_success(self) -> bool:
         """Whether the call has ended well, without waiting."""
-        return self._launched and self._error is None and self._inner.is_success()
+        return self._observed(self._launched and self._error is None and self._inner.is_success())
 
     def exception(self) -> Any:
         """What the call failed with so far, or None, without waiting."""
@@ -228,6 +269,7 @@ class QueuedWork(RecordedWork):
             if self._future is not None:
                 return self._future
             self._entry.handed_on()
+            self._end_flight()
             trigger: Future[Any] = Future()
             self._future = trigger.then(self._outcome)
             self._trigger = trigger

@@ -4,8 +4,9 @@ Those of ``IN_THE_BACKGROUND`` run under ``check`` as well, where the ranks go o
 
 ``programs/bugs``: the header ``# expect: SC104 culprits=2 ranks=4`` states the first finding, and ``# <- bug`` marks
 the line that it must name (``file=`` where it stands in another file, ``line=none`` where no line of the program can be
-named); ``stall=2`` runs it under the monitor with that ``--stall``. ``programs/correct``: everything here is legal,
-however unusual: no finding, no failure. The ranks of most are forked from an interpreter that has torch already
+named); ``stall=2`` runs it under the monitor with that ``--stall``, ``severity=warning`` is a finding that fails no
+job. ``programs/correct``: everything here is legal, however unusual: no finding, no failure. The ranks of most are
+forked from an interpreter that has torch already
 (``programs/forkserver.py``); some run under the command itself.
 """
 
@@ -61,6 +62,10 @@ class Program:
     @property
     def code(self) -> str:
         return self.header.split()[2]
+
+    @property
+    def severity(self) -> Severity:
+        return Severity(self._stated("severity") or "error")
 
     @property
     def culprits(self) -> tuple[int, ...]:
@@ -166,9 +171,9 @@ def check_found(program: Program, result: Result) -> None:
     assert first.culprits == program.culprits, described
     if program.place is not None:
         assert program.place in places(first), described
-    errors = [finding.code for finding in report.findings if finding.severity is Severity.ERROR]
-    assert errors == [program.code], f"one cause gives one finding: {report.findings}"
-    assert exit_code(report) == 3
+    codes = [finding.code for finding in report.findings if finding.severity is program.severity]
+    assert codes == [program.code], f"one cause gives one finding: {report.findings}"
+    assert exit_code(report) == (3 if program.severity is Severity.ERROR else 0)
 
 
 def places(finding: Finding) -> set[tuple[str, int]]:

@@ -42,6 +42,7 @@ _OWN_ASPECTS = {
     "contents": "Coalesced contents",
     "shape": "Shapes",
     "order": "Memory order",
+    "parameters": "Parameters of the model",
 }
 
 

@@ -68,13 +68,16 @@ def own_failure(job: Job, *, explained: bool = False) -> Failure | None:
 def _follows_mismatch(job: Job, failure: Failure) -> bool:
     """Whether the rank failed at a mismatch, or in handling it.
 
-    An exception is its consequence where the rank completed no collective in between, or failed in the very call; an
+    An exception is its consequence where the rank completed no collective in between, failed in the very call, or where
+    the mismatch lasts; an
     exit code is where the rank took part at all: that is how a program ends that has caught the error.
     """
     if not job.mismatches or failure.time_ns < job.mismatches[0].time_ns:
         return False
     if not failure.type and (failure.exit_code or 0) > 0:
         return any(failure.rank in mismatch.finding.ranks for mismatch in job.mismatches)
+    if any(one.lasting and failure.rank in one.finding.ranks for one in job.mismatches):
+        return True
     last = job.last.get(failure.rank)
     if last is not None and last.state is not State.COMPLETED and _is_mismatched(job, last):
         return True

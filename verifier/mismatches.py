@@ -24,11 +24,13 @@ class Mismatch:
     """A finding on one collective, and when its first rank made the call (wall clock, nanoseconds).
 
     ``until_ns`` is how long other calls suffered from it: where one rank is a call ahead, all that follow do.
+    ``lasting`` says that its ranks cannot get right again: whatever goes wrong among them later follows from it.
     """
 
     finding: Finding
     time_ns: int
     until_ns: int = 0
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

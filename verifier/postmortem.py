@@ -19,14 +19,19 @@ from simcoll.verifier.incidents import (
     refused_instead,
     refused_on_some,
 )
+from simcoll.verifier.lifecycle import memory_findings, never_waited
 from simcoll.verifier.matching import Matching, match_messages
 from simcoll.verifier.mismatches import Mismatch, check_agreement
 from simcoll.verifier.missing import missing_ranks
+from simcoll.verifier.outsiders import calls_of_outsiders, explained_by_outsiders
 from simcoll.verifier.p2p import unequal_messages
+from simcoll.verifier.parameters import model_mismatches, without_consequences
 from simcoll.verifier.ranges import ranks_text, span_text
 from simcoll.verifier.stragglers import stragglers
 from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
 from simcoll.verifier.unmatched import unmatched_messages
+
+_HOLDING_NOBODY_UP = ("SC502", "SC503")
 
 
 def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: Stall | None = None) -> Report:
@@ -39,9 +44,13 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     columns = columns_of(traces)
     agreement = check_agreement(columns, traces)
     matching = match_messages(traces)
-    job, mismatches = _job(traces, outcome, agreement.mismatches, matching)
+    mismatches = [*without_consequences(agreement.mismatches, model_mismatches(traces))]
+    mismatches += _unequal(matching, traces, outcome)
+    outsiders = calls_of_outsiders(_job(traces, outcome, mismatches))
+    mismatches = sorted([*mismatches, *outsiders, *memory_findings(traces)], key=_when)
+    job = _job(traces, outcome, mismatches)
     known = any(trace.groups for trace in traces)
-    findings = _findings(job, mismatches, matching, stall) if known else ()
+    findings = _findings(job, mismatches, matching, outsiders, stall) if known else ()
     findings += tuple(stragglers(columns))
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
     return Report(
@@ -65,7 +74,7 @@ def standstill(
     """
     agreement = check_agreement(columns_of(traces), traces)
     matching = match_messages(traces)
-    job, _ = _job(traces, outcome, agreement.mismatches, matching)
+    job = _job(traces, outcome, [*agreement.mismatches, *_unequal(matching, traces, outcome)])
     stuck = [one.finding for one in job.mismatches if _unfinished(job, one.finding)]
     stuck += [one for one in unmatched_messages(job, matching.unmatched) if one.severity is Severity.ERROR]
     if stuck:
@@ -92,18 +101,23 @@ def exit_code(report: Report) -> int:
     return 1 if report.verdict is Verdict.FAILED else 0
 
 
-def _job(
-    traces: Sequence[Trace], outcome: LaunchOutcome | None, mismatches: Sequence[Mismatch], matching: Matching
-) -> tuple[Job, list[Mismatch]]:
-    """What is known of the job, and every mismatch of collectives and of messages in order of time."""
+def _job(traces: Sequence[Trace], outcome: LaunchOutcome | None, mismatches: Sequence[Mismatch]) -> Job:
     failures = failures_of(traces, outcome)
-    aborted = [rank for rank, failure in failures.items() if failure.exit_code == -signal.SIGABRT]
-    mismatches = sorted([*mismatches, *unequal_messages(matching, aborted)], key=lambda one: one.time_ns)
     by_rank = {trace.rank: trace for trace in traces}
     last = {rank: record for rank, trace in by_rank.items() if (record := last_record(trace)) is not None}
     ended = {rank: time for rank, trace in by_rank.items() if (time := _ended(trace, failures, outcome)) is not None}
-    errors = [one for one in mismatches if one.finding.severity is Severity.ERROR]
-    return Job(by_rank, failures, errors, last, ended, not failures and set(by_rank) == set(ended)), mismatches
+    errors = sorted((one for one in mismatches if one.finding.severity is Severity.ERROR), key=_when)
+    return Job(by_rank, failures, errors, last, ended, not failures and set(by_rank) == set(ended))
+
+
+def _when(mismatch: Mismatch) -> int:
+    return mismatch.time_ns
+
+
+def _unequal(matching: Matching, traces: Sequence[Trace], outcome: LaunchOutcome | None) -> list[Mismatch]:
+    """Messages whose two ends do not fit; Gloo aborts a rank that receives too much."""
+    failures = failures_of(traces, outcome)
+    return unequal_messages(matching, [rank for rank, one in failures.items() if one.exit_code == -signal.SIGABRT])
 
 
 def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome | None) -> int | None:
@@ -117,23 +131,36 @@ def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome
     return None if end is None else end.time_ns
 
 
-def _findings(job: Job, mismatches: Sequence[Mismatch], matching: Matching, stall: Stall | None) -> tuple[Finding, ...]:
+def _findings(
+    job: Job,
+    mismatches: Sequence[Mismatch],
+    matching: Matching,
+    outsiders: Sequence[Mismatch],
+    stall: Stall | None,
+) -> tuple[Finding, ...]:
     messages = unmatched_messages(job, matching.unmatched)
     stuck = [finding for finding in messages if finding.severity is Severity.ERROR]
     waiting = {rank for finding in stuck for rank in finding.ranks}
-    missing = [finding for finding in missing_ranks(job) if not waiting & set(finding.culprits)]
+    missing = [
+        finding
+        for finding in missing_ranks(job)
+        if not waiting & set(finding.culprits) and not explained_by_outsiders(finding, outsiders)
+    ]
     refused = refused_on_some(job)
     for finding in missing if not refused else ():
         refused = refused_instead(job, finding)
     missing = [] if refused and not job.clean else missing
     explained = bool(missing) or bool(stuck) or any(finding.severity is Severity.ERROR for finding in refused)
-    open_question = not explained and not job.mismatches and own_failure(job) is None
+    # Buffers that were used too early make no rank wait.
+    apart = [one for one in job.mismatches if one.finding.code not in _HOLDING_NOBODY_UP]
+    open_question = not explained and not apart and own_failure(job) is None
     halted = halt_findings(job, stall, matching.unmatched) if open_question else []
-    membership = [] if halted or job.mismatches else membership_mismatches(job, halted=False)
+    membership = [] if halted or apart else membership_mismatches(job, halted=False)
     failed = first_failure(job, explained or bool(halted or membership))
     errors = [mismatch.finding for mismatch in job.mismatches]
     warnings = [one.finding for one in mismatches if one.finding.severity is Severity.WARNING]
     warnings += [finding for finding in messages if finding.severity is Severity.WARNING]
+    warnings += never_waited(list(job.traces.values())) if job.clean and not errors else []
     # A failure that no mismatch explains and that came first is the cause of what the others report.
     first = failed if _came_first(job, failed) else []
     rest = [finding for finding in failed if finding not in first]

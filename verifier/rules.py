@@ -16,6 +16,7 @@ from simcoll.verifier.fields import (
 )
 from simcoll.verifier.flows import SPLIT_MISMATCH
 from simcoll.verifier.rule import Rule
+from simcoll.verifier.rules_flight import FLIGHT_RULES
 from simcoll.verifier.rules_job import JOB_RULES
 from simcoll.verifier.rules_order import ORDER_RULES
 from simcoll.verifier.rules_pairs import PAIR_RULES
@@ -37,6 +38,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             COALESCED_MISMATCH,
             *ORDER_RULES,
             *PAIR_RULES,
+            *FLIGHT_RULES,
             *JOB_RULES,
         )
     }

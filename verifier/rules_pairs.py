@@ -1,8 +1,7 @@
-"""Rules about send and receive, about groups, and about what happens to a call in flight: SC301 to SC504."""
+"""Rules about send and receive, and about groups: SC301 to SC401."""
 
 from __future__ import annotations
 
-from simcoll.verifier.finding import Severity
 from simcoll.verifier.rule import Rule
 
 MEMBERSHIP_MISMATCH = Rule(
@@ -92,56 +91,4 @@ PAIR_RULES = (
     P2P_TAG_MISMATCH,
     P2P_UNMATCHED,
     MEMBERSHIP_MISMATCH,
-    Rule(
-        "SC402",
-        "non-member-call",
-        "Guard the call: only members of a group may use it.",
-        means="A rank calls a collective on a group to which it does not belong.",
-        harm="torch only warns and returns; the tensor keeps its old contents and the program goes on with them.",
-        example=("evens = dist.new_group([0, 2])\ndist.all_reduce(x, group=evens)  # ranks 1 and 3 as well"),
-        remedy="Keep the group on its members only, or test dist.get_rank(group) >= 0 before the call.",
-    ),
-    Rule(
-        "SC501",
-        "work-never-waited",
-        "Keep the returned work and call wait() before the tensor is used.",
-        means="An asynchronous call's work was never waited for.",
-        harm="The result may be read before it is there, and an error of the call is never seen.",
-        example=("dist.all_reduce(x, async_op=True)\nprint(x.sum())"),
-        remedy="Call wait() on the work, or make the call synchronous.",
-        severity=Severity.WARNING,
-    ),
-    Rule(
-        "SC502",
-        "buffer-changed-in-flight",
-        "Wait for the work before writing to the tensor.",
-        means="A tensor was written to while a collective was still using it.",
-        harm="Some ranks receive the old contents, some the new ones, some half of each.",
-        example=("work = dist.all_reduce(x, async_op=True)\nx.zero_()\nwork.wait()"),
-        remedy="Move the write behind wait(), or work on a copy.",
-    ),
-    Rule(
-        "SC503",
-        "buffers-overlap-in-flight",
-        "Give each collective in flight memory of its own.",
-        means="Two collectives in flight use overlapping memory, and at least one writes to it.",
-        harm="The result depends on which finishes first.",
-        example=("a = dist.all_reduce(x[:6], async_op=True)\nb = dist.all_reduce(x[4:], async_op=True)"),
-        remedy="Wait for the first before the second starts, or copy the shared part.",
-    ),
-    Rule(
-        "SC504",
-        "ddp-parameter-mismatch",
-        "Build the same model on every rank before wrapping it.",
-        means=(
-            "The modules given to DistributedDataParallel differ between ranks in number, order, shape or dtype of "
-            "their parameters."
-        ),
-        harm="Gradients of different parameters are summed, or the first backward pass hangs.",
-        example=("model = nn.Linear(8, 8, bias=rank != 1)\nmodel = DistributedDataParallel(model)"),
-        remedy=(
-            "Look for a branch on the rank in the model's construction, or for another configuration file on one host."
-        ),
-    ),
 )
-"""SC301 to SC504."""

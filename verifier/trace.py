@@ -16,10 +16,10 @@ ASYNCHRONOUS = 1
 """Bit of ``flags``: the call said that it was asynchronous."""
 
 AWAITED = 2
-"""Bit of ``flags``: a thread waits for the call, or has waited."""
+"""Bit of ``flags``: a thread waits for the call, has waited, or has seen its end."""
 
 HANDED_ON = 4
-"""Bit of ``flags``: the call's future was taken, and whoever has it may wait unseen."""
+"""Bit of ``flags``: whoever has the call's future, or torch itself, may wait unseen; or nobody can read its result."""
 
 SLOT = np.dtype(
     [

@@ -1,0 +1,351 @@
+"""Watches the memory of asynchronous calls until somebody has waited for them: SC502, SC503, and half of SC501.
+
+A call is *open* from the moment when it is made until its end has been observed. A backend may have finished it long
+before; but as long as the program has not waited for anything since, nothing entitles it to rely on that. Where it has
+waited for something else (a barrier, an answer), which may imply the end of this call, only a call that is still
+running counts.
+
+Watched are the calls whose Work is in the program's own hands. What torch makes for itself (DistributedDataParallel,
+functional collectives, pipelines) it waits for in ways of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from simcoll.capture import Arguments
+from simcoll.recorder import Entry, Recorder, source_document
+from simcoll.regions import Region, has_memory, region_of
+from simcoll.source import current_source, made_by_torch
+from simcoll.spec import Kind
+
+T = TypeVar("T")
+
+_MOST_ORPHANS = 4096
+"""Calls whose Work was dropped that are remembered; of older ones the program holds the result."""
+
+_OUTLIVED_SECONDS = 0.05
+"""A result that is still there so long after its Work was dropped is held by the program."""
+
+_MOST_TENSORS = 64
+"""Tensors of a call beyond which its memory is not watched."""
+
+
+class _Watched(NamedTuple):
+    """A tensor that fills its storage, so that its version counter speaks for it alone."""
+
+    tensor: weakref.ref[torch.Tensor]
+    version: int
+    shape: torch.Size
+    address: int
+
+    def changed(self) -> bool:
+        """Whether somebody has written to it since; one that got another shape or memory says nothing."""
+        tensor = self.tensor()
+        if tensor is None or tensor._version == self.version:
+            return False
+        return tensor.shape == self.shape and tensor.data_ptr() == self.address
+
+
+class Ending(Protocol):
+    """A Work that says whether the call has ended."""
+
+    def has_ended(self) -> bool:
+        """Whether it has."""
+        ...
+
+
+class Flight:
+    """One call that is open."""
+
+    __slots__ = ("_flights", "_queued", "_watched", "_work", "_written", "entry", "regions", "shared", "since")
+
+    def __init__(self, flights: Flights, entry: Entry, memory: _Memory) -> None:
+        self.entry = entry
+        self.regions = memory.regions
+        self.since = flights.waits
+        self.shared = False
+        self._work: Callable[[], Ending | None] = _nothing
+        self._queued = False
+        self._written = memory.written
+        self._watched = memory.watched
+        self._flights = flights
+
+    @property
+    def open(self) -> bool:
+        """Whether a program may not rely on its end yet."""
+        return self._flights.waits == self.since or self.running
+
+    @property
+    def running(self) -> bool:
+        """Whether it is known not to have ended yet."""
+        work = self._work()
+        return self.entry.use.tells and work is not None and not work.has_ended()
+
+    def follow(self, work: Ending) -> None:
+        """``work`` is what the program was given for it."""
+        self._work = weakref.ref(work)
+
+    def dropped(self) -> None:
+        """The program let its Work go; nobody can wait any more."""
+        self._flights.orphaned(self.entry, self._written)
+        self.end()
+
+    def launching(self, launch: Callable[[], T]) -> Callable[[], T]:
+        """``launch``, for a call that is launched later than it was made: what it was to send may have changed."""
+
+        def launched() -> T:
+            self._check(known=True)
+            self._queued = False
+            return launch()
+
+        self._queued = True
+        return launched
+
+    def awaited(self) -> None:
+        """Somebody begins to wait for it: the last moment at which a write to its buffers can be seen."""
+        if self.open:
+            self._check(known=self._queued)
+        self.end()
+
+    def end(self) -> None:
+        """Watch it no more."""
+        self._watched = []
+        self._flights.remove(self)
+
+    def _check(self, *, known: bool) -> None:
+        if not self.shared and any(watched.changed() for watched in self._watched):
+            self._watched = []
+            _report_change(self.entry, known)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Orphan:
+    """A call whose Work is gone, the memory of its result, and when that was."""
+
+    entry: Entry
+    storages: tuple[StorageWeakRef, ...]
+    since: float
+    waits: int
+
+
+class Flights:
+    """The open calls of this process, by the memory that they use."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+        """How often somebody has waited for the end of a call; it only has to differ."""
+        self._by_storage: dict[int, list[Flight]] = {}
+        self._lock = threading.RLock()
+        self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
+
+    def open(self, entry: Entry, arguments: Arguments) -> Flight | None:
+        """Note that a call was made whose Work goes to the program; None where there is no memory to watch."""
+        memory = _memory(entry, arguments)
+        if not memory.regions:
+            return None
+        flight = Flight(self, entry, memory)
+        if self._by_storage:
+            self._meet(entry, memory.regions, flight)
+        with self._lock:
+            for storage in {region.storage for region in memory.regions}:
+                self._by_storage.setdefault(storage, []).append(flight)
+        return flight
+
+    def pass_by(self, entry: Entry, arguments: Arguments) -> None:
+        """Note that a call was made that nobody can leave open; costs nothing while none is."""
+        if self._by_storage and (regions := _memory(entry, arguments).regions):
+            self._meet(entry, regions, None)
+
+    def remove(self, flight: Flight) -> None:
+        """Forget a call."""
+        with self._lock:
+            for storage in {region.storage for region in flight.regions}:
+                others = [other for other in self._by_storage.get(storage, ()) if other is not flight]
+                if others:
+                    self._by_storage[storage] = others
+                else:
+                    self._by_storage.pop(storage, None)
+
+    def orphaned(self, entry: Entry, written: list[weakref.ref[torch.Tensor]]) -> None:
+        """Note that nobody will wait for a call: no matter, if its result goes with it."""
+        tensors = [tensor for reference in written if (tensor := reference()) is not None]
+        if tensors and len(tensors) == len(written):
+            storages = tuple(StorageWeakRef(tensor.untyped_storage()) for tensor in tensors)
+            self._orphans.append(_Orphan(entry, storages, time.monotonic(), self.waits))
+
+    def look_after(self, *, last: bool = False) -> None:
+        """Absolve the calls whose result nobody can read, and give up on those whose result is there to be read.
+
+        ``last`` gives those that have just been dropped a moment to end.
+        """
+        if not self._orphans:
+            return
+        if last:
+            self.waits += 1
+            time.sleep(max(0.0, self._orphans[-1].since + _OUTLIVED_SECONDS - time.monotonic()))
+        for orphan in list(self._orphans):
+            gone = all(storage.expired() for storage in orphan.storages)
+            outlived = time.monotonic() - orphan.since >= _OUTLIVED_SECONDS
+            if gone:
+                orphan.entry.handed_on()
+            # Until the end a program may still wait for a whole device.
+            decided = outlived and orphan.entry.use.on_cpu and self.waits != orphan.waits
+            if gone or decided:
+                with contextlib.suppress(ValueError):
+                    self._orphans.remove(orphan)
+
+    def device_synchronized(self) -> None:
+        """Note that the program has waited for all that its devices had to do."""
+        with self._lock:
+            flights = {id(one): one for members in self._by_storage.values() for one in members}
+        self.waits += 1
+        for entry in [*(one.entry for one in flights.values()), *(one.entry for one in self._orphans)]:
+            if not entry.use.on_cpu:
+                entry.awaited()
+        for flight in flights.values():
+            if not flight.entry.use.on_cpu:
+                flight.awaited()
+        self._orphans = deque((one for one in self._orphans if one.entry.use.on_cpu), _MOST_ORPHANS)
+
+    def _meet(self, entry: Entry, regions: list[Region], flight: Flight | None) -> None:
+        with self._lock:
+            met = {id(one): one for region in regions for one in self._by_storage.get(region.storage, ())}
+        for other in met.values():
+            other.shared = True
+            if flight is not None:
+                flight.shared = True
+            overlaps = [(mine, its) for mine in regions for its in other.regions if mine.overlaps(its)]
+            if overlaps and other.open and not _in_order(entry, other.entry) and not made_by_torch():
+                both = any(mine.writes and its.writes for mine, its in overlaps)
+                _report_overlap(entry, other, both)
+
+
+flights = Flights()
+
+
+def noting_synchronization(synchronize: Callable[..., None]) -> Callable[..., None]:
+    """What waits for a whole device, which no Work is told of."""
+
+    @functools.wraps(synchronize)
+    def synchronized(*args: Any, **kwargs: Any) -> None:
+        synchronize(*args, **kwargs)
+        flights.device_synchronized()
+
+    return synchronized
+
+
+def _nothing() -> None:
+    return None
+
+
+class _Memory(NamedTuple):
+    """What a call uses: the regions, the tensors in which its result arrives, those whose versions speak for them."""
+
+    regions: list[Region]
+    written: list[weakref.ref[torch.Tensor]]
+    watched: list[_Watched]
+
+
+def _memory(entry: Entry, arguments: Arguments) -> _Memory:
+    memory, use = _Memory([], [], []), entry.use
+    if sum(map(len, arguments.tensors.values())) > _MOST_TENSORS:
+        return memory
+    outputs: set[int] = set()
+    for role, tensors in arguments.tensors.items():
+        writes = use.writes and role != "inputs"
+        for tensor in tensors:
+            if not has_memory(tensor):
+                continue
+            storage = tensor.untyped_storage()
+            address = storage._cdata
+            memory.regions.append(region_of(tensor, address, writes=writes))
+            if writes:
+                memory.written.append(weakref.ref(tensor))
+            # A backend counts up the version of what it writes as pure output whenever it likes.
+            if role == "outputs":
+                outputs.add(address)
+            elif use.sends and not use.copies and address not in outputs and _fills(tensor, storage):
+                watched = _Watched(weakref.ref(tensor), tensor._version, tensor.shape, tensor.data_ptr())
+                memory.watched.append(watched)
+    return memory
+
+
+def _fills(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
+    return tensor.nbytes == storage.nbytes() and not tensor.is_inference()
+
+
+def _in_order(entry: Entry, other: Entry) -> bool:
+    """Whether the backend runs both, one after the other."""
+    if entry.log is not other.log:
+        return False
+    devices = {buffer.device for buffer in (*entry.call.inputs, *entry.call.outputs)}
+    backends = [backend for device in devices if (backend := entry.log.backend(device)) is not None]
+    return all(backend.in_order for backend in backends)
+
+
+_counts: WeakKeyDictionary[Recorder, Counter[tuple[object, ...]]] = WeakKeyDictionary()
+
+
+def _report_change(entry: Entry, known: bool) -> None:
+    noticed = None if known else current_source()
+    _write(
+        entry,
+        "changed",
+        (entry.source, known, noticed),
+        known=known,
+        noticed=None if noticed is None else source_document(noticed),
+    )
+
+
+def _report_overlap(entry: Entry, other: Flight, both: bool) -> None:
+    first = other.entry
+    running = other.running
+    _write(
+        entry,
+        "overlap",
+        (entry.source, first.source, both, running),
+        both_write=both,
+        running=running,
+        other={
+            "group": first.log.group.name,
+            "sequence": first.sequence,
+            "op": first.call.op,
+            "source": source_document(first.source),
+        },
+    )
+
+
+def _write(entry: Entry, kind: str, key: tuple[object, ...], **data: object) -> None:
+    """Write the first of a kind down, and then each time that they have doubled: a loop must not fill the box."""
+    counts = _counts.setdefault(entry.log.recorder, Counter())
+    case = (kind, *key)
+    counts[case] += 1
+    count = counts[case]
+    if count & (count - 1) == 0:
+        entry.log.recorder.event(
+            kind,
+            group=entry.log.group.name,
+            sequence=entry.sequence,
+            op=entry.call.op,
+            count=count,
+            source=source_document(entry.source),
+            **data,
+        )
+
+
+def watches(arguments: Arguments) -> bool:
+    """Whether a call returns before its end: it says so, or is a send or receive, which never say."""
+    return arguments.asynchronous or arguments.spec.kind is Kind.POINT_TO_POINT

@@ -1,0 +1,178 @@
+"""SC501 to SC503: asynchronous calls that nobody waited for, and memory that was used while they were in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.call import Call
+from simcoll.record import Event, Group, Source, State
+from simcoll.spec import COLLECTIVES
+from simcoll.verifier.describe import call_text, source_text
+from simcoll.verifier.failures import number, source_of, text
+from simcoll.verifier.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.mismatches import Mismatch
+from simcoll.verifier.ranges import ranks_text
+from simcoll.verifier.rule import Rule
+from simcoll.verifier.rules_flight import BUFFER_CHANGED, BUFFERS_OVERLAP, WORK_NEVER_WAITED
+from simcoll.verifier.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
+
+_SIDES = 8
+
+
+@dataclass(slots=True)
+class _Case:
+    """What happened at one place of the program: on which ranks, how often, the first time."""
+
+    sides: dict[int, tuple[Source, ...]] = field(default_factory=dict)
+    group: Group | None = None
+    sequence: int | None = None
+    call: Call | None = None
+    count: int = 0
+    time_ns: int = 0
+    grave: bool = False
+    event: Event | None = None
+
+
+def never_waited(traces: Sequence[Trace]) -> list[Finding]:
+    """SC501 for each line of a job that ended well whose calls brought a result for which nobody waited."""
+    cases: dict[tuple[str, int, str], _Case] = {}
+    for trace in traces:
+        for row in _left(trace):
+            slot = trace.slots[row]
+            call, source = trace.signatures[slot["signature"]], trace.sources[slot["source"]]
+            case = cases.setdefault((source.file, source.line, call.op), _Case(call=call))
+            case.count += 1
+            case.sides.setdefault(trace.rank, (source,))
+            if case.group is None:
+                case.group = trace.groups[slot["group"]]
+                case.sequence = None if slot["p2p_sequence"] else int(slot["sequence"])
+    return [_never_waited(case, traces) for case in cases.values()]
+
+
+def _left(trace: Trace) -> list[int]:
+    """The rows of calls that brought a result and were left, without those at the end of a line that waits."""
+    slots, flags = trace.slots, trace.slots["flags"]
+    returns = (flags & ASYNCHRONOUS != 0) | (slots["p2p_sequence"] > 0)
+    ran = np.isin(slots["state"], (State.STARTED, State.COMPLETED))
+    left = returns & ran & (flags & (AWAITED | HANDED_ON) == 0)
+    rows = [int(row) for row in left.nonzero()[0] if _brings_result(trace, int(row))]
+    waited = returns & (flags & (AWAITED | HANDED_ON) != 0)
+    return [row for row in rows if not _is_last_of_many(slots, waited, row)]
+
+
+def _brings_result(trace: Trace, row: int) -> bool:
+    slot = trace.slots[row]
+    group, signature, source = int(slot["group"]), int(slot["signature"]), int(slot["source"])
+    if group >= len(trace.groups) or signature >= len(trace.signatures) or source >= len(trace.sources):
+        return False
+    ranks = trace.groups[group].ranks
+    call = trace.signatures[signature]
+    known = bool(trace.sources[source].file) and trace.rank in ranks
+    spec = COLLECTIVES.get(call.op)
+    return known and len(ranks) > 1 and spec is not None and spec.brings_result(call, ranks.index(trace.rank))
+
+
+def _is_last_of_many(slots: Slots, waited: npt.NDArray[np.bool_], row: int) -> bool:
+    """Whether the line waited for its earlier calls and for none after this one: a program that looks ahead ends so."""
+    same = waited & (slots["source"] == slots["source"][row])
+    return bool(same[:row].any()) and not bool(same[row:].any())
+
+
+def _never_waited(case: _Case, traces: Sequence[Trace]) -> Finding:
+    call = "a call" if case.call is None else call_text(case.call, case.group)
+    ranks = sorted(case.sides)
+    often = "" if case.count == len(ranks) else f" ({case.count} calls in all)"
+    message = f"nobody waited for the work of {call} on {ranks_text(ranks)}{often}"
+    return _finding(WORK_NEVER_WAITED, Severity.WARNING, message, case, traces)
+
+
+def memory_findings(traces: Sequence[Trace]) -> list[Mismatch]:
+    """SC502 and SC503, one for each pair of lines, errors and warnings, in order of time."""
+    cases: dict[tuple[object, ...], _Case] = {}
+    for trace in traces:
+        for event in trace.events:
+            if event.kind in ("changed", "overlap"):
+                _note(cases, trace, event)
+    found = [Mismatch(_judge(kind, case, traces), case.time_ns) for (kind, *_), case in cases.items()]
+    return sorted(found, key=lambda mismatch: mismatch.time_ns)
+
+
+def _note(cases: dict[tuple[object, ...], _Case], trace: Trace, event: Event) -> None:
+    sources = tuple(_places(event))
+    # The second place of a write is only where the program got round to waiting.
+    lines = sources if event.kind == "overlap" else sources[:1]
+    key = (event.kind, *((source.file, source.line) for source in lines))
+    case = cases.setdefault(key, _Case(time_ns=event.time_ns, event=event))
+    case.time_ns = min(case.time_ns, event.time_ns)
+    case.sides.setdefault(trace.rank, sources)
+    case.grave |= _is_grave(event)
+    case.group = case.group or next((one for one in trace.groups if one.name == text(event, "group")), None)
+    case.sequence = case.sequence if case.sequence is not None else number(event, "sequence")
+
+
+def _places(event: Event) -> Iterable[Source]:
+    yield source_of(event.data)
+    other = event.data.get("other")
+    if isinstance(other, dict):
+        yield source_of(other)
+    elif event.data.get("noticed") is not None:
+        yield source_of({"source": event.data["noticed"]})
+
+
+def _is_grave(event: Event) -> bool:
+    if event.kind == "changed":
+        return event.data.get("known") is True
+    return event.data.get("both_write") is True and event.data.get("running") is True
+
+
+def _judge(kind: object, case: _Case, traces: Sequence[Trace]) -> Finding:
+    event = case.event
+    assert event is not None
+    ranks, op = ranks_text(case.sides), text(event, "op") or "a call"
+    severity = Severity.ERROR if case.grave else Severity.WARNING
+    if kind == "changed":
+        when = "before its data had left" if case.grave else "before anybody had waited for it"
+        message = f"the buffer of an asynchronous {op} was written to {when} on {ranks}"
+        return _finding(BUFFER_CHANGED, severity, message, case, traces)
+    other = event.data.get("other")
+    first = other if isinstance(other, dict) else {}
+    use = "both write to" if event.data.get("both_write") is True else "one of them writes to"
+    message = (
+        f"{op} uses memory of an asynchronous {first.get('op')} that was still in flight, and {use} it, on {ranks}"
+        f" ({source_text(source_of(first))})"
+    )
+    return _finding(BUFFERS_OVERLAP, severity, message, case, traces)
+
+
+def _finding(rule: Rule, severity: Severity, message: str, case: _Case, traces: Sequence[Trace]) -> Finding:
+    ranks = tuple(sorted(case.sides))
+    everyone = case.group is not None and set(case.group.ranks) <= set(ranks) and len(ranks) > 1
+    return Finding(
+        rule.code,
+        severity,
+        message,
+        group=case.group,
+        sequence=case.sequence,
+        ranks=ranks,
+        culprits=() if everyone or len(traces) == 1 else ranks,
+        sides=tuple(_sides(case)),
+    )
+
+
+def _sides(case: _Case) -> list[Side]:
+    """Ranks at the same lines together."""
+    together: dict[tuple[tuple[str, int], ...], list[int]] = {}
+    for rank, sources in sorted(case.sides.items()):
+        together.setdefault(tuple((source.file, source.line) for source in sources), []).append(rank)
+    return [
+        Side(
+            tuple(ranks),
+            case.call,
+            tuple(RankSource(ranks[0], source) for source in case.sides[ranks[0]] if source.file),
+        )
+        for ranks in list(together.values())[:_SIDES]
+    ]
