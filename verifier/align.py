@@ -30,7 +30,8 @@ _UNIT = 1 << 20
 _OPEN, _EXTEND = 3 * _UNIT // 2, 4 * _UNIT
 # Being behind by a call at the end costs a little less than lacking it.
 _TAIL = 7 * _UNIT // 2
-_SAME_LINE, _OTHER_CALL = 4 * _UNIT, 5 * _UNIT
+# The same op from the same line is the same call, whatever else it states, also where its rank is ahead at the end.
+_SAME_LINE, _OTHER_CALL = 3 * _UNIT // 2, 5 * _UNIT
 _NARROW, _WIDE = 32, 4096
 _FAR = np.int64(1) << np.int64(56)
 

@@ -14,6 +14,7 @@ from simcoll.spec import COLLECTIVES
 from simcoll.verifier.describe import call_text, source_text
 from simcoll.verifier.failures import number, source_of, text
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.matching import Unmatched
 from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rule import Rule
@@ -37,12 +38,18 @@ class _Case:
     event: Event | None = None
 
 
-def never_waited(traces: Sequence[Trace]) -> list[Finding]:
-    """SC501 for each line of a job that ended well whose calls brought a result for which nobody waited."""
+def never_waited(traces: Sequence[Trace], unmatched: Sequence[Unmatched] = ()) -> list[Finding]:
+    """SC501 for each line of a job that ended well whose calls brought a result for which nobody waited.
+
+    An ``unmatched`` receive brought none: it was left open on purpose.
+    """
     cases: dict[tuple[str, int, str], _Case] = {}
+    alone = {(one.rank, one.group, one.record.p2p_sequence) for one in unmatched}
     for trace in traces:
         for row in _left(trace):
             slot = trace.slots[row]
+            if slot["p2p_sequence"] and (trace.rank, trace.groups[slot["group"]], int(slot["p2p_sequence"])) in alone:
+                continue
             call, source = trace.signatures[slot["signature"]], trace.sources[slot["source"]]
             case = cases.setdefault((source.file, source.line, call.op), _Case(call=call))
             case.count += 1

@@ -160,7 +160,7 @@ def _findings(
     errors = [mismatch.finding for mismatch in job.mismatches]
     warnings = [one.finding for one in mismatches if one.finding.severity is Severity.WARNING]
     warnings += [finding for finding in messages if finding.severity is Severity.WARNING]
-    warnings += never_waited(list(job.traces.values())) if job.clean and not errors else []
+    warnings += never_waited(list(job.traces.values()), matching.unmatched) if job.clean and not errors else []
     # A failure that no mismatch explains and that came first is the cause of what the others report.
     first = failed if _came_first(job, failed) else []
     rest = [finding for finding in failed if finding not in first]
