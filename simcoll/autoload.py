@@ -16,9 +16,11 @@ def autoload() -> None:
         return
     from simcoll.activation import enable
     from simcoll.errors import ConfigurationError
+    from simcoll.stacks import offer_rank_stacks
 
     try:
         enable()
+        offer_rank_stacks()
     except ConfigurationError as error:
         # torch would report any exception as a broken extension, with a traceback and wrong advice.
         sys.stderr.write(f"simcoll: SIMCOLL_MODE: {error}\n")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from simcoll.recorder import Recorder, source_document
 from simcoll.session import active_session
@@ -15,25 +15,52 @@ from simcoll.source import current_source
 
 
 class Creations:
-    """Counts the groups that this process makes, since its default group was made for the last time."""
+    """Counts the groups that this process makes, since it made its default group for the last time."""
 
     def __init__(self) -> None:
-        self._default: object = None
         self._life = 0
         self._ordinal = 0
 
+    def begin(self) -> dict[str, int]:
+        """The place of a new default group."""
+        self._life, self._ordinal = self._life + 1, 0
+        return {"life": self._life, "ordinal": 0}
+
     def place(self) -> dict[str, int]:
-        """The next group's place: which life of the default group, and the how-manieth group in it, from 1."""
-        default = distributed_c10d._world.default_pg
-        if default is not self._default:
-            self._default = default
-            self._life += 1
-            self._ordinal = 0
+        """The place of the next other group: which life of the default group, and the how-manieth in it, from 1."""
         self._ordinal += 1
         return {"life": self._life, "ordinal": self._ordinal}
 
 
 _creations = Creations()
+
+
+def initialising(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    """``init_process_group``, with a note before and after where the environment says who the ranks are."""
+
+    @functools.wraps(initialise)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        place = _creations.begin()
+        recorder = None if len(args) > 1 or set(kwargs) & _OTHER_RENDEZVOUS else _early_recorder()
+        if recorder is None:
+            return initialise(*args, **kwargs)
+        members = list(range(int(os.environ["WORLD_SIZE"])))
+        recorder.event("creating", **place, ranks=members, source=source_document(current_source()))
+        result = initialise(*args, **kwargs)
+        recorder.event("created", **place)
+        return result
+
+    return init_process_group
+
+
+_OTHER_RENDEZVOUS = frozenset({"init_method", "world_size", "rank", "store"})
+"""Arguments that may say something else than the environment."""
+
+
+def _early_recorder() -> Recorder | None:
+    """The recorder of a process that is a rank by its environment, before torch knows that it is one."""
+    session = active_session()
+    return None if session is None or dist.is_initialized() else session.current_recorder()
 
 
 def noted(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -254,7 +254,7 @@ def main() -> int:
     _end_with_parent()
     result, mode, out, *arguments = sys.argv[1:]
     # For the ranks alone: torch has been imported here without them, so that this process is not recorded.
-    os.environ.update(SIMCOLL_MODE=mode, SIMCOLL_OUT=out, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
+    os.environ.update(SIMCOLL_MODE=mode, SIMCOLL_OUT=out, SIMCOLL_STACKS=out, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
     return launch(Ledger(Path(result)), arguments)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from simcoll.blackbox import BlackBox
 from simcoll.blackbox_reader import last_activity
 from simcoll.evidence import Launch, files_of, gather, read_launch
-from simcoll.stacks import SUFFIX, Stack, ask, read_stacks
+from simcoll.stacks import Stack, ask, read_stacks, stack_path
 from simcoll.stall_file import write_stall
 from simcoll.verifier.finding import Finding
 from simcoll.verifier.postmortem import standstill
@@ -130,7 +130,7 @@ class Monitor:
     def _stacks(self, launch: Launch) -> Mapping[int, list[Stack]]:
         """The stacks of this node's ranks, of those that answer in time."""
         paths = {
-            rank.rank: (rank.pid, self.folder / f"rank{rank.rank:05d}{SUFFIX}")
+            rank.rank: (rank.pid, stack_path(self.folder, rank.rank))
             for rank in launch.ranks
             if rank.exit_code is None and rank.pid
         }

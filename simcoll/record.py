@@ -77,8 +77,8 @@ class Event:
     * ``failed``: a call failed while it ran (a connection closed, a timeout): ``group``, ``sequence``, ``type``,
       ``message``, ``source``;
     * ``creating`` and ``created``: the rank began, and finished, to make a process group: ``life`` (how often the
-      default group was made), ``ordinal`` (the how-manieth group since, from 1), ``ranks`` (global ranks, as given),
-      ``source``;
+      default group was made), ``ordinal`` (the how-manieth group since, from 1; 0 for the default group itself),
+      ``ranks`` (global ranks, as given), ``source``;
     * ``parameters``: DistributedDataParallel begins to check a model: ``group``, ``digest`` (of the list), ``count``,
       ``source``, and ``parameters``, a list of name, dtype, shape and whether it is trained, where the same list was
       not written before and is not too long;

@@ -19,8 +19,7 @@ from simcoll.errors import MissingRankError
 from simcoll.parameters import Claim
 from simcoll.record import Group, Record, Source, State
 from simcoll.spec import Kind, spec_of
-from simcoll.stacks import SUFFIX as STACK_SUFFIX
-from simcoll.stacks import offer_stacks
+from simcoll.stacks import offer_stacks, stack_path
 from simcoll.word import flow_word, statement_digest
 
 _PREPARED_LIMIT = 8192
@@ -38,7 +37,7 @@ class Recorder:
         try:
             out.mkdir(parents=True, exist_ok=True)
             self._box = BlackBoxWriter(out / box_name(rank), rank=rank, world_size=world_size, mode=mode)
-            offer_stacks(out / f"rank{rank:05d}{STACK_SUFFIX}")
+            offer_stacks(stack_path(out, rank))
         except OSError as error:
             _warn(f"rank {rank}: no black box in {out}: {error.strerror or error}; the job goes on unrecorded")
 

@@ -36,7 +36,7 @@ def _signal_number() -> int | None:
 def offer_stacks(path: Path) -> None:
     """Have this process write its stacks into ``path`` when it is asked to; nothing where that cannot be."""
     number = _signal_number()
-    if number is None or signal.getsignal(number) is not signal.SIG_DFL:
+    if number is None or path in _open or signal.getsignal(number) is not signal.SIG_DFL:
         return
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -49,6 +49,20 @@ def offer_stacks(path: Path) -> None:
         return
     # faulthandler keeps the descriptor, not the file.
     _open[path] = file
+
+
+def offer_rank_stacks() -> None:
+    """The same for a rank of :mod:`simcoll.launcher` from its very beginning: it may hang before it makes any call."""
+    out, rank = os.environ.get("SIMCOLL_STACKS"), os.environ.get("RANK", "")
+    if out and rank.isdecimal() and len(rank) < 10:
+        # What the rank starts is no rank.
+        del os.environ["SIMCOLL_STACKS"]
+        offer_stacks(stack_path(Path(out), int(rank)))
+
+
+def stack_path(folder: Path, rank: int) -> Path:
+    """Where a rank's stacks are written."""
+    return folder / f"rank{rank:05d}{SUFFIX}"
 
 
 def ask(pid: int) -> None:

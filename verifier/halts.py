@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from simcoll.verifier.creations import membership_mismatches
+from simcoll.verifier.creations import Creation, creations_of, membership_mismatches
 from simcoll.verifier.describe import group_text, record_text
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.incidents import Job
@@ -30,11 +30,45 @@ def halt_findings(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] 
     waits = waits_of(job, stall, unmatched)
     if stall is not None and stall.stopped and waits.waiting:
         return [_stopped(job, stall)]
-    if membership := membership_mismatches(job, halted=True):
-        return membership
+    if found := _before_any_group(job, stall) or membership_mismatches(job, halted=True):
+        return found
     if cycle := waits.cycle():
         return [_cycle(waits, cycle)]
     return _ended(job, waits) or _late(job, waits, stall) or _nobody(job, waits, stall)
+
+
+def _before_any_group(job: Job, stall: Stall | None) -> list[Finding]:
+    """SC201 for ranks that do not come to ``init_process_group``, of which nothing is recorded yet."""
+    begun: dict[int, list[Creation]] = {}
+    for rank, trace in job.traces.items():
+        for creation in creations_of(rank, trace.events):
+            if creation.ordinal == 0:
+                begun.setdefault(creation.life, []).append(creation)
+    for life in sorted(begun):
+        waiting = [creation for creation in begun[life] if not creation.done]
+        came = {creation.rank for creation in begun[life]}
+        absent = sorted(job.launched - came - set(job.failures))
+        if waiting and absent:
+            return [_uninitialised(job, waiting, absent, stall)]
+    return []
+
+
+def _uninitialised(job: Job, waiting: Sequence[Creation], absent: Sequence[int], stall: Stall | None) -> Finding:
+    ranks = sorted(creation.rank for creation in waiting)
+    for_how_long = "" if stall is None else f" for {stall.seconds:.0f} s"
+    message = f"{ranks_text(absent)} did not come to init_process_group, where {ranks_text(ranks)} waited{for_how_long}"
+    late = all(rank not in job.ended for rank in absent)
+    rule = MISSING_RANK if late else RANK_EXITED_EARLY
+    source = waiting[0].source
+    side = Side(tuple(ranks), None, (RankSource(waiting[0].rank, source),) if source.file else (), "waited")
+    return Finding(
+        rule.code,
+        Severity.WARNING if stall is not None and not stall.over and late else rule.severity,
+        message,
+        ranks=tuple(sorted({*ranks, *absent})),
+        culprits=tuple(absent),
+        sides=(side, *_places(job, absent, stall)),
+    )
 
 
 def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:

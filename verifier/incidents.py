@@ -20,7 +20,7 @@ from simcoll.verifier.trace import Trace, record_at
 class Job:
     """What is known of the job as a whole. ``last`` holds each rank's last record, ``ended`` when a rank ended well.
 
-    ``mismatches`` are those of severity error.
+    ``mismatches`` are those of severity error; ``launched`` are the ranks of which a launcher tells.
     """
 
     traces: Mapping[int, Trace]
@@ -29,6 +29,7 @@ class Job:
     last: Mapping[int, Record]
     ended: Mapping[int, int]
     clean: bool
+    launched: frozenset[int] = frozenset()
 
 
 def last_record(trace: Trace) -> Record | None:

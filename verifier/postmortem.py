@@ -49,7 +49,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     outsiders = calls_of_outsiders(_job(traces, outcome, mismatches))
     mismatches = sorted([*mismatches, *outsiders, *memory_findings(traces)], key=_when)
     job = _job(traces, outcome, mismatches)
-    known = any(trace.groups for trace in traces)
+    known = stall is not None or any(trace.groups for trace in traces)
     findings = _findings(job, mismatches, matching, outsiders, stall) if known else ()
     findings += tuple(stragglers(columns))
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
@@ -107,7 +107,8 @@ def _job(traces: Sequence[Trace], outcome: LaunchOutcome | None, mismatches: Seq
     last = {rank: record for rank, trace in by_rank.items() if (record := last_record(trace)) is not None}
     ended = {rank: time for rank, trace in by_rank.items() if (time := _ended(trace, failures, outcome)) is not None}
     errors = sorted((one for one in mismatches if one.finding.severity is Severity.ERROR), key=_when)
-    return Job(by_rank, failures, errors, last, ended, not failures and set(by_rank) == set(ended))
+    launched = frozenset(() if outcome is None else outcome.ranks)
+    return Job(by_rank, failures, errors, last, ended, not failures and set(by_rank) == set(ended), launched)
 
 
 def _when(mismatch: Mismatch) -> int:
