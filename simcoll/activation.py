@@ -159,7 +159,8 @@ def _install() -> None:
         return
     _replace(distributed_c10d, "ProcessGroup", RecordedProcessGroup)
     _replace(distributed_c10d, "get_debug_level", _debug_level)
-    _replace(distributed_c10d, "_new_group_with_tag", noted(distributed_c10d._new_group_with_tag))
+    if (make := getattr(distributed_c10d, "_new_group_with_tag", None)) is not None:
+        _replace(distributed_c10d, "_new_group_with_tag", noted(make))
     for module in (distributed_c10d, dist):
         _replace(module, "_create_process_group_wrapper", _create_process_group_wrapper)
     if (dist2 := _dist2()) is not None:

@@ -110,7 +110,7 @@ class Conductor:
         if self._prover is None or arguments.spec.kind is Kind.POINT_TO_POINT:
             entry = begin()
             flight = _watch(entry, arguments, coalescing)
-            return _recorded(_launch(entry, launch), entry, flight)
+            return _recorded(_launch(entry, launch, flight), entry, flight)
         if arguments.asynchronous:
             return self._enqueue(self._prover, begin, arguments, launch)
         entry = self._line.join(begin)
@@ -130,7 +130,7 @@ class Conductor:
         blocks = arguments.spec.names_absent
         if blocks:
             checker.add(entry)
-        inner = _launch(entry, launch)
+        inner = _launch(entry, launch, flight)
         # A call that the backend refuses takes no place among the others: a rank may try it alone.
         if not blocks and not message:
             checker.add(entry)
@@ -225,7 +225,7 @@ def _meet_and_launch(
         raise
     flight = _watch(entry, arguments, coalescing)
     try:
-        inner = _launch(entry, launch)
+        inner = _launch(entry, launch, flight)
     except Exception:
         # What was refused takes no place among the messages: from here on the two ends count differently.
         messages.stop(check)
@@ -233,11 +233,14 @@ def _meet_and_launch(
     return _recorded(inner, entry, flight, check)
 
 
-def _launch(entry: Entry, launch: Launch) -> Work | None:
+def _launch(entry: Entry, launch: Launch, flight: Flight | None = None) -> Work | None:
     entry.started()
     try:
         return launch()
     except Exception as error:
+        if flight is not None:
+            # Refused: its memory is free for another call.
+            flight.end()
         if spec_of(entry.call).names_absent:
             entry.finished(State.FAILED)
             entry.log.recorder.failed(entry, error)

@@ -63,7 +63,12 @@ class Monitor:
         if idle < patience or now - self._evaluated < min(_AGAIN_SECONDS, patience):
             return False
         self._evaluated = now
-        return self._evaluate()
+        try:
+            return self._evaluate()
+        except Exception as error:
+            # The job must not pay for what its monitor cannot read.
+            self._say_once(type(error), f"this job cannot be judged while it runs: {type(error).__name__}: {error}")
+            return False
 
     def pids(self) -> list[int]:
         """The processes of this node's ranks that have not ended."""
@@ -99,15 +104,19 @@ class Monitor:
             self._keep(stall)
             return True
         for finding in findings:
-            self._report(finding, stall)
+            self._report(finding)
         return False
 
-    def _report(self, finding: Finding, stall: Stall) -> None:
+    def _report(self, finding: Finding) -> None:
         """Say once that somebody is waited for; it is not for simcoll to give up on who may come."""
         key = finding.code, finding.group, finding.sequence, finding.culprits
+        line = f"{finding.message}; the job goes on until its own timeout (--stall SECONDS ends it sooner)"
+        self._say_once(key, line)
+
+    def _say_once(self, key: object, line: str) -> None:
         if key not in self._reported:
             self._reported.add(key)
-            self.say(f"{finding.message}; the job goes on until its own timeout (--stall SECONDS ends it sooner)")
+            self.say(line)
 
     def _stall(self, launch: Launch, boxes: Sequence[BlackBox]) -> Stall:
         stacks = self._stacks(launch)
@@ -136,12 +145,13 @@ class Monitor:
         }
         asked = {}
         for rank, (pid, path) in paths.items():
-            if path.exists():
+            # It is gone where the rank has offered nothing, or its folder was cleared away.
+            with contextlib.suppress(OSError):
                 os.truncate(path, 0)
                 ask(pid)
                 asked[rank] = path
         deadline = time.monotonic() + _ANSWER_SECONDS
-        while time.monotonic() < deadline and not all(path.stat().st_size for path in asked.values()):
+        while time.monotonic() < deadline and not all(map(_has_text, asked.values())):
             time.sleep(0.02)
         found = {rank: read_stacks(path) for rank, path in asked.items()}
         return {rank: threads for rank, threads in found.items() if threads}
@@ -155,6 +165,13 @@ class Monitor:
             if rank.exit_code is None and len(fields) > 14:
                 used[rank.rank] = (int(fields[11]) + int(fields[12])) / ticks
         return used
+
+
+def _has_text(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
 
 
 def _stat(pid: int) -> list[str]:
