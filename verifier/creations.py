@@ -50,26 +50,40 @@ def _place(event: Event) -> tuple[int, int] | None:
     return None if life is None or ordinal is None else (life, ordinal)
 
 
-def membership_mismatches(job: Job, *, halted: bool) -> list[Finding]:
-    """The first group that the ranks did not make alike.
+def membership_mismatches(job: Job) -> list[Finding]:
+    """The first group that the ranks made of other members.
 
     It is an error even where all goes well: torch connects ranks under the group's number, and each takes those that it
-    meets for its own members. What a rank states of a group that it does not belong to does no harm.
-
-    ``halted`` says that nobody is still to come: then a rank that never began to make a group in which others wait for
-    it did not make it.
+    meets for its own members. What a rank states of a group that it does not belong to does no harm, and neither do
+    groups in which each rank is alone.
     """
-    by_place: dict[tuple[int, int], dict[int, Creation]] = {}
+    for made in _by_place(job):
+        stated = {creation.members for creation in made.values() if creation.rank in creation.members}
+        if len(stated) > 1 and any(len(members) > 1 for members in stated):
+            return [_differing(made)]
+    return []
+
+
+def unmade_groups(job: Job) -> list[Finding]:
+    """The first group in whose making members wait for another one that never began to make it, in a job that halted.
+
+    That one may only be late: see :func:`in_the_making` for those who are not.
+    """
+    return [finding for made in _by_place(job) if (finding := _by_some(job, made)) is not None][:1]
+
+
+def in_the_making(job: Job) -> set[int]:
+    """The ranks that are inside the making of a group of theirs."""
+    return {one.rank for made in _by_place(job) for one in made.values() if not one.done and one.rank in one.members}
+
+
+def _by_place(job: Job) -> list[Mapping[int, Creation]]:
+    """Who made the first group, the second and so on, by rank."""
+    found: dict[tuple[int, int], dict[int, Creation]] = {}
     for rank, trace in job.traces.items():
         for creation in creations_of(rank, trace.events):
-            by_place.setdefault((creation.life, creation.ordinal), {})[rank] = creation
-    for place in sorted(by_place):
-        made = by_place[place]
-        if len({creation.members for creation in made.values() if creation.rank in creation.members}) > 1:
-            return [_differing(made)]
-        if halted and (finding := _by_some(job, made)) is not None:
-            return [finding]
-    return []
+            found.setdefault((creation.life, creation.ordinal), {})[rank] = creation
+    return [found[place] for place in sorted(found)]
 
 
 def _differing(made: Mapping[int, Creation]) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from simcoll.verifier.creations import membership_mismatches
+from simcoll.verifier.creations import in_the_making, membership_mismatches, unmade_groups
 from simcoll.verifier.describe import group_text, record_text
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.incidents import Job
@@ -13,6 +13,7 @@ from simcoll.verifier.matching import Unmatched
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.rules_order import DEADLOCK_CYCLE, MISSING_RANK
+from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
 from simcoll.verifier.trace import Stall
 from simcoll.verifier.waits import Wait, Waits, waits_of
 
@@ -30,11 +31,25 @@ def halt_findings(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] 
     waits = waits_of(job, stall, unmatched)
     if stall is not None and stall.stopped and waits.waiting:
         return [_stopped(job, stall)]
-    if membership := membership_mismatches(job, halted=True):
+    if membership := membership_mismatches(job):
         return membership
+    if unmade := unmade_groups(job):
+        return [replace(finding, severity=_severity_of_delay(stall)) for finding in unmade]
     if cycle := waits.cycle():
         return [_cycle(waits, cycle)]
     return _ended(job, waits) or _late(job, waits, stall) or _nobody(job, waits, stall)
+
+
+def is_final(job: Job, stall: Stall, finding: Finding) -> bool:
+    """Whether the ranks that a halt is laid to can never come; one that has work of its own to do is only late."""
+    if finding.code == MEMBERSHIP_MISMATCH.code and not membership_mismatches(job):
+        return set(finding.culprits) <= {*waits_of(job, stall).waiting, *job.ended, *in_the_making(job)}
+    return finding.code != MISSING_RANK.code
+
+
+def _severity_of_delay(stall: Stall | None) -> Severity:
+    """A rank that was late when a job was ended from outside might have come."""
+    return Severity.WARNING if stall is not None and not stall.over else Severity.ERROR
 
 
 def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
@@ -88,7 +103,7 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         message = (
             f"{ranks_text(late)} did not come to {_number(wait)}, where {ranks_text(waiting)} waited{for_how_long}"
         )
-        severity = Severity.WARNING if stall is not None and not stall.over else MISSING_RANK.severity
+        severity = _severity_of_delay(stall)
         sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *_places(job, late, stall))
         return [_finding(MISSING_RANK.code, severity, message, wait, late, sides, ranks=waiting)]
     return []

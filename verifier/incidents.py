@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,10 +55,10 @@ def first_failure(job: Job, explained: bool) -> list[Finding]:
 def own_failure(job: Job, *, explained: bool = False) -> Failure | None:
     """The first failure that has its cause in its own rank, as far as its text and the mismatches say.
 
-    Ranks that wait for ever are ended by SIGTERM: that is no cause where it is ``explained`` why they wait.
+    ``explained`` says that it is known why ranks wait.
     """
     for failure in job.failures.values():
-        ended = explained and failure.exit_code == -signal.SIGTERM
+        ended = explained and failure.terminated
         if failure.nature is Nature.OWN and not ended and not _follows_mismatch(job, failure):
             return failure
     return None
@@ -69,8 +68,8 @@ def _follows_mismatch(job: Job, failure: Failure) -> bool:
     """Whether the rank failed at a mismatch, or in handling it.
 
     An exception is its consequence where the rank completed no collective in between, failed in the very call, or where
-    the mismatch lasts; an
-    exit code is where the rank took part at all: that is how a program ends that has caught the error.
+    the mismatch lasts; an exit code is where the rank took part at all: that is how a program ends that has caught the
+    error.
     """
     if not job.mismatches or failure.time_ns < job.mismatches[0].time_ns:
         return False

@@ -93,9 +93,18 @@ def _groups_that_call(job: Job, case: _Case, outsider: int) -> list[Group]:
     """The groups without this rank all of whose members call it too: from the same line, or else the same function."""
     groups = {group for trace in job.traces.values() for group in trace.groups if outsider not in group.ranks}
     here = [group for group in groups if any(_calls_from(job, rank, group, case) for rank in group.ranks)]
-    if here:
-        return [group for group in here if all(_calls_from(job, rank, group, case) for rank in group.ranks)]
-    return [group for group in groups if all(_calls(job, rank, group, case) for rank in group.ranks)]
+    calls = _calls_from if here else _calls
+    return [
+        group
+        for group in here or groups
+        if all(calls(job, rank, group, case) or _may_have_called(job, rank) for rank in group.ranks)
+    ]
+
+
+def _may_have_called(job: Job, rank: int) -> bool:
+    """Whether a rank left no record, or failed by itself, so that nobody knows what it would have done."""
+    failure = job.failures.get(rank)
+    return rank not in job.traces or (failure is not None and failure.nature is Nature.OWN and not failure.terminated)
 
 
 def _calls_from(job: Job, rank: int, group: Group, case: _Case) -> bool:
@@ -108,10 +117,10 @@ def _calls_from(job: Job, rank: int, group: Group, case: _Case) -> bool:
 
 
 def _calls(job: Job, rank: int, group: Group, case: _Case) -> bool:
-    """Whether a member makes a call of the function's kind; one that left no record may have."""
+    """Whether a member makes a call of the function's kind."""
     trace = job.traces.get(rank)
     if trace is None:
-        return True
+        return False
     # isend is a send, all_gather_object an all_gather, broadcast_object_list a broadcast.
     name = case.function.removeprefix("i") if case.function in ("isend", "irecv") else case.function
     signatures = [index for index, call in enumerate(trace.signatures) if name.startswith(call.op)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ import numpy as np
 
 from simcoll.record import Record, State
 from simcoll.verifier.describe import record_text
-from simcoll.verifier.failures import Failure, Nature
+from simcoll.verifier.failures import Nature
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.matching import Unmatched
@@ -45,14 +44,9 @@ def _is_stuck(job: Job, one: Unmatched) -> bool:
     if not one.awaited or one.rank in job.ended or not (one.pending or one.record.state is State.FAILED):
         return False
     until = one.record.finished_ns
-    causes = [failure for failure in job.failures.values() if _stands_alone(failure)]
+    causes = [one for one in job.failures.values() if one.nature is Nature.OWN and not one.terminated]
     before = [failure for failure in causes if not until or failure.noticed_ns < until]
     return not before and one.peer not in [failure.rank for failure in causes]
-
-
-def _stands_alone(failure: Failure) -> bool:
-    """Whether a failure is nobody else's doing; ranks that hang are ended by SIGTERM."""
-    return failure.nature is Nature.OWN and failure.exit_code != -signal.SIGTERM
 
 
 def _crossed(stuck: Sequence[Unmatched]) -> list[tuple[Unmatched, Unmatched]]:

@@ -164,6 +164,25 @@ def test_a_member_that_never_made_the_group() -> None:
     assert (finding.code, finding.culprits) == ("SC401", (1,))
 
 
+def test_a_member_that_has_work_of_its_own_may_still_make_the_group() -> None:
+    traces = job({0: [], 1: [done(WORLD, 1)], 2: []}, [WORLD], rank0=creating(1, 0, 1, done=False))
+    findings, proved = standstill(traces, running(3), STALL)
+    assert ([finding.code for finding in findings], proved) == (["SC401"], False)
+    [finding] = halted(traces, Stall(100 * SECOND, 130 * SECOND, over=False))
+    assert finding.severity is Severity.WARNING
+
+
+def test_a_member_that_waits_elsewhere_will_not_make_the_group() -> None:
+    traces = job({0: [], 1: [waiting(WORLD, 1)], 2: []}, [WORLD], rank0=creating(1, 0, 1, done=False))
+    assert standstill(traces, running(3), STALL)[1]
+
+
+def test_groups_in_which_each_rank_is_alone_do_no_harm() -> None:
+    events = {f"rank{rank}": [*creating(1, rank), _exit()] for rank in range(3)}
+    traces = job({0: [], 1: [], 2: []}, [WORLD], **events)
+    assert judge(traces, LaunchOutcome({rank: RankExit(0) for rank in range(3)})).findings == ()
+
+
 @pytest.mark.parametrize("data", [{}, {"life": "1"}, {"life": 1, "ordinal": 1, "ranks": "01"}, {"ordinal": None}])
 def test_notes_that_are_none_are_passed_over(data: dict[str, object]) -> None:
     traces = job({0: [waiting(WORLD, 1)], 1: [], 2: []}, [WORLD], rank1=[Event("creating", 1, data)])
