@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from simcoll.record import Event, Source
 from simcoll.verifier.failures import number, source_of
-from simcoll.verifier.finding import Finding, RankSource, Side
+from simcoll.verifier.finding import Finding, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
+from simcoll.verifier.sides import lines
+from simcoll.verifier.whereabouts import whereabouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,10 @@ def _differing(made: Mapping[int, Creation]) -> Finding:
     sides = sorted(parts.values(), key=len, reverse=True)
     majority = 2 * len(sides[0]) > len(made)
     culprits = tuple(sorted(one.rank for side in sides[1:] for one in side)) if majority else ()
-    said = [f"{_ranks(side)} {_make(side)} it of {ranks_text(side[0].members)}" for side in sides]
+    said = [
+        f"{_ranks(side)} {verb([one.rank for one in side], 'makes', 'make')} it of {ranks_text(side[0].members)}"
+        for side in sides
+    ]
     first = next(iter(made.values()))
     return Finding(
         MEMBERSHIP_MISMATCH.code,
@@ -131,30 +136,14 @@ def _by_some(job: Job, made: Mapping[int, Creation]) -> Finding | None:
         message,
         ranks=tuple(sorted({*missing, *made})),
         culprits=tuple(missing),
-        sides=(_side(waiting, f"members: {members}"), *_absent_sides(job, missing)),
+        sides=(_side(waiting, f"members: {members}"), *whereabouts(job, missing)),
         differing=("members",),
     )
 
 
-def _absent_sides(job: Job, missing: Sequence[int]) -> list[Side]:
-    sides = []
-    for rank in missing[:8]:
-        last = job.last.get(rank)
-        source = () if last is None or not last.source.file else (RankSource(rank, last.source),)
-        sides.append(Side((rank,), None if last is None else last.call, source, "did not make the group"))
-    return sides
-
-
 def _side(made: Sequence[Creation], note: str) -> Side:
-    lines: dict[tuple[str, int], RankSource] = {}
-    for creation in made:
-        if creation.source.file:
-            lines.setdefault((creation.source.file, creation.source.line), RankSource(creation.rank, creation.source))
-    return Side(tuple(sorted(creation.rank for creation in made)), None, tuple(lines.values())[:4], note)
-
-
-def _make(side: Sequence[Creation]) -> str:
-    return "makes" if len(side) == 1 else "make"
+    ranks = tuple(sorted(creation.rank for creation in made))
+    return Side(ranks, None, lines((creation.rank, creation.source) for creation in made), note)
 
 
 def _ranks(made: Sequence[Creation]) -> str:

@@ -6,16 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from simcoll.verifier.creations import in_the_making, membership_mismatches, unmade_groups
-from simcoll.verifier.describe import group_text, record_text
-from simcoll.verifier.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.describe import group_text
+from simcoll.verifier.finding import Finding, Severity, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.matching import Unmatched
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.rules_order import DEADLOCK_CYCLE, MISSING_RANK
 from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
+from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
 from simcoll.verifier.waits import Wait, Waits, waits_of
+from simcoll.verifier.whereabouts import whereabouts
 
 _SHOWN = 8
 
@@ -85,7 +87,7 @@ def _ended(job: Job, waits: Waits) -> list[Finding]:
                 f"{ranks_text(gone)} had ended while rank {wait.rank} still waited in {_call(wait)} for "
                 f"{verb(gone, 'it', 'them')}"
             )
-            sides = (_side(wait, "waits"), *_places(job, gone, None))
+            sides = (_side(wait, "waits"), *whereabouts(job, gone))
             return [_finding(RANK_EXITED_EARLY.code, RANK_EXITED_EARLY.severity, message, wait, gone, sides)]
     return []
 
@@ -104,7 +106,7 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
             f"{ranks_text(late)} did not come to {_number(wait)}, where {ranks_text(waiting)} waited{for_how_long}"
         )
         severity = _severity_of_delay(stall)
-        sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *_places(job, late, stall))
+        sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *whereabouts(job, late, stall))
         return [_finding(MISSING_RANK.code, severity, message, wait, late, sides, ranks=waiting)]
     return []
 
@@ -132,7 +134,7 @@ def _stopped(job: Job, stall: Stall) -> Finding:
         sequence=None if last is None or last.p2p_sequence else last.sequence,
         ranks=tuple(sorted(job.traces)),
         culprits=tuple(stopped),
-        sides=tuple(_places(job, stopped, stall)),
+        sides=tuple(whereabouts(job, stopped, stall)),
     )
 
 
@@ -151,37 +153,9 @@ def _nobody(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
             MISSING_RANK.severity,
             message,
             ranks=tuple(ranks),
-            sides=tuple(_places(job, ranks, stall)),
+            sides=tuple(whereabouts(job, ranks, stall)),
         )
     ]
-
-
-def _places(job: Job, ranks: Iterable[int], stall: Stall | None) -> list[Side]:
-    """Where ranks are, those at the same place together."""
-    alike: dict[tuple[str, RankSource | None], list[int]] = {}
-    for rank in ranks:
-        note, source = _place(job, rank, stall)
-        key = note, None if source is None else replace(source, rank=-1)
-        alike.setdefault(key, []).append(rank)
-    return [
-        Side(tuple(members), None, () if source is None else (replace(source, rank=members[0]),), note)
-        for (note, source), members in list(alike.items())[:_SHOWN]
-    ]
-
-
-def _place(job: Job, rank: int, stall: Stall | None) -> tuple[str, RankSource | None]:
-    last = job.last.get(rank)
-    before = "no call of it is recorded" if last is None else f"last call: {record_text(last)}"
-    if rank in job.ended:
-        state = "ended"
-    elif stall is not None and rank in stall.stopped:
-        state = "its process is stopped"
-    elif stall is not None and rank in stall.places:
-        here = stall.places[rank]
-        return f"is at this line; {before}", RankSource(rank, here)
-    else:
-        state = "busy elsewhere" if rank in job.traces else "left no record"
-    return f"{state}; {before}", None if last is None or not last.source.file else RankSource(rank, last.source)
 
 
 def _in_time(waits: Iterable[Wait]) -> list[Wait]:
@@ -210,8 +184,7 @@ def _call(wait: Wait) -> str:
 
 
 def _side(wait: Wait, note: str) -> Side:
-    source = wait.record.source
-    return Side((wait.rank,), wait.record.call, (RankSource(wait.rank, source),) if source.file else (), note)
+    return Side((wait.rank,), wait.record.call, lines([(wait.rank, wait.record.source)]), note)
 
 
 def _finding(

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from simcoll.record import Event, Group, Source
 from simcoll.verifier.failures import Nature, number, source_of, text
-from simcoll.verifier.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.finding import Finding, Severity, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_flight import NON_MEMBER_CALL
+from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Trace
 
 _SIDES = 8
@@ -47,8 +48,8 @@ def calls_of_outsiders(job: Job) -> list[Mismatch]:
 
 def explained_by_outsiders(finding: Finding, outsiders: Sequence[Mismatch]) -> bool:
     """Whether ranks wait in a call that others made who do not belong to the group: one slip of the group's name."""
-    lines = _lines(finding)
-    return any(lines & _lines(one.finding) for one in outsiders if one.finding.severity is Severity.ERROR)
+    here = _lines(finding)
+    return any(here & _lines(one.finding) for one in outsiders if one.finding.severity is Severity.ERROR)
 
 
 def _lines(finding: Finding) -> set[tuple[str, int]]:
@@ -85,8 +86,7 @@ def _message(case: _Case, ranks: Sequence[int], alone: Sequence[int]) -> str:
 
 
 def _side(case: _Case, rank: int) -> Side:
-    source = source_of(case.events[rank].data)
-    return Side((rank,), None, (RankSource(rank, source),) if source.file else (), "is no member")
+    return Side((rank,), None, lines([(rank, source_of(case.events[rank].data))]), "is no member")
 
 
 def _groups_that_call(job: Job, case: _Case, outsider: int) -> list[Group]:

@@ -18,7 +18,7 @@ from simcoll.record import Group, Record, State
 from simcoll.verifier.failures import Nature
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.matching import Unmatched
-from simcoll.verifier.trace import AWAITED, HANDED_ON, Stall, Trace, record_at
+from simcoll.verifier.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, record_at
 
 _SEARCHED = 64
 """Ranks of one knot from which a shortest cycle is looked for."""
@@ -99,27 +99,12 @@ def _waiting_rows(job: Job, trace: Trace, stall: Stall | None) -> list[int]:
     return [int(row) for row in rows]
 
 
-_Life = tuple[str, tuple[int, ...], int]
-"""A group by name and members, and which of the groups of that name and members it is."""
-
-
-def _lives(trace: Trace) -> list[_Life]:
-    """The group of each index."""
-    seen: dict[tuple[str, tuple[int, ...]], int] = {}
-    lives = []
-    for group in trace.groups:
-        key = group.name, group.ranks
-        seen[key] = seen.get(key, -1) + 1
-        lives.append((*key, seen[key]))
-    return lives
-
-
-def _reached(trace: Trace) -> dict[_Life, int]:
+def _reached(trace: Trace) -> dict[Life, int]:
     """The last collective of each group that the rank has come to."""
     slots = trace.slots
     collective = slots["p2p_sequence"] == 0
     reached = {}
-    for index, life in enumerate(_lives(trace)):
+    for index, life in enumerate(lives(trace)):
         mine: npt.NDArray[np.uint32] = slots["sequence"][collective & (slots["group"] == index)]
         reached[life] = max(int(mine.max(initial=0)), trace.dropped.get(index, 0))
     return reached
@@ -128,7 +113,7 @@ def _reached(trace: Trace) -> dict[_Life, int]:
 def _wait(
     trace: Trace,
     row: int,
-    reached: Mapping[int, Mapping[_Life, int]],
+    reached: Mapping[int, Mapping[Life, int]],
     alone: Mapping[tuple[int, Group, int], Unmatched],
 ) -> Wait | None:
     """A wait for others; None where all of them have come, so that nobody in particular is waited for."""
@@ -140,7 +125,7 @@ def _wait(
         message = alone.get((trace.rank, group, record.p2p_sequence))
         return None if message is None else _message(message)
     index = int(trace.slots[row]["group"])
-    group, life = trace.groups[index], _lives(trace)[index]
+    group, life = trace.groups[index], lives(trace)[index]
     needs = [
         rank for rank in group.ranks if rank != trace.rank and reached.get(rank, {}).get(life, 0) < record.sequence
     ]
