@@ -54,7 +54,12 @@ class Line:
         with self._changed:
             entry = begin()
             self._waiting.append(entry)
-            joined(entry)
+            try:
+                joined(entry)
+            except BaseException:
+                # Whoever comes next must not wait for it.
+                self._waiting.remove(entry)
+                raise
         return entry
 
     def await_turn(self, entry: Entry) -> None:

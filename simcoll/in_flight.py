@@ -137,6 +137,7 @@ class Flights:
         self._by_storage: dict[int, list[Flight]] = {}
         self._lock = threading.RLock()
         self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
+        self._looked = 0.0
 
     def forget(self) -> None:
         """Start anew: this process is a forked child, and the calls are its parent's."""
@@ -182,10 +183,13 @@ class Flights:
 
         ``last`` gives those that have just been dropped a moment to end.
         """
-        orphans = list(self._orphans)
-        if not orphans:
+        if not self._orphans:
             return
-        if last:
+        orphans, now = list(self._orphans), time.monotonic()
+        if not last and now - self._looked < _OUTLIVED_SECONDS:
+            return
+        self._looked = now
+        if last and orphans:
             self.waits += 1
             time.sleep(max(0.0, orphans[-1].since + _OUTLIVED_SECONDS - time.monotonic()))
         for orphan in orphans:

@@ -56,7 +56,9 @@ def _severity_of_delay(stall: Stall | None) -> Severity:
 
 def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
     """SC204; where most of the ranks wait in one of its calls, the others came in another order than they."""
-    together = [sorted({other.rank for other in waits.all() if _same(other, wait)} & waits.stuck) for wait in cycle]
+    together = [
+        sorted({other.rank for other in waits.all() if other.call == wait.call} & waits.stuck) for wait in cycle
+    ]
     pairs = list(zip(together, cycle, [*together[1:], together[0]], strict=True))
     clauses = [
         f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {_call(wait)} for {ranks_text(after)}"
@@ -99,7 +101,7 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         late = sorted(wait.needs - waits.stuck - gone - _waiting_elsewhere(waits, wait))
         if not late or wait.any:
             continue
-        together = [other for other in waits.all() if _same(other, wait)]
+        together = [other for other in waits.all() if other.call == wait.call]
         waiting = sorted({other.rank for other in together})
         for_how_long = "" if stall is None else f" for {stall.seconds:.0f} s"
         message = (
@@ -160,14 +162,6 @@ def _nobody(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
 
 def _in_time(waits: Iterable[Wait]) -> list[Wait]:
     return sorted(waits, key=lambda wait: (wait.record.scheduled_ns, wait.rank))
-
-
-def _same(one: Wait, other: Wait) -> bool:
-    return (one.group, one.record.sequence, one.record.p2p_sequence) == (
-        other.group,
-        other.record.sequence,
-        other.record.p2p_sequence,
-    )
 
 
 def _number(wait: Wait) -> str:
