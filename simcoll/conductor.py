@@ -27,13 +27,14 @@ from simcoll.in_flight import Flight, flights, watches
 from simcoll.messages import Messages
 from simcoll.profile import profiled
 from simcoll.proof import Prover
+from simcoll.queued_work import QueuedWork
 from simcoll.record import State
 from simcoll.recorder import Entry, GroupLog
 from simcoll.source import current_source, made_by_torch
 from simcoll.spec import Kind, spec_of
 from simcoll.threads import Threads
 from simcoll.verdicts import VERDICTS
-from simcoll.work import CheckedWork, QueuedWork, RecordedWork
+from simcoll.work import CheckedWork, RecordedWork
 
 Launch = Callable[[], Work | None]
 """Gives the call to the backend, which does its own checks of the arguments and may refuse."""
