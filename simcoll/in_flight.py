@@ -26,10 +26,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from simcoll.capture import Arguments
-from simcoll.recorder import Entry, source_document
+from simcoll.flight_events import report_change, report_overlap
+from simcoll.recorder import Entry
 from simcoll.regions import Memory, Region, memory_of
-from simcoll.repeated_events import write_repeated
-from simcoll.source import current_source, made_by_torch
+from simcoll.source import made_by_torch
 from simcoll.spec import Kind
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Flight:
     def _check(self, *, known: bool) -> None:
         if not self.shared and any(watched.changed() for watched in self._watched):
             self._watched = []
-            _report_change(self.entry, known)
+            report_change(self.entry, known=known)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,7 +229,7 @@ class Flights:
             overlaps = [(mine, its) for mine in regions for its in other.regions if mine.overlaps(its)]
             if overlaps and other.open and not _in_order(entry, other.entry) and not made_by_torch():
                 both = any(mine.writes and its.writes for mine, its in overlaps)
-                _report_overlap(entry, other, both)
+                report_overlap(entry, other.entry, both_write=both, running=other.running)
 
 
 flights = Flights()
@@ -272,48 +272,6 @@ def _in_order(entry: Entry, other: Entry) -> bool:
     devices = {buffer.device for buffer in (*entry.call.inputs, *entry.call.outputs)}
     backends = [backend for device in devices if (backend := entry.log.backend(device)) is not None]
     return all(backend.in_order for backend in backends)
-
-
-def _report_change(entry: Entry, known: bool) -> None:
-    noticed = None if known else current_source()
-    _write(
-        entry,
-        "changed",
-        (known, noticed),
-        known=known,
-        noticed=None if noticed is None else source_document(noticed),
-    )
-
-
-def _report_overlap(entry: Entry, other: Flight, both: bool) -> None:
-    first = other.entry
-    running = other.running
-    _write(
-        entry,
-        "overlap",
-        (first.source, both, running),
-        both_write=both,
-        running=running,
-        other={
-            "group": first.log.group.name,
-            "sequence": first.sequence,
-            "op": first.call.op,
-            "source": source_document(first.source),
-        },
-    )
-
-
-def _write(entry: Entry, kind: str, case: tuple[object, ...], **data: object) -> None:
-    write_repeated(
-        entry.log.recorder,
-        kind,
-        (entry.source, *case),
-        group=entry.log.group.name,
-        sequence=entry.sequence,
-        op=entry.call.op,
-        source=source_document(entry.source),
-        **data,
-    )
 
 
 def watches(arguments: Arguments) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,8 @@ DEFAULT_SECONDS = 30.0
 
 LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 5.0
-_ANSWER_SECONDS = 0.5
+_ANSWER_SECONDS = 1.0
+_PIECE_SECONDS = 0.02
 _BUSY_SHARE = 0.1
 _LONG_ENOUGH_TO_TELL = 5.0
 
@@ -150,9 +151,7 @@ class Monitor:
                 os.truncate(path, 0)
                 ask(pid)
                 asked[rank] = path
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while time.monotonic() < deadline and not all(map(_has_text, asked.values())):
-            time.sleep(0.02)
+        _await_texts(asked.values())
         found = {rank: read_stacks(path) for rank, path in asked.items()}
         return {rank: threads for rank, threads in found.items() if threads}
 
@@ -167,11 +166,23 @@ class Monitor:
         return used
 
 
-def _has_text(path: Path) -> bool:
+def _await_texts(paths: Collection[Path]) -> None:
+    """Wait until every file has a text that grows no more: a stack is written piece by piece."""
+    before: list[int] = []
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while time.monotonic() < deadline:
+        sizes = [_size(path) for path in paths]
+        if all(sizes) and sizes == before:
+            return
+        before = sizes
+        time.sleep(_PIECE_SECONDS)
+
+
+def _size(path: Path) -> int:
     try:
-        return path.stat().st_size > 0
+        return path.stat().st_size
     except OSError:
-        return False
+        return 0
 
 
 def _stat(pid: int) -> list[str]:

@@ -23,6 +23,7 @@ from simcoll.recorder import Entry
 from simcoll.verdicts import VERDICTS
 
 NO_TIMEOUT = timedelta(0)
+"""What a wait is given that names no timeout: the backend's own holds."""
 
 _LOOK_UP = timedelta(seconds=0.5)
 _VERDICT_SECONDS = 5.0
