@@ -159,8 +159,8 @@ def _install() -> None:
         return
     _replace(distributed_c10d, "ProcessGroup", RecordedProcessGroup)
     _replace(distributed_c10d, "get_debug_level", _debug_level)
-    if hasattr(distributed_c10d, "_new_group_with_tag"):
-        _replace(distributed_c10d, "_new_group_with_tag", noted(distributed_c10d._new_group_with_tag))
+    if (make := getattr(distributed_c10d, "_new_group_with_tag", None)) is not None:
+        _replace(distributed_c10d, "_new_group_with_tag", noted(make))
     initialise = initialising(distributed_c10d.init_process_group)
     for module in (distributed_c10d, dist):
         _replace(module, "init_process_group", initialise)

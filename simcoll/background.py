@@ -102,6 +102,9 @@ class Checker:
         except (OSError, RuntimeError):
             # A rank that has no more to do leaves, and so does one that dies: neither is for this thread to report.
             pass
+        except Exception as error:
+            # Whatever it is, a program's own hook for the exceptions of threads must not hear of it.
+            self._give_up(f"{type(error).__name__}: {error}")
         finally:
             self._end()
 

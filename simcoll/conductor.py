@@ -27,13 +27,14 @@ from simcoll.in_flight import Flight, flights, watches
 from simcoll.messages import Messages
 from simcoll.profile import profiled
 from simcoll.proof import Prover
+from simcoll.queued_work import QueuedWork
 from simcoll.record import State
 from simcoll.recorder import Entry, GroupLog
 from simcoll.source import current_source, made_by_torch
 from simcoll.spec import Kind, spec_of
 from simcoll.threads import Threads
 from simcoll.verdicts import VERDICTS
-from simcoll.work import CheckedWork, QueuedWork, RecordedWork
+from simcoll.work import CheckedWork, RecordedWork
 
 Launch = Callable[[], Work | None]
 """Gives the call to the backend, which does its own checks of the arguments and may refuse."""
@@ -54,7 +55,12 @@ class Line:
         with self._changed:
             entry = begin()
             self._waiting.append(entry)
-            joined(entry)
+            try:
+                joined(entry)
+            except BaseException:
+                # Whoever comes next must not wait for it.
+                self._waiting.remove(entry)
+                raise
         return entry
 
     def await_turn(self, entry: Entry) -> None:
@@ -110,7 +116,7 @@ class Conductor:
         if self._prover is None or arguments.spec.kind is Kind.POINT_TO_POINT:
             entry = begin()
             flight = _watch(entry, arguments, coalescing)
-            return _recorded(_launch(entry, launch), entry, flight)
+            return _recorded(_launch(entry, launch, flight), entry, flight)
         if arguments.asynchronous:
             return self._enqueue(self._prover, begin, arguments, launch)
         entry = self._line.join(begin)
@@ -130,7 +136,7 @@ class Conductor:
         blocks = arguments.spec.names_absent
         if blocks:
             checker.add(entry)
-        inner = _launch(entry, launch)
+        inner = _launch(entry, launch, flight)
         # A call that the backend refuses takes no place among the others: a rank may try it alone.
         if not blocks and not message:
             checker.add(entry)
@@ -225,7 +231,7 @@ def _meet_and_launch(
         raise
     flight = _watch(entry, arguments, coalescing)
     try:
-        inner = _launch(entry, launch)
+        inner = _launch(entry, launch, flight)
     except Exception:
         # What was refused takes no place among the messages: from here on the two ends count differently.
         messages.stop(check)
@@ -233,11 +239,14 @@ def _meet_and_launch(
     return _recorded(inner, entry, flight, check)
 
 
-def _launch(entry: Entry, launch: Launch) -> Work | None:
+def _launch(entry: Entry, launch: Launch, flight: Flight | None = None) -> Work | None:
     entry.started()
     try:
         return launch()
     except Exception as error:
+        if flight is not None:
+            # Refused: its memory is free for another call.
+            flight.end()
         if spec_of(entry.call).names_absent:
             entry.finished(State.FAILED)
             entry.log.recorder.failed(entry, error)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -65,20 +66,17 @@ def _early_recorder() -> Recorder | None:
 
 def noted(make: Callable[..., Any]) -> Callable[..., Any]:
     """c10d's function that makes every group but the default one, with a note before and after."""
+    signature = inspect.signature(make)
 
     @functools.wraps(make)
-    def make_group(ranks: Any = None, *args: Any, use_local_synchronization: bool = False, **kwargs: Any) -> Any:
-        options = {**kwargs, "use_local_synchronization": use_local_synchronization}
+    def make_group(*args: Any, **kwargs: Any) -> Any:
         recorder = _recorder()
-        # With local synchronization only the members make the group, each in its own order.
-        if recorder is None or use_local_synchronization:
-            return make(ranks, *args, **options)
-        members = _members(ranks, sort=kwargs.get("sort_ranks", True))
-        if members is None:
-            return make(ranks, *args, **options)
+        members = None if recorder is None else _members(signature, args, kwargs)
+        if recorder is None or members is None:
+            return make(*args, **kwargs)
         place = _creations.place()
         recorder.event("creating", **place, ranks=members, source=source_document(current_source()))
-        group = make(ranks, *args, **options)
+        group = make(*args, **kwargs)
         recorder.event("created", **place)
         return group
 
@@ -90,12 +88,17 @@ def _recorder() -> Recorder | None:
     return None if session is None or not dist.is_initialized() else session.current_recorder()
 
 
-def _members(ranks: Any, *, sort: bool) -> list[int] | None:
-    """The members as torch takes them; None for what torch will refuse."""
-    if ranks is None:
-        return list(range(dist.get_world_size()))
+def _members(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
+    """The members as torch takes them; None for what torch will refuse, and for a group that concerns its members only.
+
+    With local synchronization only the members make the group, each in its own order.
+    """
     try:
-        members = [int(rank) for rank in ranks]
+        given = signature.bind(*args, **kwargs).arguments
+        if given.get("use_local_synchronization"):
+            return None
+        ranks = given.get("ranks")
+        members = list(range(dist.get_world_size())) if ranks is None else [int(rank) for rank in ranks]
     except (TypeError, ValueError):
         return None
-    return sorted(members) if sort else members
+    return sorted(members) if given.get("sort_ranks", True) else members

@@ -61,7 +61,11 @@ def recorded_verification(verify: Callable[..., Any], recorder: Callable[[], Rec
         noted, model = recorder(), sys._getframe(1).f_locals.get("self")
         if noted is None or not isinstance(model, DistributedDataParallel) or process_group.size() < 2:
             return verify(process_group, tensors, *args, **kwargs)
-        claim = claim_of(_stated(model))
+        try:
+            claim = claim_of(_stated(model))
+        except (AttributeError, RuntimeError, TypeError):
+            # Another torch's model, or parameters without a shape: nothing is stated, and torch decides.
+            return verify(process_group, tensors, *args, **kwargs)
         _write(noted, process_group.group_name, claim)
         with _claiming(process_group.group_name, claim):
             return verify(process_group, tensors, *args, **kwargs)

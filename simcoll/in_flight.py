@@ -13,22 +13,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 import time
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from simcoll.capture import Arguments
-from simcoll.recorder import Entry, Recorder, source_document
-from simcoll.regions import Region, has_memory, region_of
-from simcoll.source import current_source, made_by_torch
+from simcoll.flight_events import report_change, report_overlap
+from simcoll.recorder import Entry
+from simcoll.regions import Memory, Region, memory_of
+from simcoll.source import made_by_torch
 from simcoll.spec import Kind
 
 T = TypeVar("T")
@@ -38,25 +39,6 @@ _MOST_ORPHANS = 4096
 
 _OUTLIVED_SECONDS = 0.05
 """A result that is still there so long after its Work was dropped is held by the program."""
-
-_MOST_TENSORS = 64
-"""Tensors of a call beyond which its memory is not watched."""
-
-
-class _Watched(NamedTuple):
-    """A tensor that fills its storage, so that its version counter speaks for it alone."""
-
-    tensor: weakref.ref[torch.Tensor]
-    version: int
-    shape: torch.Size
-    address: int
-
-    def changed(self) -> bool:
-        """Whether somebody has written to it since; one that got another shape or memory says nothing."""
-        tensor = self.tensor()
-        if tensor is None or tensor._version == self.version:
-            return False
-        return tensor.shape == self.shape and tensor.data_ptr() == self.address
 
 
 class Ending(Protocol):
@@ -72,7 +54,7 @@ class Flight:
 
     __slots__ = ("_flights", "_queued", "_watched", "_work", "_written", "entry", "regions", "shared", "since")
 
-    def __init__(self, flights: Flights, entry: Entry, memory: _Memory) -> None:
+    def __init__(self, flights: Flights, entry: Entry, memory: Memory) -> None:
         self.entry = entry
         self.regions = memory.regions
         self.since = flights.waits
@@ -92,7 +74,12 @@ class Flight:
     def running(self) -> bool:
         """Whether it is known not to have ended yet."""
         work = self._work()
-        return self.entry.use.tells and work is not None and not work.has_ended()
+        if work is None or not self.entry.use.tells or _captures(self.entry):
+            return False
+        # A backend may raise here what the program is to hear of where it waits.
+        with contextlib.suppress(RuntimeError):
+            return not work.has_ended()
+        return False
 
     def follow(self, work: Ending) -> None:
         """``work`` is what the program was given for it."""
@@ -128,7 +115,7 @@ class Flight:
     def _check(self, *, known: bool) -> None:
         if not self.shared and any(watched.changed() for watched in self._watched):
             self._watched = []
-            _report_change(self.entry, known)
+            report_change(self.entry, known=known)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,6 +137,11 @@ class Flights:
         self._by_storage: dict[int, list[Flight]] = {}
         self._lock = threading.RLock()
         self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
+        self._looked = 0.0
+
+    def forget(self) -> None:
+        """Start anew: this process is a forked child, and the calls are its parent's."""
+        self.__init__()  # type: ignore[misc]  # the lock may be held by a thread that is not here
 
     def open(self, entry: Entry, arguments: Arguments) -> Flight | None:
         """Note that a call was made whose Work goes to the program; None where there is no memory to watch."""
@@ -193,10 +185,14 @@ class Flights:
         """
         if not self._orphans:
             return
-        if last:
+        orphans, now = list(self._orphans), time.monotonic()
+        if not last and now - self._looked < _OUTLIVED_SECONDS:
+            return
+        self._looked = now
+        if last and orphans:
             self.waits += 1
-            time.sleep(max(0.0, self._orphans[-1].since + _OUTLIVED_SECONDS - time.monotonic()))
-        for orphan in list(self._orphans):
+            time.sleep(max(0.0, orphans[-1].since + _OUTLIVED_SECONDS - time.monotonic()))
+        for orphan in orphans:
             gone = all(storage.expired() for storage in orphan.storages)
             outlived = time.monotonic() - orphan.since >= _OUTLIVED_SECONDS
             if gone:
@@ -209,16 +205,19 @@ class Flights:
 
     def device_synchronized(self) -> None:
         """Note that the program has waited for all that its devices had to do."""
+        # Lists first: a Work that is let go meanwhile, in this thread too, takes its call out.
         with self._lock:
-            flights = {id(one): one for members in self._by_storage.values() for one in members}
+            flights = {id(one): one for members in list(self._by_storage.values()) for one in members}
         self.waits += 1
-        for entry in [*(one.entry for one in flights.values()), *(one.entry for one in self._orphans)]:
-            if not entry.use.on_cpu:
-                entry.awaited()
         for flight in flights.values():
             if not flight.entry.use.on_cpu:
+                flight.entry.awaited()
                 flight.awaited()
-        self._orphans = deque((one for one in self._orphans if one.entry.use.on_cpu), _MOST_ORPHANS)
+        for orphan in list(self._orphans):
+            if not orphan.entry.use.on_cpu:
+                orphan.entry.awaited()
+                with contextlib.suppress(ValueError):
+                    self._orphans.remove(orphan)
 
     def _meet(self, entry: Entry, regions: list[Region], flight: Flight | None) -> None:
         with self._lock:
@@ -230,10 +229,11 @@ class Flights:
             overlaps = [(mine, its) for mine in regions for its in other.regions if mine.overlaps(its)]
             if overlaps and other.open and not _in_order(entry, other.entry) and not made_by_torch():
                 both = any(mine.writes and its.writes for mine, its in overlaps)
-                _report_overlap(entry, other, both)
+                report_overlap(entry, other.entry, both_write=both, running=other.running)
 
 
 flights = Flights()
+os.register_at_fork(after_in_child=flights.forget)
 
 
 def noting_synchronization(synchronize: Callable[..., None]) -> Callable[..., None]:
@@ -251,40 +251,18 @@ def _nothing() -> None:
     return None
 
 
-class _Memory(NamedTuple):
-    """What a call uses: the regions, the tensors in which its result arrives, those whose versions speak for them."""
-
-    regions: list[Region]
-    written: list[weakref.ref[torch.Tensor]]
-    watched: list[_Watched]
-
-
-def _memory(entry: Entry, arguments: Arguments) -> _Memory:
-    memory, use = _Memory([], [], []), entry.use
-    if sum(map(len, arguments.tensors.values())) > _MOST_TENSORS:
-        return memory
-    outputs: set[int] = set()
-    for role, tensors in arguments.tensors.items():
-        writes = use.writes and role != "inputs"
-        for tensor in tensors:
-            if not has_memory(tensor):
-                continue
-            storage = tensor.untyped_storage()
-            address = storage._cdata
-            memory.regions.append(region_of(tensor, address, writes=writes))
-            if writes:
-                memory.written.append(weakref.ref(tensor))
-            # A backend counts up the version of what it writes as pure output whenever it likes.
-            if role == "outputs":
-                outputs.add(address)
-            elif use.sends and not use.copies and address not in outputs and _fills(tensor, storage):
-                watched = _Watched(weakref.ref(tensor), tensor._version, tensor.shape, tensor.data_ptr())
-                memory.watched.append(watched)
-    return memory
+def _memory(entry: Entry, arguments: Arguments) -> Memory:
+    """What a call uses; nothing where a tensor is of a kind that does not say: a call must not fail for it."""
+    use = entry.use
+    try:
+        return memory_of(arguments.tensors, writes=use.writes, sends=use.sends and not use.copies)
+    except (RuntimeError, TypeError, AttributeError):
+        return Memory([], [], [])
 
 
-def _fills(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
-    return tensor.nbytes == storage.nbytes() and not tensor.is_inference()
+def _captures(entry: Entry) -> bool:
+    """Whether a CUDA graph is being captured, in which no Work may be asked whether it has ended."""
+    return not entry.use.on_cpu and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _in_order(entry: Entry, other: Entry) -> bool:
@@ -294,56 +272,6 @@ def _in_order(entry: Entry, other: Entry) -> bool:
     devices = {buffer.device for buffer in (*entry.call.inputs, *entry.call.outputs)}
     backends = [backend for device in devices if (backend := entry.log.backend(device)) is not None]
     return all(backend.in_order for backend in backends)
-
-
-_counts: WeakKeyDictionary[Recorder, Counter[tuple[object, ...]]] = WeakKeyDictionary()
-
-
-def _report_change(entry: Entry, known: bool) -> None:
-    noticed = None if known else current_source()
-    _write(
-        entry,
-        "changed",
-        (entry.source, known, noticed),
-        known=known,
-        noticed=None if noticed is None else source_document(noticed),
-    )
-
-
-def _report_overlap(entry: Entry, other: Flight, both: bool) -> None:
-    first = other.entry
-    running = other.running
-    _write(
-        entry,
-        "overlap",
-        (entry.source, first.source, both, running),
-        both_write=both,
-        running=running,
-        other={
-            "group": first.log.group.name,
-            "sequence": first.sequence,
-            "op": first.call.op,
-            "source": source_document(first.source),
-        },
-    )
-
-
-def _write(entry: Entry, kind: str, key: tuple[object, ...], **data: object) -> None:
-    """Write the first of a kind down, and then each time that they have doubled: a loop must not fill the box."""
-    counts = _counts.setdefault(entry.log.recorder, Counter())
-    case = (kind, *key)
-    counts[case] += 1
-    count = counts[case]
-    if count & (count - 1) == 0:
-        entry.log.recorder.event(
-            kind,
-            group=entry.log.group.name,
-            sequence=entry.sequence,
-            op=entry.call.op,
-            count=count,
-            source=source_document(entry.source),
-            **data,
-        )
 
 
 def watches(arguments: Arguments) -> bool:

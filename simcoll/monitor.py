@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,8 @@ DEFAULT_SECONDS = 30.0
 
 LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 5.0
-_ANSWER_SECONDS = 0.5
+_ANSWER_SECONDS = 1.0
+_PIECE_SECONDS = 0.02
 _BUSY_SHARE = 0.1
 _LONG_ENOUGH_TO_TELL = 5.0
 
@@ -63,7 +64,12 @@ class Monitor:
         if idle < patience or now - self._evaluated < min(_AGAIN_SECONDS, patience):
             return False
         self._evaluated = now
-        return self._evaluate()
+        try:
+            return self._evaluate()
+        except Exception as error:
+            # The job must not pay for what its monitor cannot read.
+            self._say_once(type(error), f"this job cannot be judged while it runs: {type(error).__name__}: {error}")
+            return False
 
     def pids(self) -> list[int]:
         """The processes of this node's ranks that have not ended."""
@@ -99,15 +105,19 @@ class Monitor:
             self._keep(stall)
             return True
         for finding in findings:
-            self._report(finding, stall)
+            self._report(finding)
         return False
 
-    def _report(self, finding: Finding, stall: Stall) -> None:
+    def _report(self, finding: Finding) -> None:
         """Say once that somebody is waited for; it is not for simcoll to give up on who may come."""
         key = finding.code, finding.group, finding.sequence, finding.culprits
+        line = f"{finding.message}; the job goes on until its own timeout (--stall SECONDS ends it sooner)"
+        self._say_once(key, line)
+
+    def _say_once(self, key: object, line: str) -> None:
         if key not in self._reported:
             self._reported.add(key)
-            self.say(f"{finding.message}; the job goes on until its own timeout (--stall SECONDS ends it sooner)")
+            self.say(line)
 
     def _stall(self, launch: Launch, boxes: Sequence[BlackBox]) -> Stall:
         stacks = self._stacks(launch)
@@ -136,13 +146,12 @@ class Monitor:
         }
         asked = {}
         for rank, (pid, path) in paths.items():
-            if path.exists():
+            # It is gone where the rank has offered nothing, or its folder was cleared away.
+            with contextlib.suppress(OSError):
                 os.truncate(path, 0)
                 ask(pid)
                 asked[rank] = path
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while time.monotonic() < deadline and not all(path.stat().st_size for path in asked.values()):
-            time.sleep(0.02)
+        _await_texts(asked.values())
         found = {rank: read_stacks(path) for rank, path in asked.items()}
         return {rank: threads for rank, threads in found.items() if threads}
 
@@ -155,6 +164,25 @@ class Monitor:
             if rank.exit_code is None and len(fields) > 14:
                 used[rank.rank] = (int(fields[11]) + int(fields[12])) / ticks
         return used
+
+
+def _await_texts(paths: Collection[Path]) -> None:
+    """Wait until every file has a text that grows no more: a stack is written piece by piece."""
+    before: list[int] = []
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while time.monotonic() < deadline:
+        sizes = [_size(path) for path in paths]
+        if all(sizes) and sizes == before:
+            return
+        before = sizes
+        time.sleep(_PIECE_SECONDS)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _stat(pid: int) -> list[str]:

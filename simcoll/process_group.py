@@ -8,37 +8,30 @@ knows the same backends.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store, Work
-from torch.distributed import PrefixStore, distributed_c10d
+from torch.distributed import distributed_c10d
 
 from simcoll.backends.base import Backend
 from simcoll.backends.gloo import GLOO
-from simcoll.background import Checker, calls_between_rounds
 from simcoll.capture import arguments
 from simcoll.conductor import Conductor
 from simcoll.dynamo import leave_class_uncompiled
-from simcoll.messages import Messages, StandIn
-from simcoll.proof import Prover
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
 from simcoll.session import Session, active_session, conductors
-from simcoll.side_channel import own_connection
 from simcoll.spec import METHODS
+from simcoll.watchers import Watchers, watchers_of
 
 _DRAIN_SECONDS = 2.0
 _KNOWN_BACKENDS = {GLOO.name: GLOO}
-_UNPROVABLE_BACKENDS = ("fake", "mpi")
-"""Backends without peers or without a store: there is nobody, or no way, to prove a call to."""
 
 
 class _AnyProcessGroup(type(ProcessGroup)):  # type: ignore[misc]
@@ -227,31 +220,15 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             if self._conductor is None or self._conducted_in is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
-                self._conductor = Conductor(log, *self._watchers(group, session))
+                self._conductor = Conductor(log, *self._watchers(group, session.mode))
                 self._conducted_in = session
                 conductors.add(self._conductor)
             return self._conductor
 
-    def _watchers(self, group: Group, session: Session) -> tuple[Prover | None, Messages | None, Checker | None]:
-        """What compares this group's calls: a prover and messages in ``detail``, a checker in ``check``."""
-        store = self._meeting_place(group) if session.mode in ("check", "detail") else None
-        if store is None:
-            return None, None, None
-        if session.mode == "check":
-            _checked.add(self)
-            connect = functools.partial(_own_store, store)
-            return None, None, Checker(group, self.rank(), connect, calls_between_rounds(), _keep_all)
-        # Gloo matches messages by their tags.
-        tagged = self._known_backends().get("cpu") is GLOO and self.size() > 1
-        messages = Messages(group, self.rank(), store, _stand_in_of(self._inner)) if tagged else None
-        return Prover(group, self.rank(), store, _timeout_of(self)), messages, None
-
-    def _meeting_place(self, group: Group) -> Store | None:
-        """Where the ranks can meet, under keys that no earlier group has used; None where there is no such place."""
-        names = {self._inner._get_backend(device).name() for device in self._inner._device_types}
-        if self._store is None or not names or names & set(_UNPROVABLE_BACKENDS):
-            return None
-        return PrefixStore(_incarnation(group), self._store)
+    def _watchers(self, group: Group, mode: str) -> Watchers:
+        if self._store is None:
+            return Watchers()
+        return watchers_of(mode, group, self.rank(), self._inner, self._store, _timeout_of(self))
 
     def _known_backends(self) -> dict[str, Backend]:
         """What is known of the limits of this group's backends, by device type."""
@@ -299,32 +276,6 @@ def _recorded(name: str) -> Callable[..., Any]:
     return method
 
 
-_checked: weakref.WeakSet[RecordedProcessGroup] = weakref.WeakSet()
-
-
-def _keep_all() -> None:
-    """Have groups outlive the interpreter: calls that ranks disagree about may never end, and a Gloo group that is
-    freed waits for them, so that a process that has raised a mismatch would not end before the group's timeout.
-    """
-    for group in list(_checked):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group.plain))
-    _checked.clear()
-
-
-def _own_store(store: Store) -> Store:
-    """A connection of its own for the background, which must not stand in line behind the program's waits."""
-    return PrefixStore("simcoll-check", own_connection(store))
-
-
-_incarnations: Counter[Group] = Counter()
-
-
-def _incarnation(group: Group) -> str:
-    """Tells apart groups of one name made one after the other, whose keys may meet in the same store."""
-    _incarnations[group] += 1
-    return str(_incarnations[group])
-
-
 # What this torch has, whatever its version calls it.
 _METHODS = {name: getattr(ProcessGroup, name) for name in METHODS if hasattr(ProcessGroup, name)}
 for _name in _METHODS:
@@ -343,19 +294,6 @@ def _timeout_of(group: RecordedProcessGroup) -> Callable[[], timedelta]:
         return timedelta(minutes=30) if alive is None else alive._timeout()
 
     return timeout
-
-
-def _stand_in_of(inner: ProcessGroup) -> StandIn:
-    """Makes sends and receives on a plain group that nobody recorded, without keeping the group alive."""
-    known = weakref.ref(inner)
-
-    def stand_in(op: str, tensor: torch.Tensor, peer: int, tag: int) -> Work | None:
-        alive = known()
-        if alive is None:
-            return None
-        return alive.send([tensor], peer, tag) if op == "send" else alive.recv([tensor], peer, tag)
-
-    return stand_in
 
 
 def _set_base_device(group: ProcessGroup, device: torch.device | None) -> None:

@@ -78,8 +78,9 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
         return outlet.refuse(BAD_INPUT if end.exit_code == BAD_INPUT else CANNOT_START, launch.error or _died(end))
     if end.signal is not None:
         monitor.interrupted()
-    for path in folder.glob(f"rank*{STACK_SUFFIX}"):
-        path.unlink(missing_ok=True)
+    for rank in launch.ranks:
+        # Only this node's: those of another one may still be asked for.
+        (folder / f"rank{rank.rank:05d}{STACK_SUFFIX}").unlink(missing_ok=True)
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
     evidence = gather(files_of(folder), launches, since_ns=since_ns)
     stall = together(filter(None, map(read_stall, _fresh(folder, STALL_PATTERN, since_ns))))

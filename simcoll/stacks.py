@@ -66,13 +66,26 @@ def stack_path(folder: Path, rank: int) -> Path:
 
 
 def ask(pid: int) -> None:
-    """Ask a process for its stacks; it must have offered them."""
+    """Ask a process for its stacks; nothing if it has not offered them, or no longer does."""
     number = _signal_number()
-    if number is not None:
+    if number is not None and _catches(pid, number):
         try:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             return
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, which would end it otherwise.
+
+    A rank may be the child of a script that the launcher started, and handlers end with the interpreter.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import torch.distributed as dist  # noqa: E402
 from simcoll.backends.gloo import GLOO  # noqa: E402
 from simcoll.blackbox import read_black_box  # noqa: E402
 from simcoll.capture import arguments  # noqa: E402
+from simcoll.conductor import Conductor  # noqa: E402
 from simcoll.in_flight import Flight, Flights  # noqa: E402
 from simcoll.record import Group, Source  # noqa: E402
 from simcoll.recorder import Entry, GroupLog, Recorder  # noqa: E402
@@ -224,3 +225,48 @@ def test_waiting_for_the_device_is_waiting(program: Program) -> None:
     flags = read_black_box(program.folder / "rank00000.simcoll").slots["flags"]
     # What runs on the host's cores does not wait with the device.
     assert int(flags[0]) == 0
+
+
+def test_a_work_that_raises_when_it_is_asked_counts_as_ended(program: Program) -> None:
+    x = torch.ones(4)
+    flight = program.call("allreduce", [x])
+
+    class Broken:
+        def has_ended(self) -> bool:
+            raise RuntimeError("connection closed")
+
+    work = Broken()
+    flight.follow(work)
+    program.flights.waits += 1
+    assert not flight.open
+
+
+def test_a_forked_child_has_nothing_in_flight(program: Program) -> None:
+    program.call("allreduce", [torch.ones(4)])
+    program.flights.forget()
+    program.sync("allreduce", [torch.ones(4)])
+    assert program.noted("overlap") == []
+
+
+def test_a_tensor_that_cannot_say_where_it_lies_is_not_watched(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise RuntimeError("no storage")
+
+    monkeypatch.setattr("simcoll.regions.region_of", refuse)
+    found = arguments("allreduce", ([torch.ones(4)],), {})
+    entry = program.log.begin(found, Source("train.py", 1, "step"))
+    assert program.flights.open(entry, found) is None
+
+
+def test_a_call_that_the_backend_refused_uses_no_memory(program: Program) -> None:
+    conductor, x = Conductor(program.log), torch.ones(4)
+
+    def refuse() -> None:
+        raise RuntimeError("not supported")
+
+    with pytest.raises(RuntimeError, match="not supported"):
+        conductor.conduct(arguments("recv", ([x], 1, 0), {}), refuse)
+    conductor.conduct(arguments("allreduce", ([x],), {}), lambda: None)
+    assert program.noted("overlap") == []

@@ -131,3 +131,18 @@ def test_a_process_of_its_own_is_seen_to_be_stopped(tmp_path: Path) -> None:
     assert module._state(os.getpid()) in ("R", "S")
     assert module._state(0) == ""
     assert time.time_ns() > 0
+
+
+def test_what_the_monitor_cannot_judge_is_said_once_and_ends_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path, monkeypatch, 4.0)
+    job.waits(0, 0)
+
+    def fail(*arguments: object) -> None:
+        raise IndexError("odd")
+
+    monkeypatch.setattr(module, "standstill", fail)
+    assert not job.look_after(60)
+    assert not job.look_after(60)
+    assert job.said == ["this job cannot be judged while it runs: IndexError: odd"]

@@ -103,3 +103,14 @@ def test_what_is_no_stack_gives_no_frames(tmp_path: Path, text: str) -> None:
     assert all(not stack.frames for stack in read_stacks(path))
     assert all(stack.place() is None and not stack.waits_in_torch() for stack in read_stacks(path))
     assert read_stacks(tmp_path / "none") == []
+
+
+def test_a_process_without_a_handler_is_not_asked() -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            ask(other.pid)
+            assert other.poll() is None
+            with pytest.raises(subprocess.TimeoutExpired):
+                other.wait(0.05)
+        finally:
+            other.kill()

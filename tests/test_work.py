@@ -15,9 +15,10 @@ import torch.distributed as dist  # noqa: E402
 
 from simcoll.blackbox import read_black_box  # noqa: E402
 from simcoll.capture import arguments  # noqa: E402
+from simcoll.queued_work import QueuedWork  # noqa: E402
 from simcoll.recorder import Entry, GroupLog, Recorder  # noqa: E402
 from simcoll.threads import Threads  # noqa: E402
-from simcoll.work import QueuedWork, RecordedWork  # noqa: E402
+from simcoll.work import RecordedWork  # noqa: E402
 
 
 class Done(dist.Work):  # type: ignore[misc]

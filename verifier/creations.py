@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from simcoll.record import Event, Source
 from simcoll.verifier.failures import number, source_of
-from simcoll.verifier.finding import Finding, RankSource, Side
+from simcoll.verifier.finding import Finding, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
+from simcoll.verifier.sides import lines
+from simcoll.verifier.whereabouts import whereabouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +52,40 @@ def _place(event: Event) -> tuple[int, int] | None:
     return None if life is None or ordinal is None else (life, ordinal)
 
 
-def membership_mismatches(job: Job, *, halted: bool) -> list[Finding]:
-    """The first group that the ranks did not make alike.
+def membership_mismatches(job: Job) -> list[Finding]:
+    """The first group that the ranks made of other members.
 
     It is an error even where all goes well: torch connects ranks under the group's number, and each takes those that it
-    meets for its own members. What a rank states of a group that it does not belong to does no harm.
-
-    ``halted`` says that nobody is still to come: then a rank that never began to make a group in which others wait for
-    it did not make it.
+    meets for its own members. What a rank states of a group that it does not belong to does no harm, and neither do
+    groups in which each rank is alone.
     """
-    by_place: dict[tuple[int, int], dict[int, Creation]] = {}
+    for made in _by_place(job):
+        stated = {creation.members for creation in made.values() if creation.rank in creation.members}
+        if len(stated) > 1 and any(len(members) > 1 for members in stated):
+            return [_differing(made)]
+    return []
+
+
+def unmade_groups(job: Job) -> list[Finding]:
+    """The first group in whose making members wait for another one that never began to make it, in a job that halted.
+
+    That one may only be late: see :func:`in_the_making` for those who are not.
+    """
+    return [finding for made in _by_place(job) if (finding := _by_some(job, made)) is not None][:1]
+
+
+def in_the_making(job: Job) -> set[int]:
+    """The ranks that are inside the making of a group of theirs."""
+    return {one.rank for made in _by_place(job) for one in made.values() if not one.done and one.rank in one.members}
+
+
+def _by_place(job: Job) -> list[Mapping[int, Creation]]:
+    """Who made the first group, the second and so on, by rank."""
+    found: dict[tuple[int, int], dict[int, Creation]] = {}
     for rank, trace in job.traces.items():
         for creation in creations_of(rank, trace.events):
-            by_place.setdefault((creation.life, creation.ordinal), {})[rank] = creation
-    for place in sorted(by_place):
-        made = by_place[place]
-        if len({creation.members for creation in made.values() if creation.rank in creation.members}) > 1:
-            return [_differing(made)]
-        if halted and (finding := _by_some(job, made)) is not None:
-            return [finding]
-    return []
+            found.setdefault((creation.life, creation.ordinal), {})[rank] = creation
+    return [found[place] for place in sorted(found)]
 
 
 def _differing(made: Mapping[int, Creation]) -> Finding:
@@ -79,7 +95,10 @@ def _differing(made: Mapping[int, Creation]) -> Finding:
     sides = sorted(parts.values(), key=len, reverse=True)
     majority = 2 * len(sides[0]) > len(made)
     culprits = tuple(sorted(one.rank for side in sides[1:] for one in side)) if majority else ()
-    said = [f"{_ranks(side)} {_make(side)} it of {ranks_text(side[0].members)}" for side in sides]
+    said = [
+        f"{_ranks(side)} {verb([one.rank for one in side], 'makes', 'make')} it of {ranks_text(side[0].members)}"
+        for side in sides
+    ]
     first = next(iter(made.values()))
     return Finding(
         MEMBERSHIP_MISMATCH.code,
@@ -117,30 +136,14 @@ def _by_some(job: Job, made: Mapping[int, Creation]) -> Finding | None:
         message,
         ranks=tuple(sorted({*missing, *made})),
         culprits=tuple(missing),
-        sides=(_side(waiting, f"members: {members}"), *_absent_sides(job, missing)),
+        sides=(_side(waiting, f"members: {members}"), *whereabouts(job, missing)),
         differing=("members",),
     )
 
 
-def _absent_sides(job: Job, missing: Sequence[int]) -> list[Side]:
-    sides = []
-    for rank in missing[:8]:
-        last = job.last.get(rank)
-        source = () if last is None or not last.source.file else (RankSource(rank, last.source),)
-        sides.append(Side((rank,), None if last is None else last.call, source, "did not make the group"))
-    return sides
-
-
 def _side(made: Sequence[Creation], note: str) -> Side:
-    lines: dict[tuple[str, int], RankSource] = {}
-    for creation in made:
-        if creation.source.file:
-            lines.setdefault((creation.source.file, creation.source.line), RankSource(creation.rank, creation.source))
-    return Side(tuple(sorted(creation.rank for creation in made)), None, tuple(lines.values())[:4], note)
-
-
-def _make(side: Sequence[Creation]) -> str:
-    return "makes" if len(side) == 1 else "make"
+    ranks = tuple(sorted(creation.rank for creation in made))
+    return Side(ranks, None, lines((creation.rank, creation.source) for creation in made), note)
 
 
 def _ranks(made: Sequence[Creation]) -> str:

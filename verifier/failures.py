@@ -47,6 +47,11 @@ class Failure:
     exit_code: int | None = None
 
     @property
+    def terminated(self) -> bool:
+        """Whether it was ended by SIGTERM, as ranks that hang are: that is no cause where it is known why they hang."""
+        return self.exit_code == -signal.SIGTERM
+
+    @property
     def noticed_ns(self) -> int:
         """When its peers noticed, at the earliest."""
         killed = self.exit_code is not None and self.exit_code < 0
@@ -71,7 +76,7 @@ def failures_of(traces: Sequence[Trace], outcome: LaunchOutcome | None) -> dict[
     for rank, end in {} if outcome is None else outcome.ranks.items():
         if end.exit_code and not end.stopped and rank not in found:
             found[rank] = Failure(rank, end.time_ns, Nature.OWN, exit_code=end.exit_code)
-    stopped = [rank for rank, failure in found.items() if failure.exit_code == -signal.SIGTERM]
+    stopped = [rank for rank, failure in found.items() if failure.terminated]
     if len(stopped) < len(found):
         for rank in stopped:
             del found[rank]

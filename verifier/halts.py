@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from simcoll.verifier.creations import Creation, creations_of, membership_mismatches
-from simcoll.verifier.describe import group_text, record_text
+from simcoll.verifier.creations import (
+    Creation,
+    creations_of,
+    in_the_making,
+    membership_mismatches,
+    unmade_groups,
+)
+from simcoll.verifier.describe import group_text
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.matching import Unmatched
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.rules_order import DEADLOCK_CYCLE, MISSING_RANK
+from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
+from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
 from simcoll.verifier.waits import Wait, Waits, waits_of
+from simcoll.verifier.whereabouts import whereabouts
 
 _SHOWN = 8
 
@@ -30,11 +39,25 @@ def halt_findings(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] 
     waits = waits_of(job, stall, unmatched)
     if stall is not None and stall.stopped and waits.waiting:
         return [_stopped(job, stall)]
-    if found := _before_any_group(job, stall) or membership_mismatches(job, halted=True):
+    if found := _before_any_group(job, stall) or membership_mismatches(job):
         return found
+    if unmade := unmade_groups(job):
+        return [replace(finding, severity=_severity_of_delay(stall)) for finding in unmade]
     if cycle := waits.cycle():
         return [_cycle(waits, cycle)]
     return _ended(job, waits) or _late(job, waits, stall) or _nobody(job, waits, stall)
+
+
+def is_final(job: Job, stall: Stall, finding: Finding) -> bool:
+    """Whether the ranks that a halt is laid to can never come; one that has work of its own to do is only late."""
+    if finding.code == MEMBERSHIP_MISMATCH.code and not membership_mismatches(job):
+        return set(finding.culprits) <= {*waits_of(job, stall).waiting, *job.ended, *in_the_making(job)}
+    return finding.code != MISSING_RANK.code
+
+
+def _severity_of_delay(stall: Stall | None) -> Severity:
+    """A rank that was late when a job was ended from outside might have come."""
+    return Severity.WARNING if stall is not None and not stall.over else Severity.ERROR
 
 
 def _before_any_group(job: Job, stall: Stall | None) -> list[Finding]:
@@ -57,23 +80,24 @@ def _uninitialised(job: Job, waiting: Sequence[Creation], absent: Sequence[int],
     ranks = sorted(creation.rank for creation in waiting)
     for_how_long = "" if stall is None else f" for {stall.seconds:.0f} s"
     message = f"{ranks_text(absent)} did not come to init_process_group, where {ranks_text(ranks)} waited{for_how_long}"
-    late = all(rank not in job.ended for rank in absent)
-    rule = MISSING_RANK if late else RANK_EXITED_EARLY
+    gone = all(rank in job.ended for rank in absent)
     source = waiting[0].source
     side = Side(tuple(ranks), None, (RankSource(waiting[0].rank, source),) if source.file else (), "waited")
     return Finding(
-        rule.code,
-        Severity.WARNING if stall is not None and not stall.over and late else rule.severity,
+        RANK_EXITED_EARLY.code if gone else MISSING_RANK.code,
+        RANK_EXITED_EARLY.severity if gone else _severity_of_delay(stall),
         message,
         ranks=tuple(sorted({*ranks, *absent})),
         culprits=tuple(absent),
-        sides=(side, *_places(job, absent, stall)),
+        sides=(side, *whereabouts(job, absent, stall)),
     )
 
 
 def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
     """SC204; where most of the ranks wait in one of its calls, the others came in another order than they."""
-    together = [sorted({other.rank for other in waits.all() if _same(other, wait)} & waits.stuck) for wait in cycle]
+    together = [
+        sorted({other.rank for other in waits.all() if other.call == wait.call} & waits.stuck) for wait in cycle
+    ]
     pairs = list(zip(together, cycle, [*together[1:], together[0]], strict=True))
     clauses = [
         f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {_call(wait)} for {ranks_text(after)}"
@@ -81,13 +105,15 @@ def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
     ]
     everybody = {rank for ranks in together for rank in ranks}
     most = max(together, key=len)
+    # Which of a message's two ends is wrong, no majority can say.
+    voted = 2 * len(most) > len(everybody) and not any(wait.record.p2p_sequence for wait in cycle)
     more = f", and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
     return Finding(
         DEADLOCK_CYCLE.code,
         DEADLOCK_CYCLE.severity,
         f"none of them can go on: {', '.join(clauses)}{more}",
         ranks=tuple(sorted(everybody)),
-        culprits=tuple(sorted(everybody - set(most))) if 2 * len(most) > len(everybody) else (),
+        culprits=tuple(sorted(everybody - set(most))) if voted else (),
         sides=tuple(
             replace(_side(wait, f"{verb(ranks, 'waits', 'wait')} for {ranks_text(after)}"), ranks=tuple(ranks))
             for ranks, wait, after in pairs
@@ -104,7 +130,7 @@ def _ended(job: Job, waits: Waits) -> list[Finding]:
                 f"{ranks_text(gone)} had ended while rank {wait.rank} still waited in {_call(wait)} for "
                 f"{verb(gone, 'it', 'them')}"
             )
-            sides = (_side(wait, "waits"), *_places(job, gone, None))
+            sides = (_side(wait, "waits"), *whereabouts(job, gone))
             return [_finding(RANK_EXITED_EARLY.code, RANK_EXITED_EARLY.severity, message, wait, gone, sides)]
     return []
 
@@ -116,14 +142,14 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         late = sorted(wait.needs - waits.stuck - gone - _waiting_elsewhere(waits, wait))
         if not late or wait.any:
             continue
-        together = [other for other in waits.all() if _same(other, wait)]
+        together = [other for other in waits.all() if other.call == wait.call]
         waiting = sorted({other.rank for other in together})
         for_how_long = "" if stall is None else f" for {stall.seconds:.0f} s"
         message = (
             f"{ranks_text(late)} did not come to {_number(wait)}, where {ranks_text(waiting)} waited{for_how_long}"
         )
-        severity = Severity.WARNING if stall is not None and not stall.over else MISSING_RANK.severity
-        sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *_places(job, late, stall))
+        severity = _severity_of_delay(stall)
+        sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *whereabouts(job, late, stall))
         return [_finding(MISSING_RANK.code, severity, message, wait, late, sides, ranks=waiting)]
     return []
 
@@ -151,7 +177,7 @@ def _stopped(job: Job, stall: Stall) -> Finding:
         sequence=None if last is None or last.p2p_sequence else last.sequence,
         ranks=tuple(sorted(job.traces)),
         culprits=tuple(stopped),
-        sides=tuple(_places(job, stopped, stall)),
+        sides=tuple(whereabouts(job, stopped, stall)),
     )
 
 
@@ -170,49 +196,13 @@ def _nobody(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
             MISSING_RANK.severity,
             message,
             ranks=tuple(ranks),
-            sides=tuple(_places(job, ranks, stall)),
+            sides=tuple(whereabouts(job, ranks, stall)),
         )
     ]
 
 
-def _places(job: Job, ranks: Iterable[int], stall: Stall | None) -> list[Side]:
-    """Where ranks are, those at the same place together."""
-    alike: dict[tuple[str, RankSource | None], list[int]] = {}
-    for rank in ranks:
-        note, source = _place(job, rank, stall)
-        key = note, None if source is None else replace(source, rank=-1)
-        alike.setdefault(key, []).append(rank)
-    return [
-        Side(tuple(members), None, () if source is None else (replace(source, rank=members[0]),), note)
-        for (note, source), members in list(alike.items())[:_SHOWN]
-    ]
-
-
-def _place(job: Job, rank: int, stall: Stall | None) -> tuple[str, RankSource | None]:
-    last = job.last.get(rank)
-    before = "no call of it is recorded" if last is None else f"last call: {record_text(last)}"
-    if rank in job.ended:
-        state = "ended"
-    elif stall is not None and rank in stall.stopped:
-        state = "its process is stopped"
-    elif stall is not None and rank in stall.places:
-        here = stall.places[rank]
-        return f"is at this line; {before}", RankSource(rank, here)
-    else:
-        state = "busy elsewhere" if rank in job.traces else "left no record"
-    return f"{state}; {before}", None if last is None or not last.source.file else RankSource(rank, last.source)
-
-
 def _in_time(waits: Iterable[Wait]) -> list[Wait]:
     return sorted(waits, key=lambda wait: (wait.record.scheduled_ns, wait.rank))
-
-
-def _same(one: Wait, other: Wait) -> bool:
-    return (one.group, one.record.sequence, one.record.p2p_sequence) == (
-        other.group,
-        other.record.sequence,
-        other.record.p2p_sequence,
-    )
 
 
 def _number(wait: Wait) -> str:
@@ -229,8 +219,7 @@ def _call(wait: Wait) -> str:
 
 
 def _side(wait: Wait, note: str) -> Side:
-    source = wait.record.source
-    return Side((wait.rank,), wait.record.call, (RankSource(wait.rank, source),) if source.file else (), note)
+    return Side((wait.rank,), wait.record.call, lines([(wait.rank, wait.record.source)]), note)
 
 
 def _finding(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simcoll.record import Event, Group, Record, Source, State
+from simcoll.record import Event, Group, Record, State
 from simcoll.verifier.describe import record_text
 from simcoll.verifier.failures import Failure, Nature, first_line, nature_of, source_of, text
-from simcoll.verifier.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.finding import Finding, Severity, Side
 from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_job import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
+from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Trace, record_at
 
 
@@ -57,10 +57,10 @@ def first_failure(job: Job, explained: bool) -> list[Finding]:
 def own_failure(job: Job, *, explained: bool = False) -> Failure | None:
     """The first failure that has its cause in its own rank, as far as its text and the mismatches say.
 
-    Ranks that wait for ever are ended by SIGTERM: that is no cause where it is ``explained`` why they wait.
+    ``explained`` says that it is known why ranks wait.
     """
     for failure in job.failures.values():
-        ended = explained and failure.exit_code == -signal.SIGTERM
+        ended = explained and failure.terminated
         if failure.nature is Nature.OWN and not ended and not _follows_mismatch(job, failure):
             return failure
     return None
@@ -70,8 +70,8 @@ def _follows_mismatch(job: Job, failure: Failure) -> bool:
     """Whether the rank failed at a mismatch, or in handling it.
 
     An exception is its consequence where the rank completed no collective in between, failed in the very call, or where
-    the mismatch lasts; an
-    exit code is where the rank took part at all: that is how a program ends that has caught the error.
+    the mismatch lasts; an exit code is where the rank took part at all: that is how a program ends that has caught the
+    error.
     """
     if not job.mismatches or failure.time_ns < job.mismatches[0].time_ns:
         return False
@@ -137,11 +137,7 @@ def _failed_side(job: Job, failure: Failure) -> Side:
     if last is not None:
         note += f"; its last call was {record_text(last)}"
         source = source if failure.type else last.source
-    return Side((failure.rank,), None, _sources(failure.rank, source), note)
-
-
-def _sources(rank: int, source: Source) -> tuple[RankSource, ...]:
-    return (RankSource(rank, source),) if source.file else ()
+    return Side((failure.rank,), None, lines([(failure.rank, source)]), note)
 
 
 def _events(job: Job, rank: int, kind: str) -> list[Event]:
@@ -211,7 +207,7 @@ def _partly_refused(job: Job, group: Group, sequence: int, events: Mapping[int, 
         f"{text(first, 'function') or 'a call'} was refused on {ranks_text(ranks)} "
         f"({text(first, 'type')}: {first_line(text(first, 'message'))}), while {ranks_text(waiting)} went on"
     )
-    sides = [Side((rank,), None, _sources(rank, source_of(events[rank].data)), "refused") for rank in ranks[:4]]
+    sides = [Side((rank,), None, lines([(rank, source_of(events[rank].data))]), "refused") for rank in ranks[:4]]
     return Finding(
         INVALID_ARGUMENT.code,
         Severity.WARNING if job.clean else Severity.ERROR,
@@ -257,11 +253,11 @@ def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequenc
     message = (
         f"{ranks_text(gone)} had ended when rank {victim.rank} still made {last.call.op} (collective {last.sequence})"
     )
-    sides = [Side((victim.rank,), last.call, _sources(victim.rank, last.source), victim.text())]
+    sides = [Side((victim.rank,), last.call, lines([(victim.rank, last.source)]), victim.text())]
     for rank in gone[:4]:
         before = job.last.get(rank)
         note = "ended" if before is None else f"ended; its last call was {record_text(before)}"
-        sides.append(Side((rank,), None, () if before is None else _sources(rank, before.source), note))
+        sides.append(Side((rank,), None, () if before is None else lines([(rank, before.source)]), note))
     return Finding(
         RANK_EXITED_EARLY.code,
         RANK_EXITED_EARLY.severity,

@@ -10,7 +10,6 @@ where a rank has none, or where what is left over contradicts the records' own s
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from simcoll.call import ANY_SOURCE, Call
 from simcoll.record import Group, Record, State
 from simcoll.spec import COLLECTIVES, Kind
-from simcoll.verifier.trace import Trace, record_at
+from simcoll.verifier.trace import Life, Trace, lives, record_at
 
 Rows = npt.NDArray[np.intp]
 """Rows of a trace's ``slots``."""
@@ -134,10 +133,6 @@ class _Member:
         return end if tag is None else end.part(_tags(end) == tag)
 
 
-_Life = tuple[str, tuple[int, ...], int]
-"""A group's name and members, and how often it was made before."""
-
-
 def match_messages(traces: Sequence[Trace]) -> Matching:
     """Match the sends and receives of all traces, whichever of the ranks they are of."""
     lanes: list[Lane] = []
@@ -152,16 +147,13 @@ def match_messages(traces: Sequence[Trace]) -> Matching:
 
 def _lives(traces: Sequence[Trace]) -> list[tuple[Group, dict[int, _Member]]]:
     """Each life of each group in which anybody sent or received, with its members by group rank."""
-    lives: dict[_Life, tuple[Group, dict[int, _Member]]] = {}
+    found: dict[Life, tuple[Group, dict[int, _Member]]] = {}
     for trace in traces:
-        earlier: Counter[tuple[str, tuple[int, ...]]] = Counter()
-        for index, group in enumerate(trace.groups):
-            if trace.rank not in group.ranks:
-                continue
-            _, members = lives.setdefault((group.name, group.ranks, earlier[group.name, group.ranks]), (group, {}))
-            earlier[group.name, group.ranks] += 1
-            members[group.ranks.index(trace.rank)] = _member(trace, index)
-    return [life for life in lives.values() if any(member.sends or member.receives for member in life[1].values())]
+        for index, (group, life) in enumerate(zip(trace.groups, lives(trace), strict=True)):
+            if trace.rank in group.ranks:
+                _, members = found.setdefault(life, (group, {}))
+                members[group.ranks.index(trace.rank)] = _member(trace, index)
+    return [life for life in found.values() if any(member.sends or member.receives for member in life[1].values())]
 
 
 def _member(trace: Trace, index: int) -> _Member:

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simcoll.record import Event, Group, Record
-from simcoll.verifier.describe import record_text
 from simcoll.verifier.failures import Nature, number, source_of
-from simcoll.verifier.finding import Finding, RankSource, Side
+from simcoll.verifier.finding import Finding, Side
 from simcoll.verifier.incidents import Job, group_of
-from simcoll.verifier.ranges import ranks_text, verb
+from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.rules_order import CALL_SKIPPED, MISSING_RANK
+from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Trace, record_at
+from simcoll.verifier.whereabouts import whereabouts
 
 
 @dataclass(slots=True)
@@ -102,46 +103,14 @@ def _report(job: Job, wait: _Wait) -> Finding:
         sequence=wait.sequence,
         ranks=tuple(sorted({*missing, *came})),
         culprits=tuple(missing),
-        sides=(_waiting_side(wait, came, record), *_where(job, missing)),
+        sides=(_waiting_side(wait, came, record), *whereabouts(job, missing)),
         before=_before(job, came, wait),
     )
 
 
 def _waiting_side(wait: _Wait, came: Sequence[int], record: Record | None) -> Side:
-    lines: dict[tuple[str, int], RankSource] = {}
-    for rank in came:
-        source = source_of(wait.events[rank].data)
-        if source.file:
-            lines.setdefault((source.file, source.line), RankSource(rank, source))
-    return Side(tuple(came), None if record is None else record.call, tuple(lines.values())[:4], "waited")
-
-
-def _where(job: Job, missing: Sequence[int]) -> list[Side]:
-    """Where the missing ranks are, those at the same place together."""
-    places: dict[tuple[object, ...], list[int]] = {}
-    for rank in missing:
-        last = job.last.get(rank)
-        key = (_state(job, rank), None if last is None else (last.group, last.sequence, last.p2p_sequence, last.source))
-        places.setdefault(key, []).append(rank)
-    return [_where_side(job, ranks) for ranks in list(places.values())[:8]]
-
-
-def _where_side(job: Job, ranks: Sequence[int]) -> Side:
-    last = job.last.get(ranks[0])
-    if last is None:
-        return Side(
-            tuple(ranks), None, (), f"{_state(job, ranks[0])}; no call of {verb(ranks, 'it', 'them')} is recorded"
-        )
-    sources = (RankSource(ranks[0], last.source),) if last.source.file else ()
-    return Side(tuple(ranks), None, sources, f"{_state(job, ranks[0])}; last call: {record_text(last)}")
-
-
-def _state(job: Job, rank: int) -> str:
-    if rank in job.failures:
-        return job.failures[rank].text()
-    if rank not in job.traces:
-        return "left no record"
-    return "ended" if rank in job.ended else "busy elsewhere"
+    stated = lines((rank, source_of(wait.events[rank].data)) for rank in came)
+    return Side(tuple(came), None if record is None else record.call, stated, "waited")
 
 
 def _record(job: Job, came: Sequence[int], wait: _Wait) -> Record | None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from simcoll.record import Event, Group, Source
 from simcoll.verifier.failures import Nature, number, source_of, text
-from simcoll.verifier.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.finding import Finding, Severity, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_flight import NON_MEMBER_CALL
+from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Trace
 
 _SIDES = 8
@@ -47,8 +48,8 @@ def calls_of_outsiders(job: Job) -> list[Mismatch]:
 
 def explained_by_outsiders(finding: Finding, outsiders: Sequence[Mismatch]) -> bool:
     """Whether ranks wait in a call that others made who do not belong to the group: one slip of the group's name."""
-    lines = _lines(finding)
-    return any(lines & _lines(one.finding) for one in outsiders if one.finding.severity is Severity.ERROR)
+    here = _lines(finding)
+    return any(here & _lines(one.finding) for one in outsiders if one.finding.severity is Severity.ERROR)
 
 
 def _lines(finding: Finding) -> set[tuple[str, int]]:
@@ -85,17 +86,25 @@ def _message(case: _Case, ranks: Sequence[int], alone: Sequence[int]) -> str:
 
 
 def _side(case: _Case, rank: int) -> Side:
-    source = source_of(case.events[rank].data)
-    return Side((rank,), None, (RankSource(rank, source),) if source.file else (), "is no member")
+    return Side((rank,), None, lines([(rank, source_of(case.events[rank].data))]), "is no member")
 
 
 def _groups_that_call(job: Job, case: _Case, outsider: int) -> list[Group]:
     """The groups without this rank all of whose members call it too: from the same line, or else the same function."""
     groups = {group for trace in job.traces.values() for group in trace.groups if outsider not in group.ranks}
     here = [group for group in groups if any(_calls_from(job, rank, group, case) for rank in group.ranks)]
-    if here:
-        return [group for group in here if all(_calls_from(job, rank, group, case) for rank in group.ranks)]
-    return [group for group in groups if all(_calls(job, rank, group, case) for rank in group.ranks)]
+    calls = _calls_from if here else _calls
+    return [
+        group
+        for group in here or groups
+        if all(calls(job, rank, group, case) or _may_have_called(job, rank) for rank in group.ranks)
+    ]
+
+
+def _may_have_called(job: Job, rank: int) -> bool:
+    """Whether a rank left no record, or failed by itself, so that nobody knows what it would have done."""
+    failure = job.failures.get(rank)
+    return rank not in job.traces or (failure is not None and failure.nature is Nature.OWN and not failure.terminated)
 
 
 def _calls_from(job: Job, rank: int, group: Group, case: _Case) -> bool:
@@ -108,10 +117,10 @@ def _calls_from(job: Job, rank: int, group: Group, case: _Case) -> bool:
 
 
 def _calls(job: Job, rank: int, group: Group, case: _Case) -> bool:
-    """Whether a member makes a call of the function's kind; one that left no record may have."""
+    """Whether a member makes a call of the function's kind."""
     trace = job.traces.get(rank)
     if trace is None:
-        return True
+        return False
     # isend is a send, all_gather_object an all_gather, broadcast_object_list a broadcast.
     name = case.function.removeprefix("i") if case.function in ("isend", "irecv") else case.function
     signatures = [index for index, call in enumerate(trace.signatures) if name.startswith(call.op)]

@@ -1,4 +1,4 @@
-"""SC301 and SC302: messages whose two ends disagree; SC303 and SC304: sends and receives without their other end."""
+"""SC301 and SC302: messages whose two ends disagree."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, State
-from simcoll.verifier.finding import Finding, RankSource, Side
+from simcoll.verifier.finding import Finding, Side
 from simcoll.verifier.matching import Lane, Matching
 from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules_pairs import P2P_DTYPE_MISMATCH, P2P_SIZE_MISMATCH
+from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import record_at
 
 _BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
@@ -173,8 +174,7 @@ def _finding(messages: Sequence[tuple[Message, Disagreement]], good: _Good) -> M
 
 
 def _side(ranks: Sequence[int], rank: int, record: Record) -> Side:
-    sources = (RankSource(rank, record.source),) if record.source.file else ()
-    return Side(tuple(ranks), record.call, sources)
+    return Side(tuple(ranks), record.call, lines([(rank, record.source)]))
 
 
 def _culprits(messages: Sequence[Message], good: _Good) -> tuple[int, ...]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from simcoll.parameters import Parameter, Parameters, from_json
 from simcoll.record import Event, Group, Source
 from simcoll.verifier.failures import source_of, text
-from simcoll.verifier.finding import Finding, RankSource, Side
+from simcoll.verifier.finding import Finding, Side
 from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_flight import DDP_PARAMETER_MISMATCH
+from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Trace
 
 _NAMED = 3
@@ -145,8 +146,7 @@ def unnamed_mismatch(
 
 
 def _side(ranks: Sequence[int], sources: Mapping[int, Source], note: str) -> Side:
-    lines = {(sources[rank].file, sources[rank].line): RankSource(rank, sources[rank]) for rank in reversed(ranks)}
-    return Side(tuple(ranks), None, tuple(one for one in lines.values() if one.source.file)[:4], note)
+    return Side(tuple(ranks), None, lines((rank, sources[rank]) for rank in ranks), note)
 
 
 def _differ(mine: Parameters, reference: Parameters) -> bool:

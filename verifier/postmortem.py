@@ -10,7 +10,7 @@ from simcoll.verifier.columns import columns_of
 from simcoll.verifier.creations import membership_mismatches
 from simcoll.verifier.failures import Failure, failures_of
 from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
-from simcoll.verifier.halts import halt_findings
+from simcoll.verifier.halts import halt_findings, is_final
 from simcoll.verifier.incidents import (
     Job,
     first_failure,
@@ -45,7 +45,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     agreement = check_agreement(columns, traces)
     matching = match_messages(traces)
     mismatches = [*without_consequences(agreement.mismatches, model_mismatches(traces))]
-    mismatches += _unequal(matching, traces, outcome)
+    mismatches += _unequal(matching, failures_of(traces, outcome))
     outsiders = calls_of_outsiders(_job(traces, outcome, mismatches))
     mismatches = sorted([*mismatches, *outsiders, *memory_findings(traces)], key=_when)
     job = _job(traces, outcome, mismatches)
@@ -70,17 +70,18 @@ def standstill(
     """Why a job that still runs does not move, and whether it is proved that it never will.
 
     Proved is a cycle of waits, a wait for a rank that has ended, a group that the ranks make differently, and a
-    collective that disagrees and does not end. A rank that is only late may still come.
+    collective that disagrees and does not end. A rank that is only late, to a call or to the making of a group, may
+    still come.
     """
     agreement = check_agreement(columns_of(traces), traces)
     matching = match_messages(traces)
-    job = _job(traces, outcome, [*agreement.mismatches, *_unequal(matching, traces, outcome)])
+    job = _job(traces, outcome, [*agreement.mismatches, *_unequal(matching, failures_of(traces, outcome))])
     stuck = [one.finding for one in job.mismatches if _unfinished(job, one.finding)]
     stuck += [one for one in unmatched_messages(job, matching.unmatched) if one.severity is Severity.ERROR]
     if stuck:
         return tuple(stuck), True
     findings = halt_findings(job, stall, matching.unmatched)
-    return tuple(findings), any(finding.code != "SC201" for finding in findings)
+    return tuple(findings), any(is_final(job, stall, finding) for finding in findings)
 
 
 def _unfinished(job: Job, finding: Finding) -> bool:
@@ -115,9 +116,8 @@ def _when(mismatch: Mismatch) -> int:
     return mismatch.time_ns
 
 
-def _unequal(matching: Matching, traces: Sequence[Trace], outcome: LaunchOutcome | None) -> list[Mismatch]:
+def _unequal(matching: Matching, failures: Mapping[int, Failure]) -> list[Mismatch]:
     """Messages whose two ends do not fit; Gloo aborts a rank that receives too much."""
-    failures = failures_of(traces, outcome)
     return unequal_messages(matching, [rank for rank, one in failures.items() if one.exit_code == -signal.SIGABRT])
 
 
@@ -156,7 +156,7 @@ def _findings(
     apart = [one for one in job.mismatches if one.finding.code not in _HOLDING_NOBODY_UP]
     open_question = not explained and not apart and own_failure(job) is None
     halted = halt_findings(job, stall, matching.unmatched) if open_question else []
-    membership = [] if halted or apart else membership_mismatches(job, halted=False)
+    membership = [] if halted or apart else membership_mismatches(job)
     failed = first_failure(job, explained or bool(halted or membership))
     errors = [mismatch.finding for mismatch in job.mismatches]
     warnings = [one.finding for one in mismatches if one.finding.severity is Severity.WARNING]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from simcoll.call import Call
-from simcoll.record import Group, Record
+from simcoll.record import Group, Record, Source
 from simcoll.spec import CollectiveSpec, Flows, Statement
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.ranges import ranks_text
@@ -67,13 +67,17 @@ def outvoted(parts: Parts) -> tuple[int, ...]:
 
 def side(members: Sequence[Voice], note: str = "") -> Side:
     """A side of a report: its ranks, the first one's call, and the distinct lines from which they made it."""
-    sources: dict[object, RankSource] = {}
-    for voice in members:
-        source = voice.record.source
-        if source.file and len(sources) < _SOURCES_PER_SIDE:
-            sources.setdefault((source.file, source.line), RankSource(voice.rank, source))
     ranks = tuple(sorted(voice.rank for voice in members))
-    return Side(ranks, members[0].call, tuple(sources.values()), note)
+    return Side(ranks, members[0].call, lines((voice.rank, voice.record.source) for voice in members), note)
+
+
+def lines(stated: Iterable[tuple[int, Source]]) -> tuple[RankSource, ...]:
+    """The distinct lines that ranks name, each with its first rank, as far as they are known; at most four."""
+    found: dict[object, RankSource] = {}
+    for rank, source in stated:
+        if source.file and len(found) < _SOURCES_PER_SIDE:
+            found.setdefault((source.file, source.line), RankSource(rank, source))
+    return tuple(found.values())
 
 
 def each(parts: Parts, say: Callable[[Hashable, str, bool], str]) -> str:

@@ -67,7 +67,7 @@ def _durations(parts: Sequence[Part]) -> npt.NDArray[np.float64]:
     known = [_completed(part) for part in parts]
     common = known[0][0]
     for sequences, _ in known[1:]:
-        common = np.intersect1d(common, sequences, assume_unique=True)
+        common = np.intersect1d(common, sequences)
     return np.stack([seconds[np.searchsorted(sequences, common)] for sequences, seconds in known], axis=1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -186,6 +187,21 @@ def trace_of(
         for column in ("sequence", "p2p_sequence", "state", "scheduled_ns", "started_ns", "finished_ns"):
             slot[column] = getattr(record, column)
     return MemoryTrace(rank, world_size, mode, tuple(groups), tuple(calls), tuple(sources), tuple(events), slots)
+
+
+Life: TypeAlias = tuple[str, tuple[int, ...], int]
+"""A group by name and members, and how often it had been made before."""
+
+
+def lives(trace: Trace) -> list[Life]:
+    """The life of the group of each index."""
+    earlier: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    found = []
+    for group in trace.groups:
+        key = group.name, group.ranks
+        found.append((*key, earlier[key]))
+        earlier[key] += 1
+    return found
 
 
 def record_at(trace: Trace, row: int) -> Record | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,14 +9,15 @@ from dataclasses import replace
 import numpy as np
 
 from simcoll.record import Record, State
-from simcoll.verifier.describe import record_text
-from simcoll.verifier.failures import Failure, Nature
-from simcoll.verifier.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.failures import Nature
+from simcoll.verifier.finding import Finding, Severity, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.matching import Unmatched
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_pairs import P2P_TAG_MISMATCH, P2P_UNMATCHED
+from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import ASYNCHRONOUS, AWAITED, Trace
+from simcoll.verifier.whereabouts import whereabouts
 
 
 def unmatched_messages(job: Job, unmatched: Sequence[Unmatched]) -> list[Finding]:
@@ -45,14 +45,9 @@ def _is_stuck(job: Job, one: Unmatched) -> bool:
     if not one.awaited or one.rank in job.ended or not (one.pending or one.record.state is State.FAILED):
         return False
     until = one.record.finished_ns
-    causes = [failure for failure in job.failures.values() if _stands_alone(failure)]
+    causes = [one for one in job.failures.values() if one.nature is Nature.OWN and not one.terminated]
     before = [failure for failure in causes if not until or failure.noticed_ns < until]
     return not before and one.peer not in [failure.rank for failure in causes]
-
-
-def _stands_alone(failure: Failure) -> bool:
-    """Whether a failure is nobody else's doing; ranks that hang are ended by SIGTERM."""
-    return failure.nature is Nature.OWN and failure.exit_code != -signal.SIGTERM
 
 
 def _crossed(stuck: Sequence[Unmatched]) -> list[tuple[Unmatched, Unmatched]]:
@@ -139,22 +134,12 @@ def _unmatched(job: Job, one: Unmatched, peers: Sequence[int], message: str, sev
         message,
         group=one.group,
         ranks=tuple(sorted({one.rank, *peers})),
-        sides=(_side(one.rank, one.record), *(_where(job, rank) for rank in peers[:4])),
+        sides=(_side(one.rank, one.record), *whereabouts(job, peers[:4])),
     )
 
 
 def _side(rank: int, record: Record) -> Side:
-    return Side((rank,), record.call, (RankSource(rank, record.source),) if record.source.file else ())
-
-
-def _where(job: Job, rank: int) -> Side:
-    """Where a rank is that did not make the other end."""
-    state = "ended" if rank in job.ended else "busy elsewhere"
-    last = job.last.get(rank)
-    if last is None:
-        return Side((rank,), None, (), f"{state}; no call of it is recorded")
-    sources = (RankSource(rank, last.source),) if last.source.file else ()
-    return Side((rank,), None, sources, f"{state}; last call: {record_text(last)}")
+    return Side((rank,), record.call, lines([(rank, record.source)]))
 
 
 def _folded(findings: Iterable[Finding]) -> list[Finding]:

@@ -8,7 +8,7 @@ for nobody is free, and so is everybody whose needs are met by those who are; th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import networkx as nx
 import numpy as np
@@ -18,21 +18,32 @@ from simcoll.record import Group, Record, State
 from simcoll.verifier.failures import Nature
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.matching import Unmatched
-from simcoll.verifier.trace import AWAITED, HANDED_ON, Stall, Trace, record_at
+from simcoll.verifier.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, record_at
 
 _SEARCHED = 64
-"""Ranks of one knot from which a shortest cycle is looked for."""
+"""Calls of one knot from which a shortest cycle is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A call in which a rank (global) waits, and the ranks that it needs; ``any`` says that one of them is enough."""
+    """A call in which a rank (global) waits, and the ranks that it needs; ``any`` says that one of them is enough.
+
+    ``life`` counts how often the group had been made before.
+    """
 
     rank: int
     group: Group
     record: Record
     needs: frozenset[int]
     any: bool = False
+    life: int = 0
+
+    @property
+    def call(self) -> object:
+        """What is the same for all who wait in one collective; a message is waited for by one rank alone."""
+        if self.record.p2p_sequence:
+            return self.rank, self.group, self.record.p2p_sequence
+        return self.group, self.life, self.record.sequence
 
     def met_by(self, ranks: set[int]) -> bool:
         """Whether these ranks are all that it needs."""
@@ -56,26 +67,34 @@ class Waits:
 
     def cycle(self) -> list[Wait]:
         """The shortest cycle that was found, each wait needing the rank of the next; empty where there is none."""
-        graph: nx.DiGraph[int] = nx.DiGraph()
+        # One node a call, not one a rank: all who wait in a collective wait for the same ones.
+        numbers: dict[object, int] = {}
+        calls: dict[int, dict[int, Wait]] = {}
+        sits_in: dict[int, set[int]] = {}
         for wait in self.all():
             if wait.rank in self.stuck:
-                graph.add_edges_from((wait.rank, rank, {"wait": wait}) for rank in wait.needs & self.stuck)
+                number = numbers.setdefault(wait.call, len(numbers))
+                calls.setdefault(number, {})[wait.rank] = wait
+                sits_in.setdefault(wait.rank, set()).add(number)
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        for number, members in calls.items():
+            needs = next(iter(members.values())).needs & self.stuck
+            graph.add_edges_from((number, after) for after in set[int]().union(*(sits_in[rank] for rank in needs)))
         knots = [knot for knot in nx.strongly_connected_components(graph) if len(knot) > 1]
         cycles = [_shortest_cycle(graph.subgraph(knot)) for knot in knots]
-        ranks = min(cycles, key=lambda cycle: (len(cycle), cycle), default=[])
-        return [graph.edges[rank, ranks[(i + 1) % len(ranks)]]["wait"] for i, rank in enumerate(ranks)]
+        return _along([calls[number] for number in min(cycles, key=lambda cycle: (len(cycle), cycle), default=[])])
 
 
 def waits_of(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ()) -> Waits:
     """What every rank that has not ended waits in; ``unmatched`` are the sends and receives without another end."""
     alone = {(one.rank, one.group, one.record.p2p_sequence): one for one in unmatched}
-    reached = {rank: _reached(trace) for rank, trace in job.traces.items()}
+    absent = _Absent({rank: _reached(trace) for rank, trace in job.traces.items()})
     rows = {rank: _waiting_rows(job, trace, stall) for rank, trace in job.traces.items()}
     by_rank = {}
     for rank, trace in job.traces.items():
-        if waits := tuple(wait for row in rows[rank] if (wait := _wait(trace, row, reached, alone))):
+        if waits := tuple(wait for row in rows[rank] if (wait := _wait(trace, row, absent, alone))):
             by_rank[rank] = waits
-    members = {rank for waits in by_rank.values() for wait in waits for rank in wait.needs}
+    members = set[int]().union(*{wait.needs for waits in by_rank.values() for wait in waits})
     gone = set(job.ended) | {rank for rank in job.failures if rank not in by_rank}
     stuck = _stuck(by_rank, (set(job.traces) | members) - gone)
     return Waits(by_rank, frozenset(stuck), frozenset(rank for rank, mine in rows.items() if mine))
@@ -99,52 +118,44 @@ def _waiting_rows(job: Job, trace: Trace, stall: Stall | None) -> list[int]:
     return [int(row) for row in rows]
 
 
-_Life = tuple[str, tuple[int, ...], int]
-"""A group by name and members, and which of the groups of that name and members it is."""
-
-
-def _lives(trace: Trace) -> list[_Life]:
-    """The group of each index."""
-    seen: dict[tuple[str, tuple[int, ...]], int] = {}
-    lives = []
-    for group in trace.groups:
-        key = group.name, group.ranks
-        seen[key] = seen.get(key, -1) + 1
-        lives.append((*key, seen[key]))
-    return lives
-
-
-def _reached(trace: Trace) -> dict[_Life, int]:
+def _reached(trace: Trace) -> dict[Life, int]:
     """The last collective of each group that the rank has come to."""
     slots = trace.slots
     collective = slots["p2p_sequence"] == 0
     reached = {}
-    for index, life in enumerate(_lives(trace)):
+    for index, life in enumerate(lives(trace)):
         mine: npt.NDArray[np.uint32] = slots["sequence"][collective & (slots["group"] == index)]
         reached[life] = max(int(mine.max(initial=0)), trace.dropped.get(index, 0))
     return reached
 
 
-def _wait(
-    trace: Trace,
-    row: int,
-    reached: Mapping[int, Mapping[_Life, int]],
-    alone: Mapping[tuple[int, Group, int], Unmatched],
-) -> Wait | None:
+@dataclass(frozen=True, slots=True)
+class _Absent:
+    """The members that have not come to a collective, worked out once for all who wait there."""
+
+    reached: Mapping[int, Mapping[Life, int]]
+    known: dict[tuple[Life, int], frozenset[int]] = field(default_factory=dict)
+
+    def of(self, life: Life, sequence: int) -> frozenset[int]:
+        if (life, sequence) not in self.known:
+            late = [rank for rank in life[1] if self.reached.get(rank, {}).get(life, 0) < sequence]
+            self.known[life, sequence] = frozenset(late)
+        return self.known[life, sequence]
+
+
+def _wait(trace: Trace, row: int, absent: _Absent, alone: Mapping[tuple[int, Group, int], Unmatched]) -> Wait | None:
     """A wait for others; None where all of them have come, so that nobody in particular is waited for."""
     record = record_at(trace, row)
     if record is None:
         return None
+    index = int(trace.slots[row]["group"])
+    group = trace.groups[index]
     if record.p2p_sequence:
-        group = trace.groups[int(trace.slots[row]["group"])]
         message = alone.get((trace.rank, group, record.p2p_sequence))
         return None if message is None else _message(message)
-    index = int(trace.slots[row]["group"])
-    group, life = trace.groups[index], _lives(trace)[index]
-    needs = [
-        rank for rank in group.ranks if rank != trace.rank and reached.get(rank, {}).get(life, 0) < record.sequence
-    ]
-    return Wait(trace.rank, group, record, frozenset(needs)) if needs else None
+    life = lives(trace)[index]
+    needs = absent.of(life, record.sequence)
+    return Wait(trace.rank, group, record, needs, life=life[2]) if needs else None
 
 
 def _message(one: Unmatched) -> Wait:
@@ -162,13 +173,23 @@ def _stuck(by_rank: Mapping[int, Iterable[Wait]], alive: set[int]) -> set[int]:
     return left
 
 
+def _along(calls: Sequence[Mapping[int, Wait]]) -> list[Wait]:
+    """One rank's wait for each call of a cycle: one for which the call before waits."""
+    chosen: list[Wait] = []
+    needs = next(iter(calls[-1].values())).needs if calls else frozenset[int]()
+    for call in calls:
+        chosen.append(call[min(call.keys() & needs)])
+        needs = chosen[-1].needs
+    return chosen
+
+
 def _shortest_cycle(graph: nx.DiGraph[int]) -> list[int]:
     best: list[int] = []
-    for rank in sorted(graph)[:_SEARCHED]:
-        for after in sorted(graph.successors(rank))[:_SEARCHED]:
-            path = nx.shortest_path(graph, after, rank)
+    for call in sorted(graph)[:_SEARCHED]:
+        for after in sorted(graph.successors(call))[:_SEARCHED]:
+            path = nx.shortest_path(graph, after, call)
             if not best or len(path) < len(best):
-                best = [rank, *path[:-1]]
+                best = [call, *path[:-1]]
             if len(best) == 2:
                 return best
     return best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -162,6 +163,48 @@ def test_a_member_that_never_made_the_group() -> None:
     traces = job({0: [], 1: [waiting(WORLD, 1)], 2: []}, [WORLD], rank0=creating(1, 0, 1, done=False))
     [finding] = halted(traces)
     assert (finding.code, finding.culprits) == ("SC401", (1,))
+
+
+def test_receives_in_a_ring_are_a_wait_of_each_rank() -> None:
+    def receives(rank: int) -> Record:
+        call = Call("recv", "recv", outputs=BUFFER, peer=(rank + 1) % 3)
+        line = Source("train.py", rank, "step")
+        return Record("0", 0, call, line, State.STARTED, awaited=True, p2p_sequence=1, scheduled_ns=SECOND)
+
+    [finding] = halted(job({rank: [receives(rank)] for rank in range(3)}, [WORLD]))
+    assert (finding.code, finding.culprits) == ("SC204", ())
+    assert [side.ranks for side in finding.sides] == [(0,), (1,), (2,)]
+    assert "rank 2 waits in recv #1 of group 0 (ranks 0-2) for rank 0" in finding.message
+
+
+@pytest.mark.slow
+def test_two_groups_of_thousands_in_two_orders_take_seconds() -> None:
+    all_of_them = tuple(range(2048))
+    first, second = group("a", *all_of_them), group("b", *all_of_them)
+    traces = job({rank: [waiting((first, second)[rank % 2], 1)] for rank in all_of_them}, [first, second])
+    begin = time.process_time()
+    findings, proved = standstill(traces, running(len(traces)), STALL)
+    assert ([finding.code for finding in findings], proved) == (["SC204"], True)
+    assert time.process_time() - begin < 10
+
+
+def test_a_member_that_has_work_of_its_own_may_still_make_the_group() -> None:
+    traces = job({0: [], 1: [done(WORLD, 1)], 2: []}, [WORLD], rank0=creating(1, 0, 1, done=False))
+    findings, proved = standstill(traces, running(3), STALL)
+    assert ([finding.code for finding in findings], proved) == (["SC401"], False)
+    [finding] = halted(traces, Stall(100 * SECOND, 130 * SECOND, over=False))
+    assert finding.severity is Severity.WARNING
+
+
+def test_a_member_that_waits_elsewhere_will_not_make_the_group() -> None:
+    traces = job({0: [], 1: [waiting(WORLD, 1)], 2: []}, [WORLD], rank0=creating(1, 0, 1, done=False))
+    assert standstill(traces, running(3), STALL)[1]
+
+
+def test_groups_in_which_each_rank_is_alone_do_no_harm() -> None:
+    events = {f"rank{rank}": [*creating(1, rank), _exit()] for rank in range(3)}
+    traces = job({0: [], 1: [], 2: []}, [WORLD], **events)
+    assert judge(traces, LaunchOutcome({rank: RankExit(0) for rank in range(3)})).findings == ()
 
 
 @pytest.mark.parametrize("data", [{}, {"life": "1"}, {"life": 1, "ordinal": 1, "ranks": "01"}, {"ordinal": None}])

@@ -12,4 +12,4 @@ for step in range(3):
             dist.recv(torch.zeros(5), tag=7)
     else:
         dist.send(torch.ones(6 if (rank, step) == (2, 1) else 5), dst=0, tag=7)  # <- bug
-dist.barrier()
+    dist.barrier()

@@ -1,0 +1,91 @@
+"""What compares a group's calls with the other ranks', by mode, and where the ranks meet for it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch
+from torch._C._distributed_c10d import ProcessGroup, Store, Work
+from torch.distributed import PrefixStore
+
+from simcoll.backends.gloo import GLOO
+from simcoll.background import Checker, calls_between_rounds
+from simcoll.messages import Messages, StandIn
+from simcoll.proof import Prover
+from simcoll.record import Group
+from simcoll.side_channel import own_connection
+
+_UNPROVABLE_BACKENDS = ("fake", "mpi")
+"""Backends without peers or without a store: there is nobody, or no way, to prove a call to."""
+
+
+class Watchers(NamedTuple):
+    """A prover and messages in ``detail`` mode, a checker in ``check`` mode."""
+
+    prover: Prover | None = None
+    messages: Messages | None = None
+    checker: Checker | None = None
+
+
+def watchers_of(
+    mode: str, group: Group, group_rank: int, plain: ProcessGroup, store: Store, timeout: Callable[[], timedelta]
+) -> Watchers:
+    """What compares the calls of ``group``, which the backends of ``plain`` run and whose ranks meet in ``store``."""
+    names = {device.type: plain._get_backend(device).name() for device in plain._device_types}
+    if mode not in ("check", "detail") or not names or set(names.values()) & set(_UNPROVABLE_BACKENDS):
+        return Watchers()
+    # Under keys that no earlier group of this name has used.
+    store = PrefixStore(_incarnation(group), store)
+    if mode == "check":
+        _checked.add(plain)
+        connect = functools.partial(_own_store, store)
+        return Watchers(checker=Checker(group, group_rank, connect, calls_between_rounds(), _keep_all))
+    # Gloo matches messages by their tags.
+    tagged = names.get("cpu") == GLOO.name and len(group.ranks) > 1
+    messages = Messages(group, group_rank, store, _stand_in_of(plain)) if tagged else None
+    return Watchers(Prover(group, group_rank, store, timeout), messages)
+
+
+_checked: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+
+
+def _keep_all() -> None:
+    """Have groups outlive the interpreter: calls that ranks disagree about may never end, and a Gloo group that is
+    freed waits for them, so that a process that has raised a mismatch would not end before the group's timeout.
+    """
+    for plain in list(_checked):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(plain))
+    _checked.clear()
+
+
+def _own_store(store: Store) -> Store:
+    """A connection of its own for the background, which must not stand in line behind the program's waits."""
+    return PrefixStore("simcoll-check", own_connection(store))
+
+
+_incarnations: Counter[Group] = Counter()
+
+
+def _incarnation(group: Group) -> str:
+    """Tells apart groups of one name made one after the other, whose keys may meet in the same store."""
+    _incarnations[group] += 1
+    return str(_incarnations[group])
+
+
+def _stand_in_of(inner: ProcessGroup) -> StandIn:
+    """Makes sends and receives on a plain group that nobody recorded, without keeping the group alive."""
+    known = weakref.ref(inner)
+
+    def stand_in(op: str, tensor: torch.Tensor, peer: int, tag: int) -> Work | None:
+        alive = known()
+        if alive is None:
+            return None
+        return alive.send([tensor], peer, tag) if op == "send" else alive.recv([tensor], peer, tag)
+
+    return stand_in

@@ -1,0 +1,77 @@
+"""Notes of the groups that a rank makes: whatever torch's function takes, and however it is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from simcoll import creations
+
+
+class Notes:
+    """Stands in for a recorder."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, kind: str, **data: Any) -> None:
+        self.events.append((kind, data))
+
+
+def make(ranks: Any = None, timeout: Any = None, use_local_synchronization: bool = False) -> tuple[Any, ...]:
+    return ranks, timeout, use_local_synchronization
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    notes = Notes()
+    monkeypatch.setattr(creations, "_recorder", lambda: notes)
+    return notes
+
+
+def test_a_group_is_noted_before_and_after(notes: Notes) -> None:
+    assert creations.noted(make)([1, 0]) == ([1, 0], None, False)
+    assert [(kind, data.get("ranks")) for kind, data in notes.events] == [("creating", [0, 1]), ("created", None)]
+
+
+@pytest.mark.parametrize("arguments", [([0], None, True), (["a"],), (1,)])
+def test_what_only_members_make_and_what_torch_refuses_is_passed_on(notes: Notes, arguments: tuple[Any, ...]) -> None:
+    assert creations.noted(make)(*arguments)[0] == arguments[0]
+    assert notes.events == []
+
+
+def test_arguments_that_the_function_does_not_know_are_its_own_to_refuse(notes: Notes) -> None:
+    with pytest.raises(TypeError, match="colour"):
+        creations.noted(make)([0], colour=1)
+    assert notes.events == []
+
+
+def test_a_new_default_group_begins_a_new_life() -> None:
+    counted = creations.Creations()
+    assert [counted.place() for _ in range(2)] == [{"life": 0, "ordinal": 1}, {"life": 0, "ordinal": 2}]
+    assert counted.begin() == {"life": 1, "ordinal": 0}
+    assert counted.place() == {"life": 1, "ordinal": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "noted"),
+    [
+        (("gloo",), {}, True),
+        ((), {"backend": "gloo", "timeout": None}, True),
+        (("gloo", "tcp://localhost:1"), {}, False),
+        (("gloo",), {"rank": 1, "world_size": 2}, False),
+        (("gloo",), {"store": None}, False),
+    ],
+)
+def test_the_meeting_of_all_ranks_is_noted_where_the_environment_names_them(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[Any, ...], named: dict[str, Any], noted: bool
+) -> None:
+    notes = Notes()
+    monkeypatch.setattr(creations, "_early_recorder", lambda: notes)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert creations.initialising(lambda *args, **kwargs: (args, kwargs))(*arguments, **named) == (arguments, named)
+    kinds = [(kind, data["ordinal"], data.get("ranks")) for kind, data in notes.events]
+    assert kinds == ([("creating", 0, [0, 1, 2]), ("created", 0, None)] if noted else [])

@@ -1,0 +1,44 @@
+"""Where ranks are that others wait for: their state, their last call, and the line at which they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from simcoll.record import UNKNOWN_SOURCE, Source
+from simcoll.verifier.describe import record_text
+from simcoll.verifier.finding import Side
+from simcoll.verifier.incidents import Job
+from simcoll.verifier.sides import lines
+from simcoll.verifier.trace import Stall
+
+_SHOWN = 8
+
+
+def whereabouts(job: Job, ranks: Iterable[int], stall: Stall | None = None) -> list[Side]:
+    """Sides that say where ranks are, those at the same place together; ``stall`` knows lines without a call."""
+    alike: dict[tuple[str, Source], list[int]] = {}
+    for rank in ranks:
+        alike.setdefault(_place(job, rank, stall), []).append(rank)
+    return [
+        Side(tuple(members), None, lines([(members[0], source)]), note)
+        for (note, source), members in list(alike.items())[:_SHOWN]
+    ]
+
+
+def _place(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source]:
+    last = job.last.get(rank)
+    before = "no call of it is recorded" if last is None else f"last call: {record_text(last)}"
+    state, here = _state(job, rank, stall)
+    return f"{state}; {before}", here or (UNKNOWN_SOURCE if last is None else last.source)
+
+
+def _state(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source | None]:
+    if rank in job.failures:
+        return job.failures[rank].text(), None
+    if rank in job.ended:
+        return "ended", None
+    if stall is not None and rank in stall.stopped:
+        return "its process is stopped", None
+    if stall is not None and rank in stall.places:
+        return "is at this line", stall.places[rank]
+    return "busy elsewhere" if rank in job.traces else "left no record", None
