@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 _RUN_HELP = """\
-usage: simcoll run [--mode MODE] [--out DIR] [--json] [torchrun options] script.py [arguments]
+usage: simcoll run [--mode MODE] [--out DIR] [--stall SECONDS] [--json] [torchrun options] script.py [arguments]
 
 Start a job as torchrun does, record what every rank says to every other rank, and report what is wrong.
 
@@ -23,6 +23,9 @@ options:
   --mode MODE  off: plain torchrun; record: write every call down; check: also prove in the background that the
                ranks agree; detail: prove that they agree on each call before it runs (default)
   --out DIR    where black boxes, report.json and report.html go (default: simcoll-out/ and the time)
+  --stall SECONDS
+               end the job after so long without progress while a rank waits (default: after 30 seconds, and only if
+               it is proved that it can never go on)
   --json       report.json on stdout, and nothing else there
 
 All of torchrun's options pass through unchanged (--nproc-per-node, --standalone, --nnodes, -m, --no-python, ...);
