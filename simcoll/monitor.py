@@ -7,6 +7,7 @@ other. The job moves while a black box changes. It stands where none does and so
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,6 +28,9 @@ DEFAULT_SECONDS = 30.0
 
 LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 5.0
+_TRANSFER_SECONDS = 10.0
+"""What ``--stall`` grants on top to a call that all ranks have come to."""
+
 _ANSWER_SECONDS = 1.0
 _PIECE_SECONDS = 0.02
 _BUSY_SHARE = 0.1
@@ -57,7 +61,7 @@ class Monitor:
             self._moved, self._moved_ns = now, time.time_ns()
             self._used.clear()
             return False
-        idle = now - self._moved
+        idle = self._idle()
         if not self._used:
             self._used = self._processor_seconds(read_launch(self.account))
         patience = DEFAULT_SECONDS if self.seconds is None else self.seconds
@@ -70,6 +74,10 @@ class Monitor:
             # The job must not pay for what its monitor cannot read.
             self._say_once(type(error), f"this job cannot be judged while it runs: {type(error).__name__}: {error}")
             return False
+
+    def _idle(self) -> float:
+        """For how many seconds the job has stood still."""
+        return time.monotonic() - self._moved
 
     def pids(self) -> list[int]:
         """The processes of this node's ranks that have not ended."""
@@ -100,6 +108,9 @@ class Monitor:
         evidence = gather(files_of(self.folder), [launch], since_ns=self.since_ns)
         stall = self._stall(launch, evidence.boxes)
         findings, proved = standstill(evidence.boxes, evidence.outcome, stall)
+        if not proved and not any(finding.culprits for finding in findings):
+            # All have come, and the call takes its time: a large transfer, or connections that are being made.
+            findings = findings if self._idle() >= (self.seconds or math.inf) + _TRANSFER_SECONDS else ()
         if findings and (proved or self.seconds is not None):
             # Before the job ends: whoever reports on all nodes looks for it as soon as their ranks are gone.
             self._keep(stall)

@@ -85,6 +85,22 @@ def test_a_late_rank_ends_it_only_where_that_was_asked_for(
         assert "rank 1 did not come to all_reduce (collective 1), where rank 0 waited" in line
 
 
+def test_a_call_that_all_ranks_have_come_to_may_take_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path, monkeypatch, 4.0)
+    for rank in range(2):
+        job.waits(rank, 0)
+    assert not job.look_after(6)
+    assert job.look_after(9)
+
+
+def test_a_long_transfer_is_nothing_to_speak_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path, monkeypatch, None)
+    for rank in range(2):
+        job.waits(rank, 0)
+    assert not job.look_after(600)
+    assert job.said == []
+
+
 def test_a_job_in_which_nobody_waits_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path, monkeypatch, 1.0)
     assert not job.look_after(10_000)
