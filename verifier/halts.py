@@ -139,7 +139,8 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
     """SC201: ranks that are there, and did not come to what others wait in."""
     gone = set(job.ended) | {rank for rank in job.failures if rank not in waits.by_rank}
     for wait in _in_time(waits.all()):
-        late = sorted(wait.needs - waits.stuck - gone - _waiting_elsewhere(waits, wait))
+        # Who waits in something else is not late: who keeps it is, or nobody, where all have come to what it waits in.
+        late = sorted(wait.needs - waits.stuck - gone - waits.waiting)
         if not late or wait.any:
             continue
         together = [other for other in waits.all() if other.call == wait.call]
@@ -152,11 +153,6 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *whereabouts(job, late, stall))
         return [_finding(MISSING_RANK.code, severity, message, wait, late, sides, ranks=waiting)]
     return []
-
-
-def _waiting_elsewhere(waits: Waits, wait: Wait) -> set[int]:
-    """Ranks that wait in something earlier themselves: who keeps them is who is late."""
-    return {rank for rank in wait.needs if rank in waits.by_rank}
 
 
 def _stopped(job: Job, stall: Stall) -> Finding:

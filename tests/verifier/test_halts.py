@@ -89,6 +89,14 @@ def test_whoever_keeps_the_one_that_keeps_the_others_is_named() -> None:
     assert (finding.code, finding.culprits, finding.group) == ("SC201", (2,), B)
 
 
+def test_ranks_in_a_call_to_which_all_have_come_are_not_late() -> None:
+    # 0 and 1 are both in A, which takes its time; 2 waits for them in the world.
+    traces = job({0: [waiting(A, 1)], 1: [waiting(A, 1)], 2: [waiting(WORLD, 1)]}, [A, WORLD])
+    findings, proved = standstill(traces, running(3), STALL)
+    assert not proved
+    assert [finding.culprits for finding in findings] == [()]
+
+
 def test_a_job_ended_from_outside_says_who_was_late_as_a_warning() -> None:
     traces = job({0: [waiting(WORLD, 1)], 1: [], 2: [waiting(WORLD, 1)]}, [WORLD])
     [finding] = halted(traces, Stall(100 * SECOND, 130 * SECOND, over=False))
