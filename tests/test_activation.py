@@ -21,18 +21,9 @@ import torch.distributed as dist  # noqa: E402
 import simcoll  # noqa: E402
 from simcoll.activation import enable, wrap_process_group  # noqa: E402
 from simcoll.session import active_session  # noqa: E402
+from tests.calls import ones, summed  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
-
-
-def ones(*shape: int) -> Any:
-    return torch.ones(*shape)
-
-
-def summed(group: Any = None) -> float:
-    tensor = ones(1)
-    dist.all_reduce(tensor, group=group)
-    return float(tensor)
 
 
 def mismatch(group: Any = None) -> object:

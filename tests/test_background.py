@@ -18,12 +18,9 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from simcoll.background import calls_between_rounds  # noqa: E402
+from tests.calls import ones  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
-
-
-def ones(*shape: int, dtype: Any = torch.float32) -> Any:
-    return torch.ones(*shape, dtype=dtype)
 
 
 def meet(rank: int, size: int, name: str) -> None:

@@ -15,11 +15,9 @@ from simcoll.record import State
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
+from tests.calls import ones  # noqa: E402
+
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
-
-
-def ones(*shape: int, dtype: Any = torch.float32) -> Any:
-    return torch.ones(*shape, dtype=dtype)
 
 
 def hasten(group: Any, seconds: float = 1) -> Any:

@@ -12,11 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
+from tests.calls import ones  # noqa: E402
+
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
-
-
-def ones(*shape: int) -> Any:
-    return torch.ones(*shape)
 
 
 def events(ranks: Any, rank: int, kind: str) -> list[dict[str, Any]]:

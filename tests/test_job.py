@@ -17,7 +17,8 @@ end = run_job([sys.executable, "-c", sys.argv[1]], os.environ)
 print(end.exit_code, end.signal, flush=True)
 """
 
-RANK = "import signal; print('up', flush=True); signal.sigwait([signal.SIGUSR1])"
+# One write, which no other rank's can come into the middle of.
+RANK = "import os, signal; os.write(1, b'up\\n'); signal.sigwait([signal.SIGUSR1])"
 
 
 def start(launcher):

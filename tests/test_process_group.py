@@ -14,17 +14,9 @@ from simcoll.errors import CollectiveMismatchError
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
+from tests.calls import ones, summed  # noqa: E402
+
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
-
-
-def ones(*shape: int) -> Any:
-    return torch.ones(*shape)
-
-
-def summed(group: Any = None) -> float:
-    tensor = ones(1)
-    dist.all_reduce(tensor, group=group)
-    return float(tensor)
 
 
 def looks(rank: int) -> object:

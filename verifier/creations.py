@@ -59,7 +59,7 @@ def membership_mismatches(job: Job) -> list[Finding]:
     meets for its own members. What a rank states of a group that it does not belong to does no harm, and neither do
     groups in which each rank is alone.
     """
-    for made in _by_place(job):
+    for made in by_place(job):
         stated = {creation.members for creation in made.values() if creation.rank in creation.members}
         if len(stated) > 1 and any(len(members) > 1 for members in stated):
             return [_differing(made)]
@@ -71,15 +71,15 @@ def unmade_groups(job: Job) -> list[Finding]:
 
     That one may only be late: see :func:`in_the_making` for those who are not.
     """
-    return [finding for made in _by_place(job) if (finding := _by_some(job, made)) is not None][:1]
+    return [finding for made in by_place(job) if (finding := _by_some(job, made)) is not None][:1]
 
 
 def in_the_making(job: Job) -> set[int]:
     """The ranks that are inside the making of a group of theirs."""
-    return {one.rank for made in _by_place(job) for one in made.values() if not one.done and one.rank in one.members}
+    return {one.rank for made in by_place(job) for one in made.values() if not one.done and one.rank in one.members}
 
 
-def _by_place(job: Job) -> list[Mapping[int, Creation]]:
+def by_place(job: Job) -> list[Mapping[int, Creation]]:
     """Who made the first group, the second and so on, by rank."""
     found: dict[tuple[int, int], dict[int, Creation]] = {}
     for rank, trace in job.traces.items():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from simcoll.verifier.creations import (
     Creation,
-    creations_of,
+    by_place,
     in_the_making,
     membership_mismatches,
     unmade_groups,
@@ -62,15 +62,9 @@ def _severity_of_delay(stall: Stall | None) -> Severity:
 
 def _before_any_group(job: Job, stall: Stall | None) -> list[Finding]:
     """SC201 for ranks that do not come to ``init_process_group``, of which nothing is recorded yet."""
-    begun: dict[int, list[Creation]] = {}
-    for rank, trace in job.traces.items():
-        for creation in creations_of(rank, trace.events):
-            if creation.ordinal == 0:
-                begun.setdefault(creation.life, []).append(creation)
-    for life in sorted(begun):
-        waiting = [creation for creation in begun[life] if not creation.done]
-        came = {creation.rank for creation in begun[life]}
-        absent = sorted(job.launched - came - set(job.failures))
+    for made in by_place(job):
+        waiting = [creation for creation in made.values() if creation.ordinal == 0 and not creation.done]
+        absent = sorted(job.launched - set(made) - set(job.failures))
         if waiting and absent:
             return [_uninitialised(job, waiting, absent, stall)]
     return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from simcoll.record import Event, State
 from simcoll.verifier.columns import columns_of
@@ -44,11 +45,12 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     columns = columns_of(traces)
     agreement = check_agreement(columns, traces)
     matching = match_messages(traces)
+    job = _job(traces, outcome)
     mismatches = [*without_consequences(agreement.mismatches, model_mismatches(traces))]
-    mismatches += _unequal(matching, failures_of(traces, outcome))
-    outsiders = calls_of_outsiders(_job(traces, outcome, mismatches))
+    mismatches += _unequal(matching, job.failures)
+    outsiders = calls_of_outsiders(_parted(job, mismatches))
     mismatches = sorted([*mismatches, *outsiders, *memory_findings(traces)], key=_when)
-    job = _job(traces, outcome, mismatches)
+    job = _parted(job, mismatches)
     known = stall is not None or any(trace.groups for trace in traces)
     findings = _findings(job, mismatches, matching, outsiders, stall) if known else ()
     findings += tuple(stragglers(columns))
@@ -75,7 +77,8 @@ def standstill(
     """
     agreement = check_agreement(columns_of(traces), traces)
     matching = match_messages(traces)
-    job = _job(traces, outcome, [*agreement.mismatches, *_unequal(matching, failures_of(traces, outcome))])
+    job = _job(traces, outcome)
+    job = _parted(job, [*agreement.mismatches, *_unequal(matching, job.failures)])
     stuck = [one.finding for one in job.mismatches if _unfinished(job, one.finding)]
     stuck += [one for one in unmatched_messages(job, matching.unmatched) if one.severity is Severity.ERROR]
     if stuck:
@@ -102,14 +105,19 @@ def exit_code(report: Report) -> int:
     return 1 if report.verdict is Verdict.FAILED else 0
 
 
-def _job(traces: Sequence[Trace], outcome: LaunchOutcome | None, mismatches: Sequence[Mismatch]) -> Job:
+def _job(traces: Sequence[Trace], outcome: LaunchOutcome | None) -> Job:
+    """What became of the ranks; :func:`_parted` adds what they disagree about."""
     failures = failures_of(traces, outcome)
     by_rank = {trace.rank: trace for trace in traces}
     last = {rank: record for rank, trace in by_rank.items() if (record := last_record(trace)) is not None}
     ended = {rank: time for rank, trace in by_rank.items() if (time := _ended(trace, failures, outcome)) is not None}
-    errors = sorted((one for one in mismatches if one.finding.severity is Severity.ERROR), key=_when)
     launched = frozenset(() if outcome is None else outcome.ranks)
-    return Job(by_rank, failures, errors, last, ended, not failures and set(by_rank) == set(ended), launched)
+    return Job(by_rank, failures, (), last, ended, not failures and set(by_rank) == set(ended), launched)
+
+
+def _parted(job: Job, mismatches: Sequence[Mismatch]) -> Job:
+    errors = (one for one in mismatches if one.finding.severity is Severity.ERROR)
+    return replace(job, mismatches=sorted(errors, key=_when))
 
 
 def _when(mismatch: Mismatch) -> int:
