@@ -1,0 +1,180 @@
+"""A cluster as a graph: what a topology is, which of its nodes are the ranks, and the simplest one.
+
+A topology is a ``networkx.DiGraph``. Every node has ``kind`` (one of `KINDS`); every edge has ``bandwidth`` (bytes/s)
+and ``latency`` (s), one direction each. Nodes of kind gpu are the ranks, by their attribute ``rank`` or, where none
+has one, in the order in which they were added. Any such graph will do; a `Topology` is one that remembers what was
+worked out from it until it is changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
+
+import networkx as nx
+
+from simcoll.errors import SimcollError
+
+KINDS = ("gpu", "nvswitch", "pcie", "cpu", "nic", "switch")
+
+Value = TypeVar("Value")
+
+
+class TopologyError(SimcollError, ValueError):
+    """A graph, a file or an argument that describes no cluster: what was given, what was expected, what to do."""
+
+
+class _Noticed(dict[Any, Any]):
+    """A dict of a graph whose every change is counted, for all graphs together: an edge may be edited in place."""
+
+    changes = 0
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _Noticed.changes += 1
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        _Noticed.changes += 1
+        super().__delitem__(key)
+
+    def __ior__(self, other: Any) -> _Noticed:  # type: ignore[override, misc]
+        self.update(other)
+        return self
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        _Noticed.changes += 1
+        super().update(*args, **kwargs)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        _Noticed.changes += 1
+        return super().setdefault(key, default)
+
+    def pop(self, *args: Any) -> Any:
+        _Noticed.changes += 1
+        return super().pop(*args)
+
+    def popitem(self) -> tuple[Any, Any]:
+        _Noticed.changes += 1
+        return super().popitem()
+
+    def clear(self) -> None:
+        _Noticed.changes += 1
+        super().clear()
+
+
+class Topology(nx.DiGraph):  # type: ignore[type-arg]
+    """A ``networkx.DiGraph`` that keeps what was derived from it for as long as nothing in it changes."""
+
+    graph_attr_dict_factory = _Noticed
+    node_dict_factory = _Noticed
+    node_attr_dict_factory = _Noticed
+    adjlist_outer_dict_factory = _Noticed
+    adjlist_inner_dict_factory = _Noticed
+    edge_attr_dict_factory = _Noticed
+
+    def __init__(self, incoming_graph_data: Any = None, **attributes: Any) -> None:
+        self._derived: dict[Hashable, Any] = {}
+        self._derived_at = -1
+        super().__init__(incoming_graph_data, **attributes)
+
+
+def derived(graph: nx.DiGraph[Any], key: Hashable, build: Callable[[nx.DiGraph[Any]], Value]) -> Value:
+    """``build(graph)``, which a `Topology` works out once for as long as nothing in it changes; any other graph anew."""
+    if not isinstance(graph, Topology):
+        return build(graph)
+    if graph._derived_at != _Noticed.changes:
+        graph._derived.clear()
+    try:
+        value: Value = graph._derived[key]
+    except KeyError:
+        value = graph._derived[key] = build(graph)
+        graph._derived_at = _Noticed.changes
+    return value
+
+
+def ranks(graph: nx.DiGraph[Any]) -> tuple[Hashable, ...]:
+    """The gpu nodes in the order of the ranks that they are; raises TopologyError for a half numbered graph."""
+    return derived(graph, "ranks", _ranks)
+
+
+def _ranks(graph: nx.DiGraph[Any]) -> tuple[Hashable, ...]:
+    gpus = [node for node, kind in graph.nodes(data="kind") if kind == "gpu"]
+    numbers = {graph.nodes[node]["rank"]: node for node in gpus if "rank" in graph.nodes[node]}
+    if not numbers:
+        return tuple(gpus)
+    if sorted(numbers) != list(range(len(gpus))):
+        raise TopologyError(
+            f"the gpu nodes of the topology have the ranks {sorted(numbers)}, expected 0 to {len(gpus) - 1}, each once; "
+            "number all of them or none"
+        )
+    return tuple(numbers[rank] for rank in range(len(gpus)))
+
+
+def flat(ranks: int, bandwidth: float, latency: float) -> Topology:
+    """A star: every rank on one ideal full-duplex switch.
+
+    ``bandwidth`` is bytes/s of a rank's link in each direction, ``latency`` seconds from end to end (half of it on each
+    of the two links). Raises TopologyError for numbers that describe no cluster.
+    """
+    _positive("ranks", ranks)
+    _positive("bandwidth", bandwidth)
+    if not (math.isfinite(latency) and latency >= 0):
+        raise TopologyError(f"latency is {latency!r}, expected seconds of at least 0")
+    star = Topology(name=f"flat {ranks}")
+    star.add_node("switch", kind="switch")
+    for rank in range(ranks):
+        star.add_node(f"gpu{rank}", kind="gpu", rank=rank, host=rank)
+        connect(star, f"gpu{rank}", "switch", bandwidth, latency / 2)
+    return star
+
+
+def connect(
+    graph: nx.DiGraph[Any], one: Hashable, other: Hashable, bandwidth: float, latency: float, **attributes: object
+) -> None:
+    """Join two nodes by a full-duplex link: an edge each way; bytes/s in each direction, seconds."""
+    graph.add_edge(one, other, bandwidth=bandwidth, latency=latency, **attributes)
+    graph.add_edge(other, one, bandwidth=bandwidth, latency=latency, **attributes)
+
+
+def check(graph: nx.DiGraph[Any]) -> None:
+    """Raise TopologyError, which names the node or edge, unless the graph is a topology with at least one rank."""
+    for node, kind in graph.nodes(data="kind"):
+        if kind not in KINDS:
+            raise TopologyError(f"node {node!r} has kind {kind!r}, expected one of {', '.join(KINDS)}")
+    for one, other, attributes in graph.edges(data=True):
+        _edge(one, other, attributes)
+    if not ranks(graph):
+        raise TopologyError("the topology has no node of kind gpu, expected one for each rank")
+
+
+def _edge(one: Hashable, other: Hashable, attributes: dict[str, Any]) -> None:
+    """NaN compares false, so that it fails both tests."""
+    bandwidth, latency = attributes.get("bandwidth"), attributes.get("latency")
+    if not (_is_number(bandwidth) and bandwidth > 0):
+        raise TopologyError(f"edge {one!r} -> {other!r} has bandwidth {bandwidth!r}, expected bytes/s above 0")
+    if not (_is_number(latency) and 0 <= latency < math.inf):
+        raise TopologyError(f"edge {one!r} -> {other!r} has latency {latency!r}, expected seconds of at least 0")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _positive(name: str, value: float) -> None:
+    if not (_is_number(value) and 0 < value < math.inf):
+        raise TopologyError(f"{name} is {value!r}, expected a number above 0")
+
+
+def hosts(graph: nx.DiGraph[Any]) -> dict[object, list[Hashable]]:
+    """The gpu nodes of each host, in the order of their ranks; a gpu without the attribute ``host`` is its own host."""
+    found: dict[object, list[Hashable]] = {}
+    for node in ranks(graph):
+        found.setdefault(graph.nodes[node].get("host", node), []).append(node)
+    return found
+
+
+def named(nodes: Iterable[Hashable], limit: int = 4) -> str:
+    """A few nodes as text for an error."""
+    listed = [repr(node) for node in nodes]
+    return ", ".join(listed[:limit]) + (f" and {len(listed) - limit} more" if len(listed) > limit else "")
