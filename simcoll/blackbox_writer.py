@@ -33,6 +33,11 @@ NO_TICKET = -1
 
 _Interned = TypeVar("_Interned")
 _TIME = Struct("<Q")
+_PACK_SLOT = layout.SLOT.pack_into
+_SLOT_SIZE = layout.SLOT.size
+# Plain numbers: every look at a member of an enum costs.
+_SCHEDULED_STATE, _STARTED_STATE = int(State.SCHEDULED), int(State.STARTED)
+_AWAITED = layout.AWAITED
 _INDEX = Struct("<I")
 _SIGNATURE = layout.offset_of(layout.SLOT_FIELDS, "signature")
 _FLAGS = layout.offset_of(layout.SLOT_FIELDS, "flags")
@@ -103,19 +108,23 @@ class BlackBoxWriter:
         *,
         asynchronous: bool = False,
         p2p_sequence: int = 0,
+        started: bool = False,
+        awaited: bool = False,
     ) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls.
 
-        ``group``, ``signature`` and ``source`` are indices that the methods of these names gave.
+        ``group``, ``signature`` and ``source`` are indices that the methods of these names gave. A ``started`` call
+        runs at once; for an ``awaited`` one the thread that makes it waits.
         """
         if not self._open:
             return NO_TICKET
         with self._lock:
             ticket = self._next
-            offset = self._ring + ticket % self._slots * layout.SLOT.size
+            offset = self._ring + ticket % self._slots * _SLOT_SIZE
             if ticket >= self._slots:
                 self._drop(offset)
-            layout.SLOT.pack_into(
+            now = time.time_ns()
+            _PACK_SLOT(
                 self._map,
                 offset,
                 ticket + 1,
@@ -124,11 +133,11 @@ class BlackBoxWriter:
                 p2p_sequence & 0xFFFFFFFF,
                 signature,
                 source,
-                State.SCHEDULED,
-                asynchronous,
+                _STARTED_STATE if started else _SCHEDULED_STATE,
+                asynchronous | _AWAITED if awaited else asynchronous,
                 0,
-                time.time_ns(),
-                0,
+                now,
+                now if started else 0,
                 0,
                 ticket + 1,
             )
@@ -149,7 +158,7 @@ class BlackBoxWriter:
             return
         with self._lock:
             if ticket + self._slots >= self._next:
-                self._map[self._ring + ticket % self._slots * layout.SLOT.size + _FLAGS] |= flag
+                self._map[self._ring + ticket % self._slots * _SLOT_SIZE + _FLAGS] |= flag
 
     def resign(self, ticket: int, signature: int) -> None:
         """Give the record another signature: what was not known when the call was made; nothing if the ring has passed
@@ -159,9 +168,7 @@ class BlackBoxWriter:
             return
         with self._lock:
             if ticket + self._slots >= self._next:
-                _INDEX.pack_into(
-                    self._map, self._ring + ticket % self._slots * layout.SLOT.size + _SIGNATURE, signature
-                )
+                _INDEX.pack_into(self._map, self._ring + ticket % self._slots * _SLOT_SIZE + _SIGNATURE, signature)
 
     def event(self, kind: str, **data: object) -> None:
         """Write down something else that happened: see :class:`simcoll.record.Event` for the kinds and their data.
@@ -235,7 +242,7 @@ class BlackBoxWriter:
         with self._lock:
             if ticket + self._slots < self._next:
                 return
-            offset = self._ring + ticket % self._slots * layout.SLOT.size
+            offset = self._ring + ticket % self._slots * _SLOT_SIZE
             # The time first: a reader that sees the state then finds its time.
             _TIME.pack_into(self._map, offset + field, now)
             self._map[offset + _STATE] = state

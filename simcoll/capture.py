@@ -22,6 +22,7 @@ _REDUCE_OP_TYPES = (ReduceOp, ReduceOp.RedOpType)
 # By number: hashing and comparing an enum of pybind takes ten times as long.
 _REDUCE_OP_NAMES = {op.value: name.lower() for name, op in ReduceOp.RedOpType.__members__.items() if name != "UNUSED"}
 _NO_TIME = timedelta(0)
+_METHODS = dict(METHODS)  # a proxy of it would take twice as long at every call
 _INTEGER_KEYWORDS = {"root": "root", "dstRank": "peer", "srcRank": "peer", "tag": "tag"}
 _BUFFER_KEYWORDS = {
     "tensor": "inout",
@@ -53,10 +54,20 @@ class Arguments:
     reduce_op: str | None
     integers: dict[str, int]
     splits: dict[str, tuple[int, ...]]
-    timeout: timedelta | None
-    asynchronous: bool
+    stated_timeout: timedelta | None = None
+    options: object = None
+    """The options object of c10d that the call was given, or None."""
+    asynchronous: bool = False
+    synchronous: bool = False
+    """Whether the call says that whoever makes it waits for it at once; one without options says nothing."""
     first_absent_only: bool = False
     """Whether only the first of several absent ranks is asked for (monitored_barrier without wait_all_ranks)."""
+
+    @property
+    def timeout(self) -> timedelta | None:
+        """The call's own time limit, or None."""
+        timeout = getattr(self.options, "timeout", None)
+        return timeout if isinstance(timeout, timedelta) and timeout > _NO_TIME else self.stated_timeout
 
     @property
     def device(self) -> str:
@@ -66,13 +77,12 @@ class Arguments:
     @property
     def key(self) -> tuple[object, ...]:
         """A hashable stand-in for :meth:`call`, cheap to build: calls of equal keys are equal."""
-        return (
-            self.method.name,
-            self.reduce_op,
-            tuple(self.integers.items()),
-            tuple(self.splits.items()),
-            tuple((role, tuple(map(_tensor_key, tensors))) for role, tensors in self.tensors.items()),
-        )
+        key: list[object] = [self.method.name, self.reduce_op, *self.integers.items(), *self.splits.items()]
+        for role, tensors in self.tensors.items():
+            key.append(role)
+            for tensor in tensors:
+                key += _tensor_key(tensor)
+        return tuple(key)
 
     def call(self) -> Call:
         """The call as a value."""
@@ -101,10 +111,10 @@ class Arguments:
 
 def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Arguments:
     """Tell the arguments of the c10d method ``name`` apart; TypeError or ValueError where they are of no known form."""
-    spec, method = METHODS[name]
-    found = Arguments(spec, method, {}, None, {}, {}, None, False, first_absent_only=spec.names_absent)
-    if "reduce_op" in spec.agree:
-        found.reduce_op = "sum"
+    spec, method = _METHODS[name]
+    found = Arguments(spec, method, {}, "sum" if "reduce_op" in spec.agree else None, {}, {})
+    if spec.names_absent:
+        found.first_absent_only = True
     if "root" in method.integers:
         found.integers["root"] = 0
     taken = 0
@@ -120,12 +130,14 @@ def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -
 
 def _positional(found: Arguments, value: object) -> None:
     """Take an argument that only its type tells apart; torch takes whatever counts for an integer or for a list."""
-    if hasattr(value, "asyncOp"):
+    if (asynchronous := getattr(value, "asyncOp", None)) is not None:
+        found.asynchronous = bool(asynchronous)
+        found.synchronous = not asynchronous
         _options(found, value)
     elif isinstance(value, _REDUCE_OP_TYPES):
         found.reduce_op = _reduce_op_name(value)
     elif isinstance(value, timedelta):
-        found.timeout = value
+        found.stated_timeout = value
     elif value is None:
         return
     elif isinstance(value, bool) and not found.method.integers:
@@ -164,27 +176,26 @@ def _options(found: Arguments, options: object) -> None:
         found.integers["root"] = getattr(options, "rootRank", found.integers["root"])
     if found.reduce_op is not None and (reduce_op := getattr(options, "reduceOp", None)) is not None:
         found.reduce_op = _reduce_op_name(reduce_op)
-    timeout = getattr(options, "timeout", None)
-    if isinstance(timeout, timedelta) and timeout > _NO_TIME:
-        found.timeout = timeout
-    found.asynchronous = bool(getattr(options, "asyncOp", False))
+    found.options = options
 
 
 def _reduce_op_name(reduce_op: object) -> str:
     kind = getattr(reduce_op, "op", reduce_op)
-    name = _REDUCE_OP_NAMES.get(kind.value) if isinstance(kind, ReduceOp.RedOpType) else None
+    name = _REDUCE_OP_NAMES.get(getattr(kind, "value", None))
     return str(kind) if name is None else name
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
     """The tensors of an argument: one, a list, or lists in a list. What can be read only once is left alone."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if not isinstance(value, (list, tuple)) and not _is_collection(value):
-        raise TypeError(f"expected tensors, got {type(value).__name__}")
+    # Lists first, and tensors of that very class: to ask torch whether something else is one takes long.
+    if not isinstance(value, (list, tuple)):
+        if isinstance(value, torch.Tensor):
+            return [value]
+        if not _is_collection(value):
+            raise TypeError(f"expected tensors, got {type(value).__name__}")
     found: list[torch.Tensor] = []
     for item in value:
-        if isinstance(item, torch.Tensor):
+        if type(item) is torch.Tensor or isinstance(item, torch.Tensor):
             found.append(item)
         else:
             found += _tensors(item)

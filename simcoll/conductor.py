@@ -110,11 +110,13 @@ class Conductor:
         """
         if self._checker is not None:
             return self._conduct_checked(self._checker, arguments, launch, coalescing)
+        if self._prover is None and arguments.synchronous and not coalescing:
+            return self._run(arguments, launch)
         begin = partial(self._log.begin, arguments, current_source(), take_claim(self._log.group.name))
         if self._messages is not None and arguments.spec.kind is Kind.POINT_TO_POINT:
             return _meet_and_launch(self._messages, begin(), arguments, launch, coalescing)
         if self._prover is None or arguments.spec.kind is Kind.POINT_TO_POINT:
-            entry = begin()
+            entry = begin(started=True)
             flight = _watch(entry, arguments, coalescing)
             return _recorded(_launch(entry, launch, flight), entry, flight)
         if arguments.asynchronous:
@@ -128,9 +130,30 @@ class Conductor:
         finally:
             self._line.leave(entry)
 
+    def _run(self, arguments: Arguments, launch: Launch) -> Work | None:
+        """Launch a call that is only recorded, and wait for it as whoever makes it is about to."""
+        claim = take_claim(self._log.group.name)
+        entry = self._log.begin(arguments, current_source(), claim, started=True, awaited=True)
+        flights.look_after()
+        flights.pass_by(entry, arguments)
+        try:
+            inner = launch()
+        except Exception as error:
+            _refused(entry, error)
+            raise
+        if inner is not None:
+            try:
+                inner.wait()
+            except Exception as error:
+                entry.failed(error)
+                raise
+        entry.finished()
+        flights.waits += 1
+        return inner
+
     def _conduct_checked(self, checker: Checker, arguments: Arguments, launch: Launch, coalescing: bool) -> Work | None:
         VERDICTS.raise_due()
-        entry = self._log.begin(arguments, current_source(), take_claim(self._log.group.name))
+        entry = self._log.begin(arguments, current_source(), take_claim(self._log.group.name), started=True)
         flight = _watch(entry, arguments, coalescing)
         message = arguments.spec.kind is Kind.POINT_TO_POINT
         blocks = arguments.spec.names_absent
@@ -217,6 +240,7 @@ def _prove_and_launch(prover: Prover, entry: Entry, arguments: Arguments, launch
     except MissingRankError as missing:
         entry.log.recorder.missing(entry, missing)
         raise
+    entry.started()
     return _launch(entry, launch)
 
 
@@ -230,6 +254,7 @@ def _meet_and_launch(
         entry.finished(State.FAILED)
         raise
     flight = _watch(entry, arguments, coalescing)
+    entry.started()
     try:
         inner = _launch(entry, launch, flight)
     except Exception:
@@ -240,20 +265,19 @@ def _meet_and_launch(
 
 
 def _launch(entry: Entry, launch: Launch, flight: Flight | None = None) -> Work | None:
-    entry.started()
     try:
         return launch()
     except Exception as error:
         if flight is not None:
             # Refused: its memory is free for another call.
             flight.end()
-        if spec_of(entry.call).names_absent:
-            entry.finished(State.FAILED)
-            entry.log.recorder.failed(entry, error)
-        else:
-            entry.finished(State.REJECTED)
-            entry.log.recorder.rejected(entry, error)
+        _refused(entry, error)
         raise
+
+
+def _refused(entry: Entry, error: Exception) -> None:
+    """What the backend raises when it is given a call; monitored_barrier does all it does in the call."""
+    entry.failed(error, refused=not spec_of(entry.call).names_absent)
 
 
 def _watch(entry: Entry, arguments: Arguments, coalescing: bool) -> Flight | None:

@@ -183,6 +183,15 @@ class Entry:
         if self.log.box is not None:
             self.log.box.finished(self.ticket, state)
 
+    def failed(self, error: Exception, *, refused: bool = False) -> None:
+        """The call ended with an exception; some backends refuse a call only when they come to run it."""
+        if refused or self.log.refusal(self.call) is not None:
+            self.finished(State.REJECTED)
+            self.log.recorder.rejected(self, error)
+        else:
+            self.finished(State.FAILED)
+            self.log.recorder.failed(self, error)
+
     def record(self) -> Record:
         """The call as the verifier reads it."""
         return Record(self.log.group.name, self.sequence, self.call, self.source, asynchronous=self.asynchronous)
@@ -218,8 +227,19 @@ class GroupLog:
         devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
         return self.backend(devices.pop()) if len(devices) == 1 else None
 
-    def begin(self, arguments: Arguments, source: Source, claim: Claim | None = None) -> Entry:
-        """Write down that a call was made; gives it its place in the group."""
+    def begin(
+        self,
+        arguments: Arguments,
+        source: Source,
+        claim: Claim | None = None,
+        *,
+        started: bool = False,
+        awaited: bool = False,
+    ) -> Entry:
+        """Write down that a call was made; gives it its place in the group.
+
+        A ``started`` call is given to the backend at once; an ``awaited`` one the thread that makes it waits for.
+        """
         prepared = self._prepare(arguments)
         point_to_point = arguments.spec.kind is Kind.POINT_TO_POINT
         with self._lock:
@@ -234,6 +254,8 @@ class GroupLog:
                     self.box.source(source),
                     asynchronous=arguments.asynchronous,
                     p2p_sequence=self._p2p_sequence if point_to_point else 0,
+                    started=started,
+                    awaited=awaited,
                 )
         return entry
 

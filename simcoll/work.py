@@ -81,7 +81,7 @@ class RecordedWork(Work):
             # Raised on the way, in place of a longer wait: the call itself goes on.
             raise
         except Exception as error:
-            self._failed(error)
+            self._entry.failed(error)
             raise
         self._ended()
         flights.waits += 1
@@ -103,15 +103,6 @@ class RecordedWork(Work):
 
     def _await(self, timeout: timedelta) -> bool:
         return self._inner.wait(timeout) if timeout > NO_TIMEOUT else self._inner.wait()
-
-    def _failed(self, error: Exception) -> None:
-        """Write down how it ended; some backends refuse a call only when they come to run it."""
-        if self._entry.log.refusal(self._entry.call) is None:
-            self._entry.finished(State.FAILED)
-            self._entry.log.recorder.failed(self._entry, error)
-        else:
-            self._entry.finished(State.REJECTED)
-            self._entry.log.recorder.rejected(self._entry, error)
 
     def get_future(self) -> Future[Any]:
         """The backend's future, whose completion is noted too."""
