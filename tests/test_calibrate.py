@@ -1,0 +1,97 @@
+"""``simcoll calibrate``: real Gloo ranks are timed, and the topology that is written gives back what they took."""
+
+import json
+import sys
+
+import pytest
+
+from simcoll.calibrate import Calibration, launch_command, read, read_file
+from simcoll.measured import Measurement, curves, seconds
+from simcoll.topology import TopologyError, check, hosts, ranks
+
+
+def calibration(names=("a", "a"), rows=None):
+    rows = rows or [Measurement("all_reduce", len(names), size, 10e-6 + size / 1e9) for size in (1024, 1 << 20)]
+    return Calibration("gloo", "cpu", tuple(names), tuple(rows), (Measurement("all_reduce", len(names), 1536, 11e-6),))
+
+
+def test_the_topology_carries_what_was_measured():
+    topology = calibration().topology()
+    check(topology)
+    assert seconds(curves(topology), "all_reduce", 1024, 2) == pytest.approx(10e-6 + 1024 / 1e9)
+
+
+def test_the_links_come_close_to_what_was_measured():
+    names = ("a",) * 4
+    steps, latency, bandwidth = 6, 5e-6, 2e9
+    rows = [
+        Measurement("all_reduce", 4, size, steps * (latency + size / 4 / bandwidth)) for size in (4, 1 << 16, 1 << 24)
+    ]
+    edge = calibration(names, rows).topology().edges["gpu0", "switch"]
+    assert edge["bandwidth"] == pytest.approx(bandwidth, rel=0.01)
+    assert 2 * edge["latency"] == pytest.approx(latency, rel=0.01)
+
+
+def test_several_hosts_have_a_link_each():
+    topology = calibration(("a", "a", "b", "b")).topology()
+    check(topology)
+    assert [len(members) for members in hosts(topology).values()] == [2, 2]
+    assert len(ranks(topology)) == 4
+    assert topology.has_edge("a/nic", "switch")
+
+
+def test_a_held_back_size_is_predicted_by_the_others():
+    (trial,) = calibration().trials()
+    assert trial.predicted == pytest.approx(seconds(curves(calibration().topology()), "all_reduce", 1536, 2))
+    assert trial.error == pytest.approx(trial.predicted / 11e-6 - 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], ["--standalone"]),
+        (["--nproc-per-node=4"], ["--standalone", "--nproc-per-node=4"]),
+        (["--nproc_per_node", "4"], ["--standalone", "--nproc_per_node", "4"]),
+        (["--nnodes=2", "--nproc-per-node=4"], ["--nnodes=2", "--nproc-per-node=4"]),
+    ],
+)
+def test_torchruns_options_pass_through(given, expected, tmp_path):
+    command = launch_command(given, tmp_path / "x.json", "gloo", ["all_reduce"], 1024)
+    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[3 : 3 + len(expected)] == expected
+    assert command[-6:] == ["-m", "simcoll.measure", str(tmp_path / "x.json"), "gloo", "all_reduce", "1024"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": "simcoll.measured/9"}', '{"schema": "simcoll.measured/1"}']
+)
+def test_a_torn_result_is_refused(text, tmp_path):
+    (tmp_path / "m.json").write_text(text)
+    with pytest.raises(TopologyError, match="simcoll calibrate"):
+        read_file(tmp_path / "m.json")
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_real_ranks_are_measured(tmp_path, capfd):
+    pytest.importorskip("torch")
+    from simcoll.cli import main
+
+    out = tmp_path / "here.json"
+    options = ["--ops", "all_reduce,broadcast", "--max-bytes", "64KiB", "--json", "--nproc-per-node=2"]
+    assert main(["calibrate", "--out", str(out), *options]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert {(row["op"], row["bytes"]) for row in document["measured"]} >= {("all_reduce", 1024), ("broadcast", 65536)}
+    assert all(row["seconds"] > 0 and row["predicted"] > 0 for row in document["held_back"])
+    assert read({"schema": "simcoll.measured/1", **document}).held_back
+    assert json.loads(out.read_text())["attributes"]["measured"] == document["measured"]
+
+
+@pytest.mark.slow
+def test_ranks_that_cannot_start_are_said(tmp_path, capfd):
+    pytest.importorskip("torch")
+    from simcoll.cli import main
+
+    assert main(["calibrate", "--out", str(tmp_path / "x.json"), "--backend", "nosuch"]) == 1
+    assert "exit code" in capfd.readouterr().err
+    assert not (tmp_path / "x.json").exists()
