@@ -26,7 +26,7 @@ from simcoll.conductor import Conductor
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
-from simcoll.session import Session, active_session, conductors
+from simcoll.session import Session, active_session, conductors, is_unrecorded
 from simcoll.spec import METHODS
 from simcoll.watchers import Watchers, watchers_of
 
@@ -196,7 +196,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         """One call of the c10d method ``name``; arguments of no known form are left to torch to refuse."""
         launch = functools.partial(_METHODS[name], self._inner, *args, **kwargs)
         session = self._session or active_session()
-        if session is None:
+        if session is None or is_unrecorded():
             return launch()
         conductor = self._conductor
         if conductor is None or self._conducted_in is not session:

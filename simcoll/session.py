@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -99,6 +101,25 @@ def activate(session: Session | None) -> None:
     """Make ``session`` the one that groups record in; None: groups go on unrecorded."""
     global _active
     _active = session
+
+
+_unrecorded: Callable[[], bool] | None = None
+
+
+@contextmanager
+def unrecorded_where(test: Callable[[], bool]) -> Iterator[None]:
+    """Pass the calls of threads for which ``test`` holds on as they are, as long as the block lasts."""
+    global _unrecorded
+    before, _unrecorded = _unrecorded, test
+    try:
+        yield
+    finally:
+        _unrecorded = before
+
+
+def is_unrecorded() -> bool:
+    """Whether the call that this thread makes is to be passed on as it is."""
+    return _unrecorded is not None and _unrecorded()
 
 
 def claim_rank() -> None:

@@ -1,0 +1,128 @@
+"""``simcoll.time_estimator``: what a piece of a torch program would spend on communication, with nothing sent.
+
+Every c10d call passes torch's dispatcher, whatever the backend and whoever makes it (torch.distributed, functional
+collectives, C++ such as DistributedDataParallel's reducer). A dispatch mode takes it there, prices it, and gives back a
+Work whose ``wait`` moves the estimator's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from simcoll.dispatched import Dispatched, Wait, dispatched
+from simcoll.errors import ConfigurationError
+from simcoll.estimate_value import Estimate
+from simcoll.estimator import estimate
+from simcoll.timeline import Timeline, Transfer
+from simcoll.topology import check
+from simcoll.topology import ranks as ranks_of
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """One call that was not sent: its estimate, and when it would have run, in seconds since the block began."""
+
+    estimate: Estimate
+    group: str
+    transfer: Transfer
+
+
+class TimeEstimator:
+    """What the calls of a `time_estimator` block cost: the result of ``with simcoll.time_estimator(...) as it``."""
+
+    def __init__(self, topology: nx.DiGraph[Any]) -> None:
+        self._topology = topology
+        self._size = len(ranks_of(topology))
+        self._timeline = Timeline()
+        self._priced: list[Priced] = []
+        self._section: list[Dispatched] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the block's begin until its last call has ended, overlapping ones counted once."""
+        self._timeline.wait_all()
+        return self._timeline.now
+
+    @property
+    def estimated_time(self) -> float:
+        """The same in microseconds, as torch's ``_time_estimator`` gives it."""
+        return self.seconds * 1e6
+
+    @property
+    def calls(self) -> tuple[Priced, ...]:
+        """Every call, in the order in which they were made."""
+        return tuple(self._priced)
+
+    def take(self, call: Dispatched) -> Wait:
+        """A call is made: price it, alone or with the section that it stands in; gives what waits for its end."""
+        if self._section is not None:
+            self._section.append(call)
+            return _nothing
+        return self._launch([call])
+
+    def begin_section(self) -> None:
+        """What follows is launched together."""
+        self._section = []
+
+    def end_section(self) -> Wait:
+        """Launch what was made since; gives what waits for its end."""
+        section, self._section = self._section or [], None
+        return self._launch(section)
+
+    def _launch(self, calls: Sequence[Dispatched]) -> Wait:
+        """Calls that are launched together: those that differ in nothing but their bytes go as one."""
+        sizes: dict[tuple[str, tuple[int, ...], str], int] = {}
+        for call in calls:
+            key = (call.op, call.members, call.group)
+            sizes[key] = sizes.get(key, 0) + call.bytes
+        together = len(sizes) > 1
+        launched = [self._submit(*key, size, together) for key, size in sizes.items()]
+
+        def wait() -> None:
+            for transfer in launched:
+                self._timeline.wait(transfer)
+
+        return wait
+
+    def _submit(self, op: str, members: tuple[int, ...], group: str, size: int, together: bool) -> Transfer:
+        """Calls of a group run in order, but for those that are launched ``together``: messages of a batch."""
+        if max(members) >= self._size:
+            raise ConfigurationError(
+                f"{op} among the ranks up to {max(members)}, and the topology has {self._size}: "
+                f"give time_estimator one of at least {max(members) + 1} ranks"
+            )
+        priced = estimate(op, size, self._topology, ranks=members)
+        held_up = priced.bottleneck
+        transfer = (
+            Transfer(priced.seconds)
+            if held_up is None
+            else Transfer(priced.seconds, (held_up.link, op if together else ""), held_up.utilisation)
+        )
+        self._timeline.submit((group, op, members) if together else group, transfer)
+        self._priced.append(Priced(priced, group, transfer))
+        return transfer
+
+
+def _nothing() -> None:
+    """The wait for a call that is not launched yet: its section's end is what the program waits for."""
+
+
+@contextmanager
+def time_estimator(topology: nx.DiGraph[Any]) -> Iterator[TimeEstimator]:
+    """Price the c10d calls of a block on a topology instead of making them; works with any backend, and needs no GPU.
+
+    Rank i of the program is rank i of the topology, which must have at least as many. Nothing is sent: a reduction and
+    a broadcast leave their tensors as they are, a gather finds this rank's own part in every place. Calls of one group
+    run in order, those of several side by side, sharing the links that hold them up; the program's own computing takes
+    no time. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
+    not have.
+    """
+    check(topology)
+    estimator = TimeEstimator(topology)
+    with dispatched(estimator.take, estimator.begin_section, estimator.end_section):
+        yield estimator
