@@ -17,7 +17,7 @@ from simcoll.topology import Topology, TopologyError
 _RADIX = 64
 """Ports of an NVIDIA Quantum-2 or Spectrum-4 leaf at 400 Gbit/s."""
 
-_CUBE_MESH = (
+CUBE_MESH = (
     (0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2),
     (2, 6, 1), (3, 7, 1), (4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2),
 )  # fmt: skip
@@ -85,17 +85,17 @@ _ROWS = (
     _rack("gb300-nvl72", "GB300 NVL72, a rack of 18 trays", "gb300", 800, "ib", "NVIDIA GB300 NVL72 datasheet"),
     Preset(
         "dgx1-v100", "DGX-1, eight V100 in a cube mesh", "v100", 8, 4, 100, "ib", "intel", _MESH,
-        domain=1, sockets=2, pairs=_CUBE_MESH,
+        domain=1, sockets=2, pairs=CUBE_MESH,
     ),
     Preset("dgx2-v100", "DGX-2, 16 V100 on NVSwitches", "v100", 16, 8, 100, "ib", "intel", "NVIDIA DGX-2 datasheet"),
     *(_pcie(gpus, sockets) for gpus in (4, 8) for sockets in (1, 2)),
     Preset(
         "aws-p3.16xlarge", "8 V100 in a cube mesh", "v100", 8, 1, 25, "efa", "intel", f"{_AWS}; {_MESH}",
-        domain=1, sockets=2, pairs=_CUBE_MESH,
+        domain=1, sockets=2, pairs=CUBE_MESH,
     ),
     Preset(
         "aws-p3dn.24xlarge", "8 V100 in a cube mesh", "v100", 8, 1, 100, "efa", "intel", f"{_AWS}; {_MESH}",
-        domain=1, sockets=2, pairs=_CUBE_MESH,
+        domain=1, sockets=2, pairs=CUBE_MESH,
     ),
     Preset("aws-p4d.24xlarge", "8 A100 40 GB", "a100", 8, 4, 100, "efa", "intel", _AWS),
     Preset("aws-p4de.24xlarge", "8 A100 80 GB", "a100", 8, 4, 100, "efa", "intel", _AWS),
@@ -110,7 +110,7 @@ _ROWS = (
     Preset("aws-g6e.48xlarge", "8 L40S", "l40s", 8, 4, 100, "efa", "amd", _AWS, sockets=2),
     Preset(
         "azure-ndv2", "ND40rs v2, 8 V100 in a cube mesh", "v100", 8, 1, 100, "ib", "intel", f"{_AZURE}; {_MESH}",
-        domain=1, sockets=2, pairs=_CUBE_MESH,
+        domain=1, sockets=2, pairs=CUBE_MESH,
     ),
     Preset("azure-ndv4", "ND A100 v4 (40 and 80 GB)", "a100", 8, 8, 200, "ib", "amd", _AZURE),
     Preset("azure-ndv5", "ND H100 v5", "h100", 8, 8, 400, "ib", "intel", _AZURE),
