@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simcoll.activation import disable, enable, wrap_process_group
-    from simcoll.cluster import cluster
+    from simcoll.clusters import cluster
     from simcoll.errors import CollectiveMismatchError, ConfigurationError, MissingRankError, SimcollError
-    from simcoll.fat_tree import fat_tree, rail_optimised
+    from simcoll.fat_trees import fat_tree, rail_optimised
     from simcoll.presets import preset
     from simcoll.topology import Topology, TopologyError, flat
     from simcoll.topology_file import read_topology, write_topology
@@ -26,13 +26,13 @@ _HOMES = {
     "SimcollError": "simcoll.errors",
     "Topology": "simcoll.topology",
     "TopologyError": "simcoll.topology",
-    "cluster": "simcoll.cluster",
+    "cluster": "simcoll.clusters",
     "disable": "simcoll.activation",
     "enable": "simcoll.activation",
-    "fat_tree": "simcoll.fat_tree",
+    "fat_tree": "simcoll.fat_trees",
     "flat": "simcoll.topology",
     "preset": "simcoll.presets",
-    "rail_optimised": "simcoll.fat_tree",
+    "rail_optimised": "simcoll.fat_trees",
     "read_topology": "simcoll.topology_file",
     "wrap_process_group": "simcoll.activation",
     "write_topology": "simcoll.topology_file",

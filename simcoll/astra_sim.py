@@ -13,9 +13,8 @@ import math
 from collections.abc import Iterator
 from typing import cast
 
-from simcoll.cluster import MAX_GPUS
 from simcoll.document import Document, Json
-from simcoll.topology import Topology, connect, is_number
+from simcoll.topology import MAX_GPUS, Topology, connect, is_number
 
 _GIB = float(1 << 30)
 _KEYS = ("topology", "npus_count", "bandwidth", "latency")
@@ -67,7 +66,10 @@ def _columns(document: Document) -> tuple[list[str], list[int], list[float], lis
         value = top.get(key)
         if not isinstance(value, list) or not value:
             place = (key,) if key in top else ()
-            raise document.error(place, f"expected {key} to be a list with an entry for each dimension")
+            raise document.error(
+                place,
+                "expected a list with an entry for each dimension" if key in top else f"has no {key}, expected one",
+            )
         if len(value) != len(cast("list[Json]", top["topology"])):
             raise document.error((key,), f"has {len(value)} entries, expected as many as topology has")
         for position, entry in enumerate(value):

@@ -36,13 +36,13 @@ class Document:
 
     def error(self, place: Place, problem: str) -> TopologyError:
         """An error about a part: file, line, the part, and what is wrong with it."""
-        return TopologyError(f"{self.name}, line {self.line(place)}: {_spelled(place)}{problem}")
+        gap = " " if place and not problem.startswith(":") else ""
+        return TopologyError(f"{self.name}, line {self.line(place)}: {_spelled(place)}{gap}{problem}")
 
 
 def _spelled(place: Place) -> str:
-    """``links[3].bandwidth ``, or nothing for the whole document."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
-    return f"{text.lstrip('.')} " if place else ""
+    """``links[3].bandwidth``, or nothing for the whole document."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).lstrip(".")
 
 
 def read_text(path: Path) -> str:
@@ -123,12 +123,17 @@ def _line_of(text: str, pattern: str, *, last: bool = False) -> int:
 
 
 def bounded(document: Document) -> Document:
-    """The document, if it is no deeper than any topology and has only finite numbers."""
+    """The document, if it is no deeper than any topology and has only finite numbers and printable texts."""
     for place, value in _parts(document.value):
         if len(place) > MAX_DEPTH:
             raise TopologyError(f"{document.name}: nested too deeply, expected at most {MAX_DEPTH} levels")
         if isinstance(value, float) and not math.isfinite(value):
             raise document.error(place, f"is {value}, expected a finite number")
+        # Names end up on terminals and in pictures, where an escape sequence or half a character does harm.
+        if isinstance(value, str) and not value.isprintable():
+            raise document.error(place, f"is {ascii(value)[:60]}, expected a text that can be printed")
+        if isinstance(value, dict) and not all(key.isprintable() for key in value):
+            raise document.error(place, "has a key that cannot be printed, expected plain text")
     return document
 
 

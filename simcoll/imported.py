@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from simcoll.cluster import MAX_GPUS
 from simcoll.hardware import Gpu, fabric_of, gpu_of
-from simcoll.topology import Topology, TopologyError, connect, hosts, positive, whole
+from simcoll.topology import MAX_GPUS, Topology, TopologyError, connect, hosts, positive, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def repeated(graph: Topology, nodes: int | None) -> Topology:
 
 def _copies(graph: Topology, nodes: int, gpus: int) -> Topology:
     """Every node but the network's switches is in each copy, under the name of its server."""
-    result = Topology(**graph.graph)
+    result = Topology(**{**graph.graph, "name": f"{nodes} x {graph.graph.get('name', 'server')}"})
     for number in range(nodes):
         for node, attributes in graph.nodes.items():
             own = {"host": f"host{number}"} if "host" in attributes else {}

@@ -17,6 +17,7 @@ from simcoll.topology import Topology, TopologyError, connect
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU\d+")
+_DEVICE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _CELL = re.compile(r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC")
 _LEGEND = re.compile(r"(NIC\d+):\s*(\S+)")
 _DISTANCE = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4, "SOC": 4}
@@ -112,6 +113,9 @@ def _header(name: str, number: int, line: str) -> tuple[str, ...]:
     words = line.split()
     end = min(words.index(word) if word in words else len(words) for word in ("CPU", "NUMA"))
     devices = tuple(words[:end])
+    odd = next((device for device in devices if not _DEVICE.fullmatch(device)), None)
+    if odd is not None:
+        raise TopologyError(f"{name}, line {number}: {ascii(odd)[:40]} is no name of a device, expected GPU0 or mlx5_0")
     if len(set(devices)) < len(devices) or len(devices) > _MAX_DEVICES:
         raise TopologyError(f"{name}, line {number}: a device twice, or too many; expected each of the devices once")
     return devices

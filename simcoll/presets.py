@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simcoll.cluster import Servers, on_one_network, plan
-from simcoll.fat_tree import Layers, on_fat_tree
+from simcoll.clusters import Servers, on_one_network, plan
+from simcoll.fat_trees import Layers, on_fat_tree
 from simcoll.hardware import nearest
 from simcoll.host import Host
 from simcoll.topology import Topology, TopologyError

@@ -20,6 +20,9 @@ from simcoll.errors import SimcollError
 
 KINDS = ("gpu", "nvswitch", "pcie", "cpu", "nic", "switch")
 
+MAX_GPUS = 1 << 17
+"""More than any cluster has; a graph of so many takes about ten seconds and some GiB to build."""
+
 Value = TypeVar("Value")
 
 
@@ -127,6 +130,8 @@ def flat(ranks: int, bandwidth: float, latency: float) -> Topology:
     of the two links). Raises TopologyError for numbers that describe no cluster.
     """
     whole("ranks", ranks)
+    if ranks > MAX_GPUS:
+        raise TopologyError(f"ranks is {ranks}, expected at most {MAX_GPUS:,}")
     positive("bandwidth", bandwidth)
     if not (is_number(latency) and 0 <= latency < math.inf):
         raise TopologyError(f"latency is {latency!r}, expected seconds of at least 0")

@@ -38,7 +38,7 @@ def is_topology_given(options: argparse.Namespace) -> bool:
 
 def topology_of(options: argparse.Namespace) -> Topology:
     """The topology that the options ask for; raises TopologyError, one line, for none or for what does not fit."""
-    from simcoll.cluster import cluster
+    from simcoll.clusters import cluster
     from simcoll.topology import TopologyError
 
     if options.topology is not None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import networkx as nx
 
-from simcoll.cluster import cluster
+from simcoll.clusters import cluster
 from simcoll.document import Document, Json, Place
 from simcoll.presets import preset
 from simcoll.topology import KINDS, Topology, TopologyError, check, flat, is_number
@@ -62,7 +62,10 @@ def graph_of(document: Document) -> Topology:
         if key in top and form not in top:
             raise document.error((key,), f"without {form}, expected them together")
     graph = _explicit(document, top) if forms == ["nodes"] else _short(document, top, forms[0])
-    graph.graph.update({key: top[key] for key in _GRAPH if key in top} | _attributes(top))
+    graph.graph.update({key: top[key] for key in _GRAPH if key in top} | _attributes(document, top, ()))
+    notes = graph.graph.get("notes", [])
+    if not (isinstance(notes, list) and all(isinstance(text, str) for text in notes)):
+        raise document.error(("attributes", "notes"), "is no list of texts, expected one")
     _checked(document, (), lambda: check(graph))
     return graph
 
@@ -94,7 +97,10 @@ def _add_node(document: Document, graph: Topology, entry: Json, place: Place) ->
         raise document.error((*place, "name"), f"is {node['name']!r} as an earlier node's, expected a name of its own")
     if node["kind"] not in KINDS:
         raise document.error((*place, "kind"), f"is {node['kind']!r}, expected {_EXPECTED['kind'][1]}")
-    graph.add_node(node["name"], **{key: node[key] for key in _NODE if key in node}, **_attributes(node))
+    graph.add_node(node["name"])
+    graph.nodes[node["name"]].update(
+        {key: node[key] for key in _NODE if key in node} | _attributes(document, node, place)
+    )
 
 
 def _add_link(document: Document, graph: Topology, entry: Json, place: Place) -> None:
@@ -107,6 +113,7 @@ def _add_link(document: Document, graph: Topology, entry: Json, place: Place) ->
     for key, fits in (("bandwidth", link["bandwidth"] > 0), ("latency", link["latency"] >= 0)):
         if not fits:
             raise document.error((*place, key), f"is {link[key]!r}, expected {_EXPECTED[key][1]}")
+    attributes = _attributes(document, link, place)
     ends = [(link["from"], link["to"]), (link["to"], link["from"])][: 1 if link.get("oneway") else 2]
     for one, other in ends:
         if one == other or graph.has_edge(one, other):
@@ -114,12 +121,17 @@ def _add_link(document: Document, graph: Topology, entry: Json, place: Place) ->
                 "a node's link to itself" if one == other else "a second link; parallel links are one, with their sum"
             )
             raise document.error(place, f"joins {one!r} to {other!r}: {problem}")
-        graph.add_edge(one, other, **{key: link[key] for key in _EDGE if key in link}, **_attributes(link))
+        graph.add_edge(one, other)
+        graph.edges[one, other].update({key: link[key] for key in _EDGE if key in link} | attributes)
 
 
-def _attributes(entry: Mapping[str, Json]) -> dict[str, Any]:
+def _attributes(document: Document, entry: Mapping[str, Json], place: Place) -> dict[str, Any]:
     """What a node, a link or the graph has beside what the format knows."""
-    return cast("dict[str, Any]", entry.get("attributes", {}))
+    attributes = cast("dict[str, Any]", entry.get("attributes", {}))
+    known = next((key for key in attributes if key in {*_GRAPH, *_NODE, *_EDGE}), None)
+    if known is not None:
+        raise document.error((*place, "attributes", known), "is one of the format's own keys, expected it outside")
+    return attributes
 
 
 def _members(
@@ -147,7 +159,8 @@ def _members(
 
 
 def _shown(value: Json) -> str:
-    text = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
+    named = {dict: "an object", list: "a list", type(None): "empty"}
+    text = named.get(type(value)) or repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -78,7 +78,7 @@ def render_summary(summary: Summary) -> RenderableType:
     """The summary for people."""
     counts = ", ".join(f"{count:,} {kind}" for kind, count in summary.nodes.items())
     hardware = ", ".join(filter(None, (summary.gpu, summary.fabric)))
-    head = f"{summary.name}: {summary.ranks:,} ranks on {summary.hosts:,} hosts{f' ({hardware})' if hardware else ''}"
+    head = f"{summary.name}: {summary.ranks:,} ranks, {_hosts(summary)}{f' ({hardware})' if hardware else ''}"
     table = Table("link", "between", "GB/s each way", "us", "edges")
     for link in summary.links:
         ends = f"{link.source} and {link.target}"
@@ -86,6 +86,10 @@ def render_summary(summary: Summary) -> RenderableType:
         table.add_row(Text(link.link), ends, speed, f"{link.latency * 1e6:.2f}", f"{link.count:,}")
     notes = [Text(f"note: {text}") for text in summary.notes]
     return Group(Text(head, "bold"), Text(counts), table, *notes)
+
+
+def _hosts(summary: Summary) -> str:
+    return f"{summary.hosts:,} host{'' if summary.hosts == 1 else 's'}"
 
 
 def render_tree(graph: nx.DiGraph[Any]) -> RenderableType:

@@ -81,8 +81,10 @@ class _Builder:
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self._count += 1
         element = Element(tag, attributes, self.top.file, self.parser.CurrentLineNumber)
-        if len(self._open) > _MAX_DEPTH or self._count > _MAX_ELEMENTS:
-            raise element.error(f"is too many, expected at most {_MAX_DEPTH} levels and {_MAX_ELEMENTS:,} elements")
+        if len(self._open) > _MAX_DEPTH:
+            raise element.error(f"is nested too deeply, expected at most {_MAX_DEPTH} levels")
+        if self._count > _MAX_ELEMENTS:
+            raise element.error(f"is one element too many, expected at most {_MAX_ELEMENTS:,}")
         self._open[-1].children.append(element)
         self._open.append(element)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simcoll.cluster import ClusterArguments, Servers, build, plan
+from simcoll.clusters import ClusterArguments, Servers, build, plan
 from simcoll.topology import Topology, TopologyError, connect, positive, whole
 
 if TYPE_CHECKING:

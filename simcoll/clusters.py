@@ -8,10 +8,7 @@ from typing import TypedDict
 
 from simcoll.hardware import Fabric, Gpu, fabric_of, gpu_of
 from simcoll.host import Host, add_host, add_nvlink_domains
-from simcoll.topology import Topology, TopologyError, connect, positive, whole
-
-MAX_GPUS = 1 << 17
-"""More than any cluster that exists; a graph of so many takes about a minute and some GiB."""
+from simcoll.topology import MAX_GPUS, Topology, TopologyError, connect, positive, whole
 
 _GBPS = 1e9 / 8
 
