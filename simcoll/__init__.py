@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simcoll.activation import disable, enable, wrap_process_group
+    from simcoll.clusters import cluster
     from simcoll.errors import CollectiveMismatchError, ConfigurationError, MissingRankError, SimcollError
+    from simcoll.fat_trees import fat_tree, rail_optimised
+    from simcoll.presets import preset
+    from simcoll.topology import Topology, TopologyError, flat
+    from simcoll.topology_file import read_topology, write_topology
 
 __version__ = "0.1.0"
 
@@ -19,9 +24,18 @@ _HOMES = {
     "ConfigurationError": "simcoll.errors",
     "MissingRankError": "simcoll.errors",
     "SimcollError": "simcoll.errors",
+    "Topology": "simcoll.topology",
+    "TopologyError": "simcoll.topology",
+    "cluster": "simcoll.clusters",
     "disable": "simcoll.activation",
     "enable": "simcoll.activation",
+    "fat_tree": "simcoll.fat_trees",
+    "flat": "simcoll.topology",
+    "preset": "simcoll.presets",
+    "rail_optimised": "simcoll.fat_trees",
+    "read_topology": "simcoll.topology_file",
     "wrap_process_group": "simcoll.activation",
+    "write_topology": "simcoll.topology_file",
 }
 
 __all__ = [
@@ -29,10 +43,19 @@ __all__ = [
     "ConfigurationError",
     "MissingRankError",
     "SimcollError",
+    "Topology",
+    "TopologyError",
     "__version__",
+    "cluster",
     "disable",
     "enable",
+    "fat_tree",
+    "flat",
+    "preset",
+    "rail_optimised",
+    "read_topology",
     "wrap_process_group",
+    "write_topology",
 ]
 
 

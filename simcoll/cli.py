@@ -1,4 +1,4 @@
-"""The command line: ``simcoll run``, ``verify``, ``demo``, ``rules``.
+"""The command line: ``simcoll run``, ``verify``, ``topology``, ``demo``, ``rules``.
 
 Nothing here imports torch, and each command imports what it needs when it is called. Exit codes: 0 nothing wrong, 1
 the program could not start or failed before any group existed, 2 usage or unreadable input, 3 findings.
@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
+
+from simcoll.topology_command import add_topology_command
 
 _RUN_HELP = """\
 usage: simcoll run [--mode MODE] [--out DIR] [--stall SECONDS] [--json] [torchrun options] script.py [arguments]
@@ -74,6 +76,10 @@ def _other(arguments: Sequence[str]) -> int:
         from simcoll.verify import show_rules
 
         return show_rules(options.code, json=options.json)
+    if options.command == "topology":
+        from simcoll.topology_command import topology
+
+        return topology(options)
     from simcoll.demo import main as demo
 
     return demo(json=options.json)
@@ -89,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     verify = _command(commands, "verify", "judge the black boxes that a job left")
     verify.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="black boxes, or folders of them")
     verify.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
+    add_topology_command(commands)
     rules = _command(commands, "rules", "list the findings, or explain one")
     rules.add_argument("code", metavar="CODE", nargs="?", help="a finding's code, such as SC104")
     return parser

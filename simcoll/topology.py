@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, TypeVar
+from numbers import Integral, Real
+from operator import index
+from typing import Any, TypeGuard, TypeVar
 
 import networkx as nx
 
 from simcoll.errors import SimcollError
 
 KINDS = ("gpu", "nvswitch", "pcie", "cpu", "nic", "switch")
+
+MAX_GPUS = 1 << 17
+"""More than any cluster has; a graph of so many takes about ten seconds and some GiB to build."""
 
 Value = TypeVar("Value")
 
@@ -38,7 +43,7 @@ class _Noticed(dict[Any, Any]):
         _Noticed.changes += 1
         super().__delitem__(key)
 
-    def __ior__(self, other: Any) -> _Noticed:  # type: ignore[override, misc]
+    def __ior__(self, other: Any) -> _Noticed:  # type: ignore[misc]
         self.update(other)
         return self
 
@@ -80,7 +85,7 @@ class Topology(nx.DiGraph):  # type: ignore[type-arg]
 
 
 def derived(graph: nx.DiGraph[Any], key: Hashable, build: Callable[[nx.DiGraph[Any]], Value]) -> Value:
-    """``build(graph)``, which a `Topology` works out once for as long as nothing in it changes; any other graph anew."""
+    """``build(graph)``: a `Topology` works it out once for as long as nothing in it changes, another graph anew."""
     if not isinstance(graph, Topology):
         return build(graph)
     if graph._derived_at != _Noticed.changes:
@@ -99,16 +104,23 @@ def ranks(graph: nx.DiGraph[Any]) -> tuple[Hashable, ...]:
 
 
 def _ranks(graph: nx.DiGraph[Any]) -> tuple[Hashable, ...]:
-    gpus = [node for node, kind in graph.nodes(data="kind") if kind == "gpu"]
-    numbers = {graph.nodes[node]["rank"]: node for node in gpus if "rank" in graph.nodes[node]}
+    gpus = {node: attributes for node, attributes in graph.nodes.items() if attributes.get("kind") == "gpu"}
+    numbers = {_rank(node, attributes["rank"]): node for node, attributes in gpus.items() if "rank" in attributes}
     if not numbers:
         return tuple(gpus)
-    if sorted(numbers) != list(range(len(gpus))):
+    if set(numbers) != set(range(len(gpus))):
         raise TopologyError(
-            f"the gpu nodes of the topology have the ranks {sorted(numbers)}, expected 0 to {len(gpus) - 1}, each once; "
+            f"the gpu nodes of the topology have the ranks {named(numbers)}, expected 0 to {len(gpus) - 1}, each once; "
             "number all of them or none"
         )
     return tuple(numbers[rank] for rank in range(len(gpus)))
+
+
+def _rank(node: Hashable, rank: object) -> int:
+    try:
+        return index(rank)  # type: ignore[arg-type]  # whatever is no integer is refused, numpy's are fine
+    except TypeError:
+        raise TopologyError(f"gpu {node!r} has the rank {rank!r}, expected an integer") from None
 
 
 def flat(ranks: int, bandwidth: float, latency: float) -> Topology:
@@ -117,9 +129,11 @@ def flat(ranks: int, bandwidth: float, latency: float) -> Topology:
     ``bandwidth`` is bytes/s of a rank's link in each direction, ``latency`` seconds from end to end (half of it on each
     of the two links). Raises TopologyError for numbers that describe no cluster.
     """
-    _positive("ranks", ranks)
-    _positive("bandwidth", bandwidth)
-    if not (math.isfinite(latency) and latency >= 0):
+    whole("ranks", ranks)
+    if ranks > MAX_GPUS:
+        raise TopologyError(f"ranks is {ranks}, expected at most {MAX_GPUS:,}")
+    positive("bandwidth", bandwidth)
+    if not (is_number(latency) and 0 <= latency < math.inf):
         raise TopologyError(f"latency is {latency!r}, expected seconds of at least 0")
     star = Topology(name=f"flat {ranks}")
     star.add_node("switch", kind="switch")
@@ -139,7 +153,8 @@ def connect(
 
 def check(graph: nx.DiGraph[Any]) -> None:
     """Raise TopologyError, which names the node or edge, unless the graph is a topology with at least one rank."""
-    for node, kind in graph.nodes(data="kind"):
+    for node, attributes in graph.nodes.items():
+        kind = attributes.get("kind")
         if kind not in KINDS:
             raise TopologyError(f"node {node!r} has kind {kind!r}, expected one of {', '.join(KINDS)}")
     for one, other, attributes in graph.edges(data=True):
@@ -151,19 +166,27 @@ def check(graph: nx.DiGraph[Any]) -> None:
 def _edge(one: Hashable, other: Hashable, attributes: dict[str, Any]) -> None:
     """NaN compares false, so that it fails both tests."""
     bandwidth, latency = attributes.get("bandwidth"), attributes.get("latency")
-    if not (_is_number(bandwidth) and bandwidth > 0):
+    if not (is_number(bandwidth) and bandwidth > 0):
         raise TopologyError(f"edge {one!r} -> {other!r} has bandwidth {bandwidth!r}, expected bytes/s above 0")
-    if not (_is_number(latency) and 0 <= latency < math.inf):
+    if not (is_number(latency) and 0 <= latency < math.inf):
         raise TopologyError(f"edge {one!r} -> {other!r} has latency {latency!r}, expected seconds of at least 0")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a real number and no bool."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _positive(name: str, value: float) -> None:
-    if not (_is_number(value) and 0 < value < math.inf):
+def positive(name: str, value: object) -> None:
+    """Raise TopologyError, which names the argument, unless the value is a finite number above 0."""
+    if not (is_number(value) and 0 < value < math.inf):
         raise TopologyError(f"{name} is {value!r}, expected a number above 0")
+
+
+def whole(name: str, value: object, least: int = 1) -> None:
+    """Raise TopologyError, which names the argument, unless the value is an integer of at least ``least``."""
+    if not (isinstance(value, Integral) and is_number(value) and value >= least):
+        raise TopologyError(f"{name} is {value!r}, expected a whole number of at least {least}")
 
 
 def hosts(graph: nx.DiGraph[Any]) -> dict[object, list[Hashable]]:

@@ -1,0 +1,131 @@
+"""``simcoll topology list | show | import | draw``: presets and files, looked at, converted, drawn."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from simcoll.topology_arguments import add_topology_arguments, topology_of
+
+if TYPE_CHECKING:
+    from simcoll.outlet import Outlet
+    from simcoll.topology import Topology
+
+_BAD_INPUT = 2
+
+
+class _Commands(Protocol):
+    """What argparse's subparsers are used for here."""
+
+    def add_parser(self, name: str, *, help: str, description: str) -> argparse.ArgumentParser:  # noqa: A002
+        """A parser for one more command."""
+
+
+def add_topology_command(commands: _Commands) -> None:
+    """Add ``topology`` and its four commands to the command line's parser."""
+    parser = commands.add_parser(
+        "topology", help="list, show, import or draw topologies", description="List, show, import or draw topologies."
+    )
+    actions = parser.add_subparsers(dest="action", metavar="list|show|import|draw", required=True)
+    _action(actions, "list", "the presets: servers, racks, cloud instances, fat trees")
+    show = _action(actions, "show", "what a preset, a file or a cluster consists of")
+    imported = _action(actions, "import", "read a file of another tool, and write simcoll's own format")
+    drawn = _action(actions, "draw", "a tree on the terminal, or a picture")
+    for command in (show, imported, drawn):
+        command.add_argument("name", metavar="NAME_OR_FILE", nargs="?", help="a preset or a file, as --topology")
+        add_topology_arguments(command)
+    imported.add_argument("--out", metavar="FILE", type=Path, help="a .json or .yaml file (default: JSON on stdout)")
+    drawn.add_argument("--out", metavar="FILE", type=Path, help="an SVG file (default: a tree on the terminal)")
+
+
+def _action(actions: _Commands, name: str, text: str) -> argparse.ArgumentParser:
+    parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    return parser
+
+
+def topology(options: argparse.Namespace) -> int:
+    """Run one of the four; the exit code of the contract."""
+    from simcoll.outlet import Outlet
+    from simcoll.topology import TopologyError
+
+    outlet = Outlet(json=options.json)
+    if options.action == "list":
+        return _list(outlet)
+    try:
+        graph = _asked_for(options)
+        for text in graph.graph.get("notes", ()) if options.action != "show" else ():
+            outlet.warn(f"note: {text}")
+        return {"show": _show, "import": _import, "draw": _draw}[options.action](graph, options, outlet)
+    except TopologyError as error:
+        return outlet.refuse(_BAD_INPUT, str(error))
+
+
+def _asked_for(options: argparse.Namespace) -> Topology:
+    """The argument is another spelling of ``--topology``."""
+    from simcoll.topology import TopologyError
+
+    if options.name is not None and options.topology is not None:
+        raise TopologyError(f"both {options.name} and --topology {options.topology} are given, expected one of them")
+    options.topology = options.topology if options.name is None else options.name
+    return topology_of(options)
+
+
+def _list(outlet: Outlet) -> int:
+    from rich.table import Table
+
+    from simcoll.presets import PRESETS
+
+    table = Table("preset", "nodes", "GPUs each", "NICs each", "what it is")
+    rows = []
+    for row in PRESETS.values():
+        nics = f"{row.nics} x {row.nic_gbps:g} Gbit/s {row.fabric}"
+        table.add_row(row.name, str(row.nodes), f"{row.gpus} x {row.gpu}", nics, row.about)
+        keys = ("name", "about", "nodes", "gpu", "gpus", "nics", "nic_gbps", "fabric", "cpu", "source")
+        rows.append({key: getattr(row, key) for key in keys})
+    outlet.render(table, lambda: {"schema": "simcoll.presets/1", "presets": rows})
+    return 0
+
+
+def _show(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int:
+    from simcoll.topology_summary import render_summary, summarise
+
+    summary = summarise(graph)
+    outlet.render(render_summary(summary), summary.as_json)
+    return 0
+
+
+def _import(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int:
+    """Without a file to write to, the document goes to stdout."""
+    import sys
+
+    from rich.text import Text
+
+    from simcoll.topology_file import dump_json, write_topology
+    from simcoll.topology_format import document_of
+    from simcoll.topology_summary import summarise
+
+    if options.out is None:
+        sys.stdout.write(dump_json(document_of(graph)))
+        return 0
+    write_topology(options.out, graph)
+    summary = summarise(graph)
+    said = f"{options.out}: {summary.ranks:,} ranks on {summary.hosts:,} hosts"
+    outlet.render(Text(said), lambda: {**summary.as_json(), "file": str(options.out)})
+    return 0
+
+
+def _draw(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int:
+    from rich.text import Text
+
+    from simcoll.topology_drawing import draw
+    from simcoll.topology_file import write_text
+    from simcoll.topology_summary import render_tree, summarise
+
+    if options.out is None:
+        outlet.render(render_tree(graph), lambda: {**summarise(graph).as_json(), "svg": draw(graph)})
+        return 0
+    write_text(options.out, draw(graph))
+    outlet.render(Text(str(options.out)), lambda: {**summarise(graph).as_json(), "file": str(options.out)})
+    return 0

@@ -1,0 +1,158 @@
+"""A topology in a few lines: how many of what, which links, and a text tree of a server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import networkx as nx
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from simcoll.topology import hosts, ranks
+
+_HOSTS_SHOWN = 2
+_ABOVE = {"cpu": 0, "pcie": 1, "gpu": 2, "nic": 2}
+_DEVICES_SHOWN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClass:
+    """Like links: between which kinds of node, bytes/s and seconds of each direction, how many edges."""
+
+    link: str
+    source: str
+    target: str
+    bandwidth: float
+    latency: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What `simcoll topology show` says."""
+
+    name: str
+    ranks: int
+    hosts: int
+    gpu: str | None
+    fabric: str | None
+    nodes: dict[str, int]
+    links: tuple[LinkClass, ...]
+    notes: tuple[str, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """The summary for programs."""
+        return {"schema": "simcoll.topology-summary/1", **asdict(self)}
+
+
+def summarise(graph: nx.DiGraph[Any]) -> Summary:
+    """Count a topology's nodes and links."""
+    kinds = Counter(str(attributes["kind"]) for attributes in graph.nodes.values())
+    found = Counter(_class_of(graph, *edge) for edge in graph.edges)
+    links = sorted((LinkClass(*key, count) for key, count in found.items()), key=lambda link: -link.bandwidth)
+    return Summary(
+        name=str(graph.graph.get("name", "topology")),
+        ranks=len(ranks(graph)),
+        hosts=len(hosts(graph)),
+        gpu=graph.graph.get("gpu"),
+        fabric=graph.graph.get("fabric"),
+        nodes=dict(kinds),
+        links=tuple(links),
+        notes=tuple(map(str, graph.graph.get("notes", ()))),
+    )
+
+
+def _class_of(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> tuple[str, str, str, float, float]:
+    """Both directions of a link are of one class if they are alike."""
+    edge = graph.edges[one, other]
+    source, target = sorted((str(graph.nodes[one]["kind"]), str(graph.nodes[other]["kind"])))
+    return str(edge.get("link", "link")), source, target, float(edge["bandwidth"]), float(edge["latency"])
+
+
+def render_summary(summary: Summary) -> RenderableType:
+    """The summary for people."""
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in summary.nodes.items())
+    hardware = ", ".join(filter(None, (summary.gpu, summary.fabric)))
+    head = f"{summary.name}: {summary.ranks:,} ranks, {_hosts(summary)}{f' ({hardware})' if hardware else ''}"
+    table = Table("link", "between", "GB/s each way", "us", "edges")
+    for link in summary.links:
+        ends = f"{link.source} and {link.target}"
+        speed = f"{link.bandwidth / 1e9:,.2f}"
+        table.add_row(Text(link.link), ends, speed, f"{link.latency * 1e6:.2f}", f"{link.count:,}")
+    notes = [Text(f"note: {text}") for text in summary.notes]
+    return Group(Text(head, "bold"), Text(counts), table, *notes)
+
+
+def _hosts(summary: Summary) -> str:
+    return f"{summary.hosts:,} host{'' if summary.hosts == 1 else 's'}"
+
+
+def render_tree(graph: nx.DiGraph[Any]) -> RenderableType:
+    """The topology as a text tree: the switches of the network, and the first servers in full."""
+    servers = hosts(graph)
+    tree = Tree(Text(str(graph.graph.get("name", "topology")), "bold"))
+    _add_network(tree, graph)
+    for host in list(servers)[:_HOSTS_SHOWN]:
+        _add_host(tree, graph, host, servers[host])
+    if len(servers) > _HOSTS_SHOWN:
+        tree.add(Text(f"and {len(servers) - _HOSTS_SHOWN:,} more hosts", "dim"))
+    return tree
+
+
+def _add_network(tree: Tree, graph: nx.DiGraph[Any]) -> None:
+    """Switches by level, the highest first."""
+    levels: dict[int, list[Hashable]] = {}
+    for node, attributes in graph.nodes.items():
+        if attributes["kind"] == "switch":
+            levels.setdefault(int(attributes.get("level", 1)), []).append(node)
+    for level in sorted(levels, reverse=True):
+        switches = levels[level]
+        named = str(switches[0]) if len(switches) == 1 else f"{switches[0]} to {switches[-1]}"
+        tree.add(Text(f"{named}: {len(switches):,} switch{'es' if len(switches) > 1 else ''}, level {level}"))
+
+
+def _add_host(tree: Tree, graph: nx.DiGraph[Any], host: object, gpus: list[Hashable]) -> None:
+    """Sockets, PCIe switches and devices by what hangs on what; then the NVLinks."""
+    members = [node for node, attributes in graph.nodes.items() if attributes.get("host", node) == host]
+    branch = tree.add(Text(f"{host}: {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"))
+    branches: dict[Hashable | None, Tree] = {}
+    for node in sorted(members, key=lambda node: _ABOVE.get(graph.nodes[node]["kind"], 3))[:_DEVICES_SHOWN]:
+        if graph.nodes[node]["kind"] == "nvswitch":
+            continue
+        parent = next((other for other in graph[node] if other in branches and _hangs(graph, node, other)), None)
+        speed = f"  {graph.edges[node, parent]['bandwidth'] / 1e9:.4g} GB/s" if parent is not None else ""
+        branches[node] = branches.get(parent, branch).add(Text(_short(node) + speed))
+    for line in _nvlinks(graph, gpus):
+        branch.add(Text(line))
+
+
+def _hangs(graph: nx.DiGraph[Any], node: Hashable, other: Hashable) -> bool:
+    kinds = graph.nodes[node]["kind"], graph.nodes[other]["kind"]
+    within = graph.edges[node, other].get("link") in ("pcie", "c2c")
+    return within and (_ABOVE.get(kinds[0], 3) > _ABOVE.get(kinds[1], 3) or kinds == ("pcie", "pcie"))
+
+
+def _nvlinks(graph: nx.DiGraph[Any], gpus: list[Hashable]) -> list[str]:
+    """A line for each NVSwitch, and one for each pair of GPUs with links of their own."""
+    ends: dict[Hashable, list[Hashable]] = {}
+    for gpu in gpus:
+        for other, edge in graph[gpu].items():
+            if edge.get("link") == "nvlink" and (graph.nodes[other]["kind"] != "gpu" or str(other) > str(gpu)):
+                ends.setdefault(other, []).append(gpu)
+    return [
+        f"{_short(other)} by NVLink: {', '.join(f'{_short(gpu)} {_gbs(graph, gpu, other)}' for gpu in members)}"
+        for other, members in ends.items()
+    ]
+
+
+def _gbs(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> str:
+    return f"{graph.edges[one, other]['bandwidth'] / 1e9:.4g} GB/s"
+
+
+def _short(node: Hashable) -> str:
+    return str(node).rpartition("/")[2]
