@@ -11,27 +11,33 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simcoll.activation import disable, enable, wrap_process_group
     from simcoll.errors import CollectiveMismatchError, ConfigurationError, MissingRankError, SimcollError
+    from simcoll.estimate_value import Estimate
+    from simcoll.estimator import estimate
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "CollectiveMismatchError": "simcoll.errors",
     "ConfigurationError": "simcoll.errors",
+    "Estimate": "simcoll.estimate_value",
     "MissingRankError": "simcoll.errors",
     "SimcollError": "simcoll.errors",
     "disable": "simcoll.activation",
     "enable": "simcoll.activation",
+    "estimate": "simcoll.estimator",
     "wrap_process_group": "simcoll.activation",
 }
 
 __all__ = [
     "CollectiveMismatchError",
     "ConfigurationError",
+    "Estimate",
     "MissingRankError",
     "SimcollError",
     "__version__",
     "disable",
     "enable",
+    "estimate",
     "wrap_process_group",
 ]
 
