@@ -12,11 +12,13 @@ import simcoll
 PUBLIC = [
     "CollectiveMismatchError",
     "ConfigurationError",
+    "Estimate",
     "MissingRankError",
     "SimcollError",
     "__version__",
     "disable",
     "enable",
+    "estimate",
     "wrap_process_group",
 ]
 WITHOUT_TORCH = ["CollectiveMismatchError", "ConfigurationError", "MissingRankError", "SimcollError", "__version__"]
