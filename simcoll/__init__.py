@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from simcoll.activation import disable, enable, wrap_process_group
     from simcoll.clusters import cluster
     from simcoll.errors import CollectiveMismatchError, ConfigurationError, MissingRankError, SimcollError
+    from simcoll.estimate_value import Estimate
+    from simcoll.estimating import time_estimator
+    from simcoll.estimator import estimate
     from simcoll.fat_trees import fat_tree, rail_optimised
     from simcoll.presets import preset
     from simcoll.topology import Topology, TopologyError, flat
@@ -22,6 +25,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "CollectiveMismatchError": "simcoll.errors",
     "ConfigurationError": "simcoll.errors",
+    "Estimate": "simcoll.estimate_value",
     "MissingRankError": "simcoll.errors",
     "SimcollError": "simcoll.errors",
     "Topology": "simcoll.topology",
@@ -29,11 +33,13 @@ _HOMES = {
     "cluster": "simcoll.clusters",
     "disable": "simcoll.activation",
     "enable": "simcoll.activation",
+    "estimate": "simcoll.estimator",
     "fat_tree": "simcoll.fat_trees",
     "flat": "simcoll.topology",
     "preset": "simcoll.presets",
     "rail_optimised": "simcoll.fat_trees",
     "read_topology": "simcoll.topology_file",
+    "time_estimator": "simcoll.estimating",
     "wrap_process_group": "simcoll.activation",
     "write_topology": "simcoll.topology_file",
 }
@@ -41,6 +47,7 @@ _HOMES = {
 __all__ = [
     "CollectiveMismatchError",
     "ConfigurationError",
+    "Estimate",
     "MissingRankError",
     "SimcollError",
     "Topology",
@@ -49,11 +56,13 @@ __all__ = [
     "cluster",
     "disable",
     "enable",
+    "estimate",
     "fat_tree",
     "flat",
     "preset",
     "rail_optimised",
     "read_topology",
+    "time_estimator",
     "wrap_process_group",
     "write_topology",
 ]

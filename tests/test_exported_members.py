@@ -12,6 +12,7 @@ import simcoll
 PUBLIC = [
     "CollectiveMismatchError",
     "ConfigurationError",
+    "Estimate",
     "MissingRankError",
     "SimcollError",
     "Topology",
@@ -20,15 +21,17 @@ PUBLIC = [
     "cluster",
     "disable",
     "enable",
+    "estimate",
     "fat_tree",
     "flat",
     "preset",
     "rail_optimised",
     "read_topology",
+    "time_estimator",
     "wrap_process_group",
     "write_topology",
 ]
-WITH_TORCH = {"disable", "enable", "wrap_process_group"}
+WITH_TORCH = {"disable", "enable", "time_estimator", "wrap_process_group"}
 WITHOUT_TORCH = [name for name in PUBLIC if name not in WITH_TORCH]
 
 

@@ -1,0 +1,235 @@
+"""`simcoll.estimate`: what one collective costs on a topology."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from operator import index
+from typing import Any, SupportsIndex, TypeGuard
+
+import networkx as nx
+
+from simcoll import nccl_tables
+from simcoll.calibration import calibration
+from simcoll.curve import LARGEST, Curve, Lowest, lowest
+from simcoll.errors import SimcollError
+from simcoll.estimate_value import Bottleneck, Estimate
+from simcoll.layout import layout_of
+from simcoll.patterns import bare_costs, load_of
+from simcoll.shape import Shape, shape_of
+from simcoll.spec import COLLECTIVES, CollectiveSpec
+from simcoll.topology import derived
+from simcoll.tuning import chosen_from, curves_of, plain_curve, runs
+
+ENGINES = ("closed", "flow")
+
+
+class EstimateError(SimcollError, ValueError):
+    """An argument of `estimate` that describes no collective: what was given, what was expected."""
+
+
+def estimate(
+    op: str,
+    size: int,
+    topology: nx.DiGraph[Any],
+    *,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    engine: str = "closed",
+    calibrated: bool = True,
+    ranks: Sequence[int] | None = None,
+) -> Estimate:
+    """What ``op`` of ``size`` bytes costs on a topology, or on the ``ranks`` of it.
+
+    ``size`` is what nccl-tests means by it: the larger of the send and the receive buffer, so the total for all_gather,
+    reduce_scatter and all_to_all. ``algorithm`` is one of the op's row in the spec and ``protocol`` one of LL, LL128,
+    Simple; where they are None, the least time wins, as in NCCL. ``calibrated=False`` prices the bare graph, without
+    launches and protocols. A send goes from the first to the last of the ranks. Raises EstimateError for an argument
+    that describes no collective, TopologyError for a graph that is no topology. Source: docs/estimator.md.
+    """
+    if type(op) is not str or (algorithm is not None and type(algorithm) is not str):
+        _check_choice(spec_named(op), algorithm, protocol, calibrated)
+    group = None if ranks is None else _listed(ranks)
+    key = ("estimate", op, algorithm, protocol, calibrated, group)
+    if type(size) is not int or not 0 <= size <= LARGEST:
+        size = _size(size)
+    if engine != "closed":
+        return _flow(engine, op, size, topology, algorithm, protocol, calibrated, group)
+    plan = derived(topology, key, lambda graph: _Plan(graph, op, algorithm, protocol, calibrated, group))
+    return plan.at(size)
+
+
+class _Plan:
+    """All that does not depend on the size, for one op, topology and choice of algorithms."""
+
+    __slots__ = ("calibrated", "carries", "curves", "op", "ranks", "starts", "traffic")
+
+    def __init__(
+        self,
+        graph: nx.DiGraph[Any],
+        op: str,
+        algorithm: str | None,
+        protocol: str | None,
+        calibrated: bool,
+        group: tuple[int, ...] | None,
+    ) -> None:
+        spec = spec_named(op)
+        _check_choice(spec, algorithm, protocol, calibrated)
+        shape = shape_of(graph, _group(graph, spec, group))
+        chosen = _lowest(spec, algorithm, protocol, calibrated, shape)
+        self.starts, self.curves = chosen.starts, chosen.curves
+        self.op, self.ranks, self.calibrated = op, shape.ranks, calibrated
+        self.traffic, self.carries = spec.traffic(shape.ranks), spec.measured is not None
+
+    def at(self, size: int) -> Estimate:
+        """The estimate for a size in bytes; a barrier has none."""
+        if not self.carries:
+            size = 0
+        curve = self.curves[bisect_right(self.starts, size) - 1]
+        seconds = curve.seconds(size)
+        rate = size / seconds if seconds else 0.0
+        return Estimate(
+            self.op,
+            size,
+            self.ranks,
+            seconds,
+            curve.algorithm,
+            curve.protocol,
+            rate * self.traffic,
+            rate,
+            _bottleneck(curve, rate),
+            "closed",
+            self.calibrated,
+            curve.terms(size),
+        )
+
+
+def _bottleneck(curve: Curve, rate: float) -> Bottleneck | None:
+    link = curve.link
+    if link is None:
+        return None
+    return Bottleneck(link.source, link.target, link.kind, link.bandwidth, min(1.0, rate * curve.load / link.bandwidth))
+
+
+def _lowest(
+    spec: CollectiveSpec, algorithm: str | None, protocol: str | None, calibrated: bool, shape: Shape
+) -> Lowest:
+    if shape.ranks == 1:
+        launch = calibration().launch if calibrated else 0.0
+        return lowest([Curve(spec.schedules[0], None, launch, 0.0, 0.0, 0.0, "intra", None, 0.0)])
+    names = runs(spec) if algorithm is None else (algorithm,)
+    if not calibrated:
+        chosen = algorithm is not None
+        curves = [_bare(spec.name, name, shape) for name in names if _wired(name, shape, chosen)]
+    elif algorithm is None and protocol is None:
+        curves = chosen_from(spec, shape, calibration())
+    else:
+        curves = [curve for name in names for curve in curves_of(spec.name, name, shape, calibration())]
+    fitting = [curve for curve in curves if protocol in (None, curve.protocol)]
+    if not fitting:
+        raise EstimateError(_unavailable(spec.name, names, protocol, shape))
+    return lowest(fitting)
+
+
+def _bare(op: str, algorithm: str, shape: Shape) -> Curve:
+    load = load_of(op, algorithm, bare_costs(shape))
+    return plain_curve(algorithm, None, 0.0, load, load, shape)
+
+
+def _wired(algorithm: str, shape: Shape, chosen: bool) -> bool:
+    """Whether the switches can do it: NVLS wants NVSwitches that reduce, and domains on the right side of one.
+
+    PAT can run anywhere, but NCCL itself takes it with one GPU in each domain only.
+    """
+    if algorithm in ("nvls", "nvls_tree"):
+        return shape.sharp and (shape.domains > 1) == (algorithm == "nvls_tree")
+    return algorithm != "pat" or chosen or shape.local == 1
+
+
+def _unavailable(op: str, names: Sequence[str], protocol: str | None, shape: Shape) -> str:
+    how = " or ".join(names) + (f" in protocol {protocol}" if protocol else "")
+    where = f"{shape.ranks} ranks in {shape.domains} NVLink domain{'s' if shape.domains > 1 else ''}"
+    return f"{op} cannot run as {how} on {where} of {shape.family or 'an unknown GPU family'}; leave the choice out"
+
+
+def spec_named(op: str) -> CollectiveSpec:
+    """A row of the spec; raises EstimateError, which names the nearest."""
+    spec = COLLECTIVES.get(op) if isinstance(op, str) else None
+    if spec is None:
+        raise EstimateError(f"unknown op {op!r}, expected {_nearest(op, COLLECTIVES)}")
+    return spec
+
+
+def _check_choice(spec: CollectiveSpec, algorithm: str | None, protocol: str | None, calibrated: bool) -> None:
+    if algorithm is not None and algorithm not in spec.schedules:
+        raise EstimateError(
+            f"{spec.name} has no algorithm {algorithm!r}, expected {_nearest(algorithm, spec.schedules)}"
+        )
+    if protocol is not None and protocol not in nccl_tables.PROTOCOLS:
+        raise EstimateError(f"protocol is {protocol!r}, expected one of {', '.join(nccl_tables.PROTOCOLS)}")
+    if protocol is not None and not calibrated:
+        raise EstimateError(f"protocol is {protocol!r}, but a bare graph has none; leave it out, or calibrated=False")
+
+
+def _nearest(given: object, known: Sequence[str] | Any) -> str:
+    close = get_close_matches(str(given), list(known), n=3)
+    return " or ".join(close) if close else f"one of {', '.join(known)}"
+
+
+def _size(size: object) -> int:
+    """Whole numbers of other types (numpy's) are sizes too; bools and floats are mistakes."""
+    if _is_whole(size) and 0 <= index(size) <= LARGEST:
+        return index(size)
+    raise EstimateError(f"size is {size!r}, expected bytes: a whole number from 0 to {LARGEST}")
+
+
+def _group(graph: nx.DiGraph[Any], spec: CollectiveSpec, group: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The ranks that take part; of a send or receive the first and the last."""
+    world = len(layout_of(graph).gpus)
+    if group is not None:
+        _check_group(group, world)
+    if spec.kind.value == "point-to-point":
+        ends = group or tuple(range(world))
+        return (ends[0], ends[-1]) if len(ends) > 1 else ends
+    return group
+
+
+def _check_group(group: tuple[int, ...], world: int) -> None:
+    """Raise EstimateError for a group that names no ranks, others than there are, or one twice."""
+    strange = [rank for rank in group if not _is_whole(rank) or not 0 <= rank < world]
+    if strange or not group:
+        given = f"{strange[0]!r} among them" if strange else "none"
+        raise EstimateError(f"ranks has {given}, expected ranks of the topology, from 0 to {world - 1}")
+    if len(set(group)) < len(group):
+        raise EstimateError(f"ranks names a rank twice: {list(group)}; expected each once")
+
+
+def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _listed(ranks: object) -> tuple[int, ...]:
+    if not isinstance(ranks, Iterable):
+        raise EstimateError(f"ranks is {ranks!r}, expected the ranks that take part, such as [0, 1, 2, 3]")
+    return tuple(ranks)
+
+
+def _flow(
+    engine: str,
+    op: str,
+    size: int,
+    topology: nx.DiGraph[Any],
+    algorithm: str | None,
+    protocol: str | None,
+    calibrated: bool,
+    group: tuple[int, ...] | None,
+) -> Estimate:
+    """The other engine, with the algorithm that NCCL would choose where none is named."""
+    if engine != "flow":
+        raise EstimateError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}")
+    from simcoll.flow import price
+
+    chosen = estimate(op, size, topology, algorithm=algorithm, protocol=protocol, calibrated=calibrated, ranks=group)
+    members = range(len(layout_of(topology).gpus)) if group is None else group
+    return price(op, size, topology, members, chosen.algorithm, calibrated=calibrated)

@@ -1,0 +1,164 @@
+"""Where the ranks of a topology stand: who shares a domain, over which links each leaves it, where the network narrows.
+
+A *domain* is what NCCL calls a node: the GPUs of a server, or all those that NVLink joins. All of it follows from the
+wiring and the attribute ``host``; it is worked out once for a graph, in time linear in its nodes and edges.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from simcoll.disjoint import DisjointSets
+from simcoll.topology import check, derived, ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link as the closed form sees it: an edge, and the bytes/s that it carries in its direction."""
+
+    source: Hashable
+    target: Hashable
+    kind: str
+    bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The network below a level of its switches: the part that each rank is in, and bytes/s out of each part."""
+
+    part: tuple[Hashable, ...]
+    out: dict[Hashable, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the ranks of a topology need to know, by rank: GPU node, domain, links out of the domain."""
+
+    gpus: tuple[Hashable, ...]
+    domain: tuple[Hashable, ...]
+    exits: tuple[tuple[Link, ...], ...]
+    cuts: tuple[Cut, ...]
+
+
+def layout_of(graph: nx.DiGraph[Any]) -> Layout:
+    """The layout of a checked topology; raises TopologyError for a graph that is none."""
+    return derived(graph, "layout", _layout)
+
+
+def _layout(graph: nx.DiGraph[Any]) -> Layout:
+    check(graph)
+    gpus = ranks(graph)
+    domains = _domains(graph)
+    domain = tuple(domains.root(gpu) for gpu in gpus)
+    leaving = _leaving(graph, domains)
+    exits = tuple(_exits(graph, gpu, leaving, domains) for gpu in gpus)
+    return Layout(gpus, domain, exits, tuple(_cuts(graph, gpus)))
+
+
+def kind_of(graph: nx.DiGraph[Any], node: Hashable) -> str:
+    """What a node is, one of `simcoll.topology.KINDS`."""
+    kind: str = graph.nodes[node]["kind"]
+    return kind
+
+
+def link_kind(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> str:
+    """What a link is; where the edge does not say, as its ends suggest."""
+    stated = graph.edges[one, other].get("link")
+    if stated is not None:
+        return str(stated)
+    kinds = {kind_of(graph, one), kind_of(graph, other)}
+    if "switch" in kinds or kinds == {"nic"}:
+        return "network"
+    return "nvlink" if "nvswitch" in kinds or kinds == {"gpu"} else "pcie"
+
+
+def _domains(graph: nx.DiGraph[Any]) -> DisjointSets:
+    """What is wired together without crossing the network is one domain, and so are the GPUs of one host."""
+    sets = DisjointSets()
+    for one, other in graph.edges:
+        if link_kind(graph, one, other) != "network":
+            sets.join(one, other)
+    first: dict[object, Hashable] = {}
+    for gpu in ranks(graph):
+        host = graph.nodes[gpu].get("host")
+        if host is not None:
+            sets.join(gpu, first.setdefault(host, gpu))
+    return sets
+
+
+def both_ways(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> float:
+    """Bytes/s that a link carries in either direction; its own where there is no way back."""
+    there: float = graph.edges[one, other]["bandwidth"]
+    back: float = graph.edges[other, one]["bandwidth"] if graph.has_edge(other, one) else there
+    return min(there, back)
+
+
+def _leaving(graph: nx.DiGraph[Any], domains: DisjointSets) -> dict[Hashable, list[Link]]:
+    """The links that leave a domain, by the node where they start."""
+    found: dict[Hashable, list[Link]] = defaultdict(list)
+    for one, other in graph.edges:
+        if kind_of(graph, one) == "switch" or link_kind(graph, one, other) != "network":
+            continue
+        if domains.root(one) != domains.root(other):
+            bandwidth = min(both_ways(graph, one, other), _feed(graph, one))
+            found[one].append(Link(one, other, "network", bandwidth))
+    return found
+
+
+def _feed(graph: nx.DiGraph[Any], node: Hashable) -> float:
+    """Bytes/s that a NIC gets from its own server; a GPU that is its own NIC is not held back."""
+    if kind_of(graph, node) != "nic":
+        return float("inf")
+    inside = [one for one in graph.predecessors(node) if link_kind(graph, one, node) != "network"]
+    return sum(both_ways(graph, one, node) for one in inside) or float("inf")
+
+
+def _exits(
+    graph: nx.DiGraph[Any], gpu: Hashable, leaving: dict[Hashable, list[Link]], domains: DisjointSets
+) -> tuple[Link, ...]:
+    """The links out of its domain that are nearest to a GPU, by hops over PCIe; over anything where there are none."""
+    for passing in (("pcie", "cpu", "nic"), ("pcie", "cpu", "nic", "nvswitch", "gpu")):
+        for level in _levels(graph, gpu, passing):
+            links = [link for node in level for link in leaving.get(node, ())]
+            if links:
+                return tuple(links)
+    return ()
+
+
+def _levels(graph: nx.DiGraph[Any], start: Hashable, passing: tuple[str, ...]) -> Iterator[list[Hashable]]:
+    """Breadth-first through nodes of those kinds and no network link: all nodes at 0 hops, at 1, and so on."""
+    seen, level = {start}, [start]
+    while level:
+        yield level
+        reached: list[Hashable] = []
+        for one in level:
+            for other in graph.successors(one):
+                if other in seen or kind_of(graph, other) not in passing:
+                    continue
+                if link_kind(graph, one, other) != "network":
+                    seen.add(other)
+                    reached.append(other)
+        level = reached
+
+
+def _cuts(graph: nx.DiGraph[Any], gpus: tuple[Hashable, ...]) -> Iterator[Cut]:
+    """Below each level of switches but the lowest, what hangs together, and how much leaves it upwards."""
+    level = {node: facts.get("level", 1) for node, facts in graph.nodes(data=True) if facts.get("kind") == "switch"}
+    for lowest in sorted(set(level.values()))[1:]:
+        sets, out = DisjointSets(), defaultdict[Hashable, float](float)
+        upwards = []
+        for one, other in graph.edges:
+            if level.get(one, 0) < lowest and level.get(other, 0) < lowest:
+                sets.join(one, other)
+            elif level.get(one, 0) < lowest:
+                upwards.append((one, other))
+        for one, other in upwards:
+            out[sets.root(one)] += both_ways(graph, one, other)
+        part = tuple(sets.root(gpu) for gpu in gpus)
+        if len(set(part)) > 1:
+            yield Cut(part, dict(out))
