@@ -37,8 +37,6 @@ class Dispatched:
 
 Take = Callable[[Dispatched], Wait]
 _METHODS = {"recv_any_source_": "recv_anysource"}
-_OWN_WORK = frozenset({"check_for_nan"})
-"""Operators of c10d that talk to nobody."""
 
 
 @contextmanager
@@ -72,10 +70,11 @@ class _Mode(TorchDispatchMode):
         schema = func._schema
         given = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | (kwargs or {})
         name = schema.name.partition("::")[2]
+        if name != "wait_tensor" and not {"process_group", "group_name"} & given.keys():
+            # It talks to nobody.
+            return func(*args, **(kwargs or {}))
         if func.namespace == "_c10d_functional":
             return self._functional(name, given)
-        if name in _OWN_WORK:
-            return func(*args, **(kwargs or {}))
         return self._collective(name, given, len(schema.returns))
 
     def _collective(self, name: str, given: dict[str, Any], returns: int) -> Any:

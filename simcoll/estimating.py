@@ -18,6 +18,7 @@ from simcoll.dispatched import Dispatched, Wait, dispatched
 from simcoll.errors import ConfigurationError
 from simcoll.estimate_value import Estimate
 from simcoll.estimator import estimate
+from simcoll.spec import COLLECTIVES, Kind
 from simcoll.timeline import Timeline, Transfer
 from simcoll.topology import check
 from simcoll.topology import ranks as ranks_of
@@ -80,8 +81,7 @@ class TimeEstimator:
         for call in calls:
             key = (call.op, call.members, call.group)
             sizes[key] = sizes.get(key, 0) + call.bytes
-        together = len(sizes) > 1
-        launched = [self._submit(*key, size, together) for key, size in sizes.items()]
+        launched = [self._submit(*key, size) for key, size in sizes.items()]
 
         def wait() -> None:
             for transfer in launched:
@@ -89,21 +89,20 @@ class TimeEstimator:
 
         return wait
 
-    def _submit(self, op: str, members: tuple[int, ...], group: str, size: int, together: bool) -> Transfer:
-        """Calls of a group run in order, but for those that are launched ``together``: messages of a batch."""
+    def _submit(self, op: str, members: tuple[int, ...], group: str, size: int) -> Transfer:
+        """Collectives of a group run in order; messages in either direction, and with each peer, beside all else."""
         if max(members) >= self._size:
             raise ConfigurationError(
                 f"{op} among the ranks up to {max(members)}, and the topology has {self._size}: "
                 f"give time_estimator one of at least {max(members) + 1} ranks"
             )
         priced = estimate(op, size, self._topology, ranks=members)
-        held_up = priced.bottleneck
-        transfer = (
-            Transfer(priced.seconds)
-            if held_up is None
-            else Transfer(priced.seconds, (held_up.link, op if together else ""), held_up.utilisation)
-        )
-        self._timeline.submit((group, op, members) if together else group, transfer)
+        message = COLLECTIVES[op].kind is Kind.POINT_TO_POINT
+        transfer = Transfer(priced.seconds)
+        if priced.bottleneck is not None:
+            transfer.link = (priced.bottleneck.link, op if message else "")
+            transfer.utilisation = priced.bottleneck.utilisation
+        self._timeline.submit((group, op, members) if message else group, transfer)
         self._priced.append(Priced(priced, group, transfer))
         return transfer
 

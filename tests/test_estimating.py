@@ -1,0 +1,209 @@
+"""``simcoll.time_estimator``: the calls of a torch program are priced and not made, whoever makes them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+import torch.distributed._functional_collectives as functional  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import simcoll  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+WORLD = 16
+MIB = 1 << 20
+
+
+@pytest.fixture
+def topology() -> simcoll.Topology:
+    return simcoll.cluster(gpu="h100", nodes=2)
+
+
+@pytest.fixture
+def world() -> Iterator[None]:
+    """This process is rank 0 of 16, and the others are not there: whatever is sent would come back unchanged."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD)
+    yield
+    dist.destroy_process_group()
+
+
+def megabyte() -> torch.Tensor:
+    return torch.ones(MIB // 4)
+
+
+def priced(op: str, size: int, topology: simcoll.Topology, ranks: Sequence[int] = range(WORLD)) -> float:
+    return simcoll.estimate(op, size, topology, ranks=ranks).seconds
+
+
+@pytest.mark.usefixtures("world")
+def test_a_call_costs_what_its_estimate_says(topology: simcoll.Topology) -> None:
+    tensor = megabyte()
+    with simcoll.time_estimator(topology) as estimator:
+        dist.all_reduce(tensor)
+    assert estimator.seconds == pytest.approx(priced("all_reduce", MIB, topology))
+    assert estimator.estimated_time == pytest.approx(estimator.seconds * 1e6)
+    assert tensor.eq(1).all()
+
+
+@pytest.mark.usefixtures("world")
+def test_asynchronous_calls_of_a_group_run_one_after_the_other(topology: simcoll.Topology) -> None:
+    with simcoll.time_estimator(topology) as estimator:
+        works = [dist.all_reduce(megabyte(), async_op=True) for _ in range(3)]
+        for work in works:
+            assert work is not None
+            work.wait()
+    assert estimator.seconds == pytest.approx(3 * priced("all_reduce", MIB, topology))
+
+
+@pytest.mark.usefixtures("world")
+def test_calls_that_nobody_waits_for_count(topology: simcoll.Topology) -> None:
+    with simcoll.time_estimator(topology) as estimator:
+        dist.all_reduce(megabyte(), async_op=True)
+    assert estimator.seconds == pytest.approx(priced("all_reduce", MIB, topology))
+
+
+@pytest.mark.usefixtures("world")
+def test_groups_on_other_links_overlap(topology: simcoll.Topology) -> None:
+    inside, across = dist.new_group(list(range(8))), dist.new_group([0, 8])
+    with simcoll.time_estimator(topology) as estimator:
+        works = [dist.all_reduce(megabyte(), group=group, async_op=True) for group in (inside, across)]
+        for work in works:
+            assert work is not None
+            work.wait()
+    alone = [priced("all_reduce", MIB, topology, ranks) for ranks in (range(8), [0, 8])]
+    assert estimator.seconds == pytest.approx(max(alone))
+
+
+@pytest.mark.usefixtures("world")
+def test_a_coalesced_section_goes_as_one_call(topology: simcoll.Topology) -> None:
+    with simcoll.time_estimator(topology) as estimator, dist._coalescing_manager():
+        dist.all_reduce(megabyte())
+        dist.all_reduce(megabyte())
+    assert estimator.seconds == pytest.approx(priced("all_reduce", 2 * MIB, topology))
+
+
+@pytest.mark.usefixtures("world")
+def test_messages_in_both_directions_overlap(topology: simcoll.Topology) -> None:
+    with simcoll.time_estimator(topology) as estimator:
+        exchange = [dist.P2POp(dist.isend, megabyte(), 1), dist.P2POp(dist.irecv, megabyte(), 1)]
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
+    assert estimator.seconds == pytest.approx(priced("send", MIB, topology, [0, 1]))
+    assert [call.estimate.op for call in estimator.calls] == ["send", "recv"]
+
+
+@pytest.mark.usefixtures("world")
+def test_every_row_has_its_size(topology: simcoll.Topology) -> None:
+    whole, part = torch.ones(WORLD * 4), torch.ones(4)
+    parts = [part.clone() for _ in range(WORLD)]
+    with simcoll.time_estimator(topology) as estimator, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        dist.all_gather_into_tensor(whole, part)
+        dist.all_gather(parts, part)
+        dist.reduce_scatter_tensor(part, whole)
+        dist.all_to_all_single(whole, whole.clone())
+        dist.broadcast(part, 0)
+        dist.reduce(part, 0)
+        dist.gather(part, parts)
+        dist.gather(part, None, dst=1)
+        dist.scatter(part, parts)
+        dist.barrier()
+    named = [(call.estimate.op, call.estimate.bytes) for call in estimator.calls]
+    assert named == [
+        ("all_gather", 256),
+        ("all_gather", 256),
+        ("reduce_scatter", 256),
+        ("all_to_all", 256),
+        ("broadcast", 16),
+        ("reduce", 16),
+        ("gather", 256),
+        ("gather", 256),
+        ("scatter", 256),
+        ("barrier", 0),
+    ]
+
+
+@pytest.mark.usefixtures("world")
+def test_functional_collectives_are_priced_and_have_their_shapes(topology: simcoll.Topology) -> None:
+    group = dist.group.WORLD
+    with simcoll.time_estimator(topology) as estimator, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        assert functional.all_reduce(torch.ones(4), "sum", group).shape == (4,)
+        assert (functional.all_gather_tensor(torch.ones(4, 2), 0, group) + 1).shape == (64, 2)
+        assert (functional.reduce_scatter_tensor(torch.ones(32), "sum", 0, group) + 1).shape == (2,)
+        assert functional.all_to_all_single(torch.ones(16), None, None, group).shape == (16,)
+        assert functional.broadcast(torch.ones(3), 0, group).shape == (3,)
+    ops = [call.estimate.op for call in estimator.calls]
+    assert ops == ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_gathered_object_is_this_ranks_own(topology: simcoll.Topology) -> None:
+    found: list[object] = [None] * WORLD
+    with simcoll.time_estimator(topology):
+        dist.all_gather_object(found, {"rank": 0})
+    assert found == [{"rank": 0}] * WORLD
+
+
+@pytest.mark.usefixtures("world")
+def test_the_reducer_of_ddp_is_priced(topology: simcoll.Topology) -> None:
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    with simcoll.time_estimator(topology) as estimator:
+        model(torch.ones(2, 64)).sum().backward()
+    assert [(call.estimate.op, call.estimate.bytes) for call in estimator.calls] == [("all_reduce", 4 * (64 * 64 + 64))]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_topology_that_is_too_small_is_refused() -> None:
+    small = simcoll.cluster(gpu="h100", nodes=1)
+    with pytest.raises(simcoll.ConfigurationError, match="the topology has 8"), simcoll.time_estimator(small):
+        dist.all_reduce(megabyte())
+
+
+@pytest.mark.usefixtures("world")
+def test_after_the_block_calls_are_made_again(topology: simcoll.Topology) -> None:
+    with simcoll.time_estimator(topology) as estimator:
+        pass
+    dist.all_reduce(megabyte())
+    assert (estimator.seconds, estimator.calls) == (0.0, ())
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("mode", ["off", "record", "detail"])
+def test_nothing_is_sent_and_nothing_recorded(mode: str, tmp_path: Path) -> None:
+    """The other of two Gloo ranks makes no call: one that was sent, or proved, would hang."""
+    program = """
+import sys, torch, torch.distributed as dist, simcoll
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2)
+if rank == 0:
+    with simcoll.time_estimator(simcoll.flat(2, 1e9, 1e-6)) as estimator:
+        dist.all_reduce(torch.ones(4)); dist.barrier(); dist.send(torch.ones(2), 1); dist.monitored_barrier()
+    assert len(estimator.calls) == 4 and estimator.seconds > 0
+dist.barrier()
+dist.destroy_process_group()
+"""
+    environment = {**os.environ, "SIMCOLL_MODE": mode, "SIMCOLL_OUT": str(tmp_path / "out")}
+    store = f"file://{tmp_path}/store"
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", program, str(rank), store], env=environment, cwd=tmp_path)
+        for rank in range(2)
+    ]
+    try:
+        assert [rank.wait(60) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
