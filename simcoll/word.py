@@ -61,6 +61,20 @@ def positioned(call_word: int, sequence: int) -> int:
     return (call_word * (_mix((sequence * _SEQUENCE_KEY) & _MASK) | 1)) & _MASK
 
 
+def message_digest(call: Call) -> int:
+    """64 bits that stand for the contents of a send or receive: equal at both ends where they state the same."""
+    buffers = call.inputs or call.outputs
+    elements = sum(buffer.elements for buffer in buffers)
+    # Of nothing, nothing can be read wrongly: its element type does not count.
+    dtypes = sorted({buffer.dtype for buffer in buffers}) if elements else []
+    return statement_digest((("dtypes", ",".join(dtypes)), ("count", elements)))
+
+
+def chained(digest: int, word: int) -> int:
+    """A running digest with one word more."""
+    return _mix(digest ^ word)
+
+
 def _mix(value: int) -> int:
     value = (value + _GOLDEN) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
