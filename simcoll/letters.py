@@ -220,7 +220,7 @@ class Letters:
 
     def _hear(self, key: Key, kind: str, content: Sequence[Any]) -> None:
         lane = self._lane(key)
-        if lane is None:
+        if lane is None or self._found:
             return
         if kind == "left":
             self._forget(key)

@@ -38,7 +38,11 @@ def word(call: Call, group_rank: int, group_size: int) -> int:
 
 def statement_digest(statement: Statement) -> int:
     """64 bits that stand for a statement, equal in every process and on every machine."""
-    return int.from_bytes(blake2b(repr(statement).encode(), digest_size=8, key=b"simcoll").digest(), "little")
+    return _digest(statement)
+
+
+def _digest(stated: object) -> int:
+    return int.from_bytes(blake2b(repr(stated).encode(), digest_size=8, key=b"simcoll").digest(), "little")
 
 
 def digest_word(digest: int, group_rank: int, group_size: int) -> int:
@@ -67,7 +71,7 @@ def message_digest(call: Call) -> int:
     elements = sum(buffer.elements for buffer in buffers)
     # Of nothing, nothing can be read wrongly: its element type does not count.
     dtypes = sorted({buffer.dtype for buffer in buffers}) if elements else []
-    return statement_digest((("dtypes", ",".join(dtypes)), ("count", elements)))
+    return _digest((dtypes, elements))
 
 
 def chained(digest: int, word: int) -> int:

@@ -80,7 +80,7 @@ def standstill(
     job = _job(traces, outcome)
     job = _parted(job, [*agreement.mismatches, *_unequal(matching, job.failures)])
     stuck = [one.finding for one in job.mismatches if _unfinished(job, one.finding)]
-    stuck += [one for one in unmatched_messages(job, matching.unmatched) if one.severity is Severity.ERROR]
+    stuck += [one for one in unmatched_messages(job, matching.unmatched, stall) if one.severity is Severity.ERROR]
     if stuck:
         return tuple(stuck), True
     findings = halt_findings(job, stall, matching.unmatched)
@@ -147,7 +147,7 @@ def _findings(
     outsiders: Sequence[Mismatch],
     stall: Stall | None,
 ) -> tuple[Finding, ...]:
-    messages = unmatched_messages(job, matching.unmatched)
+    messages = unmatched_messages(job, matching.unmatched, stall)
     stuck = [finding for finding in messages if finding.severity is Severity.ERROR]
     waiting = {rank for finding in stuck for rank in finding.ranks}
     missing = [

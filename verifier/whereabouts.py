@@ -39,6 +39,8 @@ def _state(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source | None
         return "ended", None
     if stall is not None and rank in stall.stopped:
         return "its process is stopped", None
+    if stall is not None and rank in stall.connecting:
+        return "simcoll connects to the store from this line", stall.places.get(rank)
     if stall is not None and rank in stall.places:
         return "is at this line", stall.places[rank]
     return "busy elsewhere" if rank in job.traces else "left no record", None

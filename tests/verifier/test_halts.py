@@ -82,6 +82,22 @@ def test_a_busy_rank_is_late_and_proves_nothing() -> None:
     assert not standstill(traces, running(3), stall)[1]
 
 
+def test_a_rank_in_which_simcoll_connects_is_not_late() -> None:
+    here = Source("train.py", 7, "step")
+    traces = job({0: [waiting(WORLD, 1)], 1: [], 2: [waiting(WORLD, 1)]}, [WORLD])
+    stall = Stall(100 * SECOND, 130 * SECOND, places={1: here}, connecting=frozenset({1}))
+    findings, proved = standstill(traces, running(3), stall)
+    assert not proved
+    assert [finding.culprits for finding in findings] == [()]
+    assert "simcoll connects to the store from this line; no call of it is recorded" in str(findings[0].sides)
+
+
+def test_one_that_is_late_beside_it_is_named_alone() -> None:
+    traces = job({0: [waiting(WORLD, 1)], 1: [], 2: []}, [WORLD])
+    [finding] = halted(traces, Stall(100 * SECOND, 130 * SECOND, connecting=frozenset({1})))
+    assert (finding.code, finding.culprits) == ("SC201", (2,))
+
+
 def test_whoever_keeps_the_one_that_keeps_the_others_is_named() -> None:
     # 0 waits for 1 in A; 1 waits for 2 in B; 2 is somewhere else.
     traces = job({0: [waiting(A, 1)], 1: [waiting(B, 1)], 2: []}, [A, B])
