@@ -128,7 +128,8 @@ class Letters:
         for tag, row in self._unclaimed.items():
             while row and (source := row[0].entry.taken_from) is not None:
                 self._join(Key(source, False, tag), row.popleft())
-        if sum(lane.open for lane in self._open.values()) > _FARTHEST or len(self._lanes) > _LANES:
+        kept = sum(lane.open for lane in self._open.values()) + sum(map(len, self._unclaimed.values()))
+        if kept > _FARTHEST or len(self._lanes) + len(self._unclaimed) > _LANES:
             raise OverError("more messages or lanes than are kept")
         return taken
 

@@ -165,6 +165,8 @@ def _findings(
     open_question = not explained and not apart and own_failure(job) is None
     halted = halt_findings(job, stall, matching.unmatched) if open_question else []
     membership = [] if halted or apart else membership_mismatches(job)
+    # Ranks that talk past each other do not meet in a call either.
+    missing = [one for one in missing if not any(set(one.ranks) & set(parted.ranks) for parted in membership)]
     failed = first_failure(job, explained or bool(halted or membership))
     errors = [mismatch.finding for mismatch in job.mismatches]
     warnings = [one.finding for one in mismatches if one.finding.severity is Severity.WARNING]

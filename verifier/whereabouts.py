@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from simcoll.record import UNKNOWN_SOURCE, Source
 from simcoll.verifier.describe import record_text
 from simcoll.verifier.finding import Side
-from simcoll.verifier.incidents import Job
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
+
+if TYPE_CHECKING:
+    # It says itself where ranks are.
+    from simcoll.verifier.incidents import Job
 
 _SHOWN = 8
 

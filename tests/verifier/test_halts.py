@@ -177,6 +177,16 @@ def test_members_who_state_other_members() -> None:
     assert [side.ranks for side in finding.sides] == [(0, 1), (2,)]
 
 
+def test_ranks_that_miss_each_other_in_groups_of_other_members_are_one_finding() -> None:
+    """In ``detail`` the first call of such a group ends with the ranks that did not come to it."""
+    events = {f"rank{rank}": creating(1, *((0, 1) if rank < 2 else (1, 2))) for rank in range(3)}
+    data: dict[str, object] = {"group": "a", "sequence": 1, "missing": [1], "waited_ms": 2000}
+    source = ["train.py", 101, "step", "dist.all_reduce(x)"]
+    events["rank0"].append(Event("missing", 9 * SECOND, data | {"source": source}))
+    traces = job({0: [waiting(A, 1, State.FAILED)], 1: [], 2: []}, [WORLD, A], **events)
+    assert [finding.code for finding in judge(traces, running(3), None).findings] == ["SC401"]
+
+
 def test_what_a_rank_says_of_a_group_that_is_not_its_own_does_no_harm() -> None:
     events = {f"rank{rank}": [*creating(1, *((0, 1) if rank < 2 else (0,))), _exit()] for rank in range(3)}
     traces = job({0: [], 1: [], 2: []}, [WORLD], **events)
