@@ -13,6 +13,7 @@ left to the post-mortem.
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
@@ -31,6 +32,7 @@ _LANES = 1 << 14
 _FARTHEST = 1 << 16
 """Lanes of a group, and messages that its ranks have not compared: with more, messages are left to the post-mortem."""
 
+_ANSWER_SECONDS = 60.0
 _PAUSE_SECONDS = 1.0
 _BUSY_SECONDS = 0.02
 _REST_SECONDS = 0.005
@@ -60,7 +62,7 @@ class Letters:
         self._lanes: dict[Key, Lane | None] = {}
         self._open: dict[Key, Lane] = {}
         self._unclaimed: dict[int, deque[Posted]] = {}
-        self._told: dict[Key, tuple[int, int]] = {}
+        self._told: dict[Key, tuple[int, int, float]] = {}
         self._asking = ExitStack()
         self._out: dict[int, list[object]] = {}
         self._written: dict[int, int] = {}
@@ -91,6 +93,7 @@ class Letters:
         taken = self._take(made)
         silent = self._silent()
         heard = self._hear_all()
+        self._give_up_asking()
         for key, lane in list(self._open.items()):
             if key not in self._told and not lane.caught_up():
                 self._tell(key, lane)
@@ -237,7 +240,7 @@ class Letters:
         """Tell the other end the messages since both last agreed, once."""
         if key in self._told:
             return
-        self._told[key] = lane.settled, lane.made
+        self._told[key] = lane.settled, lane.made, time.monotonic() + _ANSWER_SECONDS
         self._open[key] = lane
         self._asking.enter_context(VERDICTS.expected())
         self._send(key, "differ", lane.settled, *_documents(lane.part(lane.settled, lane.made)))
@@ -246,7 +249,7 @@ class Letters:
         self, key: Key, lane: Lane, begin: int, documents: Sequence[object], theirs: Sequence[tuple[int, int]]
     ) -> None:
         """Find the first message whose two ends disagree; each of the two draws the same conclusion."""
-        mine_begin, mine_end = self._told.pop(key)
+        mine_begin, mine_end, _ = self._told.pop(key)
         first, end = max(begin, mine_begin), min(begin + len(theirs), mine_end)
         records = [end_of(self._group, document) for document in documents]
         harmless: dict[tuple[int, int], tuple[int, int]] = {}
@@ -260,8 +263,19 @@ class Letters:
         if not lane.accept(end, harmless.values()):
             # These cannot be what the digests were of: nothing is said that is not certain.
             self._drop([key])
+        self._asked()
+
+    def _asked(self) -> None:
+        """Have nobody wait for a verdict where none is to come."""
         if not self._told:
             self._asking.pop_all().close()
+
+    def _give_up_asking(self) -> None:
+        """The other end may have left the group before it was asked."""
+        now = time.monotonic()
+        if late := [key for key, (_, _, until) in self._told.items() if until < now]:
+            self._drop(late)
+            self._asked()
 
     def _wrong(self, posted: Posted, theirs: Record) -> bool:
         error = disagreement_error(self._group, self._rank, own_end(posted.entry), theirs, f"\n{LATE}")

@@ -19,6 +19,7 @@ from simcoll.word import message_digest
 torch = pytest.importorskip("torch")
 from torch.distributed import HashStore  # noqa: E402
 
+from simcoll import letters  # noqa: E402
 from simcoll.letters import Letters  # noqa: E402
 from simcoll.polled_store import PolledStore  # noqa: E402
 from simcoll.verdicts import VERDICTS  # noqa: E402
@@ -192,6 +193,18 @@ def test_what_is_not_launched_yet_holds_up_what_comes_behind_it_and_what_is_refu
     assert other.meet([posted("recv", 0, 2), posted("recv", 0, 3)]) == 2
     assert one.meet([]) == 0
     assert (one.pause, other.pause) == (None, None)
+
+
+def test_an_end_that_gets_no_answer_asks_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HashStore()
+    one, other = end(store, 0), end(store, 1)
+    assert other.meet([posted("recv", 0, 2)]) == 1
+    assert one.meet([posted("send", 1, 3)]) == 1
+    assert one.pause == letters._BUSY_SECONDS
+    monkeypatch.setattr(letters.time, "monotonic", lambda: float("inf"))
+    assert one.meet([]) == 0
+    assert one.pause is None
+    assert VERDICTS.awaited(0) is None
 
 
 def test_a_group_whose_message_failed_is_compared_no_more() -> None:
