@@ -1,8 +1,9 @@
-"""Hands the calls of a group to a thread that proves them while the program goes on: ``check`` mode.
+"""Hands the calls of a group to threads that prove them while the program goes on: ``check`` mode.
 
-The thread that makes a call only puts it on a list. The group's own thread comes to a round (:mod:`simcoll.rounds`)
-when K calls are there, when no call has come for a while (the program may hang, and wait for an explanation), and once
-more when the group ends. Whatever keeps the ranks from meeting ends the check of that group, and nothing else.
+The thread that makes a call only puts it on a list. A thread of the group's own comes to a round
+(:mod:`simcoll.rounds`) when K calls are there, when no call has come for a while (the program may hang, and wait for an
+explanation), and once more when the group ends; another one does so with sends and receives (:mod:`simcoll.letters`),
+which no round may hold up. Whatever keeps the ranks from meeting ends the check of that group, and nothing else.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
-
-from torch.distributed import Store
+from typing import Generic, Protocol, TypeVar
 
 from simcoll.errors import ConfigurationError
-from simcoll.polled_store import PolledStore
+from simcoll.lane import Posted
+from simcoll.letters import Letters
 from simcoll.record import Group
 from simcoll.recorder import Entry
-from simcoll.rounds import Made, Rounds, UnreachableError
+from simcoll.rounds import UnreachableError
+
+T = TypeVar("T")
+Made_contra = TypeVar("Made_contra", contravariant=True)
 
 _EVERY = 64
 
@@ -44,19 +48,39 @@ def calls_between_rounds() -> int:
     return int(text)
 
 
-class Checker:
-    """Proves the calls of one group on this rank, some time after they were made. ``connect`` makes a store of its own
-    in which the group's ranks meet; ``found`` is called when they were found apart.
+class Meeting(Protocol[Made_contra]):
+    """Where a rank compares its calls with the other ranks'; all of it on one thread, but for :meth:`stop`."""
+
+    @property
+    def pause(self) -> float | None:
+        """After how many seconds to meet again though there is no call; None: not at all."""
+
+    def meet(self, calls: Sequence[Made_contra], /) -> int | None:
+        """Take in calls, from the first; how many, or None if ranks were found apart.
+
+        Raises OSError or RuntimeError if a rank or the store has gone, or after :meth:`stop`; UnreachableError.
+        """
+
+    def finish(self) -> None:
+        """No call follows."""
+
+    def stop(self) -> None:
+        """Have a meeting that waits for other ranks, and every later one, raise; from any thread."""
+
+
+class Checker(Generic[T]):
+    """Proves calls of one group on this rank, some time after they were made, where ``meeting`` compares them.
+
+    ``name`` is the thread's; ``found`` is called when ranks were found apart.
     """
 
-    def __init__(
-        self, group: Group, group_rank: int, connect: Callable[[], Store], every: int, found: Callable[[], object]
-    ) -> None:
+    def __init__(self, group: Group, name: str, meeting: Meeting[T], every: int, found: Callable[[], object]) -> None:
         self._name = group.name
+        self._thread_name = f"simcoll-{group.name}-{name}"
         self._every = every
         self._found = found
-        self._rounds = Rounds(group, group_rank, PolledStore(connect))
-        self._calls: list[Made] = []
+        self._meeting = meeting
+        self._calls: list[T] = []
         self._pid = os.getpid()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -65,11 +89,11 @@ class Checker:
         self._closing = False
         self._ended = False
 
-    def add(self, entry: Entry) -> None:
+    def add(self, call: T) -> None:
         """Have a call proved soon; returns at once. Calls come in the order in which the group made them."""
         if self._ended:
             return
-        self._calls.append((entry, get_ident()))
+        self._calls.append(call)
         # The thread that sleeps without any call looks up at the first, the one that has some at the K-th.
         if self._idle or len(self._calls) >= self._every:
             self._notice()
@@ -84,7 +108,7 @@ class Checker:
         elif self._thread is None:
             with self._guard:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._serve, name=f"simcoll-{self._name}-check", daemon=True)
+                    self._thread = threading.Thread(target=self._serve, name=self._thread_name, daemon=True)
                     self._thread.start()
         elif not self._wake.is_set():
             self._wake.set()
@@ -92,7 +116,7 @@ class Checker:
     def _serve(self) -> None:
         try:
             while self._due():
-                settled = self._rounds.meet(self._calls[:])
+                settled = self._meeting.meet(self._calls[:])
                 if settled is None:
                     self._found()
                     break
@@ -115,9 +139,10 @@ class Checker:
             self._idle = True
             count = len(self._calls)
             self._idle = not count
+            again = self._meeting.pause
             if count >= self._every or self._closing:
-                return count > 0
-            woken = self._wake.wait(_PAUSE_SECONDS if count else None)
+                return count > 0 or again is not None
+            woken = self._wake.wait(_PAUSE_SECONDS if count else again)
             if not woken and count == len(self._calls):
                 return True
         return False
@@ -132,7 +157,7 @@ class Checker:
 
     def _end(self) -> None:
         self._ended = True
-        self._rounds.stop()
+        self._meeting.stop()
         self._calls.clear()
 
     def abandon(self) -> None:
@@ -144,6 +169,7 @@ class Checker:
 
     def finish(self) -> None:
         """No call follows: prove what is left, without being waited for."""
+        self._meeting.finish()
         self._closing = True
         self._wake.set()
 
@@ -156,3 +182,24 @@ class Checker:
             self._thread.join(seconds)
             self._end()
             self._thread.join(_LET_GO_SECONDS)
+
+
+class MessageChecker(Checker[Posted]):
+    """Proves the sends and receives of one group on this rank, which concern two ranks each."""
+
+    def __init__(self, group: Group, letters: Letters, every: int, found: Callable[[], object]) -> None:
+        super().__init__(group, "messages", letters, every, found)
+        self._letters = letters
+
+    def post(self, entry: Entry) -> Posted:
+        """Have a message proved as soon as it is known to be launched; its place is that of this call.
+
+        What follows from a launch, on any thread of any rank, must come behind it: so the place is taken before.
+        """
+        posted = Posted(entry, get_ident())
+        self.add(posted)
+        return posted
+
+    def failed(self) -> None:
+        """A message did not come to its end: prove no more."""
+        self._letters.give_up()

@@ -10,26 +10,29 @@ order it likes meets no deadlock that it did not have.
 from __future__ import annotations
 
 import os
-import threading
+import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
+from typing import Any
 
 from torch.distributed import Work
 
-from simcoll.background import Checker
+from simcoll.background import Checker, MessageChecker
 from simcoll.caller import as_called
 from simcoll.capture import Arguments
 from simcoll.ddp import take_claim
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.in_flight import Flight, flights, watches
+from simcoll.line import Line
 from simcoll.messages import Messages
 from simcoll.profile import profiled
 from simcoll.proof import Prover
 from simcoll.queued_work import QueuedWork
 from simcoll.record import State
 from simcoll.recorder import Entry, GroupLog
+from simcoll.rounds import Made
 from simcoll.source import current_source, made_by_torch
 from simcoll.spec import Kind, spec_of
 from simcoll.threads import Threads
@@ -43,44 +46,6 @@ _FUTURE_THREADS = 2
 """As many as a Gloo group has: the callback of one future may wait for what another completes."""
 
 
-class Line:
-    """The calls of a group that are not launched yet: one at a time is served, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: deque[Entry] = deque()
-
-    def join(self, begin: Callable[[], Entry], joined: Callable[[Entry], object] = bool) -> Entry:
-        """Make a call's entry, give it its place and tell ``joined``, in one step."""
-        with self._changed:
-            entry = begin()
-            self._waiting.append(entry)
-            try:
-                joined(entry)
-            except BaseException:
-                # Whoever comes next must not wait for it.
-                self._waiting.remove(entry)
-                raise
-        return entry
-
-    def await_turn(self, entry: Entry) -> None:
-        """Return when every call before this one has left."""
-        if self._waiting[0] is not entry:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting[0] is entry)
-
-    def leave(self, entry: Entry) -> None:
-        """Make way for the next; also for a call that was given up before its turn."""
-        with self._changed:
-            self._waiting.remove(entry)
-            self._changed.notify_all()
-
-    def await_end(self, seconds: float) -> None:
-        """Return when nobody waits any more, or after ``seconds``."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting, seconds)
-
-
 class Conductor:
     """Records the calls of one group on this rank; with a prover proves them first, with a checker afterwards."""
 
@@ -89,15 +54,18 @@ class Conductor:
         log: GroupLog,
         prover: Prover | None = None,
         messages: Messages | None = None,
-        checker: Checker | None = None,
+        checker: Checker[Made] | None = None,
+        post: MessageChecker | None = None,
     ) -> None:
         self._log = log
         self._prover = prover
         self._messages = messages
         self._checker = checker
-        if checker is not None:
+        self._post = post
+        self._checkers: list[Checker[Any]] = [one for one in (checker, post) if one is not None]
+        for one in self._checkers:
             # A group that is merely dropped leaves no thread behind.
-            weakref.finalize(self, checker.abandon).atexit = False
+            weakref.finalize(self, one.abandon).atexit = False
         self._pid = os.getpid()
         self._line = Line()
         self._queue = Threads(f"simcoll-{log.group.name}")
@@ -151,24 +119,40 @@ class Conductor:
         flights.waits += 1
         return inner
 
-    def _conduct_checked(self, checker: Checker, arguments: Arguments, launch: Launch, coalescing: bool) -> Work | None:
+    def _conduct_checked(
+        self, checker: Checker[Made], arguments: Arguments, launch: Launch, coalescing: bool
+    ) -> Work | None:
         VERDICTS.raise_due()
         entry = self._log.begin(arguments, current_source(), take_claim(self._log.group.name), started=True)
         flight = _watch(entry, arguments, coalescing)
-        message = arguments.spec.kind is Kind.POINT_TO_POINT
+        if arguments.spec.kind is Kind.POINT_TO_POINT:
+            return self._post_and_launch(entry, launch, flight)
         blocks = arguments.spec.names_absent
         if blocks:
-            checker.add(entry)
+            checker.add((entry, get_ident()))
         inner = _launch(entry, launch, flight)
         # A call that the backend refuses takes no place among the others: a rank may try it alone.
-        if not blocks and not message:
-            checker.add(entry)
+        if not blocks:
+            checker.add((entry, get_ident()))
         if inner is None:
             return _recorded(None, entry, flight)
         backend = self._log.backend(arguments.device)
-        # A wait for a message that times out takes Gloo's connections with it.
-        looks_up = backend is not None and backend.waits_on_host and not message
-        return CheckedWork(inner, entry, flight, waits_on_host=looks_up)
+        return CheckedWork(inner, entry, flight, waits_on_host=backend is not None and backend.waits_on_host)
+
+    def _post_and_launch(self, entry: Entry, launch: Launch, flight: Flight | None) -> Work | None:
+        posted = None if self._post is None else self._post.post(entry)
+        taken = False
+        try:
+            inner = _launch(entry, launch, flight)
+            taken = True
+        finally:
+            if posted is not None:
+                posted.launched = taken
+        if inner is None:
+            return _recorded(None, entry, flight)
+        failed = None if self._post is None else self._post.failed
+        # A wait for a message that times out takes Gloo's connections with it: it must not look up now and then.
+        return CheckedWork(inner, entry, flight, waits_on_host=False, failed=failed)
 
     def _enqueue(self, prover: Prover, begin: Callable[[], Entry], arguments: Arguments, launch: Launch) -> Work:
         works: list[QueuedWork] = []
@@ -209,8 +193,9 @@ class Conductor:
 
     def finish(self) -> None:
         """Say that no call follows, without waiting: groups that then are closed in turn end together."""
-        if self._checker is not None and self._pid == os.getpid():
-            self._checker.finish()
+        if self._pid == os.getpid():
+            for checker in self._checkers:
+                checker.finish()
 
     def close(self, seconds: float) -> None:
         """Let the queue finish, and the background prove, what they can within ``seconds``; let the side channel go.
@@ -225,8 +210,10 @@ class Conductor:
         self._futures.close()
         if self._prover is not None:
             self._prover.close()
-        if self._checker is not None:
-            self._checker.close(seconds)
+        self.finish()
+        deadline = time.monotonic() + seconds
+        for checker in self._checkers:
+            checker.close(max(deadline - time.monotonic(), 0))
 
     def raise_due(self) -> None:
         """Raise what the background found, if it was not raised yet."""

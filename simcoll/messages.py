@@ -24,12 +24,11 @@ from torch.distributed import PrefixStore, Store, Work
 
 from simcoll.call import ANY_SOURCE, Call, MalformedCallError
 from simcoll.capture import Arguments
+from simcoll.ends import disagreement_error, end_document, end_of
 from simcoll.errors import CollectiveMismatchError
-from simcoll.record import Group, Record, Source
-from simcoll.recorder import Entry, source_document
+from simcoll.record import Group, Record
+from simcoll.recorder import Entry
 from simcoll.side_channel import own_connection
-from simcoll.verifier.fingerprint import message_text
-from simcoll.verifier.p2p import Message, unequal
 
 StandIn = Callable[[str, torch.Tensor, int, int], Work | None]
 """Gives the backend a send or receive (the op) of a tensor, with a peer (group rank) and a tag."""
@@ -48,7 +47,7 @@ class _Header:
     record: Record
 
     def text(self) -> str:
-        return json.dumps([self.size, self.record.call.to_json(), source_document(self.record.source)])
+        return json.dumps([self.size, *end_document(self.record)])
 
     @classmethod
     def read(cls, group: Group, said: bytes) -> _Header:
@@ -56,9 +55,7 @@ class _Header:
         document = json.loads(said)
         if not isinstance(document, list) or len(document) != 3 or type(document[0]) is not int or document[0] < 0:
             raise MalformedCallError(f"a peer wrote {said!r:.80}, expected its call")
-        size, call, (file, line, function, code) = document
-        source = Source(str(file), int(line), str(function), str(code))
-        return cls(size, Record(group.name, 0, Call.from_json(call), source))
+        return cls(document[0], end_of(group, document[1:]))
 
 
 class Messages:
@@ -140,7 +137,7 @@ class Messages:
             theirs = _Header.read(self._group, said)
         except (ValueError, TypeError):
             return
-        error = self._disagreement(mine, theirs)
+        error = disagreement_error(self._group, self._rank, mine.record, theirs.record)
         if error is None:
             return
         try:
@@ -167,21 +164,9 @@ class Messages:
         except (RuntimeError, ValueError, TypeError):
             self._give_up()
             return
-        error = self._disagreement(mine, theirs)
+        error = disagreement_error(self._group, self._rank, mine.record, theirs.record)
         if error is not None:
             raise error
-
-    def _disagreement(self, mine: _Header, theirs: _Header) -> CollectiveMismatchError | None:
-        send, receive = mine.record, theirs.record
-        if send.call.op != "send":
-            send, receive = receive, send
-        sender, receiver = receive.call.peer, send.call.peer
-        met = (send.call.op, receive.call.op, theirs.record.call.peer) == ("send", "recv", self._rank)
-        if not met or sender is None or receiver is None or not 0 <= sender < len(self._group.ranks):
-            return None
-        ranks = self._group.ranks
-        finding = unequal(Message(self._group, ranks[sender], ranks[receiver], send, receive))
-        return None if finding is None else CollectiveMismatchError(message_text(finding), (finding,))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

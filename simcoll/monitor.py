@@ -31,6 +31,9 @@ _AGAIN_SECONDS = 5.0
 _TRANSFER_SECONDS = 10.0
 """What ``--stall`` grants on top to a call that all ranks have come to."""
 
+_CONNECT_SECONDS = 60.0
+"""What it grants on top to a rank in which simcoll connects to the store: a name that is looked up may take long."""
+
 _ANSWER_SECONDS = 1.0
 _PIECE_SECONDS = 0.02
 _BUSY_SHARE = 0.1
@@ -107,6 +110,9 @@ class Monitor:
         launch = read_launch(self.account)
         evidence = gather(files_of(self.folder), [launch], since_ns=self.since_ns)
         stall = self._stall(launch, evidence.boxes)
+        if stall.connecting and self._idle() < (self.seconds or DEFAULT_SECONDS) + _CONNECT_SECONDS:
+            # Whoever waits for these ranks waits for simcoll: of the program nothing is proved by it.
+            return False
         findings, proved = standstill(evidence.boxes, evidence.outcome, stall)
         if not proved and not any(finding.culprits for finding in findings):
             # All have come, and the call takes its time: a large transfer, or connections that are being made.
@@ -143,6 +149,7 @@ class Monitor:
             places=places,
             blocked=frozenset(rank for rank, threads in stacks.items() if threads[-1].waits_in_torch()),
             busy=frozenset(busy),
+            connecting=frozenset(rank for rank, threads in stacks.items() if any(map(Stack.connects, threads))),
             stopped=frozenset(
                 rank.rank for rank in launch.ranks if rank.exit_code is None and _state(rank.pid) in ("T", "t")
             ),

@@ -48,6 +48,10 @@ class PolledStore:
         """Whether all keys are there."""
         return self._store.check(keys)
 
+    def delete_key(self, key: str) -> bool:
+        """Forget a value; whether it was there."""
+        return self._store.delete_key(key)
+
     def add(self, key: str, amount: int) -> int:
         """Add to a counter; returns what it is then."""
         return self._store.add(key, amount)
@@ -62,6 +66,10 @@ class PolledStore:
                 raise RuntimeError(f"{', '.join(keys)}: not in the store within {timeout.total_seconds()} s")
             self._stopped.wait(min(pause, left))
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+    def rest(self, seconds: float) -> None:
+        """Wait before asking again; no longer than until :meth:`stop`."""
+        self._stopped.wait(seconds)
 
     def stop(self) -> None:
         """Have whoever waits, or asks from now on, told that it is over."""

@@ -20,7 +20,7 @@ from simcoll.parameters import Claim
 from simcoll.record import Group, Record, Source, State
 from simcoll.spec import Kind, spec_of
 from simcoll.stacks import offer_stacks, stack_path
-from simcoll.word import flow_word, statement_digest
+from simcoll.word import flow_word, message_digest, statement_digest
 
 _PREPARED_LIMIT = 8192
 """Distinct calls that a group keeps at hand; a program with ever-changing shapes starts over at this many."""
@@ -108,12 +108,14 @@ def _warn(text: str) -> None:
 class Prepared:
     """What stays the same whenever a rank makes a call again.
 
-    ``statement`` is the digest of what it states, ``flows`` the part of its word that its flows make.
+    ``statement`` is the digest of what it states, ``flows`` the part of its word that its flows make, ``message``
+    what a send or receive states of its data (:func:`~simcoll.word.message_digest`).
     """
 
     call: Call
     statement: int
     flows: int
+    message: int
     signature: int
     use: Use
 
@@ -146,6 +148,8 @@ class Entry:
     ticket: int
     claim: Claim | None = None
     """What the call stands for beside itself: the model that DistributedDataParallel begins to check with it."""
+    taken_from: int | None = None
+    """Of a receive from any source that has a message: whose it was (a group rank)."""
 
     @property
     def call(self) -> Call:
@@ -174,6 +178,7 @@ class Entry:
 
     def received_from(self, group_rank: int) -> None:
         """A receive from any source has taken a message: write down whose."""
+        self.taken_from = group_rank
         if self.log.box is not None:
             known = replace(self.call, peer=group_rank)
             self.log.box.resign(self.ticket, self.log.box.signature(known))
@@ -276,6 +281,7 @@ class GroupLog:
             call,
             statement_digest(spec.statement(call, self.group_rank, size)),
             flow_word(spec.flows(call, self.group_rank, size), self.group_rank),
+            message_digest(call) if spec.kind is Kind.POINT_TO_POINT else 0,
             0 if self.box is None else self.box.signature(call),
             self._use(call),
         )

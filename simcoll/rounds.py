@@ -36,7 +36,7 @@ _CONNECT = timedelta(seconds=60)
 
 _EXCHANGE = timedelta(seconds=60)
 
-_LATE = (
+LATE = (
     "  found in the background (mode check): the call had been launched, and what was computed since may be wrong; "
     "mode detail raises before the call runs"
 )
@@ -61,6 +61,14 @@ class Rounds:
         self._tolerance = Tolerance()
         self._settled = 0
         self._stopped = False
+
+    @property
+    def pause(self) -> None:
+        """A round needs a call."""
+        return None
+
+    def finish(self) -> None:
+        """No call follows, which is for :meth:`meet` no reason to do anything else."""
 
     def meet(self, calls: Sequence[Made]) -> int | None:
         """Prove what all ranks have made of these calls; how many that is, at least one.
@@ -122,7 +130,7 @@ class Rounds:
             findings = compare(self._group, records, strict=False)
             if any(finding.severity is Severity.ERROR for finding in findings):
                 text = mismatch_text(self._group, records, self._rank, findings)
-                VERDICTS.add(CollectiveMismatchError(f"{text}\n{_LATE}", tuple(findings)), maker)
+                VERDICTS.add(CollectiveMismatchError(f"{text}\n{LATE}", tuple(findings)), maker)
                 return False
         self._tolerance.accept(records, self._size)
         return True

@@ -25,6 +25,9 @@ _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function
 _LIMIT = 4 << 20
 _AWAITING = re.compile(r"\bwait|\.result\(|\.synchronize\(")
 
+_CONNECTING, _BACKGROUND = "own_connection", "background.py"
+"""The function that connects to the store (:mod:`simcoll.side_channel`), and the file whose threads hold up no call."""
+
 _open: dict[Path, IO[str]] = {}
 
 
@@ -101,17 +104,29 @@ class Stack:
         return None if best == SKIP else self.frames[kinds.index(best)]
 
     def waits_in_torch(self) -> bool:
-        """Whether the thread is inside torch, or calls something that waits."""
-        if not self.frames:
+        """Whether the thread is inside torch, or calls something that waits; who saves or loads a file is at work."""
+        if not self.frames or any(os.path.realpath(frame.file) == _saving() for frame in self.frames):
             return False
         path = os.path.realpath(self.frames[0].file)
         if path.startswith((torch_folder(), *simcoll_folders())):
             return True
         return bool(_AWAITING.search(self.frames[0].code))
 
+    def connects(self) -> bool:
+        """Whether a call of the program's is held up by a connection that simcoll makes, and not by another rank."""
+        if not self.frames or self.frames[0].function != _CONNECTING:
+            return False
+        files = [os.path.realpath(frame.file) for frame in self.frames]
+        # Nobody waits for what the background connects.
+        return files[0].startswith(simcoll_folders()) and not any(Path(file).name == _BACKGROUND for file in files)
+
     def works_for_user(self) -> bool:
         """Whether a thread beside the main one has something of the user's to do, as far as its frames say."""
         return any(kind_of(frame.file) == OWN for frame in self.frames) and not self.waits_in_torch()
+
+
+def _saving() -> str:
+    return os.path.join(torch_folder(), "serialization.py")
 
 
 def read_stacks(path: Path) -> list[Stack]:

@@ -1,7 +1,7 @@
 """What each node's monitor saw of a job that stood still, kept beside the black boxes for who judges them later.
 
 {"schema": "simcoll.stall/1", "since_ns": ..., "seen_ns": ..., "over": true, "blocked": [0], "busy": [],
-"stopped": [], "places": {"3": ["train.py", 9, "evaluate", "event.wait()"]}}
+"stopped": [], "connecting": [], "places": {"3": ["train.py", 9, "evaluate", "event.wait()"]}}
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def write_stall(path: Path, stall: Stall) -> None:
         "blocked": sorted(stall.blocked),
         "busy": sorted(stall.busy),
         "stopped": sorted(stall.stopped),
+        "connecting": sorted(stall.connecting),
         "places": {str(rank): [at.file, at.line, at.function, at.code] for rank, at in sorted(stall.places.items())},
     }
     write_whole(path, json.dumps(document) + "\n")
@@ -48,6 +49,7 @@ def read_stall(path: Path) -> Stall | None:
             blocked=frozenset(map(_whole, document["blocked"])),
             busy=frozenset(map(_whole, document["busy"])),
             stopped=frozenset(map(_whole, document["stopped"])),
+            connecting=frozenset(map(_whole, document.get("connecting", ()))),
             over=document["over"] is True,
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -66,6 +68,7 @@ def together(stalls: Iterable[Stall]) -> Stall | None:
         frozenset().union(*(stall.blocked for stall in known)),
         frozenset().union(*(stall.busy for stall in known)),
         frozenset().union(*(stall.stopped for stall in known)),
+        frozenset().union(*(stall.connecting for stall in known)),
         over=any(stall.over for stall in known),
     )
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -15,10 +14,13 @@ from torch._C._distributed_c10d import ProcessGroup, Store, Work
 from torch.distributed import PrefixStore
 
 from simcoll.backends.gloo import GLOO
-from simcoll.background import Checker, calls_between_rounds
+from simcoll.background import Checker, MessageChecker, calls_between_rounds
+from simcoll.letters import Letters
 from simcoll.messages import Messages, StandIn
+from simcoll.polled_store import PolledStore
 from simcoll.proof import Prover
 from simcoll.record import Group
+from simcoll.rounds import Made, Rounds
 from simcoll.side_channel import own_connection
 
 _UNPROVABLE_BACKENDS = ("fake", "mpi")
@@ -26,11 +28,12 @@ _UNPROVABLE_BACKENDS = ("fake", "mpi")
 
 
 class Watchers(NamedTuple):
-    """A prover and messages in ``detail`` mode, a checker in ``check`` mode."""
+    """A prover and messages in ``detail`` mode; in ``check`` mode a checker, and one for sends and receives."""
 
     prover: Prover | None = None
     messages: Messages | None = None
-    checker: Checker | None = None
+    checker: Checker[Made] | None = None
+    post: MessageChecker | None = None
 
 
 def watchers_of(
@@ -42,14 +45,22 @@ def watchers_of(
         return Watchers()
     # Under keys that no earlier group of this name has used.
     store = PrefixStore(_incarnation(group), store)
+    # Gloo matches messages by their tags.
+    tagged = [device for device, name in names.items() if name == GLOO.name and len(group.ranks) > 1]
     if mode == "check":
         _checked.add(plain)
-        connect = functools.partial(_own_store, store)
-        return Watchers(checker=Checker(group, group_rank, connect, calls_between_rounds(), _keep_all))
-    # Gloo matches messages by their tags.
-    tagged = names.get("cpu") == GLOO.name and len(group.ranks) > 1
-    messages = Messages(group, group_rank, store, _stand_in_of(plain)) if tagged else None
+        return _checkers(group, group_rank, store, tagged)
+    messages = Messages(group, group_rank, store, _stand_in_of(plain)) if "cpu" in tagged else None
     return Watchers(Prover(group, group_rank, store, timeout), messages)
+
+
+def _checkers(group: Group, group_rank: int, store: Store, tagged: Collection[str]) -> Watchers:
+    """What compares in the background; ``tagged`` are the devices whose messages have tags."""
+    every = calls_between_rounds()
+    rounds = Rounds(group, group_rank, _polled(store, "simcoll-check"))
+    checker = Checker(group, "check", rounds, every, _keep_all)
+    letters = Letters(group, group_rank, _polled(store, "simcoll-letters"), tagged) if tagged else None
+    return Watchers(checker=checker, post=None if letters is None else MessageChecker(group, letters, every, _keep_all))
 
 
 _checked: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
@@ -64,9 +75,9 @@ def _keep_all() -> None:
     _checked.clear()
 
 
-def _own_store(store: Store) -> Store:
+def _polled(store: Store, prefix: str) -> PolledStore:
     """A connection of its own for the background, which must not stand in line behind the program's waits."""
-    return PrefixStore("simcoll-check", own_connection(store))
+    return PolledStore(lambda: PrefixStore(prefix, own_connection(store)))
 
 
 _incarnations: Counter[Group] = Counter()

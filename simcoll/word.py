@@ -38,7 +38,11 @@ def word(call: Call, group_rank: int, group_size: int) -> int:
 
 def statement_digest(statement: Statement) -> int:
     """64 bits that stand for a statement, equal in every process and on every machine."""
-    return int.from_bytes(blake2b(repr(statement).encode(), digest_size=8, key=b"simcoll").digest(), "little")
+    return _digest(statement)
+
+
+def _digest(stated: object) -> int:
+    return int.from_bytes(blake2b(repr(stated).encode(), digest_size=8, key=b"simcoll").digest(), "little")
 
 
 def digest_word(digest: int, group_rank: int, group_size: int) -> int:
@@ -59,6 +63,20 @@ def flow_word(flows: Flows | None, group_rank: int) -> int:
 def positioned(call_word: int, sequence: int) -> int:
     """The word at its place in the group: times an odd multiplier that depends on the sequence number."""
     return (call_word * (_mix((sequence * _SEQUENCE_KEY) & _MASK) | 1)) & _MASK
+
+
+def message_digest(call: Call) -> int:
+    """64 bits that stand for the contents of a send or receive: equal at both ends where they state the same."""
+    buffers = call.inputs or call.outputs
+    elements = sum(buffer.elements for buffer in buffers)
+    # Of nothing, nothing can be read wrongly: its element type does not count.
+    dtypes = sorted({buffer.dtype for buffer in buffers}) if elements else []
+    return _digest((dtypes, elements))
+
+
+def chained(digest: int, word: int) -> int:
+    """A running digest with one word more."""
+    return _mix(digest ^ word)
 
 
 def _mix(value: int) -> int:

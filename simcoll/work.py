@@ -162,12 +162,22 @@ class RecordedWork(Work):
 class CheckedWork(RecordedWork):
     """A call that is proved in the background: whoever waits for it is told of what was found meanwhile.
 
-    ``waits_on_host`` is that of the backend, see :class:`~simcoll.backends.base.Backend`.
+    ``waits_on_host`` is that of the backend, see :class:`~simcoll.backends.base.Backend`; ``failed`` is called when a
+    wait for it fails.
     """
 
-    def __init__(self, inner: Work, entry: Entry, flight: Flight | None = None, *, waits_on_host: bool) -> None:
+    def __init__(
+        self,
+        inner: Work,
+        entry: Entry,
+        flight: Flight | None = None,
+        *,
+        waits_on_host: bool,
+        failed: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(inner, entry, flight)
         self._waits_on_host = waits_on_host
+        self._tell_failed = failed
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait as the backend's Work does; raises what it raises, or why it did not complete."""
@@ -177,6 +187,8 @@ class CheckedWork(RecordedWork):
         except CollectiveMismatchError:
             raise
         except Exception as error:
+            if self._tell_failed is not None:
+                self._tell_failed()
             # The first rank that raises a mismatch may end, and its peers lose the connection before they know why.
             if (verdict := VERDICTS.awaited(_VERDICT_SECONDS)) is not None:
                 raise verdict from error

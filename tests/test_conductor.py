@@ -335,7 +335,7 @@ def test_an_asynchronous_call_returns_while_another_thread_waits_in_a_synchronou
 
 
 def test_a_call_that_is_given_up_makes_way_for_those_behind_it() -> None:
-    from simcoll.conductor import Line
+    from simcoll.line import Line
 
     line: Any = Line()
     made, served = iter("abc"), []

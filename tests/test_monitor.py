@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from simcoll import monitor as module
+from simcoll import side_channel
 from simcoll.blackbox_format import AWAITED
 from simcoll.blackbox_writer import BlackBoxWriter
 from simcoll.call import Buffer, Call
 from simcoll.monitor import Monitor
 from simcoll.record import Group, Source
+from simcoll.stacks import Stack
 from simcoll.stall_file import read_stall
 
 BUFFER = (Buffer((4,), "float32"),)
@@ -91,6 +93,31 @@ def test_a_call_that_all_ranks_have_come_to_may_take_longer(tmp_path: Path, monk
         job.waits(rank, 0)
     assert not job.look_after(6)
     assert job.look_after(9)
+
+
+def test_a_rank_in_which_simcoll_connects_has_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None
+) -> None:
+    job = Job(tmp_path, monkeypatch, seconds)
+    job.waits(0, 0)
+    job.waits(1, 1)
+    connecting = {1: [Stack((Source(side_channel.__file__, 1, "own_connection"),))]}
+    monkeypatch.setattr(Monitor, "_stacks", lambda self, launch: connecting)
+    patience = seconds or module.DEFAULT_SECONDS
+    assert not job.look_after(patience + module._CONNECT_SECONDS - 1)
+    connecting.clear()
+    assert job.look_after(6)
+
+
+def test_a_rank_that_never_connects_does_not_keep_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path, monkeypatch, 4.0)
+    job.waits(0, 0)
+    connecting = {1: [Stack((Source(side_channel.__file__, 1, "own_connection"),))]}
+    monkeypatch.setattr(Monitor, "_stacks", lambda self, launch: connecting)
+    assert not job.look_after(60)
+    assert job.look_after(20)
+    assert job.monitor.stall is not None
+    assert job.monitor.stall.connecting == {1}
 
 
 def test_a_long_transfer_is_nothing_to_speak_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from simcoll import background, side_channel
+from simcoll.folders import torch_folder
+from simcoll.record import Source
 from simcoll.stacks import Stack, ask, offer_stacks, read_stacks
 
 OFFER = """
@@ -80,6 +84,36 @@ def test_a_process_that_holds_the_gil_answers(tmp_path: Path) -> None:
         place = stacks(job.pid, path, "hang")[-1].place()
     assert place is not None
     assert place.function == "hang"
+
+
+@pytest.mark.slow
+def test_who_connects_is_told_from_who_waits(tmp_path: Path) -> None:
+    body = """
+    import functools, threading, time
+    from types import SimpleNamespace
+    from simcoll.side_channel import own_connection
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    own_connection(SimpleNamespace(clone=functools.partial(time.sleep, 60)))
+    """
+    with process(body, tmp_path) as (job, path):
+        threads = stacks(job.pid, path, "own_connection")
+    assert threads[-1].connects()
+    assert not threads[-2].connects()
+
+
+def test_who_connects_in_the_background_holds_up_nobody() -> None:
+    connecting = Source(side_channel.__file__, 1, "own_connection", "return store.clone()")
+    assert Stack((connecting, Source("train.py", 1, "step"))).connects()
+    assert not Stack((connecting, Source(background.__file__, 1, "_serve"))).connects()
+    assert not Stack((Source("train.py", 1, "own_connection"),)).connects()
+
+
+def test_who_saves_a_file_is_at_work() -> None:
+    file = os.path.join(torch_folder(), "serialization.py")
+    saving = Stack((Source(file, 1, "write"), Source("train.py", 1, "step", "torch.save(x, path)")))
+    assert (saving.waits_in_torch(), saving.works_for_user()) == (False, True)
+    backward = Stack((Source(os.path.join(torch_folder(), "autograd", "graph.py"), 1, "run"),))
+    assert backward.waits_in_torch()
 
 
 def test_a_signal_that_the_program_uses_is_left_alone(tmp_path: Path) -> None:

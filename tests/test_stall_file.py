@@ -14,16 +14,22 @@ HERE = Source("train.py", 9, "evaluate", "event.wait()")
 
 
 def test_an_account_comes_back_as_it_was(tmp_path: Path) -> None:
-    stall = Stall(5, 9, {3: HERE}, frozenset({0, 1}), frozenset({2}), frozenset({3}), over=False)
+    stall = Stall(5, 9, {3: HERE}, frozenset({0, 1}), frozenset({2}), frozenset({3}), frozenset({1}), over=False)
     write_stall(tmp_path / "stall.json", stall)
     assert read_stall(tmp_path / "stall.json") == stall
 
 
 def test_the_accounts_of_two_nodes_are_one() -> None:
     first = Stall(5, 9, {0: HERE}, blocked=frozenset({0}), over=False)
-    second = Stall(4, 8, {3: HERE}, stopped=frozenset({3}))
+    second = Stall(4, 8, {3: HERE}, stopped=frozenset({3}), connecting=frozenset({2}))
     assert together([first, second]) == Stall(
-        4, 9, {0: HERE, 3: HERE}, blocked=frozenset({0}), stopped=frozenset({3}), over=True
+        4,
+        9,
+        {0: HERE, 3: HERE},
+        blocked=frozenset({0}),
+        stopped=frozenset({3}),
+        connecting=frozenset({2}),
+        over=True,
     )
     assert together([]) is None
 
@@ -46,6 +52,7 @@ GOOD = (
         GOOD + '"places": {"x": ["f", 1, "g", "c"]}}',
         GOOD + '"places": {"1": ["f", "1", "g", "c"]}}',
         GOOD + '"places": {"1": "f"}}',
+        GOOD + '"connecting": 1, "places": {}}',
         GOOD.replace("[]", '["0"]', 1) + '"places": {}}',
         "\0",
     ],

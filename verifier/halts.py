@@ -132,6 +132,8 @@ def _ended(job: Job, waits: Waits) -> list[Finding]:
 def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
     """SC201: ranks that are there, and did not come to what others wait in."""
     gone = set(job.ended) | {rank for rank in job.failures if rank not in waits.by_rank}
+    # What simcoll takes to connect is not the rank's own delay.
+    gone |= set() if stall is None else stall.connecting
     for wait in _in_time(waits.all()):
         # Who waits in something else is not late: who keeps it is, or nobody, where all have come to what it waits in.
         late = sorted(wait.needs - waits.stuck - gone - waits.waiting)

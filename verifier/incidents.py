@@ -14,6 +14,7 @@ from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_job import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Trace, record_at
+from simcoll.verifier.whereabouts import whereabouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +254,7 @@ def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequenc
     message = (
         f"{ranks_text(gone)} had ended when rank {victim.rank} still made {last.call.op} (collective {last.sequence})"
     )
-    sides = [Side((victim.rank,), last.call, lines([(victim.rank, last.source)]), victim.text())]
-    for rank in gone[:4]:
-        before = job.last.get(rank)
-        note = "ended" if before is None else f"ended; its last call was {record_text(before)}"
-        sides.append(Side((rank,), None, () if before is None else lines([(rank, before.source)]), note))
+    waited = Side((victim.rank,), last.call, lines([(victim.rank, last.source)]), victim.text())
     return Finding(
         RANK_EXITED_EARLY.code,
         RANK_EXITED_EARLY.severity,
@@ -266,7 +263,7 @@ def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequenc
         sequence=last.sequence,
         ranks=tuple(sorted([victim.rank, *gone])),
         culprits=tuple(gone),
-        sides=tuple(sides),
+        sides=(waited, *whereabouts(job, gone)),
     )
 
 

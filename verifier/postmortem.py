@@ -80,7 +80,7 @@ def standstill(
     job = _job(traces, outcome)
     job = _parted(job, [*agreement.mismatches, *_unequal(matching, job.failures)])
     stuck = [one.finding for one in job.mismatches if _unfinished(job, one.finding)]
-    stuck += [one for one in unmatched_messages(job, matching.unmatched) if one.severity is Severity.ERROR]
+    stuck += [one for one in unmatched_messages(job, matching.unmatched, stall) if one.severity is Severity.ERROR]
     if stuck:
         return tuple(stuck), True
     findings = halt_findings(job, stall, matching.unmatched)
@@ -147,7 +147,7 @@ def _findings(
     outsiders: Sequence[Mismatch],
     stall: Stall | None,
 ) -> tuple[Finding, ...]:
-    messages = unmatched_messages(job, matching.unmatched)
+    messages = unmatched_messages(job, matching.unmatched, stall)
     stuck = [finding for finding in messages if finding.severity is Severity.ERROR]
     waiting = {rank for finding in stuck for rank in finding.ranks}
     missing = [
@@ -165,6 +165,8 @@ def _findings(
     open_question = not explained and not apart and own_failure(job) is None
     halted = halt_findings(job, stall, matching.unmatched) if open_question else []
     membership = [] if halted or apart else membership_mismatches(job)
+    # Ranks that talk past each other do not meet in a call either.
+    missing = [one for one in missing if not any(set(one.ranks) & set(parted.ranks) for parted in membership)]
     failed = first_failure(job, explained or bool(halted or membership))
     errors = [mismatch.finding for mismatch in job.mismatches]
     warnings = [one.finding for one in mismatches if one.finding.severity is Severity.WARNING]

@@ -130,8 +130,8 @@ class Stall:
 
     ``places`` gives the line of the user's program at which a rank's main thread is, ``blocked`` the ranks whose main
     thread waits inside torch, ``busy`` those that compute or have threads at work elsewhere, ``stopped`` those whose
-    process a signal has stopped. ``over`` says that the job was ended for it: nobody was to come any more, or the time
-    that was given for it had passed.
+    process a signal has stopped, ``connecting`` those in which simcoll itself still connects to the store. ``over``
+    says that the job was ended for it: nobody was to come any more, or the time that was given for it had passed.
     """
 
     since_ns: int
@@ -140,6 +140,7 @@ class Stall:
     blocked: frozenset[int] = frozenset()
     busy: frozenset[int] = frozenset()
     stopped: frozenset[int] = frozenset()
+    connecting: frozenset[int] = frozenset()
     over: bool = True
 
     @property

@@ -16,20 +16,21 @@ from simcoll.verifier.matching import Unmatched
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_pairs import P2P_TAG_MISMATCH, P2P_UNMATCHED
 from simcoll.verifier.sides import lines
-from simcoll.verifier.trace import ASYNCHRONOUS, AWAITED, Trace
+from simcoll.verifier.trace import ASYNCHRONOUS, AWAITED, Stall, Trace
 from simcoll.verifier.whereabouts import whereabouts
 
 
-def unmatched_messages(job: Job, unmatched: Sequence[Unmatched]) -> list[Finding]:
+def unmatched_messages(job: Job, unmatched: Sequence[Unmatched], stall: Stall | None = None) -> list[Finding]:
     """SC303 and SC304, earliest first: errors that explain why ranks wait; in a job that ended well, lost messages.
 
     A rank is not blamed for a message that it may still come to: it must have ended, or the wait for it have failed
-    while it waited for nobody itself. Ranks that wait for each other are a deadlock, not a missing message.
+    while it waited for nobody itself. Ranks that wait for each other are a deadlock, not a missing message. A rank that
+    ``stall`` saw at work may yet make the other's tag in another thread.
     """
     if job.clean:
         return _folded(_lost(job, one) for one in unmatched if _is_lost(one))
     stuck = [one for one in unmatched if _is_stuck(job, one)]
-    crossed = _crossed(stuck)
+    crossed = _crossed([one for one in stuck if stall is None or one.rank not in stall.busy])
     if crossed:
         return _folded(_tags_differ(send, receive) for send, receive in crossed)
     return _folded(_nobody_comes(job, one) for one in stuck if _is_hopeless(job, one))

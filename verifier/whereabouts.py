@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from simcoll.record import UNKNOWN_SOURCE, Source
 from simcoll.verifier.describe import record_text
 from simcoll.verifier.finding import Side
-from simcoll.verifier.incidents import Job
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
+
+if TYPE_CHECKING:
+    # It says itself where ranks are.
+    from simcoll.verifier.incidents import Job
 
 _SHOWN = 8
 
@@ -39,6 +43,8 @@ def _state(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source | None
         return "ended", None
     if stall is not None and rank in stall.stopped:
         return "its process is stopped", None
+    if stall is not None and rank in stall.connecting:
+        return "simcoll connects to the store from this line", stall.places.get(rank)
     if stall is not None and rank in stall.places:
         return "is at this line", stall.places[rank]
     return "busy elsewhere" if rank in job.traces else "left no record", None

@@ -82,6 +82,22 @@ def test_a_busy_rank_is_late_and_proves_nothing() -> None:
     assert not standstill(traces, running(3), stall)[1]
 
 
+def test_a_rank_in_which_simcoll_connects_is_not_late() -> None:
+    here = Source("train.py", 7, "step")
+    traces = job({0: [waiting(WORLD, 1)], 1: [], 2: [waiting(WORLD, 1)]}, [WORLD])
+    stall = Stall(100 * SECOND, 130 * SECOND, places={1: here}, connecting=frozenset({1}))
+    findings, proved = standstill(traces, running(3), stall)
+    assert not proved
+    assert [finding.culprits for finding in findings] == [()]
+    assert "simcoll connects to the store from this line; no call of it is recorded" in str(findings[0].sides)
+
+
+def test_one_that_is_late_beside_it_is_named_alone() -> None:
+    traces = job({0: [waiting(WORLD, 1)], 1: [], 2: []}, [WORLD])
+    [finding] = halted(traces, Stall(100 * SECOND, 130 * SECOND, connecting=frozenset({1})))
+    assert (finding.code, finding.culprits) == ("SC201", (2,))
+
+
 def test_whoever_keeps_the_one_that_keeps_the_others_is_named() -> None:
     # 0 waits for 1 in A; 1 waits for 2 in B; 2 is somewhere else.
     traces = job({0: [waiting(A, 1)], 1: [waiting(B, 1)], 2: []}, [A, B])
@@ -159,6 +175,16 @@ def test_members_who_state_other_members() -> None:
     [finding] = halted(job({0: [], 1: [], 2: []}, [WORLD], **events))
     assert (finding.code, finding.culprits) == ("SC401", (2,))
     assert [side.ranks for side in finding.sides] == [(0, 1), (2,)]
+
+
+def test_ranks_that_miss_each_other_in_groups_of_other_members_are_one_finding() -> None:
+    """In ``detail`` the first call of such a group ends with the ranks that did not come to it."""
+    events = {f"rank{rank}": creating(1, *((0, 1) if rank < 2 else (1, 2))) for rank in range(3)}
+    data: dict[str, object] = {"group": "a", "sequence": 1, "missing": [1], "waited_ms": 2000}
+    source = ["train.py", 101, "step", "dist.all_reduce(x)"]
+    events["rank0"].append(Event("missing", 9 * SECOND, data | {"source": source}))
+    traces = job({0: [waiting(A, 1, State.FAILED)], 1: [], 2: []}, [WORLD, A], **events)
+    assert [finding.code for finding in judge(traces, running(3), None).findings] == ["SC401"]
 
 
 def test_what_a_rank_says_of_a_group_that_is_not_its_own_does_no_harm() -> None:
