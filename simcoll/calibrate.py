@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -18,13 +19,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from simcoll.measured import ATTRIBUTE, SCHEMA, Measurement, curves_of, measurements, seconds
+from simcoll.measured import ATTRIBUTE, MEASURABLE, SCHEMA, SMALLEST, Measurement, curves_of, measurements, seconds
 from simcoll.outlet import Outlet
 from simcoll.preconditions import BAD_INPUT, CANNOT_START
+from simcoll.sizes import SizeError, parse_size
 from simcoll.topology import Topology, TopologyError, connect, flat
 from simcoll.topology_file import write_topology
 
-LEAST_BANDWIDTH = 1e6
+ABOUT = (
+    "Measure this cluster with real collectives, and write a topology on which `simcoll estimate` prices what was not "
+    "measured. All other options are torchrun's (default: --standalone, two ranks or one per GPU)."
+)
+_LEAST_BANDWIDTH = 1e6
 _PLACEMENT = ("--standalone", "--nnodes", "--master", "--rdzv", "--node")
 _PROCESSES = ("--nproc",)
 
@@ -75,7 +81,7 @@ def _link(rows: Sequence[Measurement], ranks: int) -> tuple[float, float]:
         steps = ranks - 1
     (_, fastest), (largest, slowest) = whole[0], whole[-1]
     moving = max(slowest - fastest, 1e-9)
-    return max(LEAST_BANDWIDTH, steps * largest / ranks / moving), fastest / steps
+    return max(_LEAST_BANDWIDTH, steps * largest / ranks / moving), fastest / steps
 
 
 def _graph(hosts: Sequence[str], bandwidth: float, latency: float) -> Topology:
@@ -127,22 +133,41 @@ def has_gpu() -> bool:
     return Path("/dev/nvidia0").exists()
 
 
-def calibrate(
-    torchrun: Sequence[str], *, out: Path, backend: str | None, ops: Sequence[str], most: int, json: bool
-) -> int:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own options to a parser."""
+    parser.add_argument("--out", metavar="FILE", type=Path, default=Path("topology.json"), help="a .json or .yaml file")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where there is a GPU, else gloo")
+    parser.add_argument("--ops", metavar="LIST", default=",".join(MEASURABLE), help="default: %(default)s")
+    parser.add_argument("--max-bytes", metavar="SIZE", default="64MiB", help="the largest size (default: 64MiB)")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+
+
+def calibrate_as_told(options: argparse.Namespace, torchrun: Sequence[str]) -> int:
     """Carry out ``simcoll calibrate``; the exit code of the contract."""
-    outlet = Outlet(json=json)
-    backend = backend or ("nccl" if has_gpu() else "gloo")
+    outlet = Outlet(json=options.json)
+    ops = options.ops.split(",")
+    strange = [op for op in ops if op not in MEASURABLE]
+    if strange:
+        return outlet.refuse(BAD_INPUT, f"--ops: {strange[0]!r}, expected some of {', '.join(MEASURABLE)}")
+    try:
+        most = parse_size(options.max_bytes)
+    except SizeError as error:
+        return outlet.refuse(BAD_INPUT, f"--max-bytes: {error}")
+    if most < SMALLEST:
+        return outlet.refuse(BAD_INPUT, f"--max-bytes {options.max_bytes}: expected at least {SMALLEST}")
+    return calibrate(torchrun, options.out, options.backend or ("nccl" if has_gpu() else "gloo"), ops, most, outlet)
+
+
+def calibrate(torchrun: Sequence[str], out: Path, backend: str, ops: Sequence[str], most: int, outlet: Outlet) -> int:
+    """Measure ``ops`` up to ``most`` bytes, write the topology to ``out`` and show how well it predicts."""
     with tempfile.TemporaryDirectory(prefix="simcoll-calibrate-") as folder:
         result = Path(folder) / "measured.json"
         environment = {name: value for name, value in os.environ.items() if name != "SIMCOLL_MODE"}
         environment.setdefault("OMP_NUM_THREADS", "1")
-        command = launch_command(torchrun, result, backend, ops, most)
-        code = subprocess.call(command, env=environment, stdout=sys.stderr)
+        code = subprocess.call(launch_command(torchrun, result, backend, ops, most), env=environment, stdout=sys.stderr)
         if code != 0:
-            return outlet.refuse(
-                CANNOT_START, f"the measuring ranks ended with exit code {code}; their own message is above"
-            )
+            text = f"the measuring ranks ended with exit code {code}; their own message is above"
+            return outlet.refuse(CANNOT_START, text)
         if not result.exists():
             # Rank 0 runs on another host, and writes there.
             return 0

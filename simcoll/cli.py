@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
+from simcoll.estimate_command import add_estimate_command
 from simcoll.topology_command import add_topology_command
 
 _RUN_HELP = """\
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] and arguments[0] == "run":
             return _run(arguments[1:])
+        if arguments[:1] and arguments[0] == "calibrate":
+            return _calibrate(arguments[1:])
         return _other(arguments)
     except BrokenPipeError:
         # The reader of stdout has gone (`simcoll ... | head`); nothing more can be said to it, not even at exit.
@@ -66,6 +69,16 @@ def _run(arguments: Sequence[str]) -> int:
     return run(arguments)
 
 
+def _calibrate(arguments: Sequence[str]) -> int:
+    """What is not an option of its own is torchrun's."""
+    from simcoll.calibrate import ABOUT, add_options, calibrate_as_told
+
+    parser = _Parser(prog="simcoll calibrate", description=ABOUT, allow_abbrev=False)
+    add_options(parser)
+    options, torchrun = parser.parse_known_args(arguments)
+    return calibrate_as_told(options, torchrun)
+
+
 def _other(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "verify":
@@ -80,6 +93,10 @@ def _other(arguments: Sequence[str]) -> int:
         from simcoll.topology_command import topology
 
         return topology(options)
+    if options.command == "estimate":
+        from simcoll.estimate_command import run_estimate
+
+        return run_estimate(options)
     from simcoll.demo import main as demo
 
     return demo(json=options.json)
@@ -96,6 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="black boxes, or folders of them")
     verify.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
     add_topology_command(commands)
+    add_estimate_command(commands)
+    commands.add_parser("calibrate", help="measure this cluster, and write a topology of it", add_help=False)
     rules = _command(commands, "rules", "list the findings, or explain one")
     rules.add_argument("code", metavar="CODE", nargs="?", help="a finding's code, such as SC104")
     return parser

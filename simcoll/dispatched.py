@@ -56,7 +56,7 @@ class _Mode(TorchDispatchMode):
     """Answers the operators of c10d in place of the backends."""
 
     def __init__(self, take: Take, begin_section: Callable[[], None], end_section: Callable[[], Wait]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._take, self._begin_section, self._end_section = take, begin_section, end_section
         self._pending: WeakIdKeyDictionary = WeakIdKeyDictionary()
 

@@ -23,9 +23,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from simcoll.measured import SCHEMA
+from simcoll.measured import SCHEMA, SMALLEST
 
-SMALLEST = 1024
 _ROUNDS = 5
 _ROUND_SECONDS = 0.03
 _FEWEST, _MOST = 3, 100

@@ -24,8 +24,14 @@ from simcoll.topology import TopologyError, derived
 SCHEMA = "simcoll.measured/1"
 """Of the file that the measuring ranks write."""
 
+MEASURABLE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+"""What `simcoll calibrate` measures."""
+
+SMALLEST = 1024
+"""The smallest size that it measures, in bytes."""
+
 ATTRIBUTE = "measured"
-_FIELDS = {"op": str, "ranks": int, "bytes": int, "seconds": (int, float)}
+_FIELDS: dict[str, type | tuple[type, ...]] = {"op": str, "ranks": int, "bytes": int, "seconds": (int, float)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class Curve:
             return self.seconds[last] * self._growth(size)
         (low, high), (fast, slow) = self.sizes[after - 1 : after + 1], self.seconds[after - 1 : after + 1]
         share = math.log(size / low) / math.log(high / low)
-        return fast * (slow / fast) ** share
+        return fast * math.exp(share * math.log(slow / fast))
 
     def _growth(self, size: int) -> float:
         """By how much a size beyond the largest takes longer than the largest: what the last stretch added a byte."""

@@ -48,6 +48,14 @@ def topology_of(options: argparse.Namespace) -> Topology:
     return cluster(**_given(options, _CLUSTER))
 
 
+def topology_named(name: str) -> Topology:
+    """A preset, otherwise a file, as it stands; raises TopologyError."""
+    from simcoll.presets import preset
+    from simcoll.topology_file import read_topology
+
+    return read_topology(name) if _is_file(name) else preset(name)
+
+
 def _named(name: str, options: argparse.Namespace) -> Topology:
     """A preset by its name, otherwise a file."""
     from simcoll.imported import Hints

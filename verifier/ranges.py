@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 _SHOWN = 12
+_MOST = 1 << 20
+_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+
+
+def parse_ranks(text: str) -> list[int]:
+    """The ranks of ``0-7,16``, in that order; raises ValueError that says what was expected."""
+    ranks: list[int] = []
+    for part in text.split(","):
+        found = _SPAN.fullmatch(part.strip())
+        first, last = (int(found[1]), int(found[2] or found[1])) if found is not None else (1, 0)
+        if last < first or last - first >= _MOST:
+            raise ValueError(f"ranks {text!r:.80}: expected ranks and ranges such as 0-7,16")
+        ranks += range(first, last + 1)
+    return ranks
 
 
 def spans(ranks: Iterable[int]) -> list[tuple[int, int]]:

@@ -1,0 +1,190 @@
+"""``simcoll estimate OP``: what a collective costs, for one size or a range, on one topology or several."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol
+
+from simcoll.topology_arguments import add_topology_arguments, topology_named, topology_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from simcoll.estimate_value import Bottleneck, Estimate
+    from simcoll.topology import Topology
+
+_BAD_INPUT = 2
+_DEFAULT_SIZES = "1KiB:4GiB"
+_DEFAULT_FACTOR = 4
+
+
+class _Commands(Protocol):
+    """What argparse's subparsers are used for here."""
+
+    def add_parser(self, name: str, *, help: str, description: str) -> argparse.ArgumentParser:  # noqa: A002
+        """A parser for one more command."""
+
+
+def add_estimate_command(commands: _Commands) -> None:
+    """Add ``estimate`` to the command line's parser."""
+    about = "what a collective costs on a cluster that need not be there"
+    parser = commands.add_parser("estimate", help=about, description=f"Say {about}.")
+    parser.add_argument("op", metavar="OP", help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, ...")
+    parser.add_argument(
+        "--bytes",
+        metavar="SIZE|MIN:MAX",
+        help="as nccl-tests counts: the larger of the send and receive buffers; 1GiB, 100MB, 4096, or 1KiB:1GiB "
+        f"(default: {_DEFAULT_SIZES})",
+    )
+    parser.add_argument("--factor", metavar="N", type=int, help="from one size of a range to the next (default: 4)")
+    parser.add_argument("--algorithm", metavar="NAME", help="ring, tree, nvls, ... (default: NCCL's choice)")
+    parser.add_argument("--protocol", metavar="NAME", help="LL, LL128 or Simple (default: NCCL's choice)")
+    parser.add_argument("--engine", choices=("closed", "flow"), default="closed", help="default: closed")
+    parser.add_argument("--bare", action="store_true", help="the bare graph, without launch and protocol overheads")
+    parser.add_argument("--ranks", metavar="LIST", help="the ranks that take part, as 0-7,16 (default: all)")
+    parser.add_argument(
+        "--compare", metavar="FILE|PRESET", action="append", default=[], help="a further topology; may be repeated"
+    )
+    parser.add_argument("--explain", action="store_true", help="show the terms that the time is made of")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_topology_arguments(parser)
+
+
+def run_estimate(options: argparse.Namespace) -> int:
+    """Carry out ``simcoll estimate``; the exit code of the contract."""
+    from simcoll.outlet import Outlet
+
+    outlet = Outlet(json=options.json)
+    try:
+        topologies = [topology_of(options), *map(topology_named, options.compare)]
+        names = [str(topology.graph.get("name", f"topology {place}")) for place, topology in enumerate(topologies, 1)]
+        rows = [[_priced(options, topology, size) for topology in topologies] for size in _sizes(options)]
+    except ValueError as error:
+        return outlet.refuse(_BAD_INPUT, str(error))
+    outlet.render(_picture(options, names, rows), lambda: _document(names, rows))
+    return 0
+
+
+def _sizes(options: argparse.Namespace) -> list[int]:
+    from simcoll.sizes import SizeError, parse_range
+
+    factor = _DEFAULT_FACTOR if options.factor is None else options.factor
+    if factor < 2:
+        raise SizeError(f"--factor {factor}: expected a whole number of at least 2")
+    return parse_range(options.bytes or _DEFAULT_SIZES, factor)
+
+
+def _priced(options: argparse.Namespace, topology: Topology, size: int) -> Estimate:
+    from simcoll.estimator import estimate
+    from simcoll.verifier.ranges import parse_ranks
+
+    return estimate(
+        options.op,
+        size,
+        topology,
+        algorithm=options.algorithm,
+        protocol=options.protocol,
+        engine=options.engine,
+        calibrated=not options.bare,
+        ranks=None if options.ranks is None else parse_ranks(options.ranks),
+    )
+
+
+def _picture(options: argparse.Namespace, names: Sequence[str], rows: list[list[Estimate]]) -> RenderableType:
+    if len(names) > 1:
+        return _comparison(names, rows)
+    if len(rows) == 1:
+        return _one(names[0], rows[0][0], explain=options.explain)
+    return _range(names[0], [row[0] for row in rows], explain=options.explain)
+
+
+def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
+    from rich.table import Table
+
+    from simcoll.sizes import show_size
+
+    size = f" of {show_size(found.bytes)}" if found.bytes else ""
+    table = Table(title=f"{found.op}{size} on {found.ranks:,} ranks of {name}", title_justify="left", box=None)
+    table.show_header = False
+    table.add_row("time", _microseconds(found.seconds))
+    table.add_row("algorithm", " ".join(filter(None, (found.algorithm, found.protocol))))
+    if found.bytes:
+        table.add_row("bus bandwidth", _rate(found.bus_bandwidth))
+        table.add_row("algorithm bandwidth", _rate(found.algorithm_bandwidth))
+    if found.bottleneck is not None:
+        link = found.bottleneck
+        busy = f"{link.utilisation:.0%} of {_rate(link.bandwidth)}"
+        table.add_row("bottleneck", f"{link.link} {link.source} -> {link.target}, {busy}")
+    for term, seconds in found.terms if explain else ():
+        table.add_row(f"  {term}", _microseconds(seconds))
+    return table
+
+
+def _range(name: str, found: list[Estimate], *, explain: bool) -> RenderableType:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from simcoll.sizes import show_size
+
+    table = Table(title=f"{found[0].op} on {found[0].ranks:,} ranks of {name}", title_justify="left", box=SIMPLE_HEAD)
+    table.pad_edge, table.padding = False, (0, 1, 0, 0)
+    terms = list(dict.fromkeys(term for each in found for term, _ in each.terms)) if explain else []
+    for heading in ("size", "time us", "busbw GB/s" if terms else "algbw GB/s", *(terms or ("busbw GB/s",))):
+        table.add_column(heading, justify="right")
+    table.add_column("algorithm", no_wrap=True)
+    for each in found:
+        parts = dict(each.terms)
+        rates = [each.bus_bandwidth] if terms else [each.algorithm_bandwidth, each.bus_bandwidth]
+        table.add_row(
+            show_size(each.bytes).replace(" ", "\N{NO-BREAK SPACE}"),
+            f"{each.seconds * 1e6:,.1f}",
+            *(f"{rate / 1e9:,.2f}" for rate in rates),
+            *(f"{parts.get(term, 0.0) * 1e6:,.1f}" for term in terms),
+            " ".join(filter(None, (each.algorithm, each.protocol))),
+        )
+    return table
+
+
+def _comparison(names: Sequence[str], rows: list[list[Estimate]]) -> RenderableType:
+    """Microseconds by size and topology, and how many times as long as on the first."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from simcoll.sizes import show_size
+
+    table = Table(title=f"{rows[0][0].op}, microseconds", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("size", justify="right", no_wrap=True)
+    for name, found in zip(names, rows[0], strict=True):
+        table.add_column(f"{name}, {found.ranks:,} ranks", justify="right")
+    for row in rows:
+        first = row[0].seconds
+        shown = [f"{first * 1e6:,.1f}"]
+        shown += [
+            f"{each.seconds * 1e6:,.1f}" + (f" (x{each.seconds / first:.2f})" if first else "") for each in row[1:]
+        ]
+        table.add_row(show_size(row[0].bytes), *shown)
+    return table
+
+
+def _document(names: Sequence[str], rows: list[list[Estimate]]) -> object:
+    estimates = [
+        {"topology": name, **asdict(found), "bottleneck": _link(found.bottleneck), "terms": dict(found.terms)}
+        for row in rows
+        for name, found in zip(names, row, strict=True)
+    ]
+    return {"schema": "simcoll.estimate/1", "estimates": estimates}
+
+
+def _link(found: Bottleneck | None) -> object:
+    """A node may be anything that hashes: its name goes into the document."""
+    return None if found is None else asdict(found) | {"source": str(found.source), "target": str(found.target)}
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:,.1f} us"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate / 1e9:,.2f} GB/s"

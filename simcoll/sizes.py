@@ -1,0 +1,58 @@
+"""Sizes in bytes as people write them: ``1GiB``, ``100MB``, ``4096``."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from simcoll.errors import SimcollError
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
+_LETTERS = "kmgtp"
+_UNITS = (
+    {"": 1, "b": 1}
+    | {f"{letter}b": 1000**power for power, letter in enumerate(_LETTERS, 1)}
+    | {f"{letter}ib": 1024**power for power, letter in enumerate(_LETTERS, 1)}
+    | {letter: 1024**power for power, letter in enumerate(_LETTERS, 1)}
+)
+"""As nccl-tests has it, a bare letter is a power of 1024."""
+
+
+class SizeError(SimcollError, ValueError):
+    """A text that is no size: what was given, what was expected."""
+
+
+def parse_size(text: str) -> int:
+    """Bytes; decimal and binary units, whole bytes only; raises SizeError."""
+    found = _SIZE.fullmatch(text.strip())
+    factor = _UNITS.get(found[2].lower()) if found is not None else None
+    if found is None or factor is None or len(text) > 32:
+        raise SizeError(f"size {text!r:.40}: expected bytes such as 4096, 100MB or 1GiB")
+    size = Decimal(found[1]) * factor
+    if size != int(size):
+        raise SizeError(f"size {text!r}: expected a whole number of bytes, got {size}")
+    return int(size)
+
+
+def parse_range(text: str, factor: int = 2) -> list[int]:
+    """One size, or those from MIN to MAX of ``MIN:MAX``, each ``factor`` times the last; raises SizeError."""
+    low, colon, high = text.partition(":")
+    first = parse_size(low)
+    if not colon:
+        return [first]
+    last = parse_size(high)
+    if not 0 < first <= last:
+        raise SizeError(f"sizes {text!r}: expected MIN:MAX with MIN above 0 and not above MAX")
+    sizes = []
+    while first <= last:
+        sizes.append(first)
+        first *= factor
+    return sizes
+
+
+def show_size(size: int) -> str:
+    """Bytes in the largest binary unit that divides them."""
+    for power, letter in reversed(list(enumerate(_LETTERS, 1))):
+        if size and size % 1024**power == 0:
+            return f"{size // 1024**power} {letter.upper()}iB"
+    return f"{size:,} B"
