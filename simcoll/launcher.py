@@ -48,6 +48,7 @@ class Ledger:
         self._path = path
         self._lock = threading.Lock()
         self._closing = False
+        self._unwritten = False
         self._watchers: list[threading.Thread] = []
         self._document: dict[str, Any] = {
             "schema": SCHEMA,
@@ -142,6 +143,9 @@ class Ledger:
             draft.replace(self._path)
         except OSError as error:
             # A disk that filled up costs the account of the ranks, never the job.
+            if self._unwritten:
+                return
+            self._unwritten = True
             print(f"simcoll: cannot write {self._path}: {error.strerror}", file=sys.stderr)  # noqa: T201
 
 
