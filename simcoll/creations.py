@@ -100,6 +100,22 @@ def noted(make: Callable[..., Any]) -> Callable[..., Any]:
     return make_group
 
 
+def destroying(destroy: Callable[..., Any]) -> Callable[..., Any]:
+    """``destroy_process_group``, with a note before: whoever still calls on the group waits for this rank in vain."""
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        recorder = _recorder()
+        if recorder is not None:
+            group = args[0] if args else kwargs.get("group")
+            every = group is None or group is dist.group.WORLD
+            name = None if every else getattr(group, "group_name", "")
+            recorder.event("destroyed", group=name, source=source_document(current_source()))
+        return destroy(*args, **kwargs)
+
+    return destroy_process_group
+
+
 def _recorder() -> Recorder | None:
     session = active_session()
     return None if session is None or not dist.is_initialized() else session.current_recorder()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,3 +103,14 @@ def test_arguments_that_torch_does_not_know_are_torchs_to_refuse(monkeypatch: py
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(TypeError, match="colour"):
         creations.initialising(initialise)("gloo", colour=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "group"),
+    [((), {}, None), ((None,), {}, None), ((SimpleNamespace(group_name="7"),), {}, "7"), ((), {"group": None}, None)],
+)
+def test_the_end_of_a_group_is_noted(
+    notes: Notes, arguments: tuple[Any, ...], named: dict[str, Any], group: str | None
+) -> None:
+    assert creations.destroying(lambda *args, **kwargs: (args, kwargs))(*arguments, **named) == (arguments, named)
+    assert [(kind, data["group"]) for kind, data in notes.events] == [("destroyed", group)]

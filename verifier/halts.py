@@ -23,7 +23,7 @@ from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
 from simcoll.verifier.waits import Wait, Waits, waits_of
-from simcoll.verifier.whereabouts import whereabouts
+from simcoll.verifier.whereabouts import left_group, whereabouts
 
 _SHOWN = 8
 
@@ -167,8 +167,12 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
             f"{ranks_text(late)} did not come to {_number(wait)}, where {ranks_text(waiting)} waited{for_how_long}"
         )
         severity = _severity_of_delay(stall)
-        sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *whereabouts(job, late, stall))
-        return [_finding(MISSING_RANK.code, severity, message, wait, late, sides, ranks=waiting)]
+        sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *whereabouts(job, late, stall, wait.group))
+        code = MISSING_RANK.code
+        if all(left_group(job, rank, wait.group) is not None for rank in late):
+            code, severity = RANK_EXITED_EARLY.code, RANK_EXITED_EARLY.severity
+            message += ", but had destroyed the group"
+        return [_finding(code, severity, message, wait, late, sides, ranks=waiting)]
     return []
 
 
