@@ -57,10 +57,11 @@ def membership_mismatches(job: Job) -> list[Finding]:
 
     It is an error even where all goes well: torch connects ranks under the group's number, and each takes those that it
     meets for its own members. What a rank states of a group that it does not belong to does no harm, and neither do
-    groups in which each rank is alone. Default groups that all of them got are jobs of their own within the job.
+    groups in which each rank is alone. In a job that ended well, default groups that all ranks got were jobs of their
+    own within the job.
     """
     for made in by_place(job):
-        if all(creation.ordinal == 0 and creation.done for creation in made.values()):
+        if job.clean and all(creation.ordinal == 0 and creation.done for creation in made.values()):
             continue
         stated = {creation.members for creation in made.values() if creation.rank in creation.members}
         if len(stated) > 1 and any(len(members) > 1 for members in stated):
