@@ -28,7 +28,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp_module
 
 from simcoll.background import calls_between_rounds
-from simcoll.creations import initialising, noted
+from simcoll.creations import destroying, initialising, noted
 from simcoll.ddp import recorded_verification
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
@@ -162,8 +162,10 @@ def _install() -> None:
     if (make := getattr(distributed_c10d, "_new_group_with_tag", None)) is not None:
         _replace(distributed_c10d, "_new_group_with_tag", noted(make))
     initialise = initialising(distributed_c10d.init_process_group)
+    destroy = destroying(distributed_c10d.destroy_process_group)
     for module in (distributed_c10d, dist):
         _replace(module, "init_process_group", initialise)
+        _replace(module, "destroy_process_group", destroy)
     for module in (distributed_c10d, dist):
         _replace(module, "_create_process_group_wrapper", _create_process_group_wrapper)
     if (dist2 := _dist2()) is not None:

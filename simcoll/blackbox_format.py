@@ -109,6 +109,9 @@ AWAITED = 2
 HANDED_ON = 4
 """The bit that says that the call's future was taken: whoever has it may wait, unseen."""
 
+LET_GO = 8
+"""The bit that says that the program let the call's Work go before anybody had waited for it."""
+
 
 class EntryKind(IntEnum):
     """What an entry of the growing table holds."""

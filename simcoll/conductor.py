@@ -187,9 +187,10 @@ class Conductor:
             failure = error
         finally:
             self._line.leave(entry)
-        work.settle(inner, failure)
+        # First: who waits for the work may end the profile right after.
         if end_profile is not None:
             _when_ended(inner, end_profile)
+        work.settle(inner, failure)
 
     def finish(self) -> None:
         """Say that no call follows, without waiting: groups that then are closed in turn end together."""

@@ -38,15 +38,16 @@ _creations = Creations()
 
 def initialising(initialise: Callable[..., Any]) -> Callable[..., Any]:
     """``init_process_group``, with a note before and after where the environment says who the ranks are."""
+    signature = inspect.signature(initialise)
 
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         place = _creations.begin()
-        recorder = None if len(args) > 1 or set(kwargs) & _OTHER_RENDEZVOUS else _early_recorder()
-        if recorder is None:
+        size = _stated_size(signature, args, kwargs)
+        recorder = None if size is None else _early_recorder()
+        if size is None or recorder is None:
             return initialise(*args, **kwargs)
-        members = list(range(int(os.environ["WORLD_SIZE"])))
-        recorder.event("creating", **place, ranks=members, source=source_document(current_source()))
+        recorder.event("creating", **place, ranks=list(range(size)), source=source_document(current_source()))
         result = initialise(*args, **kwargs)
         recorder.event("created", **place)
         return result
@@ -54,8 +55,24 @@ def initialising(initialise: Callable[..., Any]) -> Callable[..., Any]:
     return init_process_group
 
 
-_OTHER_RENDEZVOUS = frozenset({"init_method", "world_size", "rank", "store"})
-"""Arguments that may say something else than the environment."""
+def _stated_size(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    """How many ranks the call says the job has; None where this rank is not the one that the environment names.
+
+    Another size than the environment's is a mistake where the ranks meet by the environment; elsewhere it may be a job
+    within the job.
+    """
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+        own, everybody = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (TypeError, KeyError, ValueError):
+        return None
+    rank, size = (value if type(value := given.get(name, -1)) is int else None for name in ("rank", "world_size"))
+    here = given.get("init_method") in (None, "env://") and given.get("store") is None
+    if rank == own and size == everybody:
+        return size
+    if not here or size is None or rank not in (-1, own):
+        return None
+    return everybody if size < 0 else size
 
 
 def _early_recorder() -> Recorder | None:
@@ -81,6 +98,22 @@ def noted(make: Callable[..., Any]) -> Callable[..., Any]:
         return group
 
     return make_group
+
+
+def destroying(destroy: Callable[..., Any]) -> Callable[..., Any]:
+    """``destroy_process_group``, with a note before: whoever still calls on the group waits for this rank in vain."""
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        recorder = _recorder()
+        if recorder is not None:
+            group = args[0] if args else kwargs.get("group")
+            every = group is None or group is dist.group.WORLD
+            name = None if every else getattr(group, "group_name", "")
+            recorder.event("destroyed", group=name, source=source_document(current_source()))
+        return destroy(*args, **kwargs)
+
+    return destroy_process_group
 
 
 def _recorder() -> Recorder | None:

@@ -87,6 +87,7 @@ class Flight:
 
     def dropped(self) -> None:
         """The program let its Work go; nobody can wait any more."""
+        self.entry.let_go()
         self._flights.orphaned(self.entry, self._written)
         self.end()
 

@@ -48,6 +48,7 @@ class Ledger:
         self._path = path
         self._lock = threading.Lock()
         self._closing = False
+        self._unwritten = False
         self._watchers: list[threading.Thread] = []
         self._document: dict[str, Any] = {
             "schema": SCHEMA,
@@ -107,16 +108,24 @@ class Ledger:
         """Whether the agent has started ranks."""
         return bool(self._document["ranks"])
 
+    def reaped(self, exit_codes: dict[int, int]) -> None:
+        """What the agent saw of processes that it reaped before their watchers looked, by local rank."""
+        for entry in self._document["ranks"]:
+            if (code := exit_codes.get(entry["local_rank"])) is not None:
+                self.ended(entry, code)
+
     def settle(self) -> None:
         """The agent has ended: wait for the last watchers to say what they saw.
 
-        torch names every rank that did not return zero, so a process that is gone and was named by nobody did.
+        torch names every rank that did not return zero, so a process that is gone and was named by nobody did; of a job
+        that was interrupted it names none.
         """
         for watcher in self._watchers:
             watcher.join(_SETTLE_SECONDS)
+        unseen = -signal.SIGTERM if self._document["interrupted"] else 0
         for entry in self._document["ranks"]:
             if entry["exit_code"] is None and not Path(f"/proc/{entry['pid']}").exists():
-                self.ended(entry, 0)
+                self.ended(entry, unseen)
 
     def _watch(self, entry: dict[str, Any]) -> None:
         """Wait for one rank's end without reaping it, which is its agent's part."""
@@ -134,6 +143,9 @@ class Ledger:
             draft.replace(self._path)
         except OSError as error:
             # A disk that filled up costs the account of the ranks, never the job.
+            if self._unwritten:
+                return
+            self._unwritten = True
             print(f"simcoll: cannot write {self._path}: {error.strerror}", file=sys.stderr)  # noqa: T201
 
 
@@ -177,9 +189,21 @@ def _observe_close(context: Any, ledger: Ledger) -> None:
 
     def observed(*arguments: Any, **options: Any) -> None:
         ledger.closing()
-        close(*arguments, **options)
+        try:
+            close(*arguments, **options)
+        finally:
+            ledger.reaped(_exit_codes(context))
 
     context.close = observed
+
+
+def _exit_codes(context: Any) -> dict[int, int]:
+    """The exit codes that torch's own context knows, by local rank; it reaps the processes that it closes."""
+    codes = {rank: handler.proc.returncode for rank, handler in getattr(context, "subprocess_handlers", {}).items()}
+    started = getattr(context, "_pc", None)
+    if started is not None:
+        codes |= {rank: process.exitcode for rank, process in enumerate(started.processes)}
+    return {rank: code for rank, code in codes.items() if code is not None}
 
 
 def launch(ledger: Ledger, arguments: list[str]) -> int:

@@ -60,9 +60,7 @@ class Monitor:
     def look(self) -> bool:
         """Whether the job is to be ended now; ``stall`` then says why."""
         now = time.monotonic()
-        if self._changed():
-            self._moved, self._moved_ns = now, time.time_ns()
-            self._used.clear()
+        if self._has_moved():
             return False
         idle = self._idle()
         if not self._used:
@@ -77,6 +75,14 @@ class Monitor:
             # The job must not pay for what its monitor cannot read.
             self._say_once(type(error), f"this job cannot be judged while it runs: {type(error).__name__}: {error}")
             return False
+
+    def _has_moved(self) -> bool:
+        """Whether the job has moved since it was last asked."""
+        if not self._changed():
+            return False
+        self._moved, self._moved_ns = time.monotonic(), time.time_ns()
+        self._used.clear()
+        return True
 
     def _idle(self) -> float:
         """For how many seconds the job has stood still."""
@@ -117,6 +123,9 @@ class Monitor:
         if not proved and not any(finding.culprits for finding in findings):
             # All have come, and the call takes its time: a large transfer, or connections that are being made.
             findings = findings if self._idle() >= (self.seconds or math.inf) + _TRANSFER_SECONDS else ()
+        if findings and self._has_moved():
+            # While it was looked at: what was found is over.
+            return False
         if findings and (proved or self.seconds is not None):
             # Before the job ends: whoever reports on all nodes looks for it as soon as their ranks are gone.
             self._keep(stall)

@@ -94,12 +94,17 @@ class Prover:
         self, entry: Entry, error: ChannelBrokenError, timeout: timedelta, first_only: bool
     ) -> MissingRankError:
         milliseconds = round(timeout.total_seconds() * 1000)
-        text = missing_text(self._group, self._rank, error.absent, milliseconds, entry.record(), first_only=first_only)
-        return MissingRankError(
-            text,
-            tuple(self._group.ranks[rank] for rank in error.absent),
-            round(error.waited.total_seconds() * 1000),
+        waited = round(error.waited.total_seconds() * 1000)
+        text = missing_text(
+            self._group,
+            self._rank,
+            error.absent,
+            milliseconds,
+            entry.record(),
+            first_only=first_only,
+            waited_ms=waited,
         )
+        return MissingRankError(text, tuple(self._group.ranks[rank] for rank in error.absent), waited)
 
     def close(self) -> None:
         """Let the side channel go."""

@@ -79,6 +79,7 @@ class Event:
     * ``creating`` and ``created``: the rank began, and finished, to make a process group: ``life`` (how often the
       default group was made), ``ordinal`` (the how-manieth group since, from 1; 0 for the default group itself),
       ``ranks`` (global ranks, as given), ``source``;
+    * ``destroyed``: the rank is about to destroy a process group: ``group`` (null: all of them), ``source``;
     * ``parameters``: DistributedDataParallel begins to check a model: ``group``, ``digest`` (of the list), ``count``,
       ``source``, and ``parameters``, a list of name, dtype, shape and whether it is trained, where the same list was
       not written before and is not too long;

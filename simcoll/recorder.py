@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from simcoll.backends.base import Backend
 from simcoll.blackbox import BlackBoxWriter
-from simcoll.blackbox_format import AWAITED, HANDED_ON
+from simcoll.blackbox_format import AWAITED, HANDED_ON, LET_GO
 from simcoll.call import Call
 from simcoll.capture import Arguments
 from simcoll.errors import MissingRankError
@@ -175,6 +175,11 @@ class Entry:
         """The call's future was taken."""
         if self.log.box is not None:
             self.log.box.mark(self.ticket, HANDED_ON)
+
+    def let_go(self) -> None:
+        """The program dropped the call's Work, for which nobody had waited."""
+        if self.log.box is not None:
+            self.log.box.mark(self.ticket, LET_GO)
 
     def received_from(self, group_rank: int) -> None:
         """A receive from any source has taken a message: write down whose."""

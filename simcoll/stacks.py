@@ -7,14 +7,17 @@ signal would end the process.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import linecache
 import os
+import platform
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from simcoll.folders import OWN, SKIP, kind_of, simcoll_folders, torch_folder
 from simcoll.record import Source
@@ -71,11 +74,46 @@ def stack_path(folder: Path, rank: int) -> Path:
 def ask(pid: int) -> None:
     """Ask a process for its stacks; nothing if it has not offered them, or no longer does."""
     number = _signal_number()
-    if number is not None and _catches(pid, number):
-        try:
-            os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            return
+    if number is None or not _catches(pid, number):
+        return
+    thread = _undisturbed(pid)
+    if thread is not None and ctypes.CDLL(None).syscall(_SYSTEM_CALLS["tgkill"], pid, thread, number) == 0:
+        return
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+_TABLES = {
+    "x86_64": {"tgkill": 234, "futex": 202, "cut short": {7, 23, 34, 35, 230, 232, 270, 271, 281, 441}},
+    "aarch64": {"tgkill": 131, "futex": 98, "cut short": {22, 72, 73, 101, 115, 441}},
+}
+_SYSTEM_CALLS: Mapping[str, Any] = _TABLES.get(platform.machine(), {})
+"""Numbers of system calls. A signal cuts short poll, select, epoll_wait, nanosleep, pause and their like: signal(7)."""
+
+
+def _undisturbed(pid: int) -> int | None:
+    """The thread that is to answer in place of a main thread that sleeps in C: the signal would end its sleep.
+
+    Waiting for a lock goes on after a signal. None where the main thread may answer itself, or nobody else can.
+    """
+    if not _SYSTEM_CALLS or _system_call(pid, pid) not in _SYSTEM_CALLS["cut short"]:
+        return None
+    try:
+        threads = sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return None
+    return next((one for one in threads if one != pid and _system_call(pid, one) == _SYSTEM_CALLS["futex"]), None)
+
+
+def _system_call(pid: int, thread: int) -> int | None:
+    """The number of the system call in which a thread sits; None where it runs, or the kernel does not say."""
+    try:
+        first = Path(f"/proc/{pid}/task/{thread}/syscall").read_text(encoding="ascii").split(maxsplit=1)[0]
+    except (OSError, IndexError):
+        return None
+    return int(first) if first.isdecimal() else None
 
 
 def _catches(pid: int, number: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,22 +57,60 @@ def test_a_new_default_group_begins_a_new_life() -> None:
     assert counted.place() == {"life": 1, "ordinal": 1}
 
 
+def initialise(
+    backend: Any = None,
+    init_method: Any = None,
+    timeout: Any = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+) -> tuple[Any, ...]:
+    return backend, init_method, timeout, world_size, rank, store
+
+
 @pytest.mark.parametrize(
-    ("arguments", "named", "noted"),
+    ("arguments", "named", "size"),
     [
-        (("gloo",), {}, True),
-        ((), {"backend": "gloo", "timeout": None}, True),
-        (("gloo", "tcp://localhost:1"), {}, False),
-        (("gloo",), {"rank": 1, "world_size": 2}, False),
-        (("gloo",), {"store": None}, False),
+        (("gloo",), {}, 3),
+        ((), {"backend": "gloo", "timeout": None}, 3),
+        (("gloo",), {"store": None}, 3),
+        (("gloo", "env://", None, 3, 1), {}, 3),
+        (("gloo",), {"rank": 1, "world_size": 3, "store": "shared"}, 3),
+        (("gloo", "tcp://localhost:1"), {"rank": 1, "world_size": 3}, 3),
+        (("gloo",), {"rank": 1, "world_size": 4}, 4),
+        (("gloo",), {"world_size": 2}, 2),
+        (("gloo", "tcp://localhost:1"), {}, None),
+        (("gloo", "tcp://localhost:1"), {"rank": 1, "world_size": 2}, None),
+        (("gloo",), {"rank": 0, "world_size": 3}, None),
+        (("gloo",), {"store": "shared"}, None),
+        (("gloo",), {"world_size": "3"}, None),
     ],
 )
-def test_the_meeting_of_all_ranks_is_noted_where_the_environment_names_them(
-    monkeypatch: pytest.MonkeyPatch, arguments: tuple[Any, ...], named: dict[str, Any], noted: bool
+def test_the_meeting_of_all_ranks_is_noted_where_the_environment_names_this_one(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[Any, ...], named: dict[str, Any], size: int | None
 ) -> None:
     notes = Notes()
     monkeypatch.setattr(creations, "_early_recorder", lambda: notes)
     monkeypatch.setenv("WORLD_SIZE", "3")
-    assert creations.initialising(lambda *args, **kwargs: (args, kwargs))(*arguments, **named) == (arguments, named)
+    monkeypatch.setenv("RANK", "1")
+    assert creations.initialising(initialise)(*arguments, **named) == initialise(*arguments, **named)
     kinds = [(kind, data["ordinal"], data.get("ranks")) for kind, data in notes.events]
-    assert kinds == ([("creating", 0, [0, 1, 2]), ("created", 0, None)] if noted else [])
+    assert kinds == ([] if size is None else [("creating", 0, [*range(size)]), ("created", 0, None)])
+
+
+def test_arguments_that_torch_does_not_know_are_torchs_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(TypeError, match="colour"):
+        creations.initialising(initialise)("gloo", colour=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "group"),
+    [((), {}, None), ((None,), {}, None), ((SimpleNamespace(group_name="7"),), {}, "7"), ((), {"group": None}, None)],
+)
+def test_the_end_of_a_group_is_noted(
+    notes: Notes, arguments: tuple[Any, ...], named: dict[str, Any], group: str | None
+) -> None:
+    assert creations.destroying(lambda *args, **kwargs: (args, kwargs))(*arguments, **named) == (arguments, named)
+    assert [(kind, data["group"]) for kind, data in notes.events] == [("destroyed", group)]

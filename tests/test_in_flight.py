@@ -12,6 +12,7 @@ import torch.distributed as dist  # noqa: E402
 
 from simcoll.backends.gloo import GLOO  # noqa: E402
 from simcoll.blackbox import read_black_box  # noqa: E402
+from simcoll.blackbox_format import HANDED_ON, LET_GO  # noqa: E402
 from simcoll.capture import arguments  # noqa: E402
 from simcoll.conductor import Conductor  # noqa: E402
 from simcoll.in_flight import Flight, Flights  # noqa: E402
@@ -215,7 +216,7 @@ def test_a_result_that_went_with_its_work_needs_no_wait(program: Program, held: 
     backend.clear()
     program.flights.look_after(last=True)
     flags = read_black_box(program.folder / "rank00000.simcoll").slots["flags"]
-    assert int(flags[0]) == (0 if own else 4)
+    assert int(flags[0]) == (LET_GO if own else LET_GO | HANDED_ON)
 
 
 def test_waiting_for_the_device_is_waiting(program: Program) -> None:

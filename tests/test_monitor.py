@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,20 @@ def test_a_job_that_moves_is_not_looked_into(tmp_path: Path, monkeypatch: pytest
         job.waits(1, 1)
         job.now += 3
         assert not job.monitor.look()
+
+
+def test_what_moves_while_it_is_looked_at_does_not_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path, monkeypatch, 4.0)
+    job.waits(0, 0)
+    judge = module.standstill
+
+    def meanwhile(*arguments: Any) -> Any:
+        job.waits(1, 0)
+        return judge(*arguments)
+
+    monkeypatch.setattr(module, "standstill", meanwhile)
+    assert not job.look_after(6)
+    assert job.monitor.stall is None
 
 
 def test_an_interrupted_job_is_explained_where_it_had_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

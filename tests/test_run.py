@@ -243,3 +243,20 @@ def test_a_full_disk_is_one_line(tmp_path):
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"cannot write results into {disk}: No space left on device" in err
+
+
+def test_a_job_does_not_fail_for_results_that_were_removed(tmp_path):
+    removing = (
+        AGREE
+        + """
+import shutil
+if rank == 0:
+    shutil.rmtree("out")
+"""
+    )
+    code, out, err = run(tmp_path, "--out", "out", script(tmp_path, removing))
+    assert (code, out.count("trained")) == (0, 2)
+    lost = f"the job ended well; what was written about it is not in {tmp_path / 'out'} any more"
+    assert "".join(out.split()).endswith("".join(lost.split()))
+    assert err.count("cannot write") == 1
+    assert "Traceback" not in err

@@ -116,6 +116,24 @@ def test_who_saves_a_file_is_at_work() -> None:
     assert backward.waits_in_torch()
 
 
+@pytest.mark.slow
+def test_a_sleep_in_c_is_not_cut_short(tmp_path: Path) -> None:
+    body = """
+    import ctypes, threading
+    def helper():
+        threading.Event().wait()
+    threading.Thread(target=helper, daemon=True).start()
+    def hang():
+        ctypes.PyDLL(None).sleep(600)
+    hang()
+    raise SystemExit("the sleep was cut short")
+    """
+    with process(body, tmp_path) as (job, path):
+        assert stacks(job.pid, path, "hang")[-1].waits_in_torch() is False
+        with pytest.raises(subprocess.TimeoutExpired):
+            job.wait(0.2)
+
+
 def test_a_signal_that_the_program_uses_is_left_alone(tmp_path: Path) -> None:
     code = (
         "import signal, sys; from pathlib import Path; from simcoll.stacks import offer_stacks; "

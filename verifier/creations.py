@@ -57,9 +57,12 @@ def membership_mismatches(job: Job) -> list[Finding]:
 
     It is an error even where all goes well: torch connects ranks under the group's number, and each takes those that it
     meets for its own members. What a rank states of a group that it does not belong to does no harm, and neither do
-    groups in which each rank is alone.
+    groups in which each rank is alone. In a job that ended well, default groups that all ranks got were jobs of their
+    own within the job.
     """
     for made in by_place(job):
+        if job.clean and all(creation.ordinal == 0 and creation.done for creation in made.values()):
+            continue
         stated = {creation.members for creation in made.values() if creation.rank in creation.members}
         if len(stated) > 1 and any(len(members) > 1 for members in stated):
             return [_differing(made)]
@@ -103,7 +106,7 @@ def _differing(made: Mapping[int, Creation]) -> Finding:
     return Finding(
         MEMBERSHIP_MISMATCH.code,
         MEMBERSHIP_MISMATCH.severity,
-        f"the ranks make group number {first.ordinal} of other members: {', '.join(said[:4])}",
+        f"the ranks make {_name(first)} of other members: {', '.join(said[:4])}",
         ranks=tuple(sorted(made)),
         culprits=culprits,
         sides=tuple(_side(side, f"members: {ranks_text(side[0].members)}") for side in sides),
@@ -127,8 +130,8 @@ def _by_some(job: Job, made: Mapping[int, Creation]) -> Finding | None:
     first = waiting[0]
     members = ranks_text(first.members)
     message = (
-        f"{_ranks(waiting)} {verb([one.rank for one in waiting], 'waits', 'wait')} in the making of group number "
-        f"{first.ordinal}, of {members}, which {ranks_text(missing)} did not make"
+        f"{_ranks(waiting)} {verb([one.rank for one in waiting], 'waits', 'wait')} in the making of "
+        f"{_name(first)}, of {members}, which {ranks_text(missing)} did not make"
     )
     return Finding(
         MEMBERSHIP_MISMATCH.code,
@@ -139,6 +142,10 @@ def _by_some(job: Job, made: Mapping[int, Creation]) -> Finding | None:
         sides=(_side(waiting, f"members: {members}"), *whereabouts(job, missing)),
         differing=("members",),
     )
+
+
+def _name(creation: Creation) -> str:
+    return f"group number {creation.ordinal}" if creation.ordinal else "the default group"
 
 
 def _side(made: Sequence[Creation], note: str) -> Side:

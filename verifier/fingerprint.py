@@ -172,9 +172,11 @@ def missing_text(
     last: Mapping[int, Record] | None = None,
     *,
     first_only: bool = False,
+    waited_ms: int | None = None,
 ) -> str:
     """The message when ranks did not come to ``record`` within ``timeout_ms``; ``last`` is, by group rank, what the
-    missing ones are known to have called last.
+    missing ones are known to have called last. A wait of ``waited_ms``, if that is known and much shorter, was ended by
+    a connection that closed.
 
     c10d's own line, with which it begins, says "Rank 1" with ``first_only`` (monitored_barrier's default) and
     "Ranks 1, 2" without; nobody at all is listed where it is not known who is missing.
@@ -194,21 +196,20 @@ def missing_text(
             f"rank 0. Please check rank 0 logs for faulty rank"
         )
         head += "" if group.ranks[0] == 0 else f" (rank 0 of this group is global rank {group.ranks[0]})"
+    closed = waited_ms is not None and 2 * waited_ms < timeout_ms
+    reason = "and the connection has closed" if closed else f"within the timeout of {timeout_ms} ms"
     return "\n".join(
-        [f"{head}; Timed out waiting {timeout_ms}ms.", *_missing_lines(group, missing, timeout_ms, record, last or {})]
+        [f"{head}; Timed out waiting {timeout_ms}ms.", *_missing_lines(group, missing, reason, record, last or {})]
     )
 
 
 def _missing_lines(
-    group: Group, missing: Sequence[int], timeout_ms: int, record: Record | None, last: Mapping[int, Record]
+    group: Group, missing: Sequence[int], reason: str, record: Record | None, last: Mapping[int, Record]
 ) -> list[str]:
     rule = RULES["SC201"]
     call = "this collective" if record is None else f"{record.call.op} (collective {record.sequence})"
     who = f"{ranks_text(missing)} {verb(missing, 'has', 'have')}" if missing else "some ranks have"
-    lines = [
-        f"simcoll: {rule.code} {rule.name} in {group_text(group)}: {who} not come to {call} "
-        f"within the timeout of {timeout_ms} ms"
-    ]
+    lines = [f"simcoll: {rule.code} {rule.name} in {group_text(group)}: {who} not come to {call} {reason}"]
     if record is not None and record.source.file:
         lines.append(f"  called at {source_text(record.source)}: {record.source.code.strip()}")
     for rank, known in sorted(last.items()):

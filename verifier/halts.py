@@ -23,7 +23,7 @@ from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
 from simcoll.verifier.waits import Wait, Waits, waits_of
-from simcoll.verifier.whereabouts import whereabouts
+from simcoll.verifier.whereabouts import left_group, whereabouts
 
 _SHOWN = 8
 
@@ -64,10 +64,33 @@ def _before_any_group(job: Job, stall: Stall | None) -> list[Finding]:
     """SC201 for ranks that do not come to ``init_process_group``, of which nothing is recorded yet."""
     for made in by_place(job):
         waiting = [creation for creation in made.values() if creation.ordinal == 0 and not creation.done]
-        absent = sorted(job.launched - set(made) - set(job.failures))
-        if waiting and absent:
+        needed = {member for creation in waiting for member in creation.members} - set(made) - set(job.failures)
+        if absent := sorted(needed & job.launched):
             return [_uninitialised(job, waiting, absent, stall)]
+        size = max(trace.world_size for trace in job.traces.values())
+        if unknown := sorted(rank for rank in needed if rank >= size):
+            return [_too_few(waiting, unknown, size)]
     return []
+
+
+def _too_few(waiting: Sequence[Creation], unknown: Sequence[int], size: int) -> Finding:
+    """SC401 where ranks wait for more ranks than the job has."""
+    ranks = sorted(creation.rank for creation in waiting)
+    message = (
+        f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in init_process_group for {ranks_text(unknown)}, "
+        f"and the job has {size} ranks: the world size that was given is wrong"
+    )
+    sources = lines((creation.rank, creation.source) for creation in waiting)
+    side = Side(tuple(ranks), None, sources, "waited")
+    return Finding(
+        MEMBERSHIP_MISMATCH.code,
+        MEMBERSHIP_MISMATCH.severity,
+        message,
+        ranks=tuple(ranks),
+        culprits=() if len(ranks) == size else tuple(ranks),
+        sides=(side,),
+        differing=("members",),
+    )
 
 
 def _uninitialised(job: Job, waiting: Sequence[Creation], absent: Sequence[int], stall: Stall | None) -> Finding:
@@ -146,8 +169,12 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
             f"{ranks_text(late)} did not come to {_number(wait)}, where {ranks_text(waiting)} waited{for_how_long}"
         )
         severity = _severity_of_delay(stall)
-        sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *whereabouts(job, late, stall))
-        return [_finding(MISSING_RANK.code, severity, message, wait, late, sides, ranks=waiting)]
+        sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *whereabouts(job, late, stall, wait.group))
+        code = MISSING_RANK.code
+        if all(left_group(job, rank, wait.group) is not None for rank in late):
+            code, severity = RANK_EXITED_EARLY.code, RANK_EXITED_EARLY.severity
+            message += ", but had destroyed the group"
+        return [_finding(code, severity, message, wait, late, sides, ranks=waiting)]
     return []
 
 

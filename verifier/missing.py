@@ -14,7 +14,9 @@ from simcoll.verifier.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.rules_order import CALL_SKIPPED, MISSING_RANK
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Trace, record_at
-from simcoll.verifier.whereabouts import whereabouts
+from simcoll.verifier.whereabouts import left_group, whereabouts
+
+_WORTH_SAYING_MS = 100
 
 
 @dataclass(slots=True)
@@ -90,10 +92,12 @@ def _report(job: Job, wait: _Wait) -> Finding:
     record = _record(job, came, wait)
     call = "the collective" if record is None else record.call.op
     waited = max((number(event, "waited_ms") or 0 for event in wait.events.values()), default=0)
-    rule = RANK_EXITED_EARLY if all(rank in job.ended for rank in missing) else MISSING_RANK
+    left = all(left_group(job, rank, wait.group) is not None for rank in missing)
+    rule = RANK_EXITED_EARLY if left or all(rank in job.ended for rank in missing) else MISSING_RANK
+    for_how_long = f" for {waited / 1000:.1f} s" if waited >= _WORTH_SAYING_MS else ""
     message = (
         f"{ranks_text(missing)} did not come to {call} (collective {wait.sequence}), where {ranks_text(came)} "
-        f"waited for {waited / 1000:.1f} s"
+        f"waited{for_how_long}{', but had destroyed the group' if left else ''}"
     )
     return Finding(
         rule.code,
@@ -103,7 +107,7 @@ def _report(job: Job, wait: _Wait) -> Finding:
         sequence=wait.sequence,
         ranks=tuple(sorted({*missing, *came})),
         culprits=tuple(missing),
-        sides=(_waiting_side(wait, came, record), *whereabouts(job, missing)),
+        sides=(_waiting_side(wait, came, record), *whereabouts(job, missing, group=wait.group)),
         before=_before(job, came, wait),
     )
 

@@ -21,6 +21,7 @@ from simcoll.verifier.incidents import (
     refused_on_some,
 )
 from simcoll.verifier.lifecycle import memory_findings, never_waited
+from simcoll.verifier.lost import lost_messages
 from simcoll.verifier.matching import Matching, match_messages
 from simcoll.verifier.mismatches import Mismatch, check_agreement
 from simcoll.verifier.missing import missing_ranks
@@ -81,6 +82,7 @@ def standstill(
     job = _parted(job, [*agreement.mismatches, *_unequal(matching, job.failures)])
     stuck = [one.finding for one in job.mismatches if _unfinished(job, one.finding)]
     stuck += [one for one in unmatched_messages(job, matching.unmatched, stall) if one.severity is Severity.ERROR]
+    stuck += lost_messages(job, matching.lanes)
     if stuck:
         return tuple(stuck), True
     findings = halt_findings(job, stall, matching.unmatched)
@@ -147,7 +149,7 @@ def _findings(
     outsiders: Sequence[Mismatch],
     stall: Stall | None,
 ) -> tuple[Finding, ...]:
-    messages = unmatched_messages(job, matching.unmatched, stall)
+    messages = [*lost_messages(job, matching.lanes), *unmatched_messages(job, matching.unmatched, stall)]
     stuck = [finding for finding in messages if finding.severity is Severity.ERROR]
     waiting = {rank for finding in stuck for rank in finding.ranks}
     missing = [

@@ -28,7 +28,9 @@ WORK_NEVER_WAITED = Rule(
         "An asynchronous call brings this rank a result, and the program ended well without ever waiting for it: no "
         "wait(), no is_completed() that said yes, no synchronize(), no future, and for a GPU no synchronize() of the "
         "device. Not reported are sends, barriers, results that the program let go together with the work, and a last "
-        "call that is left over where those before it from the same line were waited for."
+        "call that is left over where those before it from the same line were waited for. It is an error where another "
+        "rank waits for a message for good because the program let the work of its send or receive go: on Gloo the "
+        "message goes with it."
     ),
     harm="The result may be read before it is there, and an error of the call is never seen.",
     example=("dist.all_reduce(x, async_op=True)\nprint(x.sum())"),

@@ -22,6 +22,9 @@ AWAITED = 2
 HANDED_ON = 4
 """Bit of ``flags``: whoever has the call's future, or torch itself, may wait unseen; or nobody can read its result."""
 
+LET_GO = 8
+"""Bit of ``flags``: the program let the call's Work go before anybody had waited for it."""
+
 SLOT = np.dtype(
     [
         ("group", "<u4"),

@@ -29,7 +29,7 @@ def unmatched_messages(job: Job, unmatched: Sequence[Unmatched], stall: Stall | 
     """
     if job.clean:
         return _folded(_lost(job, one) for one in unmatched if _is_lost(one))
-    stuck = [one for one in unmatched if _is_stuck(job, one)]
+    stuck = [one for one in unmatched if is_stuck(job, one)]
     crossed = _crossed([one for one in stuck if stall is None or one.rank not in stall.busy])
     if crossed:
         return _folded(_tags_differ(send, receive) for send, receive in crossed)
@@ -41,7 +41,7 @@ def _is_lost(one: Unmatched) -> bool:
     return one.sends and one.pending
 
 
-def _is_stuck(job: Job, one: Unmatched) -> bool:
+def is_stuck(job: Job, one: Unmatched) -> bool:
     """Whether its rank waits for it, or failed for it, and nothing else that failed first explains that."""
     if not one.awaited or one.rank in job.ended or not (one.pending or one.record.state is State.FAILED):
         return False

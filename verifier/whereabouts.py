@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from simcoll.record import UNKNOWN_SOURCE, Source
+import numpy as np
+
+from simcoll.record import UNKNOWN_SOURCE, Group, Source
 from simcoll.verifier.describe import record_text
+from simcoll.verifier.failures import source_of
 from simcoll.verifier.finding import Side
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
@@ -18,20 +21,40 @@ if TYPE_CHECKING:
 _SHOWN = 8
 
 
-def whereabouts(job: Job, ranks: Iterable[int], stall: Stall | None = None) -> list[Side]:
-    """Sides that say where ranks are, those at the same place together; ``stall`` knows lines without a call."""
+def whereabouts(job: Job, ranks: Iterable[int], stall: Stall | None = None, group: Group | None = None) -> list[Side]:
+    """Sides that say where ranks are, those at the same place together; ``stall`` knows lines without a call.
+
+    Of ranks that have destroyed the ``group`` in which they are missed, that is what is said.
+    """
     alike: dict[tuple[str, Source], list[int]] = {}
     for rank in ranks:
-        alike.setdefault(_place(job, rank, stall), []).append(rank)
+        alike.setdefault(_place(job, rank, stall, group), []).append(rank)
     return [
         Side(tuple(members), None, lines([(members[0], source)]), note)
         for (note, source), members in list(alike.items())[:_SHOWN]
     ]
 
 
-def _place(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source]:
+def left_group(job: Job, rank: int, group: Group) -> Source | None:
+    """The line at which a rank destroyed a group for good, after its last call on it; None where it did not."""
+    trace = job.traces.get(rank)
+    if trace is None:
+        return None
+    mine = [index for index, known in enumerate(trace.groups) if known == group]
+    last = int(trace.slots["scheduled_ns"][np.isin(trace.slots["group"], mine)].max(initial=0))
+    for event in reversed(trace.events):
+        if event.kind == "creating" or event.time_ns < last:
+            return None
+        if event.kind == "destroyed" and event.data.get("group") in (None, group.name):
+            return source_of(event.data)
+    return None
+
+
+def _place(job: Job, rank: int, stall: Stall | None, group: Group | None) -> tuple[str, Source]:
     last = job.last.get(rank)
     before = "no call of it is recorded" if last is None else f"last call: {record_text(last)}"
+    if group is not None and (line := left_group(job, rank, group)) is not None:
+        return f"destroyed the group; {before}", line
     state, here = _state(job, rank, stall)
     return f"{state}; {before}", here or (UNKNOWN_SOURCE if last is None else last.source)
 

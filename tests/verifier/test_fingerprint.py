@@ -79,6 +79,14 @@ def test_ranks_in_a_subgroup_are_global() -> None:
     assert "but Rank 6 is running" in said
 
 
+def test_a_wait_that_a_closed_connection_ended_is_not_said_to_have_timed_out() -> None:
+    record = Record("0", 7, REDUCE, LINE)
+    closed = missing_text(GROUP, 0, [1], 1_800_000, record, waited_ms=30)
+    assert "rank 1 has not come to all_reduce (collective 7) and the connection has closed" in closed
+    late = missing_text(GROUP, 0, [1], 2000, record, waited_ms=1990)
+    assert "rank 1 has not come to all_reduce (collective 7) within the timeout of 2000 ms" in late
+
+
 def test_missing_ranks_on_rank_0_and_elsewhere() -> None:
     record = Record("0", 7, REDUCE, LINE)
     first = missing_text(GROUP, 0, [1, 2], 2000, record, {1: Record("0", 6, REDUCE, LINE)})
