@@ -35,7 +35,7 @@ def test_numbers_may_be_numpys():
 
 
 def test_ranks_are_the_numbers_or_the_order():
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[object] = nx.DiGraph()
     for name, rank in (("b", 1), ("a", 0)):
         graph.add_node(name, kind="gpu", rank=rank)
     assert ranks(graph) == ("a", "b")
@@ -46,7 +46,7 @@ def test_ranks_are_the_numbers_or_the_order():
 
 @pytest.mark.parametrize("numbers", [(0, None), (0, 0), (0, 2), (1, 2), (-1, 0), (0, "x"), (0, [1])])
 def test_half_numbered_gpus_are_refused(numbers):
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[object] = nx.DiGraph()
     for position, rank in enumerate(numbers):
         graph.add_node(position, kind="gpu", **({} if rank is None else {"rank": rank}))
     with pytest.raises(TopologyError, match="expected"):
@@ -99,8 +99,8 @@ def test_what_is_derived_is_kept_until_something_changes(change):
 
 
 def test_a_plain_graph_is_worked_out_anew():
-    plain = nx.DiGraph(flat(2, 1e9, 0))
-    built = []
+    plain: nx.DiGraph[object] = nx.DiGraph(flat(2, 1e9, 0))
+    built: list[object] = []
     for _ in range(2):
         derived(plain, "count", built.append)
     assert len(built) == 2

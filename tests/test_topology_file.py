@@ -1,9 +1,10 @@
 """The topology format: round trips, its short forms, its schema, and errors that name line and expectation."""
 
 import json
+import re
 from pathlib import Path
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import networkx as nx
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_what_differs_by_direction_or_is_not_known_survives(tmp_path):
 
 
 def test_any_networkx_graph_can_be_written(tmp_path):
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[object] = nx.DiGraph()
     graph.add_node(0, kind="gpu", host=("rack", 1))
     graph.add_node(1, kind="gpu", host=("rack", 2))
     graph.add_edge(0, 1, bandwidth=1, latency=0)
@@ -177,3 +178,22 @@ def test_the_unchanged_document_is_read(tmp_path):
 def test_errors_of_the_short_forms(tmp_path, document, message):
     with pytest.raises(TopologyError, match=f"t.json, line [234]: .*{message}"):
         read(tmp_path, {"schema": SCHEMA, **document})
+
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "topologies.md"
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def test_the_page_on_topologies_runs(tmp_path):
+    for block in blocks("python"):
+        exec(compile(block, "topologies.md", "exec"), {})
+    for block in blocks("json"):
+        read(tmp_path, block)
+        jsonschema.validate(json.loads(block), json.loads(SCHEMA_FILE.read_text()))
+    for block in blocks("yaml"):
+        read(tmp_path, block, "t.yaml")
+        commented = re.sub(r"(?m)^cluster:.*\n", "", block).replace("# preset", "preset").replace("# count", "count")
+        assert read(tmp_path, commented, "t.yaml").graph["name"] == "dgx-h100"
