@@ -145,6 +145,14 @@ def test_several_hosts_in_a_dump_share_an_nvlink_domain(tmp_path):
     assert nx.shortest_path(graph, *ranks(graph))[1] == "domain0/nvswitch"
 
 
+def test_what_nccl_writes_for_not_known_is_no_error(tmp_path):
+    devices = pci("0:1", "gpu", gpu(0, 90, rank=-1)) + pci("0:2", "gpu", gpu(1, 90, rank=-1), width=0, speed="")
+    more = 'arch="x86_64" vendor="GenuineIntel" familyid="-1" modelid="-1"'
+    graph = read(tmp_path, system(cpu(devices, numa=-1, more=more), cpu("", numa=-1, more=more)))
+    assert ranks(graph) == ("host0/gpu0", "host0/gpu1")
+    assert graph.edges["host0/gpu1", "host0/cpu0"]["bandwidth"] == 12e9
+
+
 def test_a_chip_to_chip_link_and_nics_without_speed(tmp_path):
     device = pci("000f:01:00.0", "gpu", gpu(0, 121, '<c2c bw="43125" count="8"/>'), speed="2.5 GT/s PCIe")
     graph = read(tmp_path, system(cpu(device + net("eth0", "-1"), more='arch="arm64"')))
