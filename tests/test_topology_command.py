@@ -114,7 +114,7 @@ def test_whether_a_topology_was_asked_for():
 
 
 @pytest.mark.parametrize(
-    "name", ["dgx-h100", "dgx1-v100", "gb200-nvl72", "fat-tree-3", "aws-p5.48xlarge", "azure-ncv4"]
+    "name", ["dgx-h100", "dgx1-v100", "gb200-nvl72", "fat-tree-2", "aws-p5.48xlarge", "azure-ncv4"]
 )
 def test_a_picture_is_well_formed_and_of_a_readable_size(name):
     root = ElementTree.fromstring(draw(preset(name)))
