@@ -126,7 +126,7 @@ def bounded(document: Document) -> Document:
     """The document, if it is no deeper than any topology and has only finite numbers and printable texts."""
     for place, value in _parts(document.value):
         if len(place) > MAX_DEPTH:
-            raise TopologyError(f"{document.name}: nested too deeply, expected at most {MAX_DEPTH} levels")
+            raise document.error(place[:4], f"is nested too deeply, expected at most {MAX_DEPTH} levels")
         if isinstance(value, float) and not math.isfinite(value):
             raise document.error(place, f"is {value}, expected a finite number")
         # Names end up on terminals and in pictures, where an escape sequence or half a character does harm.

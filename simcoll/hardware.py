@@ -141,16 +141,19 @@ GPUS: dict[str, Gpu] = {
 
 _NCCL_NET = "NCCL 2.30.7, tuning.cc: 2.7 us for a step over the network (ring, LL), less its four PCIe links"
 _RDMA = (2.7e-6 - 4 * PCIE_LATENCY) / 2
-_CLOUD = 15e-6 / 2
+# A 1 KiB all_reduce takes 69.24 us on two p5.48xlarge over EFA (aws-samples/awsome-distributed-training, nccl-tests
+# README) and 29.75 us on two HGX H100 over InfiniBand (NVIDIA/nccl-tests issue 309): so much more in two network steps.
+_EFA = _RDMA + (69.24e-6 - 29.75e-6) / 2 / 2
+_EFA_SOURCE = "1 KiB all_reduce on two p5.48xlarge beside two HGX H100 over InfiniBand (nccl-tests, see the code)"
 
 FABRICS: dict[str, Fabric] = {
     fabric.name: fabric
     for fabric in (
         Fabric("ib", _RDMA, 0.15e-6, f"{_NCCL_NET}; NVIDIA Quantum-2: below 150 ns from port to port"),
         Fabric("roce", _RDMA, 0.5e-6, f"{_NCCL_NET}; NVIDIA Spectrum-4: about 500 ns from port to port"),
-        Fabric("efa", _CLOUD, 0.5e-6, "about 15 us for a small message: Chakraborty et al., Hot Interconnects 2019"),
-        Fabric("tcpx", _CLOUD, 0.5e-6, "no figure is published; that of EFA"),
-        Fabric("tcpxo", _CLOUD, 0.5e-6, "no figure is published; that of EFA"),
+        Fabric("efa", _EFA, 0.5e-6, _EFA_SOURCE),
+        Fabric("tcpx", _EFA, 0.5e-6, "no figure was found; that of EFA"),
+        Fabric("tcpxo", _EFA, 0.5e-6, "no figure was found; that of EFA"),
     )
 }
 

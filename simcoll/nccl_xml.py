@@ -213,7 +213,7 @@ def _join_sockets(machine: _Machine) -> None:
 def _socket_bandwidth(cpu: Element) -> float:
     vendor = _cpu_of(cpu)
     if vendor == "intel":
-        model = cpu.whole("modelid", 0)
+        model = max(cpu.number("modelid", 0), 0)
         return next(bandwidth for start, bandwidth in _INTEL_SOCKETS if model >= start)
     return 16e9 if vendor == "amd" else 32e9 if cpu.attributes.get("arch") == "ppc64" else 6e9
 
@@ -227,8 +227,8 @@ def _cpu_of(cpu: Element) -> str | None:
 def _number_gpus(machine: _Machine) -> None:
     """Ranks as the dump gives them, or in the order of the file where it gives none or a rank twice."""
     devices = list(machine.gpus.values())
-    given = [device.element.whole("rank", -1) if "rank" in device.element.attributes else -1 for device in devices]
-    if -1 not in given and len(set(given)) == len(given):
+    given = [int(device.element.number("rank", -1)) for device in devices]
+    if min(given) >= 0 and len(set(given)) == len(given):
         devices = [device for _, device in sorted(zip(given, devices, strict=True), key=lambda pair: pair[0])]
     for rank, device in enumerate(devices):
         machine.graph.nodes[device.node]["rank"] = rank

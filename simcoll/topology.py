@@ -19,6 +19,8 @@ import networkx as nx
 from simcoll.errors import SimcollError
 
 KINDS = ("gpu", "nvswitch", "pcie", "cpu", "nic", "switch")
+LINKS = ("nvlink", "pcie", "c2c", "cpu", "network")
+"""What an edge's attribute ``link`` may be; cpu is what joins two sockets."""
 
 MAX_GPUS = 1 << 17
 """More than any cluster has; a graph of so many takes about ten seconds and some GiB to build."""

@@ -50,6 +50,7 @@ def draw(graph: nx.DiGraph[Any]) -> str:
             f'<text x="{_MARGIN}" y="24" font-size="15" font-weight="bold">{escape(_cut(title, 90))}</text>',
             *_lines(graph, places),
             *(_box(graph, node, place) for node, place in places.items()),
+            *_host_names(graph, places, bottom - _LAYER * 0.55),
             *_legend_lines(legend, bottom),
             "</svg>",
             "",
@@ -151,8 +152,7 @@ def _lines(graph: nx.DiGraph[Any], places: dict[Hashable, Point]) -> list[str]:
 def _box(graph: nx.DiGraph[Any], node: Hashable, place: Point) -> str:
     kind = str(graph.nodes[node]["kind"])
     name = str(node)
-    host = graph.nodes[node].get("host")
-    short = name.removeprefix(f"{host}/")
+    short = name.rpartition("/")[2]
     label = short if kind != "gpu" or "/" not in name else f"{short} r{graph.nodes[node].get('rank', '')}"
     x, y = place[0] - _BOX[0] / 2, place[1] - _BOX[1] / 2
     return (
@@ -161,6 +161,19 @@ def _box(graph: nx.DiGraph[Any], node: Hashable, place: Point) -> str:
         f'fill="{_FILLS[kind]}" stroke="#333333"/>'
         f'<text x="{place[0]:.1f}" y="{place[1] + 4:.1f}" text-anchor="middle">{escape(_cut(label, 12))}</text></g>'
     )
+
+
+def _host_names(graph: nx.DiGraph[Any], places: dict[Hashable, Point], height: float) -> list[str]:
+    """The name of each server under its column."""
+    columns: dict[object, list[float]] = {}
+    for node, (x, _) in places.items():
+        if "host" in graph.nodes[node]:
+            columns.setdefault(graph.nodes[node]["host"], []).append(x)
+    return [
+        f'<text x="{(min(xs) + max(xs)) / 2:.1f}" y="{height:.0f}" text-anchor="middle" fill="#555555">'
+        f"{escape(_cut(str(host), 24))}</text>"
+        for host, xs in columns.items()
+    ]
 
 
 def _legend(graph: nx.DiGraph[Any]) -> list[tuple[str, str]]:

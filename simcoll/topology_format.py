@@ -16,12 +16,11 @@ import networkx as nx
 from simcoll.clusters import cluster
 from simcoll.document import Document, Json, Place
 from simcoll.presets import preset
-from simcoll.topology import KINDS, Topology, TopologyError, check, flat, is_number
+from simcoll.topology import KINDS, LINKS, Topology, TopologyError, check, flat, is_number
 
 Value = TypeVar("Value")
 
 SCHEMA = "simcoll.topology/1"
-LINKS = ("nvlink", "pcie", "c2c", "cpu", "network")
 
 _GRAPH = ("name", "gpu", "fabric", "cpu")
 _NODE = ("kind", "rank", "host", "model", "level", "sharp")
@@ -216,12 +215,12 @@ def _plain(what: str, key: object, value: Any) -> Json:
     """A value as JSON has it; numpy's numbers and tuples become Python's numbers and lists."""
     if isinstance(value, (str, bool)) or value is None:
         return value
+    if key == "host" and not isinstance(value, int):
+        return str(value)
     if isinstance(value, Mapping):
         return {str(name): _plain(what, key, member) for name, member in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(what, key, member) for member in value]
     if is_number(value) and abs(value) < float("inf"):
         return int(value) if float(value).is_integer() and not isinstance(value, float) else float(value)
-    if key == "host":
-        return str(value)
     raise TopologyError(f"{what} has the {key} {value!r}, which a topology file cannot hold")

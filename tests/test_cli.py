@@ -47,7 +47,10 @@ def refused(capsys, code, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("demo",), ("rules",), ("verify", "none")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("run", "--help"), ("demo",), ("rules",), ("topology", "draw", "dgx-h100"), ("verify", "none")],
+)
 def test_torch_is_never_imported(tmp_path, arguments):
     (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
     ended = simcoll(*arguments, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
