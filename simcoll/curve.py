@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from simcoll.layout import Link
+from simcoll.placement import Link
 
 Terms = tuple[tuple[str, float], ...]
 
@@ -74,6 +74,12 @@ class Curve:
             ("overlap", -self._hidden(moving) if self.overlap else 0.0),
         )
         return tuple(term for term in named if term[1])
+
+    def achieved(self, size: int) -> float:
+        """The share of the bare links' bandwidth that a message of so many bytes gets, filling the pipeline included."""
+        ideal = self.ideal * size
+        moving = self.seconds(size) - self.launch - self.latency
+        return ideal / moving if 0 < ideal < moving else 1.0
 
     def _left(self, size: int) -> float:
         """NCCL's table has a step at each power of two; between them it is taken as straight, so that time rises."""
