@@ -76,7 +76,7 @@ class Curve:
         return tuple(term for term in named if term[1])
 
     def achieved(self, size: int) -> float:
-        """The share of the bare links' bandwidth that a message of so many bytes gets, filling the pipeline included."""
+        """The share of the bare links' bandwidth that so many bytes get, filling the pipeline included."""
         ideal = self.ideal * size
         moving = self.seconds(size) - self.launch - self.latency
         return ideal / moving if 0 < ideal < moving else 1.0
@@ -93,7 +93,7 @@ class Curve:
         return table[index] + (place - index) * (table[index + 1] - table[index])
 
     def _filling(self, moving: float) -> float:
-        return self.fill * moving / (moving + self.reach * self.fill)
+        return self.fill * moving / (moving + self.reach * self.fill) if moving else 0.0
 
     def _hidden(self, moving: float) -> float:
         return self.overlap * (self.latency + moving - math.hypot(self.latency, moving))

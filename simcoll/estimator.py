@@ -16,8 +16,8 @@ from simcoll.calibration import calibration
 from simcoll.curve import LARGEST, Curve, Lowest, lowest
 from simcoll.errors import SimcollError
 from simcoll.estimate_value import Bottleneck, Estimate
-from simcoll.placement import placement_of
 from simcoll.patterns import bare_costs, load_of
+from simcoll.placement import placement_of
 from simcoll.shape import Shape, shape_of
 from simcoll.spec import COLLECTIVES, CollectiveSpec
 from simcoll.topology import derived

@@ -14,7 +14,7 @@ from typing import Any
 
 import networkx as nx
 
-from simcoll.placement import Placement, Link, both_ways, kind_of, placement_of, link_kind
+from simcoll.placement import Link, Placement, both_ways, kind_of, link_kind, placement_of
 from simcoll.topology import TopologyError, derived
 
 _INF = float("inf")

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from simcoll import nccl_tables as tables
 from simcoll.calibration import Calibration, Fabric, Generation, has_nvls
 from simcoll.curve import Curve
-from simcoll.placement import Link
 from simcoll.nccl_tables import LL, LL128, PROTOCOLS, SIMPLE
 from simcoll.patterns import Costs, Load, bare_costs, load_of, tree_share
+from simcoll.placement import Link
 from simcoll.shape import Shape
 from simcoll.spec import CollectiveSpec
 
