@@ -150,10 +150,10 @@ class _Tuner:
             yield self._curve("tree", protocol, latency, sides, factor, cap * (protocol == LL), filling, table)
 
     def _nvls(self, op: str, algorithm: str) -> Curve:
-        """In an all_reduce a rank's links carry all it has and one part of the result."""
+        """A rank's links carry all bytes, and in an all_reduce, where it adds one part up, that part again."""
         shape, constants = self.shape, self.constants
         passed = (shape.ranks - 1) / shape.ranks
-        load, least = (1 + 1 / shape.local, 2 * passed / self.generation.nvls) if op == "all_reduce" else (passed, 0.0)
+        load, least = (1 + 1 / shape.local, 2 * passed / self.generation.nvls) if op == "all_reduce" else (1.0, 0.0)
         achieved = load / max(load / constants.ring, least)
         sides = self._sides(load, tree_share(shape.domains), achieved, self.fabric.bandwidth)
         step = tables.NVLS_TREE_STEP + self.fabric.step
