@@ -27,8 +27,8 @@ import simcoll
 from benchmarks.fit_estimator import Case, constants, errors, fit
 from benchmarks.measured import all_series
 from simcoll.calibration import calibration
-from simcoll.cluster import cluster
-from simcoll.fat_tree import fat_tree
+from simcoll.clusters import cluster
+from simcoll.fat_trees import fat_tree
 from simcoll.shape import shape_of
 from simcoll.topology import Topology
 

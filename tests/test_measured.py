@@ -5,7 +5,7 @@ import pytest
 from benchmarks.fit_estimator import GUESSES, TARGET, Case, errors, fit, mean, mean_error, text
 from benchmarks.measured import all_series
 from simcoll.calibration import calibration, from_json
-from simcoll.cluster import cluster
+from simcoll.clusters import cluster
 from simcoll.shape import shape_of
 
 CASES = [Case(series, shape_of(cluster(**series.cluster))) for series in all_series()]
