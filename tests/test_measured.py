@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.fit_estimator import GUESSES, TARGET, Case, errors, fit, mean, mean_error, text
+from benchmarks.fit_estimator import GUESSES, Case, constants, errors, fit, mean, mean_error, text
 from benchmarks.measured import all_series
 from simcoll.calibration import calibration, from_json
 from simcoll.clusters import cluster
@@ -38,14 +38,9 @@ def test_the_guesses_alone_are_no_fit():
 
 
 @pytest.mark.slow
-def test_the_constants_are_what_the_script_writes():
-    """Rounded to three digits, as another platform's libm may differ in the last."""
-    assert _rounded(text(fit(CASES))) == _rounded(TARGET.read_text(encoding="utf-8"))
-
-
-def _rounded(constants):
-    calibrated = from_json(constants)
-    rows = [*calibrated.generations.values(), *calibrated.fabrics.values()]
-    numbers = [calibrated.launch, calibrated.ring, calibrated.fill_nvls]
-    numbers += [value for row in rows for value in (getattr(row, name) for name in row.__slots__)]
-    return [f"{number:.2g}" for number in numbers]
+def test_the_constants_are_as_good_as_what_the_script_finds():
+    """Not the digits: a fit of many constants moves along a flat valley when a figure of the hardware is refined."""
+    found = constants(fit(CASES))
+    assert mean_error(CASES, calibration()) == pytest.approx(mean_error(CASES, found), rel=0.03)
+    assert calibration().fabrics["ib"].bandwidth == pytest.approx(found.fabrics["ib"].bandwidth, rel=0.03)
+    assert calibration().generations["hopper"].nvls == pytest.approx(found.generations["hopper"].nvls, rel=0.03)
