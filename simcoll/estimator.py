@@ -59,13 +59,13 @@ def estimate(
     if type(size) is not int or not 0 <= size <= LARGEST:
         size = _size(size)
     plan = derived(topology, key, lambda graph: _Plan(graph, op, algorithm, protocol, calibrated, group))
-    return plan.at(size) if engine == "closed" else _flow(engine, size, topology, plan, group)
+    return plan.at(size) if engine == "closed" else _flow(engine, size, topology, plan)
 
 
 class _Plan:
     """All that does not depend on the size, for one op, topology and choice of algorithms."""
 
-    __slots__ = ("calibrated", "carries", "curves", "op", "shape", "starts", "traffic")
+    __slots__ = ("calibrated", "carries", "curves", "group", "op", "shape", "starts", "traffic")
 
     def __init__(
         self,
@@ -78,7 +78,8 @@ class _Plan:
     ) -> None:
         spec = spec_named(op)
         _check_choice(spec, algorithm, protocol, calibrated)
-        shape = shape_of(graph, _group(graph, spec, group))
+        self.group = _group(graph, spec, group)
+        shape = shape_of(graph, self.group)
         chosen = _lowest(spec, algorithm, protocol, calibrated, shape)
         self.starts, self.curves = chosen.starts, chosen.curves
         self.op, self.shape, self.calibrated = op, shape, calibrated
@@ -221,7 +222,7 @@ def _listed(ranks: object) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def _flow(engine: str, size: int, topology: nx.DiGraph[Any], plan: _Plan, group: tuple[int, ...] | None) -> Estimate:
+def _flow(engine: str, size: int, topology: nx.DiGraph[Any], plan: _Plan) -> Estimate:
     """The other engine, with the algorithm and protocol that NCCL would choose where none is named."""
     if engine != "flow":
         raise EstimateError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}")
@@ -229,7 +230,7 @@ def _flow(engine: str, size: int, topology: nx.DiGraph[Any], plan: _Plan, group:
 
     curve = plan.curve(size)
     overheads = _overheads(curve, size, plan.shape) if plan.calibrated else None
-    found = price(plan.op, size, topology, group, curve.algorithm, overheads=overheads)
+    found = price(plan.op, size, topology, plan.group, curve.algorithm, overheads=overheads)
     return replace(found, protocol=curve.protocol)
 
 
