@@ -20,7 +20,7 @@ from pathlib import Path
 import simcoll.calibration
 from benchmarks.measured import Series, all_series
 from simcoll.calibration import Calibration, from_json
-from simcoll.cluster import cluster
+from simcoll.clusters import cluster
 from simcoll.shape import Shape, shape_of
 from simcoll.spec import COLLECTIVES
 from simcoll.tuning import chosen_from

@@ -72,7 +72,9 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'simcoll' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value  # found at once the next time: `simcoll.estimate` is called in loops
+    return value
 
 
 def __dir__() -> list[str]:

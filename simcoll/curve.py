@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from simcoll.layout import Link
+from simcoll.placement import Link
 
 Terms = tuple[tuple[str, float], ...]
+
+_BANDWIDTH = {"intra": "bandwidth intra", "inter": "bandwidth inter"}
 
 LARGEST = 1 << 60
 """Bytes: far beyond any buffer, and a whole number of them is still exact where it counts."""
@@ -60,20 +62,37 @@ class Curve:
         return seconds
 
     def terms(self, size: int) -> Terms:
-        """The same as named seconds, without those that are nothing."""
-        moving = self.per_byte * size / (self._left(size) if self.correction else 1.0)
+        """The same as named seconds, without those that are nothing: written out, as this is done for every size."""
+        moving = self.per_byte * size
+        if self.correction:
+            moving /= self._left(size)
         ideal = min(self.ideal * size, moving)
+        named: Terms = (("launch", self.launch), ("latency", self.latency))
+        if not self.launch:
+            named = named[1:]
+        if self.beside:
+            named += self._apart(ideal, size)
+        elif ideal:
+            named += ((_BANDWIDTH[self.where], ideal),)
+        if moving > ideal:
+            named += (("protocol", moving - ideal),)
+        if self.fill:
+            named += (("pipeline", self._filling(moving)),)
+        if self.overlap:
+            named += (("overlap", -self._hidden(moving)),)
+        return named
+
+    def _apart(self, ideal: float, size: int) -> Terms:
+        """The links within domains and those between them, busy one after the other."""
+        other = "intra" if self.where == "inter" else "inter"
         beside = min(self.beside * size, ideal)
-        named = (
-            ("launch", self.launch),
-            ("latency", self.latency),
-            (f"bandwidth {self.where}", ideal - beside),
-            (f"bandwidth {'intra' if self.where == 'inter' else 'inter'}", beside),
-            ("protocol", moving - ideal),
-            ("pipeline", self._filling(moving) if self.fill else 0.0),
-            ("overlap", -self._hidden(moving) if self.overlap else 0.0),
-        )
-        return tuple(term for term in named if term[1])
+        return ((_BANDWIDTH[self.where], ideal - beside), (_BANDWIDTH[other], beside))
+
+    def achieved(self, size: int) -> float:
+        """The share of the bare links' bandwidth that so many bytes get, filling the pipeline included."""
+        ideal = self.ideal * size
+        moving = self.seconds(size) - self.launch - self.latency
+        return ideal / moving if 0 < ideal < moving else 1.0
 
     def _left(self, size: int) -> float:
         """NCCL's table has a step at each power of two; between them it is taken as straight, so that time rises."""
@@ -87,7 +106,7 @@ class Curve:
         return table[index] + (place - index) * (table[index + 1] - table[index])
 
     def _filling(self, moving: float) -> float:
-        return self.fill * moving / (moving + self.reach * self.fill)
+        return self.fill * moving / (moving + self.reach * self.fill) if moving else 0.0
 
     def _hidden(self, moving: float) -> float:
         return self.overlap * (self.latency + moving - math.hypot(self.latency, moving))

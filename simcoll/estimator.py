@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from operator import index
-from typing import Any, SupportsIndex, TypeGuard
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeGuard
 
 import networkx as nx
 
@@ -15,12 +16,15 @@ from simcoll.calibration import calibration
 from simcoll.curve import LARGEST, Curve, Lowest, lowest
 from simcoll.errors import SimcollError
 from simcoll.estimate_value import Bottleneck, Estimate
-from simcoll.layout import layout_of
 from simcoll.patterns import bare_costs, load_of
+from simcoll.placement import placement_of
 from simcoll.shape import Shape, shape_of
 from simcoll.spec import COLLECTIVES, CollectiveSpec
 from simcoll.topology import derived
-from simcoll.tuning import chosen_from, curves_of, plain_curve, runs
+from simcoll.tuning import before_first_step, chosen_from, curves_of, network_step, plain_curve, runs
+
+if TYPE_CHECKING:
+    from simcoll.overheads import Overheads
 
 ENGINES = ("closed", "flow")
 
@@ -54,16 +58,14 @@ def estimate(
     key = ("estimate", op, algorithm, protocol, calibrated, group)
     if type(size) is not int or not 0 <= size <= LARGEST:
         size = _size(size)
-    if engine != "closed":
-        return _flow(engine, op, size, topology, algorithm, protocol, calibrated, group)
     plan = derived(topology, key, lambda graph: _Plan(graph, op, algorithm, protocol, calibrated, group))
-    return plan.at(size)
+    return plan.at(size) if engine == "closed" else _flow(engine, size, topology, plan)
 
 
 class _Plan:
     """All that does not depend on the size, for one op, topology and choice of algorithms."""
 
-    __slots__ = ("calibrated", "carries", "curves", "op", "ranks", "starts", "traffic")
+    __slots__ = ("calibrated", "carries", "curves", "group", "op", "shape", "starts", "traffic")
 
     def __init__(
         self,
@@ -76,23 +78,28 @@ class _Plan:
     ) -> None:
         spec = spec_named(op)
         _check_choice(spec, algorithm, protocol, calibrated)
-        shape = shape_of(graph, _group(graph, spec, group))
+        self.group = _group(graph, spec, group)
+        shape = shape_of(graph, self.group)
         chosen = _lowest(spec, algorithm, protocol, calibrated, shape)
         self.starts, self.curves = chosen.starts, chosen.curves
-        self.op, self.ranks, self.calibrated = op, shape.ranks, calibrated
+        self.op, self.shape, self.calibrated = op, shape, calibrated
         self.traffic, self.carries = spec.traffic(shape.ranks), spec.measured is not None
+
+    def curve(self, size: int) -> Curve:
+        """The algorithm and protocol for a size in bytes."""
+        return self.curves[bisect_right(self.starts, size) - 1]
 
     def at(self, size: int) -> Estimate:
         """The estimate for a size in bytes; a barrier has none."""
         if not self.carries:
             size = 0
-        curve = self.curves[bisect_right(self.starts, size) - 1]
+        curve = self.curve(size)
         seconds = curve.seconds(size)
         rate = size / seconds if seconds else 0.0
         return Estimate(
             self.op,
             size,
-            self.ranks,
+            self.shape.ranks,
             seconds,
             curve.algorithm,
             curve.protocol,
@@ -186,7 +193,7 @@ def _size(size: object) -> int:
 
 def _group(graph: nx.DiGraph[Any], spec: CollectiveSpec, group: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """The ranks that take part; of a send or receive the first and the last."""
-    world = len(layout_of(graph).gpus)
+    world = len(placement_of(graph).gpus)
     if group is not None:
         _check_group(group, world)
     if spec.kind.value == "point-to-point":
@@ -215,21 +222,25 @@ def _listed(ranks: object) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def _flow(
-    engine: str,
-    op: str,
-    size: int,
-    topology: nx.DiGraph[Any],
-    algorithm: str | None,
-    protocol: str | None,
-    calibrated: bool,
-    group: tuple[int, ...] | None,
-) -> Estimate:
-    """The other engine, with the algorithm that NCCL would choose where none is named."""
+def _flow(engine: str, size: int, topology: nx.DiGraph[Any], plan: _Plan) -> Estimate:
+    """The other engine, with the algorithm and protocol that NCCL would choose where none is named."""
     if engine != "flow":
         raise EstimateError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}")
     from simcoll.flow import price
 
-    chosen = estimate(op, size, topology, algorithm=algorithm, protocol=protocol, calibrated=calibrated, ranks=group)
-    members = range(len(layout_of(topology).gpus)) if group is None else group
-    return price(op, size, topology, members, chosen.algorithm, calibrated=calibrated)
+    curve = plan.curve(size)
+    overheads = _overheads(curve, size, plan.shape) if plan.calibrated else None
+    found = price(plan.op, size, topology, plan.group, curve.algorithm, overheads=overheads)
+    return replace(found, protocol=curve.protocol)
+
+
+def _overheads(curve: Curve, size: int, shape: Shape) -> Overheads:
+    """What a step across the network takes beyond the graph's latency, and what a protocol leaves of the links."""
+    from simcoll.overheads import Overheads
+
+    achieved = curve.achieved(size)
+    return Overheads(
+        launch=curve.launch + before_first_step(curve.algorithm, curve.protocol),
+        step={"network": network_step(shape, calibration())},
+        efficiency=dict.fromkeys(("nvlink", "c2c", "pcie", "cpu", "network"), achieved),
+    )

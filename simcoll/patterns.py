@@ -82,8 +82,9 @@ def load_of(op: str, algorithm: str, costs: Costs) -> Load:
 
 
 def _ring(costs: Costs, steps: int, share: float) -> Load:
-    """Every link of the ring carries ``share`` of the bytes; a domain's ring enters and leaves it once."""
-    return Load(steps * costs.step, share / costs.inside, share / costs.network)
+    """Rings, one through each NIC, carry ``share`` of the bytes; each leaves a domain in one hop of its ranks'."""
+    hops = (costs.local - 1) / costs.local if costs.domains > 1 else 1.0
+    return Load(steps * costs.step, hops * share / costs.inside, share / costs.network)
 
 
 def _ring_all_reduce(costs: Costs) -> Load:
@@ -96,7 +97,9 @@ def _ring_half(costs: Costs) -> Load:
 
 
 def _ring_rooted(costs: Costs) -> Load:
-    return _ring(costs, costs.ranks - 1, min(1.0, costs.ranks - 1))
+    """A chain from the root, or to it."""
+    steps = costs.ranks - 1
+    return Load(steps * costs.step, 1 / costs.inside, 1 / costs.network)
 
 
 def depth(count: float) -> int:
@@ -108,6 +111,12 @@ def _tree_latency(costs: Costs) -> float:
     return depth(costs.local) * costs.near + depth(costs.domains) * costs.far
 
 
+def _chained_latency(costs: Costs) -> float:
+    """NCCL's tree of several domains is a chain within each."""
+    inside = depth(costs.local) if costs.domains == 1 else costs.local - 1
+    return inside * costs.near + depth(costs.domains) * costs.far
+
+
 def tree_share(domains: int) -> float:
     """Bytes that a domain sends per byte of a double binary tree's all_reduce: of two domains each is a root once."""
     return 1.0 if domains == 2 else 2.0
@@ -115,32 +124,27 @@ def tree_share(domains: int) -> float:
 
 def _tree_all_reduce(costs: Costs) -> Load:
     inside = tree_share(costs.ranks) if costs.domains == 1 else 2.0
-    return Load(2 * _tree_latency(costs), inside / costs.inside, tree_share(costs.domains) / costs.network)
+    return Load(2 * _chained_latency(costs), inside / costs.inside, tree_share(costs.domains) / costs.network)
 
 
 def _tree_rooted(costs: Costs) -> Load:
-    return Load(_tree_latency(costs), 1 / costs.inside, 1 / costs.network)
+    return Load(_chained_latency(costs), 1 / costs.inside, 1 / costs.network)
 
 
 def _nvls(costs: Costs) -> Load:
-    """The switch adds up and multicasts: a rank gives all it has once, and one part of the result."""
-    return Load(2 * costs.near, (1 + 1 / costs.local) / costs.inside, 0.0)
-
-
-def _nvls_half(costs: Costs) -> Load:
-    return Load(2 * costs.near, (costs.ranks - 1) / costs.ranks / costs.inside, 0.0)
+    """The switch adds up or multicasts what passes: a rank's links carry all bytes once each way."""
+    return Load(costs.near, 1 / costs.inside, 0.0)
 
 
 def _nvls_tree(costs: Costs) -> Load:
-    latency = 2 * costs.near + 2 * depth(costs.domains) * costs.far
-    return Load(latency, (1 + 1 / costs.local) / costs.inside, tree_share(costs.domains) / costs.network)
+    latency = costs.near + 2 * depth(costs.domains) * costs.far
+    return Load(latency, 1 / costs.inside, tree_share(costs.domains) / costs.network)
 
 
 def _halving(costs: Costs) -> Load:
-    """Halve with the farthest first: what crosses domains does so while the pieces are large."""
+    """Halve with the nearest first, so that only small pieces cross domains."""
     p, m = costs.local, costs.domains
-    far = p * (1 - 1 / m) / costs.exchange
-    return Load(_tree_latency(costs), (1 / m - 1 / costs.ranks) / costs.inside, far, together=False)
+    return Load(_tree_latency(costs), (1 - 1 / p) / costs.inside, (1 - 1 / m) / costs.exchange, together=False)
 
 
 def _halving_doubling(costs: Costs) -> Load:
@@ -155,11 +159,16 @@ def _halving_doubling(costs: Costs) -> Load:
 
 
 def _steps(costs: Costs, sizes: Iterable[tuple[int, float]]) -> Load:
-    """Steps in which every rank sends a share of the bytes to the rank ``distance`` on."""
+    """Steps in which every rank sends a share of the bytes to the rank ``distance`` on.
+
+    What crosses domains does so over the sender's own NICs, which ``sharing`` ranks have together.
+    """
     n, p, latency, inside, outside = costs.ranks, costs.local, 0.0, 0.0, 0.0
+    sharing = p * costs.root / costs.network if costs.domains > 1 else 1.0
     for distance, share in sizes:
         crossing = min(distance, n - distance, p) if costs.domains > 1 else 0.0
-        near, far = share / costs.inside if crossing < p else 0.0, crossing * share / costs.exchange
+        near = share / costs.inside if crossing < p else 0.0
+        far = share * max(min(crossing, sharing) / costs.root, crossing / costs.exchange)
         latency += costs.far if crossing else costs.near
         inside, outside = inside + (near if near > far else 0.0), outside + (0.0 if near > far else far)
     return Load(latency, inside, outside, together=False)
@@ -183,8 +192,10 @@ def _pairwise(costs: Costs) -> Load:
 
 
 def _pat(costs: Costs) -> Load:
-    half = _ring_half(costs)
-    return Load(depth(costs.ranks) * costs.step, half.inside, half.outside)
+    """Bruck's rounds the other way round: single pieces to the farthest first."""
+    n = costs.ranks
+    rounds = reversed(range(depth(n)))
+    return _steps(costs, ((1 << k, math.ceil((n - (1 << k)) / (2 << k)) / n) for k in rounds))
 
 
 def _direct(costs: Costs) -> Load:
@@ -242,9 +253,9 @@ def _hierarchical_exchange(costs: Costs) -> Load:
 
 
 def _hierarchical_rooted(costs: Costs) -> Load:
-    """Along a tree of domains, then along a tree in each."""
-    inside = 1 / costs.inside if costs.local > 1 else 0.0
-    return Load(_tree_latency(costs), inside, (1 / costs.root if costs.domains > 1 else 0.0), together=False)
+    """Pieces within the root's domain, each along the ranks of like place, all pieces within each domain again."""
+    p, latency = costs.local, _tree_latency(costs) + depth(costs.local) * costs.near
+    return Load(latency, 2 * (p - 1) / p / costs.inside, 1 / costs.network, together=False)
 
 
 def _pair(costs: Costs) -> Load:
@@ -263,7 +274,7 @@ _PATTERNS: dict[tuple[str, str], Callable[[Costs], Load]] = {
     ("all_reduce", "hierarchical"): _hierarchical_all_reduce,
     ("all_reduce", "direct"): _direct_all_reduce,
     **{(op, "ring"): _ring_half for op in ("all_gather", "reduce_scatter")},
-    **{(op, "nvls"): _nvls_half for op in ("all_gather", "reduce_scatter")},
+    **{(op, "nvls"): _nvls for op in ("all_gather", "reduce_scatter")},
     **{(op, "pat"): _pat for op in ("all_gather", "reduce_scatter")},
     **{(op, "direct"): _direct for op in ("all_gather", "reduce_scatter", "all_to_all")},
     **{(op, "hierarchical"): _hierarchical_half for op in ("all_gather", "reduce_scatter")},

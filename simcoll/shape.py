@@ -14,7 +14,7 @@ from typing import Any
 
 import networkx as nx
 
-from simcoll.layout import Layout, Link, both_ways, kind_of, layout_of, link_kind
+from simcoll.placement import Link, Placement, both_ways, kind_of, link_kind, placement_of
 from simcoll.topology import TopologyError, derived
 
 _INF = float("inf")
@@ -56,19 +56,19 @@ class Shape:
 
 def shape_of(graph: nx.DiGraph[Any], group: tuple[int, ...] | None = None) -> Shape:
     """The shape of a topology, or of the ranks ``group`` of it; raises TopologyError where they are not joined."""
-    return derived(graph, ("shape", group), lambda graph: _shape(graph, layout_of(graph), group))
+    return derived(graph, ("shape", group), lambda graph: _shape(graph, placement_of(graph), group))
 
 
-def _shape(graph: nx.DiGraph[Any], layout: Layout, group: Sequence[int] | None) -> Shape:
-    members = range(len(layout.gpus)) if group is None else group
+def _shape(graph: nx.DiGraph[Any], placement: Placement, group: Sequence[int] | None) -> Shape:
+    members = range(len(placement.gpus)) if group is None else group
     domains: dict[Hashable, list[int]] = {}
     for rank in members:
-        domains.setdefault(layout.domain[rank], []).append(rank)
-    inside = _inside(graph, layout, domains)
-    network, root, outside = _outside(layout, domains)
-    ends = _ends(layout, members, domains)
-    ring, exchange = _narrowed(layout, members, len(domains), network)
-    family = graph.graph.get("gpu") or graph.nodes[layout.gpus[members[0]]].get("model")
+        domains.setdefault(placement.domain[rank], []).append(rank)
+    inside = _inside(graph, placement, domains)
+    network, root, outside = _outside(placement, domains)
+    ends = _ends(placement, members, domains)
+    ring, exchange = _narrowed(placement, members, len(domains), network)
+    family = graph.graph.get("gpu") or graph.nodes[placement.gpus[members[0]]].get("model")
     return Shape(
         ranks=len(members),
         domains=len(domains),
@@ -84,24 +84,24 @@ def _shape(graph: nx.DiGraph[Any], layout: Layout, group: Sequence[int] | None) 
         ring_network=ring,
         exchange_network=exchange,
         root_network=root,
-        sharp=inside is not None and inside.kind == "nvlink" and _reduces(graph, layout, domains),
+        sharp=inside is not None and inside.kind == "nvlink" and _reduces(graph, placement, domains),
     )
 
 
 Ends = tuple[Hashable, Hashable]
 
 
-def _ends(layout: Layout, members: Sequence[int], domains: dict[Hashable, list[int]]) -> tuple[Ends, Ends]:
+def _ends(placement: Placement, members: Sequence[int], domains: dict[Hashable, list[int]]) -> tuple[Ends, Ends]:
     """Two ranks that are far apart within a domain, and two in different ones; twice the same where there are none."""
     largest, first = max(domains.values(), key=len), members[0]
-    apart = next((rank for rank in reversed(members) if layout.domain[rank] != layout.domain[first]), first)
-    return (layout.gpus[largest[0]], layout.gpus[largest[-1]]), (layout.gpus[first], layout.gpus[apart])
+    apart = next((rank for rank in reversed(members) if placement.domain[rank] != placement.domain[first]), first)
+    return (placement.gpus[largest[0]], placement.gpus[largest[-1]]), (placement.gpus[first], placement.gpus[apart])
 
 
-def _inside(graph: nx.DiGraph[Any], layout: Layout, domains: dict[Hashable, list[int]]) -> Link | None:
+def _inside(graph: nx.DiGraph[Any], placement: Placement, domains: dict[Hashable, list[int]]) -> Link | None:
     """The narrowest link that a ring within a domain crosses, over all domains."""
     links = [
-        _within(graph, [layout.gpus[rank] for rank in members]) for members in domains.values() if len(members) > 1
+        _within(graph, [placement.gpus[rank] for rank in members]) for members in domains.values() if len(members) > 1
     ]
     return min(links, key=lambda link: link.bandwidth) if links else None
 
@@ -189,7 +189,7 @@ def _latency(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> float:
     return float(sum(graph.edges[edge]["latency"] for edge in pairwise(way)))
 
 
-def _outside(layout: Layout, domains: dict[Hashable, list[int]]) -> tuple[float, float, Link | None]:
+def _outside(placement: Placement, domains: dict[Hashable, list[int]]) -> tuple[float, float, Link | None]:
     """Bytes/s out of the narrowest domain and out of its narrowest rank, and the narrowest link.
 
     A collective spreads evenly over a domain's NICs, so that the slowest of them sets the pace of all.
@@ -198,25 +198,25 @@ def _outside(layout: Layout, domains: dict[Hashable, list[int]]) -> tuple[float,
         return _INF, _INF, None
     network, root, narrowest = _INF, _INF, None
     for members in domains.values():
-        links = list(dict.fromkeys(link for rank in members for link in layout.exits[rank]))
+        links = list(dict.fromkeys(link for rank in members for link in placement.exits[rank]))
         if not links:
-            raise TopologyError(f"no link leads out of the server of {layout.gpus[members[0]]!r}; give it a NIC")
+            raise TopologyError(f"no link leads out of the server of {placement.gpus[members[0]]!r}; give it a NIC")
         slowest = min(links, key=lambda link: link.bandwidth)
         network = min(network, slowest.bandwidth * len(links))
-        root = min(root, slowest.bandwidth * min(len(layout.exits[rank]) for rank in members))
+        root = min(root, slowest.bandwidth * min(len(placement.exits[rank]) for rank in members))
         if narrowest is None or slowest.bandwidth < narrowest.bandwidth:
             narrowest = slowest
     return network, root, narrowest
 
 
-def _narrowed(layout: Layout, members: Sequence[int], domains: int, network: float) -> tuple[float, float]:
+def _narrowed(placement: Placement, members: Sequence[int], domains: int, network: float) -> tuple[float, float]:
     """What the switches leave of a domain's bandwidth to a ring, which leaves each part once, and to an exchange.
 
     Of an exchange a part of k ranks sends k(n - k) pieces, a domain of p ranks p(n - p).
     """
     ring, exchange, ranks = network, network, len(members)
     local = ranks / max(domains, 1)
-    for cut in layout.cuts:
+    for cut in placement.cuts:
         parts = Counter(cut.part[rank] for rank in members)
         if len(parts) > 1:
             ring = min([ring, *(cut.out.get(part, 0.0) for part in parts)])
@@ -228,10 +228,10 @@ def _narrowed(layout: Layout, members: Sequence[int], domains: int, network: flo
     return ring, exchange
 
 
-def _reduces(graph: nx.DiGraph[Any], layout: Layout, domains: dict[Hashable, list[int]]) -> bool:
+def _reduces(graph: nx.DiGraph[Any], placement: Placement, domains: dict[Hashable, list[int]]) -> bool:
     """Whether the first rank of each domain with several hangs on an NVSwitch that reduces."""
     return all(
-        any(graph.nodes[other].get("sharp") is True for other in graph.successors(layout.gpus[members[0]]))
+        any(graph.nodes[other].get("sharp") is True for other in graph.successors(placement.gpus[members[0]]))
         for members in domains.values()
         if len(members) > 1
     )

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from simcoll import nccl_tables as tables
 from simcoll.calibration import Calibration, Fabric, Generation, has_nvls
 from simcoll.curve import Curve
-from simcoll.layout import Link
 from simcoll.nccl_tables import LL, LL128, PROTOCOLS, SIMPLE
 from simcoll.patterns import Costs, Load, bare_costs, load_of, tree_share
+from simcoll.placement import Link
 from simcoll.shape import Shape
 from simcoll.spec import CollectiveSpec
 
@@ -57,6 +57,19 @@ def chosen_from(spec: CollectiveSpec, shape: Shape, constants: Calibration) -> l
 def curves_of(op: str, algorithm: str, shape: Shape, constants: Calibration) -> list[Curve]:
     """A curve for each protocol in which NCCL can run ``op`` so on that shape; none where it cannot."""
     return list(_Tuner(shape, constants).curves(op, algorithm))
+
+
+def before_first_step(algorithm: str, protocol: str | None) -> float:
+    """Seconds between the launch and the first step: NCCL's base latency, or the reduction in the switch."""
+    if algorithm in ("nvls", "nvls_tree"):
+        return tables.NVLS_LATENCY
+    base = tables.BASE_LATENCY.get(algorithm, tables.BASE_LATENCY["ring"])
+    return base[PROTOCOLS.index(protocol or "Simple")]
+
+
+def network_step(shape: Shape, constants: Calibration) -> float:
+    """Seconds that a fabric adds to a step across it."""
+    return constants.fabric(shape.fabric, tables.GENERATIONS.get(shape.family or "", tables.AMPERE)).step
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +150,10 @@ class _Tuner:
             yield self._curve("tree", protocol, latency, sides, factor, cap * (protocol == LL), filling, table)
 
     def _nvls(self, op: str, algorithm: str) -> Curve:
-        """In an all_reduce a rank's links carry all it has and one part of the result."""
+        """A rank's links carry all bytes, and in an all_reduce, where it adds one part up, that part again."""
         shape, constants = self.shape, self.constants
         passed = (shape.ranks - 1) / shape.ranks
-        load, least = (1 + 1 / shape.local, 2 * passed / self.generation.nvls) if op == "all_reduce" else (passed, 0.0)
+        load, least = (1 + 1 / shape.local, 2 * passed / self.generation.nvls) if op == "all_reduce" else (1.0, 0.0)
         achieved = load / max(load / constants.ring, least)
         sides = self._sides(load, tree_share(shape.domains), achieved, self.fabric.bandwidth)
         step = tables.NVLS_TREE_STEP + self.fabric.step

@@ -59,17 +59,24 @@ def test_bruck_gathers_in_doubling_rounds(ranks):
     assert seconds("all_gather", "bruck", ranks, GIB) == pytest.approx(expected)
 
 
-@given(st.integers(2, 6), st.integers(2, 6))
-def test_a_pairwise_exchange_is_its_steps_played_out(nodes, gpus):
-    graph = servers(nodes=nodes, gpus=gpus)
+@given(st.integers(2, 6), st.integers(2, 6), st.booleans())
+def test_a_pairwise_exchange_is_its_steps_played_out(nodes, gpus, shared):
+    sharing = gpus if shared else 1
+    graph = servers(nodes=nodes, gpus=gpus, nics=1 if shared else gpus)
     shape, ranks = shape_of(graph), nodes * gpus
     piece, total = GIB / ranks, 0.0
     for distance in range(1, ranks):
         leaving = sum((rank + distance) % ranks // gpus != 0 for rank in range(gpus))
         inside = 0.0 if leaving == gpus else piece / shape.inside_bandwidth
         latency = shape.outside_latency if leaving else shape.inside_latency
-        total += latency + max(inside, leaving * piece / shape.network)
+        total += latency + max(inside, min(leaving, sharing) * piece / 50e9)
     assert seconds("all_to_all", "pairwise", ranks, GIB, graph) == pytest.approx(total)
+
+
+@given(st.integers(2, 200))
+def test_pat_moves_as_much_as_bruck(ranks):
+    expected = seconds("all_gather", "bruck", ranks, GIB)
+    assert seconds("all_gather", "pat", ranks, GIB) == pytest.approx(expected)
 
 
 def test_a_ring_over_servers_is_paced_by_nics_or_by_nvlink_whichever_is_slower():
@@ -77,7 +84,7 @@ def test_a_ring_over_servers_is_paced_by_nics_or_by_nvlink_whichever_is_slower()
     share = 2 * 15 / 16 * GIB
     steps = 30 * shape_of(slow).outside_latency
     assert seconds("all_reduce", "ring", 16, GIB, slow) == pytest.approx(steps + share / 80e9)
-    assert seconds("all_reduce", "ring", 16, GIB, fast) == pytest.approx(steps + share / 370.8e9)
+    assert seconds("all_reduce", "ring", 16, GIB, fast) == pytest.approx(steps + share * 7 / 8 / 370.8e9)
 
 
 @pytest.mark.parametrize(("op", "algorithm"), PAIRS)

@@ -1,6 +1,7 @@
 """What the closed form reads off a graph."""
 
 import math
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -77,7 +78,7 @@ def test_without_nvlink_the_narrowest_link_between_sockets_counts():
 
 
 def test_a_mesh_of_nvlinks_needs_no_switch():
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[Any] = nx.DiGraph()
     for rank in range(4):
         graph.add_node(rank, kind="gpu", host=0)
     for one in range(4):
@@ -97,7 +98,7 @@ def test_an_oversubscribed_leaf_bounds_an_exchange_more_than_a_ring():
 
 
 def test_ranks_that_no_way_joins_are_named():
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[Any] = nx.DiGraph()
     graph.add_node("a", kind="gpu", host=0)
     graph.add_node("b", kind="gpu", host=1)
     with pytest.raises(TopologyError, match="no link leads out of the server of 'a'; give it a NIC"):

@@ -36,7 +36,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Placement:
     """What the ranks of a topology need to know, by rank: GPU node, domain, links out of the domain."""
 
     gpus: tuple[Hashable, ...]
@@ -45,19 +45,19 @@ class Layout:
     cuts: tuple[Cut, ...]
 
 
-def layout_of(graph: nx.DiGraph[Any]) -> Layout:
-    """The layout of a checked topology; raises TopologyError for a graph that is none."""
-    return derived(graph, "layout", _layout)
+def placement_of(graph: nx.DiGraph[Any]) -> Placement:
+    """The placement of a checked topology; raises TopologyError for a graph that is none."""
+    return derived(graph, "placement", _placement)
 
 
-def _layout(graph: nx.DiGraph[Any]) -> Layout:
+def _placement(graph: nx.DiGraph[Any]) -> Placement:
     check(graph)
     gpus = ranks(graph)
     domains = _domains(graph)
     domain = tuple(domains.root(gpu) for gpu in gpus)
     leaving = _leaving(graph, domains)
     exits = tuple(_exits(graph, gpu, leaving, domains) for gpu in gpus)
-    return Layout(gpus, domain, exits, tuple(_cuts(graph, gpus)))
+    return Placement(gpus, domain, exits, tuple(_cuts(graph, gpus)))
 
 
 def kind_of(graph: nx.DiGraph[Any], node: Hashable) -> str:

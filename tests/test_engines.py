@@ -1,0 +1,49 @@
+"""The two engines beside each other: where a schedule's steps do not pipeline they must say the same."""
+
+import pytest
+
+import simcoll
+from simcoll.clusters import cluster
+from simcoll.spec import COLLECTIVES
+from simcoll.topology import flat
+
+GRAPHS = [
+    flat(8, 50e9, 1e-6),
+    cluster(gpu="h100", nodes=1),
+    cluster(gpu="h100", nodes=2),
+    cluster(gpu="a100", nodes=4, nics_per_node=4, nic_gbps=200),
+]
+
+PIPELINED = {("broadcast", "ring"), ("reduce", "ring"), ("broadcast", "hierarchical"), ("reduce", "hierarchical")}
+
+STEPPED = [
+    (op, algorithm)
+    for op, spec in COLLECTIVES.items()
+    for algorithm in spec.schedules
+    if spec.measured is not None
+    and (op, algorithm) not in PIPELINED
+    and (algorithm != "tree" or op in ("gather", "scatter"))
+    and algorithm not in ("nvls", "nvls_tree")
+]
+
+
+@pytest.mark.parametrize(("op", "algorithm"), STEPPED)
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+@pytest.mark.parametrize("size", [1 << 16, 1 << 30])
+def test_on_the_bare_graph_both_engines_agree(op, algorithm, graph, size):
+    hosts = {host for _, host in graph.nodes(data="host") if host is not None}
+    if algorithm == "hierarchical" and len(hosts) in (1, 8):
+        pytest.skip("the flow engine's hierarchical schedules want several hosts with several ranks")
+    closed = simcoll.estimate(op, size, graph, algorithm=algorithm, calibrated=False)
+    flow = simcoll.estimate(op, size, graph, algorithm=algorithm, calibrated=False, engine="flow")
+    assert closed.seconds == pytest.approx(flow.seconds, rel=0.005)
+    assert (closed.algorithm, closed.ranks, flow.engine) == (flow.algorithm, flow.ranks, "flow")
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+def test_calibrated_both_engines_choose_alike_and_agree_at_large_sizes(op, graph):
+    closed = simcoll.estimate(op, 1 << 30, graph)
+    flow = simcoll.estimate(op, 1 << 30, graph, engine="flow")
+    assert (closed.algorithm, closed.protocol) == (flow.algorithm, flow.protocol)
+    assert closed.seconds == pytest.approx(flow.seconds, rel=0.15)
