@@ -31,12 +31,10 @@ class Fabric:
         self._colour = colours
         source, target = colours[network.source[inner]], colours[network.target[inner]]
         keys = (source << 42) + (target << 21) + _looks(network, inner)
-        _, first, wide, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+        _, first, count = np.unique(keys, return_index=True, return_counts=True)
         own = len(network.source)
         self.member: Integers = np.concatenate([np.arange(own), inner[first]]).astype(np.int64)
         self.width: Floats = np.concatenate([np.ones(own), count]).astype(float)
-        self.wide = np.arange(own)
-        self.wide[inner] = own + wide.reshape(-1)
         members = np.bincount(colours[switch], minlength=1)
         self._paths = Paths(
             len(members),

@@ -56,7 +56,7 @@ class Router:
                 "in this direction"
             )
         transfer, link, share = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return Routes(transfer, self.fabric.wide[link] if len(link) else link, share)
+        return Routes(transfer, link, share)
 
     def _within(self, sources: Integers, targets: Integers, parts: list[tuple[Any, Any, Any]]) -> Integers:
         """Route what stays in its block; returns the transfers that are left."""
