@@ -1,6 +1,6 @@
 """How fast the flow engine is: every algorithm at 8 to 16,384 ranks, the topology's preparation included and apart.
 
-    python -m benchmarks.flow [--ranks N ...]
+python -m benchmarks.flow [--ranks N ...]
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIZE = 1 << 30
 
 
 def three_levels(ranks: int, hosts_per_leaf: int = 8, leaves_per_pod: int = 16) -> Topology:
-    """Hosts of eight GPUs with a NIC each under leaf switches, spines in pods, and cores: full bandwidth at each level."""
+    """Hosts of eight GPUs with a NIC each under leaves, spines in pods, and cores: full bandwidth at each level."""
     graph = Topology(name=f"three levels {ranks}")
     hosts = max(1, ranks // 8)
     spines = max(1, hosts_per_leaf * 8 // 8)
@@ -68,7 +68,8 @@ def measure(name: str, ranks: int) -> float:
         cold = time.perf_counter() - began
         price(op, 2 * SIZE, graph, algorithm=algorithm)
         warm = time.perf_counter() - began - cold
-        print(f"  {op:<12}{algorithm:<18}{1e6 * estimate.seconds:>14,.0f} µs {1e3 * cold:>12,.1f} ms {1e3 * warm:>10,.2f} ms")
+        times = f"{1e3 * cold:>12,.1f} ms {1e3 * warm:>10,.2f} ms"
+        print(f"  {op:<12}{algorithm:<18}{1e6 * estimate.seconds:>14,.0f} µs {times}")
     return time.perf_counter() - start
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from simcoll.network import TOLL, Network
 from simcoll.paths import Integers, Paths
+
+Truths: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +36,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """The shapes; for each node of the network its shape (-1: a switch), its block's row and its number in the block."""
+    """The shapes; for each node of the network its shape (-1: a switch), its block's row, its number in the block."""
 
     shapes: tuple[Shape, ...]
     shape: Integers
@@ -69,7 +73,7 @@ def blocks(network: Network) -> Blocks:
     return Blocks(tuple(shapes), shape, row, local, np.unique(ends[switch[ends]]))
 
 
-def _parts(network: Network, inner: np.ndarray) -> Integers:  # type: ignore[type-arg]
+def _parts(network: Network, inner: Truths) -> Integers:
     """For each node the smallest number in its connected part, over the inner links in either direction."""
     part = np.arange(len(network.nodes))
     source, target = network.source[inner], network.target[inner]
@@ -82,7 +86,7 @@ def _parts(network: Network, inner: np.ndarray) -> Integers:  # type: ignore[typ
             return part
 
 
-def _blocks(network: Network, switch: np.ndarray, part: Integers) -> list[_Block]:  # type: ignore[type-arg]
+def _blocks(network: Network, switch: Truths, part: Integers) -> list[_Block]:
     """Every block, in the order of its first node."""
     own = np.flatnonzero(~switch)
     order = own[np.argsort(part[own], kind="stable")]
@@ -95,7 +99,7 @@ def _blocks(network: Network, switch: np.ndarray, part: Integers) -> list[_Block
     return [_block(network, switch, nodes, links) for nodes, links in zip(nodes_of, links_of, strict=True)]
 
 
-def _block(network: Network, switch: np.ndarray, nodes: Integers, links: Integers) -> _Block:  # type: ignore[type-arg]
+def _block(network: Network, switch: Truths, nodes: Integers, links: Integers) -> _Block:
     """Its links' ends by their places in the block; a switch by its port, numbered as the links come upon it."""
     ends = np.stack([network.source[links], network.target[links]])
     outer = ends[switch[ends]]

@@ -5,7 +5,7 @@ Ranks are taken in the order of their hosts, and what is near exchanges most: in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
@@ -113,14 +113,15 @@ class _Halving:
     def weights(self, bit: int) -> Integers:
         """How many blocks go in step ``bit`` to each partner."""
         held = np.where(self.number < self.extra, 2, 1)
-        return held.reshape(-1, 2 << bit).sum(axis=0)
+        found: Integers = held.reshape(-1, 2 << bit).sum(axis=0)
+        return found
 
     def held(self, number: int, bit: int) -> list[int]:
         """Those that agree with ``number`` in the bits 0 to ``bit``."""
         span = 2 << bit
         return list(range(number % span, self.half, span))
 
-    def fold(self, size: float, blocks: list[tuple[int, ...]]) -> list[Step]:
+    def fold(self, size: float, blocks: Sequence[tuple[int, ...]]) -> list[Step]:
         if not self.extra:
             return []
         return [Step(self.even, self.odd, np.full(self.extra, size), lambda _: [blocks] * self.extra)]

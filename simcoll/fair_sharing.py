@@ -1,6 +1,6 @@
-"""Max-min fair shares of links, and how long transfers take that have them (progressive filling, Bertsekas and Gallager).
+"""Max-min fair shares of links, and how long transfers take that have them.
 
-All transfers' rates rise alike until a link is full; those that cross it keep their rate, and the others rise on.
+This is progressive filling (Bertsekas and Gallager, Data Networks). All transfers' rates rise alike until a link is full; those that cross it keep their rate, and the others rise on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def fair_rates(routes: Routes, transfers: int, bandwidth: Floats) -> Floats:
 
 def loads(routes: Routes, sizes: Floats, links: int) -> Floats:
     """The bytes on each link."""
-    found: Floats = np.bincount(routes.link, routes.share * sizes[routes.transfer], links)
+    found: Floats = np.bincount(routes.link, routes.share * sizes[routes.transfer], links).astype(float)
     return found
 
 
@@ -49,7 +49,7 @@ def ends(routes: Routes, sizes: Floats, bandwidth: Floats) -> Floats:
     When one ends, the others share anew, unless that cannot help: the busiest link is busy until the last end.
     """
     rates = fair_rates(routes, len(sizes), bandwidth)
-    found = sizes / rates
+    found: Floats = sizes / rates
     least = float((loads(routes, sizes, len(bandwidth)) / bandwidth).max(initial=0.0))
     if found.max(initial=0.0) <= least * (1 + _FULL):
         return found

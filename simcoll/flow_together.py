@@ -1,8 +1,8 @@
 """Several collectives at once: those whose links overlap share them.
 
 Each collective is at one step at a time. The latencies of a step's rounds come first, then its bytes. What all its
-transfers do is one flow: its transfers rise alike, and as none may be a round ahead of the others, a full link holds all
-of them back. Links are shared so that each transfer on a full link gets as much (max-min, `fair_sharing`).
+transfers do is one flow: they rise alike, and as none may be a round ahead of the others, a full link holds all of them
+back. Links are shared so that each transfer on a full link gets as much (max-min, `fair_sharing`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _speeds(sending: Sequence[_Running]) -> list[float]:
     load = np.stack([each.phase.loads for each in sending if each.phase is not None])
     largest = np.array([_largest(each.phase) for each in sending if each.phase is not None])
     used = np.flatnonzero((load * most[:, None]).sum(axis=0) > bandwidth * (1 + 1e-9))
-    return _filled(load[:, used], bandwidth[used], most, largest).tolist()
+    return [float(speed) for speed in _filled(load[:, used], bandwidth[used], most, largest)]
 
 
 def _largest(phase: Phase) -> float:
@@ -129,7 +129,7 @@ def _largest(phase: Phase) -> float:
 
 
 def _filled(load: Floats, bandwidth: Floats, most: Floats, largest: Floats) -> Floats:
-    """Progressive filling: all transfers' rates rise alike, until a link is full or a collective is as fast as alone."""
+    """Progressive filling: all transfers' rates rise alike, until a link is full or one is as fast as alone."""
     speeds, rising = np.zeros(len(most)), np.ones(len(most), bool)
     while rising.any():
         grow = np.where(rising, 1.0 / largest, 0.0)

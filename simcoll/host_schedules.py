@@ -1,12 +1,12 @@
 """Algorithms in two levels: inside the hosts (or NVLink domains) and between them, and those where NVSwitches reduce.
 
-Between hosts, the ranks of one place in their hosts make a ring each, so that every NIC carries its share. The l-th shard
-of the data is what the l-th rank of each host deals with.
+Between hosts, the ranks of one place in their hosts make a ring each, so that every NIC carries its share. The l-th
+shard of the data is what the l-th rank of each host deals with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
@@ -17,15 +17,15 @@ from simcoll.schedule import Schedule, Shifts, Step, together
 from simcoll.topology import TopologyError
 from simcoll.tree_schedules import depths, double_tree, heights, pipeline
 
-_Blocks = Callable[[int], list[tuple[int, ...]]]
+_Blocks = Callable[[int], Sequence[tuple[Hashable, ...]]]
 
 
 def _grid(layout: Layout) -> Integers:
     """The rank at each host and place in it."""
     if not layout.square:
         raise TopologyError(
-            f"hosts have {sorted({len(group) for group in layout.groups})} of the group's ranks on {len(layout.groups)} "
-            "hosts, expected several hosts with the same number of ranks, at least 2, for a hierarchical algorithm; "
+            f"hosts have {sorted({len(group) for group in layout.groups})} of the group's ranks on "
+            f"{len(layout.groups)} hosts, expected several hosts with the same number of ranks, at least 2, for a hierarchical algorithm; "
             "choose another one"
         )
     return np.stack(layout.groups)
@@ -45,7 +45,7 @@ def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
     def between(place: int) -> _Blocks:
         return lambda host: [(place, host)]
 
-    def shard(place: int) -> list[tuple[int, ...]]:
+    def shard(place: int) -> list[tuple[Hashable, ...]]:
         return [(place, host) for host in range(hosts)]
 
     part = size / width
@@ -135,7 +135,7 @@ def all_to_all(layout: Layout, size: float, root: int) -> Schedule:
 
 
 def _exchange(
-    sources: Integers, targets: Integers, size: float, blocks: Callable[[int, int], list[tuple[int, int]]]
+    sources: Integers, targets: Integers, size: float, blocks: Callable[[int, int], Sequence[tuple[int, int]]]
 ) -> Step:
     hosts, width = sources.shape
     return Step(
@@ -150,8 +150,8 @@ def _switches(layout: Layout) -> tuple[int, ...]:
     if len(layout.groups) != 1 or not layout.switches[0] or layout.size < 2:
         raise TopologyError(
             f"the group's {layout.size} ranks are on {len(layout.groups)} hosts or NVLink domains, with "
-            f"{len(layout.switches[0])} switches that reduce for all ranks of the first; expected at least 2 ranks on one, "
-            "joined by a node of kind nvswitch with sharp=True, for nvls; choose another algorithm"
+            f"{len(layout.switches[0])} switches that reduce for all ranks of the first; expected at least 2 ranks on "
+            "one, joined by a node of kind nvswitch with sharp=True, for nvls; choose another algorithm"
         )
     return layout.switches[0]
 
@@ -173,15 +173,13 @@ def nvls_reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
     return (_through(layout, size, size / layout.size, lambda rank: every, lambda rank: [(rank,)]),)
 
 
-def _through(
-    layout: Layout, sent: float, received: float, up: Callable[[int], list], down: Callable[[int], list]
-) -> Step:
+def _through(layout: Layout, sent: float, received: float, up: _Blocks, down: _Blocks) -> Step:
     """Up to the switches and down again; each of several switches deals with a part of every block."""
     switches = _switches(layout)
     ranks, switch = (part.reshape(-1) for part in np.meshgrid(np.arange(layout.size), switches))
     part = 1 / len(switches)
 
-    def carried(_: int) -> list[list[tuple[object, ...]]]:
+    def carried(_: int) -> list[list[tuple[Hashable, ...]]]:
         pairs = list(zip(ranks.tolist(), switch.tolist(), strict=True))
         return [[(*b, s) for b in each(rank)] for each in (up, down) for rank, s in pairs]
 
@@ -197,7 +195,7 @@ def _through(
 
 
 def nvls_tree(layout: Layout, size: float, root: int) -> Schedule:
-    """The switch of each host reduces a shard for each rank, double trees join the hosts, the switches give it to all."""
+    """The switch of each host reduces a shard for each rank, double trees join the hosts, the switches give back."""
     grid = _grid(layout)
     if not all(layout.switches):
         raise TopologyError(
@@ -225,7 +223,7 @@ def nvls_tree(layout: Layout, size: float, root: int) -> Schedule:
     return (pipeline(parts),)
 
 
-def _pipe(sources: Integers, targets: Integers, size: float, block: object, stage: int | Integers) -> Step:
+def _pipe(sources: Integers, targets: Integers, size: float, block: Hashable, stage: int | Integers) -> Step:
     stages = np.broadcast_to(np.asarray(stage, np.int64), sources.shape)
     return Step(
         sources,

@@ -19,8 +19,8 @@ class Layout:
     """A group's ranks, by their places 0 to ``size - 1`` in it.
 
     ``groups`` are the places of each host's ranks, or each NVLink domain's where that is larger. ``switches`` are, for
-    each of these, the endpoints of the switches that reduce for all of its ranks (`schedule`); ``nodes`` are the graph's
-    nodes of all endpoints, ranks first.
+    each of these, the endpoints of the switches that reduce for all of its ranks (`schedule`); ``nodes`` are the
+    graph's nodes of all endpoints, ranks first.
     """
 
     size: int

@@ -55,7 +55,7 @@ def network(graph: nx.DiGraph[Any]) -> Network:
     check(graph)
     nodes = tuple(graph.nodes)
     number = {node: place for place, node in enumerate(nodes)}
-    kinds = tuple(kind for _, kind in graph.nodes(data="kind"))
+    kinds = tuple(str(graph.nodes[node]["kind"]) for node in nodes)
     rows = [
         (number[one], number[other], data["bandwidth"], data["latency"], link_kind(graph, one, other, data))
         for one, other, data in graph.edges(data=True)

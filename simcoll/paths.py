@@ -119,7 +119,7 @@ class Paths:
     def _met(self, pair: Integers, node: Integers, share: Floats) -> tuple[Integers, Integers, Floats]:
         """Parts of one pair that have come to one node go on as one."""
         keys, place = np.unique(pair * self.nodes + node, return_inverse=True)
-        return keys // self.nodes, keys % self.nodes, np.bincount(place, share, len(keys))
+        return keys // self.nodes, keys % self.nodes, np.bincount(place, share, len(keys)).astype(float)
 
 
 def _joined(steps: list[tuple[Any, Any, Any]]) -> Walk:

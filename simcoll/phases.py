@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -123,7 +124,7 @@ class Prices:
     def _latency(self, routes: Routes, count: int) -> Floats:
         """All hops', and the overhead of the kind of link on the way that has the largest."""
         network, member = self.router.network, self.router.fabric.member[routes.link]
-        found = np.bincount(routes.transfer, routes.share * network.latency[member], count)
+        found: Floats = np.bincount(routes.transfer, routes.share * network.latency[member], count).astype(float)
         if self.overheads.step:
             added = np.array([self.overheads.step.get(kind, 0.0) for kind in LINKS])
             most = np.zeros(count)
@@ -134,8 +135,8 @@ class Prices:
     def _series(self, shifts: Shifts) -> Phase:
         """Shifts of many ranks: each series of alike distances from some of them, as far as it is a straight line."""
         first = shifts.step(1)
-        key = (shifts.count, shifts.period, shifts.at_once, self._overheads)
-        key = (*key, self.nodes.tobytes(), first.sources.tobytes(), first.targets.tobytes())
+        pairs = (self.nodes[first.sources].tobytes(), self.nodes[first.targets].tobytes())
+        key = (shifts.count, shifts.period, shifts.at_once, *pairs, self._overheads)
         size = float(first.sizes.max(initial=0.0))
         if key not in self.router.priced:
             self.router.priced[key] = self._sampled(shifts)
@@ -186,7 +187,7 @@ class Prices:
             edges = sorted({series[place] for place in (0, 1, 2, -3, -2, -1) if -len(series) <= place < len(series)})
             for distance in edges:
                 slowest(distance)
-            for low, high in zip(edges, edges[1:], strict=False):
+            for low, high in pairwise(edges):
                 cover(low, high, shifts.period)
         return [(weights[distance], alone[distance]) for distance in sorted(alone)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def _owned(order: Integers, channel: int) -> Callable[[int], list[tuple[int, int
 
 
 def ring(
-    order: Integers, size: float, rounds: int, behind: int, blocks: Callable[[int], Sequence[tuple[int, ...]]]
+    order: Integers, size: float, rounds: int, behind: int, blocks: Callable[[int], Sequence[tuple[Hashable, ...]]]
 ) -> Step:
     """One ring: the p-th rank sends in round t what belongs to place p - t - ``behind``, ``size`` bytes."""
     count = len(order)

@@ -109,7 +109,8 @@ class Router:
         _add(parts, chosen[row], _in_shape(one, source_row, start[row], one.nodes + out), share)
         _add(parts, chosen[row], _once(self.fabric.walk, leave, enter, len(self.network.nodes)), share)
         _add(parts, chosen[row], _in_shape(other, target_row, other.nodes + into, end[row]), share)
-        return chosen[~np.isfinite(best)]
+        apart: Integers = chosen[~np.isfinite(best)]
+        return apart
 
 
 def router(graph: nx.DiGraph[Any]) -> Router:

@@ -171,5 +171,8 @@ def _binomial(count: int, size: float, root: int, distance: int, away: bool) -> 
         inner if away else outer,
         outer if away else inner,
         held * (size / count),
-        lambda _: [[((first + place + root) % count,) for place in range(n)] for first, n in zip(far.tolist(), held.tolist(), strict=True)],
+        lambda _: [
+            [((first + place + root) % count,) for place in range(blocks)]
+            for first, blocks in zip(far.tolist(), held.tolist(), strict=True)
+        ],
     )
