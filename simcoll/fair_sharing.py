@@ -1,6 +1,7 @@
 """Max-min fair shares of links, and how long transfers take that have them.
 
-This is progressive filling (Bertsekas and Gallager, Data Networks). All transfers' rates rise alike until a link is full; those that cross it keep their rate, and the others rise on.
+This is progressive filling (Bertsekas and Gallager, Data Networks). All transfers' rates rise alike until a link is
+full; those that cross it keep their rate, and the others rise on.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def _grid(layout: Layout) -> Integers:
     if not layout.square:
         raise TopologyError(
             f"hosts have {sorted({len(group) for group in layout.groups})} of the group's ranks on "
-            f"{len(layout.groups)} hosts, expected several hosts with the same number of ranks, at least 2, for a hierarchical algorithm; "
-            "choose another one"
+            f"{len(layout.groups)} hosts, expected several hosts with the same number of ranks, at least 2, for a "
+            "hierarchical algorithm; choose another one"
         )
     return np.stack(layout.groups)
 

@@ -9,6 +9,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
+from simcoll.mesh import LARGEST, mesh_rings
 from simcoll.network import link_kind
 from simcoll.paths import Integers
 from simcoll.topology import TopologyError, ranks
@@ -20,13 +21,15 @@ class Layout:
 
     ``groups`` are the places of each host's ranks, or each NVLink domain's where that is larger. ``switches`` are, for
     each of these, the endpoints of the switches that reduce for all of its ranks (`schedule`); ``nodes`` are the
-    graph's nodes of all endpoints, ranks first.
+    graph's nodes of all endpoints, ranks first. ``meshes`` are, for each group whose GPUs are linked without a
+    switch, rings over its links (`mesh`).
     """
 
     size: int
     groups: tuple[Integers, ...]
     switches: tuple[tuple[int, ...], ...]
     nodes: tuple[Hashable, ...]
+    meshes: tuple[tuple[Integers, ...], ...]
 
     @property
     def width(self) -> int:
@@ -41,20 +44,22 @@ class Layout:
     def orders(self) -> list[Integers]:
         """The ranks around each channel's ring.
 
-        Hosts are contiguous. Channel k leaves every other host by its k-th GPU and comes in by the next one, and the
-        hosts between run the other way round, so that a channel stays on its rail and all NICs are used alike.
+        Hosts are contiguous. Channel k leaves every other host by its k-th GPU and comes in by the next one in its
+        ring, and the hosts between run the other way round, so that a channel stays on its rail and all NICs are
+        used alike.
         """
         if len(self.groups) == 1:
-            return [self.groups[0]]
+            return list(self.meshes[0] or self.groups)
         return [
-            np.concatenate([_turned(group, channel, host % 2 == 1) for host, group in enumerate(self.groups)])
+            np.concatenate([self._turned(host, channel) for host in range(len(self.groups))])
             for channel in range(self.width)
         ]
 
-
-def _turned(group: Integers, channel: int, back: bool) -> Integers:
-    order = np.roll(group, -(channel + 1) % len(group))
-    return order[::-1] if back else order
+    def _turned(self, host: int, channel: int) -> Integers:
+        rings = self.meshes[host] or (self.groups[host],)
+        ring, last = rings[channel % len(rings)], self.groups[host][channel % len(self.groups[host])]
+        order = np.roll(ring, -1 - int(np.flatnonzero(ring == last)[0]))
+        return order[::-1] if host % 2 else order
 
 
 def layout(graph: nx.DiGraph[Any], chosen: Sequence[int] | None = None) -> Layout:
@@ -68,7 +73,20 @@ def layout(graph: nx.DiGraph[Any], chosen: Sequence[int] | None = None) -> Layou
         switches.append(tuple(range(len(nodes), len(nodes) + len(found))))
         nodes.extend(found)
     places = tuple(np.array([place[node] for node in group], np.int64) for group in groups)
-    return Layout(len(members), places, tuple(switches), tuple(nodes))
+    meshes = tuple(_meshes(graph, group, own) for group, own in zip(groups, places, strict=True))
+    return Layout(len(members), places, tuple(switches), tuple(nodes), meshes)
+
+
+def _meshes(graph: nx.DiGraph[Any], group: Sequence[Hashable], places: Integers) -> tuple[Integers, ...]:
+    if len(group) > LARGEST:
+        return ()
+    bandwidth = np.zeros((len(group), len(group)))
+    for source, one in enumerate(group):
+        for target, other in enumerate(group):
+            data = graph.get_edge_data(one, other)
+            if data is not None and link_kind(graph, one, other, data) == "nvlink":
+                bandwidth[source, target] = data["bandwidth"]
+    return tuple(places[ring] for ring in mesh_rings(bandwidth))
 
 
 def _members(graph: nx.DiGraph[Any], chosen: Sequence[int] | None) -> tuple[Hashable, ...]:

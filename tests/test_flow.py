@@ -201,6 +201,20 @@ def test_any_digraph_will_do_and_gpus_may_pass_on_where_there_is_no_other_way() 
     assert estimate.seconds == pytest.approx(1 + 2e-6)
 
 
+CUBE = "01 02 03 03 04 04 12 12 13 15 15 23 23 26 37 45 46 47 47 56 56 57 67 67"
+
+
+def test_rings_on_a_cube_mesh_use_every_nvlink() -> None:
+    """DGX-1 with V100: six links of 25 GB/s a GPU, so six rings."""
+    graph = Topology()
+    for rank in range(8):
+        graph.add_node(rank, kind="gpu", host=0)
+    for one, other in sorted({(int(pair[0]), int(pair[1])) for pair in CUBE.split()}):
+        connect(graph, one, other, 25e9 * CUBE.split().count(f"{one}{other}"), 1e-6, link="nvlink")
+    estimate = price("all_reduce", 64 * GIB, graph, algorithm="ring")
+    assert estimate.bus_bandwidth == pytest.approx(150e9, rel=0.01)
+
+
 def test_nvlink_before_pcie_and_the_own_nic() -> None:
     graph = servers((2, 2))
     graph.add_node("plx", kind="pcie", host=0)
