@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from simcoll.overheads import Overheads
 from simcoll.paths import Floats, Integers
 from simcoll.routes import Router, Routes
 from simcoll.schedule import Schedule, Shifts, Step, steps
+from simcoll.series import sampled
 
 _WRITTEN_OUT = 64
 """Up to so many distances, shifts are priced one by one and those at once as one step; beyond, by their series."""
@@ -140,56 +140,32 @@ class Prices:
         size = float(first.sizes.max(initial=0.0))
         if key not in self.router.priced:
             self.router.priced[key] = self._sampled(shifts)
-        sampled: list[tuple[float, _Alone]] = self.router.priced[key]
+        taken: list[tuple[float, _Alone]] = self.router.priced[key]
         total = np.zeros(len(self.bandwidth))
-        for weight, alone in sampled:
+        for weight, alone in taken:
             total += (weight * size) * alone.loads
         if shifts.at_once:
-            latency = max(float(alone.latency.max(initial=0.0)) for _, alone in sampled)
+            latency = max(float(alone.latency.max(initial=0.0)) for _, alone in taken)
             return Phase(latency + float((total / self.bandwidth).max(initial=0.0)), latency, total)
-        seconds = sum(weight * alone.round(size) for weight, alone in sampled)
-        sending = sum(weight * float(alone.end.max(initial=0.0)) * size for weight, alone in sampled)
+        seconds = sum(weight * alone.round(size) for weight, alone in taken)
+        sending = sum(weight * float(alone.end.max(initial=0.0)) * size for weight, alone in taken)
         return Phase(seconds, seconds - sending, total)
 
     def _sampled(self, shifts: Shifts) -> list[tuple[float, _Alone]]:
         """Steps, and for how many distances each stands."""
-        weights: dict[int, float] = {}
         alone: dict[int, _Alone] = {}
 
-        def slowest(distance: int) -> tuple[float, float]:
+        def cost(distance: int) -> tuple[float, float]:
             if distance not in alone:
                 step = shifts.step(distance)
                 routes = self.router.routes(self.nodes[step.sources], self.nodes[step.targets])
                 alone[distance] = self._priced(routes, np.ones(len(step.sources)))
-                weights[distance] = 1.0
-            found = alone[distance]
-            return float(found.end.max()), float(found.latency.max())
+            return float(alone[distance].end.max()), float(alone[distance].latency.max())
 
-        def cover(low: int, high: int, period: int) -> None:
-            """Between two distances: straight lines to the middle and on, or else each half by itself."""
-            apart = (high - low) // period
-            if apart < 2:
-                return
-            middle = low + apart // 2 * period
-            part = (middle - low) / (high - low)
-            straight = np.add(np.multiply(slowest(low), 1 - part), np.multiply(slowest(high), part))
-            if not np.allclose(slowest(middle), straight, rtol=1e-6, atol=0):
-                cover(low, middle, period)
-                cover(middle, high, period)
-                return
-            for one, other in ((low, middle), (middle, high)):
-                between = (other - one) // period - 1
-                weights[one] += between / 2
-                weights[other] += between / 2
-
-        for rest in range(1, shifts.period + 1):
-            series = range(rest, shifts.count, shifts.period)
-            edges = sorted({series[place] for place in (0, 1, 2, -3, -2, -1) if -len(series) <= place < len(series)})
-            for distance in edges:
-                slowest(distance)
-            for low, high in pairwise(edges):
-                cover(low, high, shifts.period)
-        return [(weights[distance], alone[distance]) for distance in sorted(alone)]
+        weights = sampled(shifts.count, shifts.period, cost)
+        for distance in weights:
+            cost(distance)
+        return [(weight, alone[distance]) for distance, weight in weights.items()]
 
 
 def _through(step: Step, alone: _Alone, size: float) -> Phase:

@@ -41,6 +41,7 @@ def hop_by_hop(graph: Topology, sources: list[str], targets: list[str]) -> dict[
     return {(names[source[link]], names[target[link]]): load[link] for link in np.flatnonzero(load)}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_alike_switches_taken_together_carry_what_each_would(data: st.DataObject) -> None:

@@ -76,12 +76,16 @@ def at_start(op: str, place: Layout, made: Schedule, root: int) -> Held:
 def run(step: Step, held: Held) -> None:
     """Every round in turn: what is sent is what was there when the round began."""
     stages = np.zeros(len(step.sources), int) if step.stages is None else step.stages
+    carried: dict[int, Sequence[Sequence[Hashable]]] = {}
     for now in range(step.rounds):
         sent = []
         for index in np.flatnonzero((stages <= now) & (now < stages + step.times)):
             source, target = int(step.sources[index]), int(step.targets[index])
-            carried = cast(Sequence[Block], step.carried(int(now - stages[index]))[index])
-            sent += [(target, block, held[source][block]) for block in carried]
+            time = int(now - stages[index])
+            if time not in carried:
+                carried[time] = step.carried(time)
+            blocks = cast(Sequence[Block], carried[time][index])
+            sent += [(target, block, held[source][block]) for block in blocks]
         for target, block, brought in sent:
             had = held[target].get(block, frozenset())
             assert not (had & brought) or had <= brought, "a rank's data would be added twice"
