@@ -202,25 +202,25 @@ def nvls_tree(layout: Layout, size: float, root: int) -> Schedule:
             "not every host has a node of kind nvswitch with sharp=True that is linked with all of its ranks, expected "
             "one for nvls_tree; choose another algorithm"
         )
-    hosts, width = grid.shape
     switches = np.array([each[0] for each in layout.switches])
-    shard = size / width
-    parts, top = [], 0
-    for place in range(width):
-        for tree in (0, 1):
-            parent = double_tree(hosts, tree)
-            high, deep, child = heights(parent), depths(parent), np.flatnonzero(parent >= 0)
-            low, rail, block = np.arange(hosts), grid[:, place], (place, tree)
-            height = int(high.max())
-            top = max(top, 2 + 2 * height)
-            parts.append(_pipe(switches, rail, shard / 2, block, 1))
-            parts.append(_pipe(rail[child], rail[parent[child]], shard / 2, block, 2 + high[child]))
-            parts.append(_pipe(rail[parent[child]], rail[child], shard / 2, block, 1 + height + deep[child]))
-            parts.append(_pipe(rail[low], switches, shard / 2, block, 2 + 2 * height))
-            for member in range(width):
-                parts.append(_pipe(grid[:, member], switches, shard / 2, block, 0))
-                parts.append(_pipe(switches, grid[:, member], shard / 2, block, 3 + 2 * height))
-    return (pipeline(parts),)
+    half, trees = size / grid.shape[1] / 2, [(place, tree) for place in range(grid.shape[1]) for tree in (0, 1)]
+    return (pipeline([step for tree in trees for step in _switch_tree(grid, switches, *tree, half)]),)
+
+
+def _switch_tree(grid: Integers, switches: Integers, place: int, tree: int, size: float) -> list[Step]:
+    """Half a shard: all GPUs of a host to its switch, which gives the sum to the one that is in the tree; and back."""
+    rail, block = grid[:, place], (place, tree)
+    parent = double_tree(len(grid), tree)
+    child, high = np.flatnonzero(parent >= 0), heights(parent)
+    below, above, height = rail[child], rail[parent[child]], int(high.max())
+    return [
+        *(_pipe(member, switches, size, block, 0) for member in grid.T),
+        _pipe(switches, rail, size, block, 1),
+        _pipe(below, above, size, block, 2 + high[child]),
+        _pipe(above, below, size, block, 1 + height + depths(parent)[child]),
+        _pipe(rail, switches, size, block, 2 + 2 * height),
+        *(_pipe(switches, member, size, block, 3 + 2 * height) for member in grid.T),
+    ]
 
 
 def _pipe(sources: Integers, targets: Integers, size: float, block: Hashable, stage: int | Integers) -> Step:

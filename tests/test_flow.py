@@ -243,6 +243,7 @@ def test_overheads_are_added_where_links_are_crossed() -> None:
     assert not price("all_reduce", GIB, graph, algorithm="ring").calibrated
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(sorted(COLLECTIVES)), st.integers(1, 1 << 40), st.integers(1, 1 << 40), st.sampled_from([2, 5, 8])
 )

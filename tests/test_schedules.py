@@ -215,12 +215,12 @@ def test_bytes_are_conserved_and_grow_with_the_size(row: tuple[str, str], n: int
 @pytest.mark.parametrize("op", [op for op, spec in COLLECTIVES.items() if spec.kind is not Kind.SYNCHRONISATION])
 def test_a_schedule_stays_compact(op: str) -> None:
     """Steps grow at most with the logarithm of the ranks, and transfers with their number."""
-    place = layout(flat(4096, 50e9, 1e-6))
+    place = layout(flat(2048, 50e9, 1e-6))
     for algorithm in COLLECTIVES[op].schedules:
         if algorithm not in ("hierarchical", "nvls", "nvls_tree"):
             made = schedule(op, algorithm, place, 1.0)
             assert len(made) <= 26
-            assert all(len(step.sources) <= 4 * 4096 for step in made if isinstance(step, Step))
+            assert all(len(step.sources) <= 4 * 2048 for step in made if isinstance(step, Step))
 
 
 def test_channels_leave_each_host_by_every_nic() -> None:
