@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-import torch.distributed._functional_collectives as functional  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.nn.parallel import DistributedDataParallel
 
-import simcoll  # noqa: E402
+import simcoll
 
 pytestmark = pytest.mark.slow
 

@@ -81,7 +81,8 @@ calls = st.tuples(
 
 @given(st.lists(calls, max_size=20))
 def test_it_takes_no_less_than_the_busiest_stream_and_no_more_than_all(made):
-    line, streams = Timeline(), {}
+    line = Timeline()
+    streams: dict[str, list[float]] = {}
     for stream, link, utilisation, seconds, waited in made:
         transfer = line.submit(stream, Transfer(seconds, link, utilisation))
         streams.setdefault(stream, []).append(seconds)
