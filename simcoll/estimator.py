@@ -16,6 +16,8 @@ from simcoll.calibration import calibration
 from simcoll.curve import LARGEST, Curve, Lowest, lowest
 from simcoll.errors import SimcollError
 from simcoll.estimate_value import Bottleneck, Estimate
+from simcoll.measured import curves
+from simcoll.measured import seconds as measured_seconds
 from simcoll.patterns import bare_costs, load_of
 from simcoll.placement import placement_of
 from simcoll.shape import Shape, shape_of
@@ -58,8 +60,25 @@ def estimate(
     key = ("estimate", op, algorithm, protocol, calibrated, group)
     if type(size) is not int or not 0 <= size <= LARGEST:
         size = _size(size)
-    plan = derived(topology, key, lambda graph: _Plan(graph, op, algorithm, protocol, calibrated, group))
+    plan = derived(topology, key, lambda graph: _plan(graph, op, algorithm, protocol, calibrated, group))
     return plan.at(size) if engine == "closed" else _flow(engine, size, topology, plan)
+
+
+def _plan(
+    graph: nx.DiGraph[Any],
+    op: str,
+    algorithm: str | None,
+    protocol: str | None,
+    calibrated: bool,
+    group: tuple[int, ...] | None,
+) -> _Plan:
+    """A topology that carries measurements is priced by them, and what they do not tell by its bare links."""
+    known = curves(graph)
+    if not known or not calibrated or protocol is not None:
+        return _Plan(graph, op, algorithm, protocol, calibrated, group)
+    if algorithm is None and op in known:
+        return _MeasuredPlan(graph, op, None, None, False, group)
+    return _Plan(graph, op, algorithm, None, False, group)
 
 
 class _Plan:
@@ -109,6 +128,36 @@ class _Plan:
             "closed",
             self.calibrated,
             curve.terms(size),
+        )
+
+
+class _MeasuredPlan(_Plan):
+    """One op of a topology on which it was measured; the bare links have the choice where the engine needs one."""
+
+    __slots__ = ("known",)
+
+    def __init__(
+        self,
+        graph: nx.DiGraph[Any],
+        op: str,
+        algorithm: str | None,
+        protocol: str | None,
+        calibrated: bool,
+        group: tuple[int, ...] | None,
+    ) -> None:
+        super().__init__(graph, op, algorithm, protocol, calibrated, group)
+        self.known = curves(graph)
+
+    def at(self, size: int) -> Estimate:
+        """What the measurements say of a size in bytes."""
+        seconds = measured_seconds(self.known, self.op, size, self.shape.ranks)
+        if seconds is None:
+            return super().at(size)
+        rate = size / seconds
+        terms = (("measured", seconds),)
+        bus = rate * self.traffic
+        return Estimate(
+            self.op, size, self.shape.ranks, seconds, "measured", None, bus, rate, None, "closed", True, terms
         )
 
 

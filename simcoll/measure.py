@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from simcoll.measured import SCHEMA, SMALLEST
 
-_ROUNDS = 5
+_ROUNDS = 7
 _ROUND_SECONDS = 0.03
 _FEWEST, _MOST = 3, 100
 

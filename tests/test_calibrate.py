@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import simcoll
 from simcoll.calibrate import Calibration, launch_command, read, read_file
 from simcoll.measured import Measurement, curves, seconds
 from simcoll.topology import TopologyError, check, hosts, ranks
@@ -46,6 +47,26 @@ def test_a_held_back_size_is_predicted_by_the_others():
     assert trial.error == pytest.approx(trial.predicted / 11e-6 - 1)
 
 
+def test_the_estimator_goes_by_what_was_measured():
+    topology = calibration().topology()
+    found = simcoll.estimate("all_reduce", 1024, topology)
+    assert (found.seconds, found.algorithm) == (pytest.approx(10e-6 + 1024 / 1e9), "measured")
+    assert found.bus_bandwidth == pytest.approx(1024 / found.seconds)
+    bare = simcoll.estimate("all_reduce", 1024, topology, calibrated=False)
+    assert (bare.algorithm, bare.calibrated) != ("measured", True)
+
+
+def test_what_was_not_measured_goes_by_the_links():
+    found = simcoll.estimate("gather", 1 << 20, calibration().topology())
+    assert (found.calibrated, found.seconds > 0) == (False, True)
+
+
+def test_the_file_gives_the_measurements_back(tmp_path):
+    simcoll.write_topology(tmp_path / "here.json", calibration().topology())
+    again = simcoll.read_topology(tmp_path / "here.json")
+    assert simcoll.estimate("all_reduce", 2048, again) == simcoll.estimate("all_reduce", 2048, calibration().topology())
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -83,7 +104,7 @@ def test_real_ranks_are_measured(tmp_path, capfd):
     document = json.loads(capfd.readouterr().out)
     assert {(row["op"], row["bytes"]) for row in document["measured"]} >= {("all_reduce", 1024), ("broadcast", 65536)}
     assert all(row["seconds"] > 0 and row["predicted"] > 0 for row in document["held_back"])
-    assert read({"schema": "simcoll.measured/1", **document}).held_back
+    assert read({**document, "schema": "simcoll.measured/1"}).held_back
     assert json.loads(out.read_text())["attributes"]["measured"] == document["measured"]
 
 
@@ -92,6 +113,6 @@ def test_ranks_that_cannot_start_are_said(tmp_path, capfd):
     pytest.importorskip("torch")
     from simcoll.cli import main
 
-    assert main(["calibrate", "--out", str(tmp_path / "x.json"), "--backend", "nosuch"]) == 1
+    assert main(["calibrate", "--out", str(tmp_path / "x.json"), "--nproc-per-node=nosuch"]) == 1
     assert "exit code" in capfd.readouterr().err
     assert not (tmp_path / "x.json").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simcoll.verifier.ranges import ranks_text, span_text, spans
+from simcoll.verifier.ranges import parse_ranks, ranks_text, span_text, spans
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,14 @@ def test_many_runs_are_counted() -> None:
 
 def test_spans_are_ascending_and_closed() -> None:
     assert spans([5, 3, 4, 9]) == [(3, 5), (9, 9)]
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("3", [3]), ("0-3,8", [0, 1, 2, 3, 8]), ("4, 1", [4, 1]), ("2-2", [2])])
+def test_ranks_are_read(text, ranks):
+    assert parse_ranks(text) == ranks
+
+
+@pytest.mark.parametrize("text", ["", "a", "-1", "3-1", "0-", "0-99999999", "1;2", "1" * 20])
+def test_what_names_no_ranks(text):
+    with pytest.raises(ValueError, match="expected ranks and ranges"):
+        parse_ranks(text)
