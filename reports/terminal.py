@@ -15,6 +15,7 @@ from rich.text import Text
 from simcoll.reports.fields import Field, fields_of
 from simcoll.reports.plain import plain, safe
 from simcoll.verifier.describe import group_text, record_text, source_text
+from simcoll.verifier.failures import signal_name
 from simcoll.verifier.finding import Finding, RankState, Report, Severity, Side, Verdict
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules import RULES
@@ -79,15 +80,21 @@ def _states(ranks: tuple[RankState, ...]) -> Iterator[RenderableType]:
     """Where the ranks ended, those at the same place on one line."""
     places: dict[tuple[str, str], list[int]] = {}
     for state in ranks:
-        code = "" if state.exit_code in (None, 0) else f" (exit code {state.exit_code})"
         last = "no call recorded" if state.last is None else f"last call {record_text(state.last)}"
-        places.setdefault((state.status.value + code, last), []).append(state.rank)
+        places.setdefault((state.status.value + _ended(state.exit_code), last), []).append(state.rank)
     table = Table.grid(padding=(0, 2))
     for (status, last), members in list(places.items())[:_STATES_SHOWN]:
         table.add_row(plain(ranks_text(members)), plain(status), plain(last))
     if len(places) > _STATES_SHOWN:
         table.add_row("", "", plain(f"and {len(places) - _STATES_SHOWN} more places"))
     yield Padding(table, (0, 0, 0, 2))
+
+
+def _ended(exit_code: int | None) -> str:
+    """A negative exit code is a signal's number."""
+    if not exit_code:
+        return ""
+    return f" ({signal_name(-exit_code)})" if exit_code < 0 else f" (exit code {exit_code})"
 
 
 def _parts(finding: Finding) -> Iterator[RenderableType]:

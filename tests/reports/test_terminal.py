@@ -127,3 +127,13 @@ def test_what_matched_before_is_listed() -> None:
     earlier = tuple(Record("0", n, reduction(), state=State.COMPLETED) for n in (5, 6))
     other = Finding(finding.code, finding.severity, "m", finding.group, 7, sides=finding.sides, before=earlier)
     assert "before: all_reduce #5, all_reduce #6" in drawn(Report(Verdict.FINDINGS, 4, "record", (other,), ()))
+
+
+def test_a_signal_has_its_name() -> None:
+    states = (
+        RankState(0, RankStatus.STOPPED, -15),
+        RankState(1, RankStatus.FAILED, -9),
+        RankState(2, RankStatus.FAILED, 3),
+    )
+    shown = drawn(Report(Verdict.FAILED, 3, "record", (), states))
+    assert all(text in shown for text in ("stopped (SIGTERM)", "failed (SIGKILL)", "failed (exit code 3)"))
