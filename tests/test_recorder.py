@@ -138,7 +138,7 @@ def test_a_forked_helper_of_a_rank_does_not_write_into_its_box(ranks: Any) -> No
 
     assert ranks(program) == [0, 0]
     assert [record.sequence for record in ranks.records(0)] == [1, 2]
-    assert [event.kind for event in ranks.box(0).events] == ["exit"]
+    assert [event.kind for event in ranks.box(0).events] == ["creating", "created", "exit"]
     assert ranks.box(0).pid != os.getpid()
 
 
