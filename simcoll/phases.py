@@ -154,18 +154,28 @@ class Prices:
     def _sampled(self, shifts: Shifts) -> list[tuple[float, _Alone]]:
         """Steps, and for how many distances each stands."""
         alone: dict[int, _Alone] = {}
+        weights = _marks(len(self.bandwidth)) / self.bandwidth
 
         def cost(distance: int) -> tuple[float, float]:
             if distance not in alone:
                 step = shifts.step(distance)
                 routes = self.router.routes(self.nodes[step.sources], self.nodes[step.targets])
                 alone[distance] = self._priced(routes, np.ones(len(step.sources)))
-            return float(alone[distance].end.max()), float(alone[distance].latency.max())
+            slowest = float(alone[distance].end.max())
+            # What begins at once ends with the sum of the loads, which may differ where the slowest transfers do not.
+            busy = float(weights @ alone[distance].loads) if shifts.at_once else slowest
+            return busy, float(alone[distance].latency.max())
 
-        weights = sampled(shifts.count, shifts.period, cost)
-        for distance in weights:
+        taken = sampled(shifts.count, shifts.period, cost)
+        for distance in taken:
             cost(distance)
-        return [(weight, alone[distance]) for distance, weight in weights.items()]
+        return [(weight, alone[distance]) for distance, weight in taken.items()]
+
+
+def _marks(links: int) -> Floats:
+    """A factor for each link, no two alike, so that other loads have another sum."""
+    found: Floats = 1.0 + (np.arange(links) * ((math.sqrt(5) - 1) / 2)) % 1.0
+    return found
 
 
 def _through(step: Step, alone: _Alone, size: float) -> Phase:

@@ -68,6 +68,7 @@ def _shape(graph: nx.DiGraph[Any], placement: Placement, group: Sequence[int] | 
         domains.setdefault(placement.domain[rank], []).append(rank)
     inside = _inside(graph, placement, domains)
     out, root, outside = _outside(placement, domains)
+    _joined(placement, members)
     ends = _ends(placement, members, domains)
     ring, exchange, crowd = _narrowed(placement, members, {domain: len(own) for domain, own in domains.items()}, out)
     family = graph.graph.get("gpu") or graph.nodes[placement.gpus[members[0]]].get("model")
@@ -75,9 +76,9 @@ def _shape(graph: nx.DiGraph[Any], placement: Placement, group: Sequence[int] | 
         ranks=len(members),
         domains=len(domains),
         local=len(members) / max(len(domains), 1),
-        family=str(family).lower() if family else None,
-        fabric=graph.graph.get("fabric"),
-        cpu=graph.graph.get("cpu"),
+        family=_lower(family),
+        fabric=_lower(graph.graph.get("fabric")),
+        cpu=_lower(graph.graph.get("cpu")),
         inside=inside,
         inside_latency=_latency(graph, *ends[0]),
         outside=outside,
@@ -89,6 +90,20 @@ def _shape(graph: nx.DiGraph[Any], placement: Placement, group: Sequence[int] | 
         root_network=root,
         sharp=inside is not None and inside.kind == "nvlink" and _reduces(graph, placement, domains),
     )
+
+
+def _lower(name: object) -> str | None:
+    return str(name).lower() if name else None
+
+
+def _joined(placement: Placement, members: Sequence[int]) -> None:
+    first = members[0]
+    apart = next((rank for rank in members if placement.island[rank] != placement.island[first]), None)
+    if apart is not None:
+        raise TopologyError(
+            f"no way leads from {placement.gpus[first]!r} to {placement.gpus[apart]!r} and back; join them in both "
+            "directions, or leave one of them out of the ranks"
+        )
 
 
 Ends = tuple[Hashable, Hashable]
