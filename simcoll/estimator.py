@@ -237,7 +237,7 @@ def _check_choice(spec: CollectiveSpec, algorithm: str | None, protocol: str | N
 
 
 def _nearest(given: object, known: Sequence[str] | Any) -> str:
-    close = get_close_matches(str(given), list(known), n=3)
+    close = get_close_matches(str(given).lower().replace("-", "_"), list(known), n=3)
     return " or ".join(close) if close else f"one of {', '.join(known)}"
 
 
@@ -291,6 +291,7 @@ def _flow(engine: str, size: int, topology: nx.DiGraph[Any], plan: _Plan) -> Est
     """
     if engine != "flow":
         raise EstimateError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}")
+    size = size if plan.carries else 0
     best = plan.curve(size)
     others = sorted(plan.weighed, key=lambda curve: curve.seconds(size))
     refused: TopologyError | None = None

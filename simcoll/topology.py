@@ -200,16 +200,14 @@ def _edge(one: Hashable, other: Hashable, attributes: dict[str, Any]) -> None:
     if not (is_number(bandwidth) and bandwidth > 0):
         raise TopologyError(f"edge {one!r} -> {other!r} has bandwidth {bandwidth!r:.40}, expected bytes/s above 0")
     if not (is_number(latency) and 0 <= latency < math.inf):
-        raise TopologyError(
-            f"edge {one!r} -> {other!r} has latency {latency!r:.40}, expected seconds of at least 0"
-        )
+        raise TopologyError(f"edge {one!r} -> {other!r} has latency {latency!r:.40}, expected seconds of at least 0")
     if link is not None and link not in LINKS:
         raise TopologyError(f"edge {one!r} -> {other!r} has link {link!r}, expected one of {', '.join(LINKS)}")
 
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether a value is a real number that a float can hold, and no bool."""
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
         float(value)

@@ -94,6 +94,12 @@ def test_a_barrier_has_no_bytes():
     assert simcoll.estimate("barrier", 0, graph) == simcoll.estimate("barrier", GIB, graph)
 
 
+@pytest.mark.parametrize("engine", ["closed", "flow"])
+def test_a_barrier_takes_as_long_whatever_size_is_named(engine):
+    none, large = (simcoll.estimate("barrier", size, servers(), engine=engine) for size in (0, GIB))
+    assert none == large
+
+
 def test_a_send_goes_from_the_first_rank_to_the_last():
     graph = servers()
     near = simcoll.estimate("send", GIB, graph, ranks=[0, 1])
@@ -123,6 +129,8 @@ def test_a_plain_digraph_will_do():
     ("arguments", "message"),
     [
         ({"op": "allreduce"}, "unknown op 'allreduce', expected all_reduce"),
+        ({"op": "ALL-GATHER"}, "unknown op 'ALL-GATHER', expected all_gather"),
+        ({"op": "reduce_scatter_tensor"}, "expected reduce_scatter"),
         ({"op": ["all_reduce"]}, "unknown op"),
         ({"size": -1}, "size is -1, expected bytes: a whole number from 0"),
         ({"size": True}, "size is True"),
