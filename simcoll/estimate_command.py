@@ -129,22 +129,27 @@ def _range(name: str, found: list[Estimate], *, explain: bool) -> RenderableType
     from simcoll.sizes import show_size
 
     table = Table(title=f"{found[0].op} on {found[0].ranks:,} ranks of {name}", title_justify="left", box=SIMPLE_HEAD)
-    table.pad_edge, table.padding = False, (0, 1, 0, 0)
     terms = list(dict.fromkeys(term for each in found for term, _ in each.terms)) if explain else []
-    for heading in ("size", "time us", "busbw GB/s" if terms else "algbw GB/s", *(terms or ("busbw GB/s",))):
-        table.add_column(heading, justify="right")
-    table.add_column("algorithm", no_wrap=True)
+    table.pad_edge, table.padding = False, (0, 0 if terms else 1, 0, 0)
+    for heading in ("size", "time us", *(terms or ("algbw GB/s", "busbw GB/s"))):
+        table.add_column(heading.replace(" ", "\n") if terms else heading, justify="right", no_wrap=True)
+    table.add_column("algorithm", no_wrap=not terms)
     for each in found:
         parts = dict(each.terms)
-        rates = [each.bus_bandwidth] if terms else [each.algorithm_bandwidth, each.bus_bandwidth]
+        rates = [] if terms else [each.algorithm_bandwidth, each.bus_bandwidth]
         table.add_row(
-            show_size(each.bytes).replace(" ", "\N{NO-BREAK SPACE}"),
-            f"{each.seconds * 1e6:,.1f}",
+            show_size(each.bytes),
+            _short(each.seconds) if terms else f"{each.seconds * 1e6:,.1f}",
             *(f"{rate / 1e9:,.2f}" for rate in rates),
-            *(f"{parts.get(term, 0.0) * 1e6:,.1f}" for term in terms),
+            *(_short(parts.get(term, 0.0)) for term in terms),
             " ".join(filter(None, (each.algorithm, each.protocol))),
         )
     return table
+
+
+def _short(seconds: float) -> str:
+    """Microseconds in so few characters that all terms fit into a line."""
+    return f"{seconds * 1e6:.1f}" if abs(seconds) < 1e-3 else f"{seconds * 1e6:,.0f}"
 
 
 def _comparison(names: Sequence[str], rows: list[list[Estimate]]) -> RenderableType:
@@ -157,7 +162,7 @@ def _comparison(names: Sequence[str], rows: list[list[Estimate]]) -> RenderableT
     table = Table(title=f"{rows[0][0].op}, microseconds", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("size", justify="right", no_wrap=True)
     for name, found in zip(names, rows[0], strict=True):
-        table.add_column(f"{name}, {found.ranks:,} ranks", justify="right")
+        table.add_column(f"{name}, {found.ranks:,} ranks", justify="right", overflow="fold")
     for row in rows:
         first = row[0].seconds
         shown = [f"{first * 1e6:,.1f}"]

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from operator import index
+from types import NoneType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeGuard
 
 import networkx as nx
 
 from simcoll import nccl_tables
 from simcoll.calibration import calibration
-from simcoll.curve import LARGEST, Curve, Lowest, lowest
+from simcoll.curve import LARGEST, Curve, lowest
 from simcoll.errors import SimcollError
 from simcoll.estimate_value import Bottleneck, Estimate
 from simcoll.measured import curves
@@ -22,13 +23,16 @@ from simcoll.patterns import bare_costs, load_of
 from simcoll.placement import placement_of
 from simcoll.shape import Shape, shape_of
 from simcoll.spec import COLLECTIVES, CollectiveSpec
-from simcoll.topology import derived
+from simcoll.topology import TopologyError, derived
 from simcoll.tuning import before_first_step, chosen_from, curves_of, network_step, plain_curve, runs
 
 if TYPE_CHECKING:
     from simcoll.overheads import Overheads
 
 ENGINES = ("closed", "flow")
+
+_NAME = (str, NoneType)
+_EITHER = (True, False)
 
 
 class EstimateError(SimcollError, ValueError):
@@ -54,7 +58,7 @@ def estimate(
     launches and protocols. A send goes from the first to the last of the ranks. Raises EstimateError for an argument
     that describes no collective, TopologyError for a graph that is no topology. Source: docs/estimator.md.
     """
-    if type(op) is not str or (algorithm is not None and type(algorithm) is not str):
+    if not (type(op) is str and type(algorithm) in _NAME and type(protocol) in _NAME and calibrated in _EITHER):
         _check_choice(spec_named(op), algorithm, protocol, calibrated)
     group = None if ranks is None else _listed(ranks)
     key = ("estimate", op, algorithm, protocol, calibrated, group)
@@ -84,7 +88,7 @@ def _plan(
 class _Plan:
     """All that does not depend on the size, for one op, topology and choice of algorithms."""
 
-    __slots__ = ("calibrated", "carries", "curves", "group", "op", "shape", "starts", "traffic")
+    __slots__ = ("calibrated", "carries", "curves", "group", "op", "shape", "starts", "traffic", "weighed")
 
     def __init__(
         self,
@@ -99,7 +103,8 @@ class _Plan:
         _check_choice(spec, algorithm, protocol, calibrated)
         self.group = _group(graph, spec, group)
         shape = shape_of(graph, self.group)
-        chosen = _lowest(spec, algorithm, protocol, calibrated, shape)
+        self.weighed = _weighed(spec, algorithm, protocol, calibrated, shape)
+        chosen = lowest(self.weighed)
         self.starts, self.curves = chosen.starts, chosen.curves
         self.op, self.shape, self.calibrated = op, shape, calibrated
         self.traffic, self.carries = spec.traffic(shape.ranks), spec.measured is not None
@@ -168,12 +173,13 @@ def _bottleneck(curve: Curve, rate: float) -> Bottleneck | None:
     return Bottleneck(link.source, link.target, link.kind, link.bandwidth, min(1.0, rate * curve.load / link.bandwidth))
 
 
-def _lowest(
+def _weighed(
     spec: CollectiveSpec, algorithm: str | None, protocol: str | None, calibrated: bool, shape: Shape
-) -> Lowest:
+) -> list[Curve]:
+    """What the least is taken of; raises EstimateError where nothing is as asked for."""
     if shape.ranks == 1:
         launch = calibration().launch if calibrated else 0.0
-        return lowest([Curve(spec.schedules[0], None, launch, 0.0, 0.0, 0.0, "intra", None, 0.0)])
+        return [Curve(spec.schedules[0], None, launch, 0.0, 0.0, 0.0, "intra", None, 0.0)]
     names = runs(spec) if algorithm is None else (algorithm,)
     if not calibrated:
         chosen = algorithm is not None
@@ -185,7 +191,7 @@ def _lowest(
     fitting = [curve for curve in curves if protocol in (None, curve.protocol)]
     if not fitting:
         raise EstimateError(_unavailable(spec.name, names, protocol, shape))
-    return lowest(fitting)
+    return fitting
 
 
 def _bare(op: str, algorithm: str, shape: Shape) -> Curve:
@@ -224,12 +230,14 @@ def _check_choice(spec: CollectiveSpec, algorithm: str | None, protocol: str | N
         )
     if protocol is not None and protocol not in nccl_tables.PROTOCOLS:
         raise EstimateError(f"protocol is {protocol!r}, expected one of {', '.join(nccl_tables.PROTOCOLS)}")
+    if calibrated not in _EITHER:
+        raise EstimateError(f"calibrated is {calibrated!r}, expected True or False")
     if protocol is not None and not calibrated:
         raise EstimateError(f"protocol is {protocol!r}, but a bare graph has none; leave it out, or calibrated=False")
 
 
 def _nearest(given: object, known: Sequence[str] | Any) -> str:
-    close = get_close_matches(str(given), list(known), n=3)
+    close = get_close_matches(str(given).lower().replace("-", "_"), list(known), n=3)
     return " or ".join(close) if close else f"one of {', '.join(known)}"
 
 
@@ -268,16 +276,37 @@ def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
 def _listed(ranks: object) -> tuple[int, ...]:
     if not isinstance(ranks, Iterable):
         raise EstimateError(f"ranks is {ranks!r}, expected the ranks that take part, such as [0, 1, 2, 3]")
-    return tuple(ranks)
+    listed = tuple(ranks)
+    try:
+        hash(listed)
+    except TypeError:
+        raise EstimateError(f"ranks is {ranks!r:.80}, expected whole numbers, such as [0, 1, 2, 3]") from None
+    return listed
 
 
 def _flow(engine: str, size: int, topology: nx.DiGraph[Any], plan: _Plan) -> Estimate:
-    """The other engine, with the algorithm and protocol that NCCL would choose where none is named."""
+    """The other engine, with the algorithm and protocol that NCCL would choose where none is named.
+
+    Where domains are not alike it has no schedule for some algorithms; the next best is taken then.
+    """
     if engine != "flow":
         raise EstimateError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}")
+    size = size if plan.carries else 0
+    best = plan.curve(size)
+    others = sorted(plan.weighed, key=lambda curve: curve.seconds(size))
+    refused: TopologyError | None = None
+    for curve in (best, *(other for other in others if other.algorithm != best.algorithm)):
+        try:
+            return _flow_of(curve, size, topology, plan)
+        except TopologyError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _flow_of(curve: Curve, size: int, topology: nx.DiGraph[Any], plan: _Plan) -> Estimate:
     from simcoll.flow import price
 
-    curve = plan.curve(size)
     overheads = _overheads(curve, size, plan.shape) if plan.calibrated else None
     found = price(plan.op, size, topology, plan.group, curve.algorithm, overheads=overheads)
     return replace(found, protocol=curve.protocol)

@@ -28,6 +28,8 @@ def fair_rates(routes: Routes, transfers: int, bandwidth: Floats) -> Floats:
         used = np.bincount(link, share, len(links))
         room = np.divide(left, used, out=np.full(len(links), np.inf), where=used > 0)
         rise = room.min()
+        if rise == np.inf:  # no link holds back what is left
+            break
         level += rise
         left = left - rise * used
         stopped = np.unique(transfer[(room <= rise * (1 + _FULL))[link]])

@@ -23,6 +23,9 @@ from simcoll.series import sampled
 _WRITTEN_OUT = 64
 """Up to so many distances, shifts are priced one by one and those at once as one step; beyond, by their series."""
 
+_WATCHED = 4096
+"""Up to so many ranks, each link's load is watched to choose the distances: of more, those near by are a small part."""
+
 _KEPT = 64
 """So many steps are kept for each topology."""
 
@@ -154,18 +157,28 @@ class Prices:
     def _sampled(self, shifts: Shifts) -> list[tuple[float, _Alone]]:
         """Steps, and for how many distances each stands."""
         alone: dict[int, _Alone] = {}
+        watched = shifts.at_once and shifts.count <= _WATCHED
+        weights = _marks(len(self.bandwidth)) / self.bandwidth
 
         def cost(distance: int) -> tuple[float, float]:
             if distance not in alone:
                 step = shifts.step(distance)
                 routes = self.router.routes(self.nodes[step.sources], self.nodes[step.targets])
                 alone[distance] = self._priced(routes, np.ones(len(step.sources)))
-            return float(alone[distance].end.max()), float(alone[distance].latency.max())
+            slowest = float(alone[distance].end.max())
+            # What begins at once ends with the sum of the loads, which may differ where the slowest transfers do not.
+            busy = float(weights @ alone[distance].loads) if watched else slowest
+            return busy, float(alone[distance].latency.max())
 
-        weights = sampled(shifts.count, shifts.period, cost)
-        for distance in weights:
+        taken = sampled(shifts.count, shifts.period, cost)
+        for distance in taken:
             cost(distance)
-        return [(weight, alone[distance]) for distance, weight in weights.items()]
+        return [(weight, alone[distance]) for distance, weight in taken.items()]
+
+
+def _marks(links: int) -> Floats:
+    """A factor for each link, no two alike, so that other loads have another sum."""
+    return np.asarray(1.0 + (np.arange(links) * ((math.sqrt(5) - 1) / 2)) % 1.0, np.float64)
 
 
 def _through(step: Step, alone: _Alone, size: float) -> Phase:

@@ -37,9 +37,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the ranks of a topology need to know, by rank: GPU node, domain, links out of the domain."""
+    """What the ranks of a topology need to know, by rank: GPU node, domain, links out of the domain.
+
+    Ranks of one ``island`` are joined both ways.
+    """
 
     gpus: tuple[Hashable, ...]
+    island: tuple[int, ...]
     domain: tuple[Hashable, ...]
     exits: tuple[tuple[Link, ...], ...]
     cuts: tuple[Cut, ...]
@@ -57,7 +61,9 @@ def _placement(graph: nx.DiGraph[Any]) -> Placement:
     domain = tuple(domains.root(gpu) for gpu in gpus)
     leaving = _leaving(graph, domains)
     exits = tuple(_exits(graph, gpu, leaving, domains) for gpu in gpus)
-    return Placement(gpus, domain, exits, tuple(_cuts(graph, gpus)))
+    number = {node: place for place, island in enumerate(nx.strongly_connected_components(graph)) for node in island}
+    island = tuple(number[gpu] for gpu in gpus)
+    return Placement(gpus, island, domain, exits, tuple(_cuts(graph, gpus)))
 
 
 def kind_of(graph: nx.DiGraph[Any], node: Hashable) -> str:
@@ -93,9 +99,9 @@ def _domains(graph: nx.DiGraph[Any]) -> DisjointSets:
 
 def both_ways(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> float:
     """Bytes/s that a link carries in either direction; its own where there is no way back."""
-    there: float = graph.edges[one, other]["bandwidth"]
-    back: float = graph.edges[other, one]["bandwidth"] if graph.has_edge(other, one) else there
-    return min(there, back)
+    there = graph.edges[one, other]["bandwidth"]
+    back = graph.edges[other, one]["bandwidth"] if graph.has_edge(other, one) else there
+    return float(min(there, back))
 
 
 def _leaving(graph: nx.DiGraph[Any], domains: DisjointSets) -> dict[Hashable, list[Link]]:

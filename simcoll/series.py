@@ -47,4 +47,4 @@ def _between(low: int, high: int, period: int, cost: Cost, weights: dict[int, fl
 def _straight(low: int, middle: int, high: int, cost: Cost) -> bool:
     part = (middle - low) / (high - low)
     expected = np.add(np.multiply(cost(low), 1 - part), np.multiply(cost(high), part))
-    return bool(np.allclose(cost(middle), expected, rtol=1e-6, atol=0))
+    return bool(np.allclose(cost(middle), expected, rtol=1e-9, atol=0))

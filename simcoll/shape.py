@@ -28,8 +28,9 @@ class Shape:
     ``inside`` is the narrowest link between ranks of a domain, None where each has one; ``outside`` the narrowest link
     out of a domain, None where there is only one. ``network`` is what all links out of a domain carry together,
     ``ring_network`` and ``exchange_network`` what the switches behind them leave of that to a ring and to an exchange
-    of all ranks with all others, ``root_network`` what the links out of a single rank carry. ``sharp`` says that the
-    NVSwitches reduce.
+    of all ranks with all others, ``crowd_network`` the same of an exchange whose pieces within a domain cross its links
+    as well, ``root_network`` what the links out of a single rank carry. The exchanges' are per domain of ``local``
+    ranks: where domains differ, of the one that takes longest. ``sharp`` says that the NVSwitches reduce.
     """
 
     ranks: int
@@ -45,6 +46,7 @@ class Shape:
     network: float
     ring_network: float
     exchange_network: float
+    crowd_network: float
     root_network: float
     sharp: bool
 
@@ -65,27 +67,43 @@ def _shape(graph: nx.DiGraph[Any], placement: Placement, group: Sequence[int] | 
     for rank in members:
         domains.setdefault(placement.domain[rank], []).append(rank)
     inside = _inside(graph, placement, domains)
-    network, root, outside = _outside(placement, domains)
+    out, root, outside = _outside(placement, domains)
+    _joined(placement, members)
     ends = _ends(placement, members, domains)
-    ring, exchange = _narrowed(placement, members, len(domains), network)
+    ring, exchange, crowd = _narrowed(placement, members, {domain: len(own) for domain, own in domains.items()}, out)
     family = graph.graph.get("gpu") or graph.nodes[placement.gpus[members[0]]].get("model")
     return Shape(
         ranks=len(members),
         domains=len(domains),
         local=len(members) / max(len(domains), 1),
-        family=str(family).lower() if family else None,
-        fabric=graph.graph.get("fabric"),
-        cpu=graph.graph.get("cpu"),
+        family=_lower(family),
+        fabric=_lower(graph.graph.get("fabric")),
+        cpu=_lower(graph.graph.get("cpu")),
         inside=inside,
         inside_latency=_latency(graph, *ends[0]),
         outside=outside,
         outside_latency=_latency(graph, *ends[1]),
-        network=network,
+        network=min(out.values()),
         ring_network=ring,
         exchange_network=exchange,
+        crowd_network=crowd,
         root_network=root,
         sharp=inside is not None and inside.kind == "nvlink" and _reduces(graph, placement, domains),
     )
+
+
+def _lower(name: object) -> str | None:
+    return str(name).lower() if name else None
+
+
+def _joined(placement: Placement, members: Sequence[int]) -> None:
+    first = members[0]
+    apart = next((rank for rank in members if placement.island[rank] != placement.island[first]), None)
+    if apart is not None:
+        raise TopologyError(
+            f"no way leads from {placement.gpus[first]!r} to {placement.gpus[apart]!r} and back; join them in both "
+            "directions, or leave one of them out of the ranks"
+        )
 
 
 Ends = tuple[Hashable, Hashable]
@@ -189,43 +207,52 @@ def _latency(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> float:
     return float(sum(graph.edges[edge]["latency"] for edge in pairwise(way)))
 
 
-def _outside(placement: Placement, domains: dict[Hashable, list[int]]) -> tuple[float, float, Link | None]:
-    """Bytes/s out of the narrowest domain and out of its narrowest rank, and the narrowest link.
+def _outside(
+    placement: Placement, domains: dict[Hashable, list[int]]
+) -> tuple[dict[Hashable, float], float, Link | None]:
+    """Bytes/s out of each domain and out of the narrowest rank, and the narrowest link.
 
     A collective spreads evenly over a domain's NICs, so that the slowest of them sets the pace of all.
     """
     if len(domains) == 1:
-        return _INF, _INF, None
-    network, root, narrowest = _INF, _INF, None
-    for members in domains.values():
+        return dict.fromkeys(domains, _INF), _INF, None
+    out: dict[Hashable, float] = {}
+    root, narrowest = _INF, None
+    for domain, members in domains.items():
         links = list(dict.fromkeys(link for rank in members for link in placement.exits[rank]))
         if not links:
             raise TopologyError(f"no link leads out of the server of {placement.gpus[members[0]]!r}; give it a NIC")
         slowest = min(links, key=lambda link: link.bandwidth)
-        network = min(network, slowest.bandwidth * len(links))
+        out[domain] = slowest.bandwidth * len(links)
         root = min(root, slowest.bandwidth * min(len(placement.exits[rank]) for rank in members))
         if narrowest is None or slowest.bandwidth < narrowest.bandwidth:
             narrowest = slowest
-    return network, root, narrowest
+    return out, root, narrowest
 
 
-def _narrowed(placement: Placement, members: Sequence[int], domains: int, network: float) -> tuple[float, float]:
-    """What the switches leave of a domain's bandwidth to a ring, which leaves each part once, and to an exchange.
+def _narrowed(
+    placement: Placement, members: Sequence[int], sizes: dict[Hashable, int], out: dict[Hashable, float]
+) -> tuple[float, float, float]:
+    """What is left of a domain's bandwidth to a ring, to an exchange, and to one of all pieces; see `Shape`.
 
-    Of an exchange a part of k ranks sends k(n - k) pieces, a domain of p ranks p(n - p).
+    A ring leaves each part of the network once. Of an exchange a part of k ranks sends k(n - k) pieces, a domain of p
+    ranks p(n - p), or pn with those that stay inside.
     """
-    ring, exchange, ranks = network, network, len(members)
-    local = ranks / max(domains, 1)
+    ring, ranks = min(out.values()), len(members)
+    if len(sizes) == 1:
+        return ring, ring, ring
+    local = ranks / len(sizes)
+    spread = local * (ranks - local)
+    bounds = []
     for cut in placement.cuts:
         parts = Counter(cut.part[rank] for rank in members)
         if len(parts) > 1:
             ring = min([ring, *(cut.out.get(part, 0.0) for part in parts)])
-            spread = local * (ranks - local)
-            bounds = [cut.out.get(part, 0.0) * spread / (k * (ranks - k)) for part, k in parts.items()]
-            exchange = min(exchange, *bounds)
+            bounds += [cut.out.get(part, 0.0) * spread / (k * (ranks - k)) for part, k in parts.items()]
     if ring == 0.0:
         raise TopologyError("a part of the network has no link to the rest; join its switches to a higher level")
-    return ring, exchange
+    exchange = min(bounds + [out[domain] * spread / (p * (ranks - p)) for domain, p in sizes.items()])
+    return ring, exchange, min(bounds + [out[domain] * local / p for domain, p in sizes.items()])
 
 
 def _reduces(graph: nx.DiGraph[Any], placement: Placement, domains: dict[Hashable, list[int]]) -> bool:

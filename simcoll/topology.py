@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable
 from numbers import Integral, Real
 from operator import index
+from types import NoneType
 from typing import Any, TypeGuard, TypeVar
 
 import networkx as nx
@@ -85,10 +86,26 @@ class Topology(nx.DiGraph):  # type: ignore[type-arg]
         self._derived_at = -1
         super().__init__(incoming_graph_data, **attributes)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or another process works out anew: changes are counted differently there."""
+        return {**self.__dict__, "_derived": {}, "_derived_at": -1}
+
+
+def _directed(graph: object) -> None:
+    if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
+        raise TopologyError(
+            f"the topology is a {type(graph).__name__}, expected a networkx.DiGraph: simcoll.cluster, preset, "
+            "read_topology and flat make one"
+        )
+
 
 def derived(graph: nx.DiGraph[Any], key: Hashable, build: Callable[[nx.DiGraph[Any]], Value]) -> Value:
-    """``build(graph)``: a `Topology` works it out once for as long as nothing in it changes, another graph anew."""
+    """``build(graph)``: a `Topology` works it out once for as long as nothing in it changes, another graph anew.
+
+    Raises TopologyError for what is no ``networkx.DiGraph``.
+    """
     if not isinstance(graph, Topology):
+        _directed(graph)
         return build(graph)
     if graph._derived_at != _Noticed.changes:
         graph._derived.clear()
@@ -155,28 +172,48 @@ def connect(
 
 def check(graph: nx.DiGraph[Any]) -> None:
     """Raise TopologyError, which names the node or edge, unless the graph is a topology with at least one rank."""
+    _directed(graph)
+    for name in ("gpu", "fabric", "cpu"):
+        if not isinstance(graph.graph.get(name), (str, NoneType)):
+            raise TopologyError(f"the graph has {name} {graph.graph[name]!r}, expected a text")
     for node, attributes in graph.nodes.items():
-        kind = attributes.get("kind")
-        if kind not in KINDS:
-            raise TopologyError(f"node {node!r} has kind {kind!r}, expected one of {', '.join(KINDS)}")
+        _node(node, attributes)
     for one, other, attributes in graph.edges(data=True):
         _edge(one, other, attributes)
     if not ranks(graph):
         raise TopologyError("the topology has no node of kind gpu, expected one for each rank")
 
 
+def _node(node: Hashable, attributes: dict[str, Any]) -> None:
+    kind = attributes.get("kind")
+    if kind not in KINDS:
+        raise TopologyError(f"node {node!r} has kind {kind!r}, expected one of {', '.join(KINDS)}")
+    if not isinstance(attributes.get("host"), Hashable):
+        raise TopologyError(f"node {node!r} has host {attributes['host']!r}, expected a value that hashes")
+    if not isinstance(attributes.get("level", 1), Integral):
+        raise TopologyError(f"node {node!r} has level {attributes['level']!r}, expected a whole number")
+
+
 def _edge(one: Hashable, other: Hashable, attributes: dict[str, Any]) -> None:
     """NaN compares false, so that it fails both tests."""
-    bandwidth, latency = attributes.get("bandwidth"), attributes.get("latency")
+    bandwidth, latency, link = attributes.get("bandwidth"), attributes.get("latency"), attributes.get("link")
     if not (is_number(bandwidth) and bandwidth > 0):
-        raise TopologyError(f"edge {one!r} -> {other!r} has bandwidth {bandwidth!r}, expected bytes/s above 0")
+        raise TopologyError(f"edge {one!r} -> {other!r} has bandwidth {bandwidth!r:.40}, expected bytes/s above 0")
     if not (is_number(latency) and 0 <= latency < math.inf):
-        raise TopologyError(f"edge {one!r} -> {other!r} has latency {latency!r}, expected seconds of at least 0")
+        raise TopologyError(f"edge {one!r} -> {other!r} has latency {latency!r:.40}, expected seconds of at least 0")
+    if link is not None and link not in LINKS:
+        raise TopologyError(f"edge {one!r} -> {other!r} has link {link!r}, expected one of {', '.join(LINKS)}")
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a real number and no bool."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Whether a value is a real number that a float can hold, and no bool."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def positive(name: str, value: object) -> None:

@@ -178,7 +178,7 @@ class _Tuner:
         """
         shape, constants = self.shape, self.constants
         share = (shape.ranks - 1) / shape.ranks
-        crowd = share * shape.local * shape.ring_network / shape.exchange_network if self.several else 0.0
+        crowd = share * shape.local * shape.ring_network / shape.crowd_network if self.several else 0.0
         sides = self._sides(share, crowd, constants.ring, self.fabric.bandwidth * constants.exchange)
         latency = constants.exchange_base + constants.exchange_peer * (shape.ranks - 1)
         latency += 2 * self._far_step("tree", LL)

@@ -5,7 +5,7 @@ import pytest
 import simcoll
 from simcoll.clusters import cluster
 from simcoll.spec import COLLECTIVES
-from simcoll.topology import flat
+from simcoll.topology import TopologyError, flat
 
 GRAPHS = [
     flat(8, 50e9, 1e-6),
@@ -47,3 +47,22 @@ def test_calibrated_both_engines_choose_alike_and_agree_at_large_sizes(op, graph
     flow = simcoll.estimate(op, 1 << 30, graph, engine="flow")
     assert (closed.algorithm, closed.protocol) == (flow.algorithm, flow.protocol)
     assert closed.seconds == pytest.approx(flow.seconds, rel=0.15)
+
+
+@pytest.mark.parametrize("servers", [4, 19])
+def test_both_engines_agree_on_domains_that_are_not_alike(servers):
+    graph = cluster(gpu="h100", nodes=servers, gpus_per_node=4, nvlink_domain=12)
+    closed, flow = (
+        simcoll.estimate("all_to_all", 1 << 30, graph, algorithm="direct", calibrated=False, engine=engine).seconds
+        for engine in ("closed", "flow")
+    )
+    assert closed == pytest.approx(flow, rel=0.001)
+
+
+def test_the_flow_engine_takes_the_next_best_where_domains_are_not_alike():
+    graph = cluster(gpu="h100", nodes=4, gpus_per_node=4, nvlink_domain=12)
+    assert simcoll.estimate("all_reduce", 1 << 30, graph).algorithm == "nvls_tree"
+    found = simcoll.estimate("all_reduce", 1 << 30, graph, engine="flow")
+    assert found.algorithm in ("ring", "tree")
+    with pytest.raises(TopologyError, match="same number of ranks"):
+        simcoll.estimate("all_reduce", 1 << 30, graph, engine="flow", algorithm="nvls_tree")

@@ -88,3 +88,13 @@ def test_what_cannot_be_priced_is_said_in_one_line(capsys, arguments, said):
     code, out, err = run(capsys, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
+
+
+@pytest.mark.parametrize("topology", ["dgx-h100", "gcp-a3-high"])
+@pytest.mark.parametrize("extra", [(), ("--explain",), ("--compare", "aws-p6-b200.48xlarge")])
+def test_no_figure_of_a_table_is_cut_off_at_80_columns(capsys, monkeypatch, topology, extra):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(capsys, "all_reduce", "--bytes", "1KiB:16GiB", "--topology", topology, "--nodes", "2", *extra)
+    assert code == 0
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out
+    assert max(map(len, out.splitlines())) <= 80

@@ -94,6 +94,12 @@ def test_a_barrier_has_no_bytes():
     assert simcoll.estimate("barrier", 0, graph) == simcoll.estimate("barrier", GIB, graph)
 
 
+@pytest.mark.parametrize("engine", ["closed", "flow"])
+def test_a_barrier_takes_as_long_whatever_size_is_named(engine):
+    none, large = (simcoll.estimate("barrier", size, servers(), engine=engine) for size in (0, GIB))
+    assert none == large
+
+
 def test_a_send_goes_from_the_first_rank_to_the_last():
     graph = servers()
     near = simcoll.estimate("send", GIB, graph, ranks=[0, 1])
@@ -123,6 +129,8 @@ def test_a_plain_digraph_will_do():
     ("arguments", "message"),
     [
         ({"op": "allreduce"}, "unknown op 'allreduce', expected all_reduce"),
+        ({"op": "ALL-GATHER"}, "unknown op 'ALL-GATHER', expected all_gather"),
+        ({"op": "reduce_scatter_tensor"}, "expected reduce_scatter"),
         ({"op": ["all_reduce"]}, "unknown op"),
         ({"size": -1}, "size is -1, expected bytes: a whole number from 0"),
         ({"size": True}, "size is True"),
@@ -141,6 +149,10 @@ def test_a_plain_digraph_will_do():
         ({"ranks": []}, "ranks has none, expected"),
         ({"ranks": 4}, "ranks is 4, expected the ranks that take part"),
         ({"ranks": [1, 1]}, "ranks names a rank twice"),
+        ({"ranks": [[0]]}, "ranks is [[0]], expected whole numbers"),
+        ({"protocol": ["LL"]}, "protocol is ['LL'], expected one of LL"),
+        ({"calibrated": "no"}, "calibrated is 'no', expected True or False"),
+        ({"calibrated": []}, "calibrated is [], expected True or False"),
     ],
 )
 def test_what_describes_no_collective_is_refused(arguments, message):
@@ -148,6 +160,40 @@ def test_what_describes_no_collective_is_refused(arguments, message):
     with pytest.raises(EstimateError) as raised:
         simcoll.estimate(**given)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("engine", ["closed", "flow"])
+def test_what_numpy_counts_with_does_not_leak_into_an_estimate(engine):
+    graph = flat(4, 1e9, 1e-6)
+    for edge in graph.edges:
+        graph.edges[edge].update(bandwidth=np.float32(1e9), latency=np.float32(1e-6))
+    found = simcoll.estimate("all_reduce", MIB, graph, engine=engine)
+    assert {type(value) for value in (found.seconds, found.bus_bandwidth, found.bottleneck.bandwidth)} == {float}
+
+
+@pytest.mark.parametrize("engine", ["closed", "flow"])
+def test_links_without_end_cost_their_latency(engine):
+    graph = flat(4, 1e9, 1e-6)
+    for edge in graph.edges:
+        graph.edges[edge]["bandwidth"] = float("inf")
+    found = simcoll.estimate("all_reduce", MIB, graph, engine=engine, calibrated=False, algorithm="ring")
+    assert found.seconds == pytest.approx(6e-6)
+
+
+def test_the_names_of_a_fabric_are_read_in_any_case():
+    one, other = servers(fabric="tcpx"), servers(fabric="TCPX")
+    assert simcoll.estimate("all_reduce", MIB, one) == simcoll.estimate("all_reduce", MIB, other)
+
+
+@pytest.mark.parametrize("engine", ["closed", "flow"])
+@pytest.mark.parametrize("gone", [("gpu2", "switch"), ("switch", "gpu2"), ("gpu0", "switch"), ("switch", "gpu0")])
+def test_ranks_that_are_not_joined_both_ways_are_named(engine, gone):
+    graph = flat(4, 1e9, 1e-6)
+    graph.remove_edge(*gone)
+    for op in ("all_reduce", "all_to_all", "barrier"):
+        with pytest.raises(TopologyError, match="gpu"):
+            simcoll.estimate(op, MIB, graph, engine=engine)
+    assert simcoll.estimate("all_reduce", MIB, graph, engine=engine, ranks=[1, 3]).seconds > 0
 
 
 def test_a_graph_that_is_no_topology_is_refused():

@@ -106,3 +106,18 @@ def test_ranks_that_no_way_joins_are_named():
     graph.nodes["b"]["host"] = 0
     with pytest.raises(TopologyError, match="no link joins them"):
         shape_of(graph)
+
+
+@pytest.mark.parametrize("nodes", range(3, 9))
+def test_in_an_exchange_a_smaller_domain_takes_no_longer_for_having_fewer_nics(nodes):
+    whole, uneven = (shape_of(servers("gb200", nodes=count, gpus=4, joined=2)) for count in (8, nodes))
+    pieces, of_whole = (shape.local / shape.crowd_network for shape in (uneven, whole))
+    assert pieces == pytest.approx(of_whole)
+    assert uneven.crowd_network >= uneven.network
+
+
+def test_an_exchange_lasts_as_long_as_its_busiest_domain():
+    shape = shape_of(servers("gb200", nodes=3, gpus=4, joined=2))
+    assert shape.network == 4 * 50e9
+    ranks, large, small = 12, 8 * 4 / (8 * 50e9), 4 * 8 / (4 * 50e9)
+    assert shape.local * (ranks - shape.local) / shape.exchange_network == pytest.approx(max(large, small))

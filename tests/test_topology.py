@@ -1,6 +1,8 @@
 """What a topology is: ranks, hosts, checks, and what is remembered for as long as nothing changes."""
 
+import copy
 import math
+import pickle
 
 import networkx as nx
 import numpy as np
@@ -66,6 +68,11 @@ def broken(change):
         (lambda graph: graph.add_edge("gpu0", "gpu1", latency=0), "'gpu0' -> 'gpu1' has bandwidth None"),
         (lambda graph: graph.edges["gpu0", "switch"].update(bandwidth=0), "bandwidth 0"),
         (lambda graph: graph.edges["gpu0", "switch"].update(latency=math.inf), "latency inf"),
+        (lambda graph: graph.edges["gpu0", "switch"].update(bandwidth=10**400), "bandwidth 1000"),
+        (lambda graph: graph.edges["gpu0", "switch"].update(link="warp"), "has link 'warp', expected one of nvlink"),
+        (lambda graph: graph.nodes["gpu0"].update(host=[1]), r"host \[1\], expected a value that hashes"),
+        (lambda graph: graph.nodes["switch"].update(level="top"), "level 'top', expected a whole number"),
+        (lambda graph: graph.graph.update(fabric=["ib"]), r"the graph has fabric \['ib'\], expected a text"),
         (lambda graph: graph.remove_nodes_from(["gpu0", "gpu1"]), "no node of kind gpu"),
     ],
 )
@@ -112,3 +119,17 @@ def test_a_copy_is_a_topology_of_its_own():
     assert isinstance(other, Topology)
     other.remove_node("gpu1")
     assert (len(ranks(graph)), len(ranks(other))) == (2, 1)
+
+
+@pytest.mark.parametrize("graph", [None, 5, "dgx-h100", {}, nx.Graph(), nx.MultiDiGraph()])
+def test_what_is_no_digraph_is_refused(graph):
+    for asked in (check, ranks):
+        with pytest.raises(TopologyError, match=r"expected a networkx\.DiGraph"):
+            asked(graph)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
+def test_a_copy_does_not_take_what_was_derived_along(duplicate):
+    star = flat(2, 1e9, 1e-6)
+    derived(star, "key", lambda graph: graph.number_of_nodes())
+    assert duplicate(star)._derived == {}
