@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +46,10 @@ class TimeEstimator:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the block's begin until its last call has ended, overlapping ones counted once."""
-        self._timeline.wait_all()
-        return self._timeline.now
+        """Seconds from the block's begin until the last call so far has ended, overlapping ones counted once."""
+        ahead = deepcopy(self._timeline)
+        ahead.wait_all()
+        return ahead.now
 
     @property
     def estimated_time(self) -> float:
@@ -58,6 +60,10 @@ class TimeEstimator:
     def calls(self) -> tuple[Priced, ...]:
         """Every call, in the order in which they were made."""
         return tuple(self._priced)
+
+    def finish(self) -> None:
+        """The block ends when its last call has."""
+        self._timeline.wait_all()
 
     def take(self, call: Dispatched) -> Wait:
         """A call is made: price it, alone or with the section that it stands in; gives what waits for its end."""
@@ -123,5 +129,8 @@ def time_estimator(topology: nx.DiGraph[Any]) -> Iterator[TimeEstimator]:
     """
     check(topology)
     estimator = TimeEstimator(topology)
-    with dispatched(estimator.take, estimator.begin_section, estimator.end_section):
-        yield estimator
+    try:
+        with dispatched(estimator.take, estimator.begin_section, estimator.end_section):
+            yield estimator
+    finally:
+        estimator.finish()
