@@ -22,13 +22,14 @@ from simcoll.patterns import bare_costs, load_of
 from simcoll.placement import placement_of
 from simcoll.shape import Shape, shape_of
 from simcoll.spec import COLLECTIVES, CollectiveSpec
-from simcoll.topology import derived
+from simcoll.topology import LINKS, derived
 from simcoll.tuning import before_first_step, chosen_from, curves_of, network_step, plain_curve, runs
 
 if TYPE_CHECKING:
     from simcoll.overheads import Overheads
 
 ENGINES = ("closed", "flow")
+_NAMED = frozenset({str, type(None)})
 
 
 class EstimateError(SimcollError, ValueError):
@@ -54,7 +55,7 @@ def estimate(
     launches and protocols. A send goes from the first to the last of the ranks. Raises EstimateError for an argument
     that describes no collective, TopologyError for a graph that is no topology. Source: docs/estimator.md.
     """
-    if type(op) is not str or (algorithm is not None and type(algorithm) is not str):
+    if not {type(op), type(algorithm), type(protocol)} <= _NAMED:
         _check_choice(spec_named(op), algorithm, protocol, calibrated)
     group = None if ranks is None else _listed(ranks)
     key = ("estimate", op, algorithm, protocol, calibrated, group)
@@ -163,7 +164,7 @@ class _MeasuredPlan(_Plan):
 
 def _bottleneck(curve: Curve, rate: float) -> Bottleneck | None:
     link = curve.link
-    if link is None:
+    if link is None or not rate:
         return None
     return Bottleneck(link.source, link.target, link.kind, link.bandwidth, min(1.0, rate * curve.load / link.bandwidth))
 
@@ -253,7 +254,7 @@ def _group(graph: nx.DiGraph[Any], spec: CollectiveSpec, group: tuple[int, ...] 
 
 def _check_group(group: tuple[int, ...], world: int) -> None:
     """Raise EstimateError for a group that names no ranks, others than there are, or one twice."""
-    strange = [rank for rank in group if not _is_whole(rank) or not 0 <= rank < world]
+    strange = [rank for rank in group if not 0 <= rank < world]
     if strange or not group:
         given = f"{strange[0]!r} among them" if strange else "none"
         raise EstimateError(f"ranks has {given}, expected ranks of the topology, from 0 to {world - 1}")
@@ -262,13 +263,21 @@ def _check_group(group: tuple[int, ...], world: int) -> None:
 
 
 def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+    """An array has `__index__` too, and one of several numbers refuses."""
+    try:
+        index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
 
 
 def _listed(ranks: object) -> tuple[int, ...]:
     if not isinstance(ranks, Iterable):
         raise EstimateError(f"ranks is {ranks!r}, expected the ranks that take part, such as [0, 1, 2, 3]")
-    return tuple(ranks)
+    group = tuple(ranks)
+    if set(map(type, group)) != {int} and not all(_is_whole(rank) for rank in group):
+        raise EstimateError(f"ranks is {group!r:.80}, expected whole numbers, such as [0, 1, 2, 3]")
+    return group
 
 
 def _flow(engine: str, size: int, topology: nx.DiGraph[Any], plan: _Plan) -> Estimate:
@@ -291,5 +300,5 @@ def _overheads(curve: Curve, size: int, shape: Shape) -> Overheads:
     return Overheads(
         launch=curve.launch + before_first_step(curve.algorithm, curve.protocol),
         step={"network": network_step(shape, calibration())},
-        efficiency=dict.fromkeys(("nvlink", "c2c", "pcie", "cpu", "network"), achieved),
+        efficiency=dict.fromkeys(LINKS, achieved),
     )

@@ -14,7 +14,7 @@ from typing import Any
 import networkx as nx
 
 from simcoll.disjoint import DisjointSets
-from simcoll.topology import check, derived, ranks
+from simcoll.topology import check, derived, link_kind, ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,6 @@ def kind_of(graph: nx.DiGraph[Any], node: Hashable) -> str:
     """What a node is, one of `simcoll.topology.KINDS`."""
     kind: str = graph.nodes[node]["kind"]
     return kind
-
-
-def link_kind(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> str:
-    """What a link is; where the edge does not say, as its ends suggest."""
-    stated = graph.edges[one, other].get("link")
-    if stated is not None:
-        return str(stated)
-    kinds = {kind_of(graph, one), kind_of(graph, other)}
-    if "switch" in kinds or kinds == {"nic"}:
-        return "network"
-    return "nvlink" if "nvswitch" in kinds or kinds == {"gpu"} else "pcie"
 
 
 def _domains(graph: nx.DiGraph[Any]) -> DisjointSets:

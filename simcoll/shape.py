@@ -14,8 +14,8 @@ from typing import Any
 
 import networkx as nx
 
-from simcoll.placement import Link, Placement, both_ways, kind_of, link_kind, placement_of
-from simcoll.topology import TopologyError, derived
+from simcoll.placement import Link, Placement, both_ways, kind_of, placement_of
+from simcoll.topology import TopologyError, derived, link_kind
 
 _INF = float("inf")
 

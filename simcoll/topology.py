@@ -19,8 +19,10 @@ import networkx as nx
 from simcoll.errors import SimcollError
 
 KINDS = ("gpu", "nvswitch", "pcie", "cpu", "nic", "switch")
-LINKS = ("nvlink", "pcie", "c2c", "cpu", "network")
-"""What an edge's attribute ``link`` may be; cpu is what joins two sockets."""
+LINKS = ("nvlink", "c2c", "pcie", "cpu", "network")
+"""What an edge's attribute ``link`` may be, the nearest first; cpu is what joins two sockets."""
+
+_LINK_BY_KIND = {"nvswitch": "nvlink", "cpu": "pcie", "pcie": "pcie"}
 
 MAX_GPUS = 1 << 17
 """More than any cluster has; a graph of so many takes about ten seconds and some GiB to build."""
@@ -89,14 +91,16 @@ class Topology(nx.DiGraph):  # type: ignore[type-arg]
 def derived(graph: nx.DiGraph[Any], key: Hashable, build: Callable[[nx.DiGraph[Any]], Value]) -> Value:
     """``build(graph)``: a `Topology` works it out once for as long as nothing in it changes, another graph anew."""
     if not isinstance(graph, Topology):
+        _graph(graph)
         return build(graph)
-    if graph._derived_at != _Noticed.changes:
+    if graph._derived_at != (now := _Noticed.changes):
         graph._derived.clear()
     try:
         value: Value = graph._derived[key]
     except KeyError:
         value = graph._derived[key] = build(graph)
-        graph._derived_at = _Noticed.changes
+        # Not as of now: another thread may have changed the graph meanwhile.
+        graph._derived_at = now
     return value
 
 
@@ -155,6 +159,7 @@ def connect(
 
 def check(graph: nx.DiGraph[Any]) -> None:
     """Raise TopologyError, which names the node or edge, unless the graph is a topology with at least one rank."""
+    _graph(graph)
     for node, attributes in graph.nodes.items():
         kind = attributes.get("kind")
         if kind not in KINDS:
@@ -165,6 +170,11 @@ def check(graph: nx.DiGraph[Any]) -> None:
         raise TopologyError("the topology has no node of kind gpu, expected one for each rank")
 
 
+def _graph(graph: object) -> None:
+    if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
+        raise TopologyError(f"the topology is a {type(graph).__name__}, expected a networkx.DiGraph")
+
+
 def _edge(one: Hashable, other: Hashable, attributes: dict[str, Any]) -> None:
     """NaN compares false, so that it fails both tests."""
     bandwidth, latency = attributes.get("bandwidth"), attributes.get("latency")
@@ -172,6 +182,9 @@ def _edge(one: Hashable, other: Hashable, attributes: dict[str, Any]) -> None:
         raise TopologyError(f"edge {one!r} -> {other!r} has bandwidth {bandwidth!r}, expected bytes/s above 0")
     if not (is_number(latency) and 0 <= latency < math.inf):
         raise TopologyError(f"edge {one!r} -> {other!r} has latency {latency!r}, expected seconds of at least 0")
+    link = attributes.get("link")
+    if link is not None and link not in LINKS:
+        raise TopologyError(f"edge {one!r} -> {other!r} has link {link!r}, expected one of {', '.join(LINKS)}")
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -189,6 +202,21 @@ def whole(name: str, value: object, least: int = 1) -> None:
     """Raise TopologyError, which names the argument, unless the value is an integer of at least ``least``."""
     if not (isinstance(value, Integral) and is_number(value) and value >= least):
         raise TopologyError(f"{name} is {value!r}, expected a whole number of at least {least}")
+
+
+def link_kind(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> str:
+    """What a link is, one of `LINKS`: as its edge says, or else as its ends' kinds have it."""
+    stated = graph.edges[one, other].get("link")
+    if stated is not None:
+        return str(stated)
+    ends = {graph.nodes[one]["kind"], graph.nodes[other]["kind"]}
+    if "switch" in ends or ends == {"nic"}:
+        return "network"
+    if ends == {"gpu"}:
+        return "nvlink"
+    if ends == {"cpu"}:
+        return "cpu"
+    return next((link for kind, link in _LINK_BY_KIND.items() if kind in ends), "pcie")
 
 
 def hosts(graph: nx.DiGraph[Any]) -> dict[object, list[Hashable]]:
