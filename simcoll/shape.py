@@ -24,7 +24,8 @@ _INF = float("inf")
 class Shape:
     """Some ranks of a topology as the closed form sees them.
 
-    ``domains`` is how many NVLink domains or servers they are in, ``local`` how many of them a domain holds on average.
+    ``domains`` is how many NVLink domains or servers they are in, ``local`` how many of them a domain holds on average,
+    ``root_local`` how many that of the first rank, which is the root.
     ``inside`` is the narrowest link between ranks of a domain, None where each has one; ``outside`` the narrowest link
     out of a domain, None where there is only one. ``network`` is what all links out of a domain carry together,
     ``ring_network`` and ``exchange_network`` what the switches behind them leave of that to a ring and to an exchange
@@ -35,6 +36,7 @@ class Shape:
     ranks: int
     domains: int
     local: float
+    root_local: int
     family: str | None
     fabric: str | None
     cpu: str | None
@@ -73,6 +75,7 @@ def _shape(graph: nx.DiGraph[Any], placement: Placement, group: Sequence[int] | 
         ranks=len(members),
         domains=len(domains),
         local=len(members) / max(len(domains), 1),
+        root_local=len(domains[placement.domain[members[0]]]),
         family=str(family).lower() if family else None,
         fabric=graph.graph.get("fabric"),
         cpu=graph.graph.get("cpu"),

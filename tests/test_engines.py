@@ -40,6 +40,16 @@ def test_on_the_bare_graph_both_engines_agree(op, algorithm, graph, size):
     assert (closed.algorithm, closed.ranks, flow.engine) == (flow.algorithm, flow.ranks, "flow")
 
 
+@pytest.mark.parametrize("group", [[0, 8], [0, 1, 8], [8, 0, 1], [0, 8, 9, 10], [1, 0, 2, 8]])
+@pytest.mark.parametrize("op", ["broadcast", "reduce", "gather", "scatter"])
+def test_the_roots_own_server_counts_where_servers_hold_unlike_many(op, group):
+    closed, flow = (
+        simcoll.estimate(op, 1 << 28, GRAPHS[2], algorithm="direct", calibrated=False, ranks=group, engine=engine)
+        for engine in ("closed", "flow")
+    )
+    assert closed.seconds == pytest.approx(flow.seconds, rel=0.005)
+
+
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
 def test_calibrated_both_engines_choose_alike_and_agree_at_large_sizes(op, graph):

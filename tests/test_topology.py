@@ -98,7 +98,7 @@ def test_what_is_no_directed_graph_is_refused(given):
     ],
 )
 def test_a_link_is_what_its_ends_suggest_unless_it_says(one, other, link):
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_node("one", kind=one)
     graph.add_node("other", kind=other)
     graph.add_edge("one", "other")
