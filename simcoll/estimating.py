@@ -42,7 +42,7 @@ class TimeEstimator:
         self._size = len(ranks_of(topology))
         self._timeline = Timeline()
         self._priced: list[Priced] = []
-        self._section: list[Dispatched] | None = None
+        self._sections: list[list[Dispatched]] = []
 
     @property
     def seconds(self) -> float:
@@ -67,19 +67,18 @@ class TimeEstimator:
 
     def take(self, call: Dispatched) -> Wait:
         """A call is made: price it, alone or with the section that it stands in; gives what waits for its end."""
-        if self._section is not None:
-            self._section.append(call)
+        if self._sections:
+            self._sections[-1].append(call)
             return _nothing
         return self._launch([call])
 
     def begin_section(self) -> None:
-        """What follows is launched together."""
-        self._section = []
+        """What follows is launched together; one section may stand in another, of another group."""
+        self._sections.append([])
 
     def end_section(self) -> Wait:
         """Launch what was made since; gives what waits for its end."""
-        section, self._section = self._section or [], None
-        return self._launch(section)
+        return self._launch(self._sections.pop() if self._sections else [])
 
     def _launch(self, calls: Sequence[Dispatched]) -> Wait:
         """Calls that are launched together: those that differ in nothing but their bytes go as one."""
@@ -124,7 +123,7 @@ def time_estimator(topology: nx.DiGraph[Any]) -> Iterator[TimeEstimator]:
     Rank i of the program is rank i of the topology, which must have at least as many. Nothing is sent: a reduction and
     a broadcast leave their tensors as they are, a gather finds this rank's own part in every place. Calls of one group
     run in order, those of several side by side, sharing the links that hold them up; the program's own computing takes
-    no time. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
+    no time. It is the block of its thread, with the backward passes that this one runs; other threads' calls are sent as ever. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
     not have.
     """
     check(topology)

@@ -105,6 +105,17 @@ def test_a_coalesced_section_goes_as_one_call(topology: simcoll.Topology) -> Non
 
 
 @pytest.mark.usefixtures("world")
+def test_a_section_in_a_section_loses_no_call(topology: simcoll.Topology) -> None:
+    device, other = torch.device("cpu"), dist.new_group([0, 8])
+    with simcoll.time_estimator(topology) as estimator, dist._coalescing_manager(device=device):
+        dist.all_reduce(megabyte())
+        dist.isend(megabyte(), 1)
+        with dist._coalescing_manager(group=other, device=device):
+            dist.isend(megabyte(), 8, group=other)
+    assert sorted(call.estimate.op for call in estimator.calls) == ["all_reduce", "send", "send"]
+
+
+@pytest.mark.usefixtures("world")
 def test_messages_in_both_directions_overlap(topology: simcoll.Topology) -> None:
     with simcoll.time_estimator(topology) as estimator:
         exchange = [dist.P2POp(dist.isend, megabyte(), 1), dist.P2POp(dist.irecv, megabyte(), 1)]
