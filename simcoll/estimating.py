@@ -24,6 +24,8 @@ from simcoll.timeline import Timeline, Transfer
 from simcoll.topology import check
 from simcoll.topology import ranks as ranks_of
 
+_MESSAGES = tuple(spec.name for spec in COLLECTIVES.values() if spec.kind is Kind.POINT_TO_POINT)
+
 
 @dataclass(frozen=True, slots=True)
 class Priced:
@@ -95,7 +97,10 @@ class TimeEstimator:
         return wait
 
     def _submit(self, op: str, members: tuple[int, ...], group: str, size: int) -> Transfer:
-        """Collectives of a group run in order; messages in either direction, and with each peer, beside all else."""
+        """Collectives of a group run in order; messages in either direction, and with each peer, beside all else.
+
+        A message keeps a link busy in its own direction, a collective in both.
+        """
         if max(members) >= self._size:
             raise ConfigurationError(
                 f"{op} among the ranks up to {max(members)}, and the topology has {self._size}: "
@@ -105,7 +110,7 @@ class TimeEstimator:
         message = COLLECTIVES[op].kind is Kind.POINT_TO_POINT
         transfer = Transfer(priced.seconds)
         if priced.bottleneck is not None:
-            transfer.link = (priced.bottleneck.link, op if message else "")
+            transfer.links = tuple((priced.bottleneck.link, way) for way in ((op,) if message else _MESSAGES))
             transfer.utilisation = priced.bottleneck.utilisation
         self._timeline.submit((group, op, members) if message else group, transfer)
         self._priced.append(Priced(priced, group, transfer))
@@ -123,7 +128,8 @@ def time_estimator(topology: nx.DiGraph[Any]) -> Iterator[TimeEstimator]:
     Rank i of the program is rank i of the topology, which must have at least as many. Nothing is sent: a reduction and
     a broadcast leave their tensors as they are, a gather finds this rank's own part in every place. Calls of one group
     run in order, those of several side by side, sharing the links that hold them up; the program's own computing takes
-    no time. It is the block of its thread, with the backward passes that this one runs; other threads' calls are sent as ever. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
+    no time. It is the block of its thread, with the backward passes that this one runs; other threads' calls are sent
+    as ever. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
     not have.
     """
     check(topology)

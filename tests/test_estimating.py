@@ -126,6 +126,16 @@ def test_messages_in_both_directions_overlap(topology: simcoll.Topology) -> None
 
 
 @pytest.mark.usefixtures("world")
+def test_a_message_and_a_collective_share_the_network(topology: simcoll.Topology) -> None:
+    across, tensor = dist.new_group([0, 8]), torch.empty(256 * MIB // 4)
+    with simcoll.time_estimator(topology) as estimator:
+        dist.all_reduce(tensor, group=across, async_op=True)
+        dist.isend(tensor, 8)
+    alone = [priced("all_reduce", 256 * MIB, topology, [0, 8]), priced("send", 256 * MIB, topology, [0, 8])]
+    assert max(alone) * 1.2 < estimator.seconds <= sum(alone) * 1.001
+
+
+@pytest.mark.usefixtures("world")
 def test_every_row_has_its_size(topology: simcoll.Topology) -> None:
     whole, part = torch.ones(WORLD * 4), torch.ones(4)
     parts = [part.clone() for _ in range(WORLD)]
