@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeGuard
 
@@ -16,6 +15,7 @@ from simcoll.calibration import calibration
 from simcoll.curve import LARGEST, Curve, Lowest, lowest
 from simcoll.errors import SimcollError
 from simcoll.estimate_value import Bottleneck, Estimate
+from simcoll.hardware import nearest
 from simcoll.measured import curves
 from simcoll.measured import seconds as measured_seconds
 from simcoll.patterns import bare_costs, load_of
@@ -214,24 +214,19 @@ def spec_named(op: str) -> CollectiveSpec:
     """A row of the spec; raises EstimateError, which names the nearest."""
     spec = COLLECTIVES.get(op) if isinstance(op, str) else None
     if spec is None:
-        raise EstimateError(f"unknown op {op!r}, expected {_nearest(op, COLLECTIVES)}")
+        raise EstimateError(f"unknown op {op!r}, expected {nearest(str(op), COLLECTIVES)}")
     return spec
 
 
 def _check_choice(spec: CollectiveSpec, algorithm: str | None, protocol: str | None, calibrated: bool) -> None:
     if algorithm is not None and algorithm not in spec.schedules:
         raise EstimateError(
-            f"{spec.name} has no algorithm {algorithm!r}, expected {_nearest(algorithm, spec.schedules)}"
+            f"{spec.name} has no algorithm {algorithm!r}, expected {nearest(str(algorithm), spec.schedules)}"
         )
     if protocol is not None and protocol not in nccl_tables.PROTOCOLS:
         raise EstimateError(f"protocol is {protocol!r}, expected one of {', '.join(nccl_tables.PROTOCOLS)}")
     if protocol is not None and not calibrated:
         raise EstimateError(f"protocol is {protocol!r}, but a bare graph has none; leave it out, or calibrated=False")
-
-
-def _nearest(given: object, known: Sequence[str] | Any) -> str:
-    close = get_close_matches(str(given), list(known), n=3)
-    return " or ".join(close) if close else f"one of {', '.join(known)}"
 
 
 def _size(size: object) -> int:
