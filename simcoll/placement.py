@@ -16,6 +16,8 @@ import networkx as nx
 from simcoll.disjoint import DisjointSets
 from simcoll.topology import check, derived, link_kind, ranks
 
+_INF = float("inf")
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -37,11 +39,12 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the ranks of a topology need to know, by rank: GPU node, domain, links out of the domain."""
+    """What the ranks of a topology need to know, by rank: GPU node, domain, links out of it, bytes/s as far as these."""
 
     gpus: tuple[Hashable, ...]
     domain: tuple[Hashable, ...]
     exits: tuple[tuple[Link, ...], ...]
+    ways: tuple[float, ...]
     cuts: tuple[Cut, ...]
 
 
@@ -56,8 +59,8 @@ def _placement(graph: nx.DiGraph[Any]) -> Placement:
     domains = _domains(graph)
     domain = tuple(domains.root(gpu) for gpu in gpus)
     leaving = _leaving(graph, domains)
-    exits = tuple(_exits(graph, gpu, leaving, domains) for gpu in gpus)
-    return Placement(gpus, domain, exits, tuple(_cuts(graph, gpus)))
+    exits, ways = zip(*(_exits(graph, gpu, leaving) for gpu in gpus), strict=True)
+    return Placement(gpus, domain, exits, ways, tuple(_cuts(graph, gpus)))
 
 
 def kind_of(graph: nx.DiGraph[Any], node: Hashable) -> str:
@@ -108,30 +111,39 @@ def _feed(graph: nx.DiGraph[Any], node: Hashable) -> float:
 
 
 def _exits(
-    graph: nx.DiGraph[Any], gpu: Hashable, leaving: dict[Hashable, list[Link]], domains: DisjointSets
-) -> tuple[Link, ...]:
-    """The links out of its domain that are nearest to a GPU, by hops over PCIe; over anything where there are none."""
+    graph: nx.DiGraph[Any], gpu: Hashable, leaving: dict[Hashable, list[Link]]
+) -> tuple[tuple[Link, ...], float]:
+    """The links out of its domain that are nearest to a GPU, by hops over PCIe; over anything where there are none.
+
+    And the bytes/s that the GPU gets to the nodes where they start.
+    """
     for passing in (("pcie", "cpu", "nic"), ("pcie", "cpu", "nic", "nvswitch", "gpu")):
-        for level in _levels(graph, gpu, passing):
+        first = _INF
+        for hops, level in enumerate(_levels(graph, gpu, passing)):
+            first = sum(level.values()) if hops == 1 else first
             links = [link for node in level for link in leaving.get(node, ())]
             if links:
-                return tuple(links)
-    return ()
+                return tuple(links), min(first, sum(width for node, width in level.items() if node in leaving))
+    return (), _INF
 
 
-def _levels(graph: nx.DiGraph[Any], start: Hashable, passing: tuple[str, ...]) -> Iterator[list[Hashable]]:
-    """Breadth-first through nodes of those kinds and no network link: all nodes at 0 hops, at 1, and so on."""
-    seen, level = {start}, [start]
+def _levels(graph: nx.DiGraph[Any], start: Hashable, passing: tuple[str, ...]) -> Iterator[dict[Hashable, float]]:
+    """Breadth-first through nodes of those kinds and no network link: all nodes at 0 hops, at 1, and so on.
+
+    With each the bytes/s of the widest of its shortest ways.
+    """
+    seen: set[Hashable] = {start}
+    level = {start: _INF}
     while level:
         yield level
-        reached: list[Hashable] = []
-        for one in level:
+        reached: dict[Hashable, float] = {}
+        for one, width in level.items():
             for other in graph.successors(one):
                 if other in seen or kind_of(graph, other) not in passing:
                     continue
                 if link_kind(graph, one, other) != "network":
-                    seen.add(other)
-                    reached.append(other)
+                    reached[other] = max(reached.get(other, 0.0), min(width, both_ways(graph, one, other)))
+        seen.update(reached)
         level = reached
 
 

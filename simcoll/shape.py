@@ -195,7 +195,7 @@ def _latency(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> float:
 def _outside(placement: Placement, domains: dict[Hashable, list[int]]) -> tuple[float, float, Link | None]:
     """Bytes/s out of the narrowest domain and out of its narrowest rank, and the narrowest link.
 
-    A collective spreads evenly over a domain's NICs, so that the slowest of them sets the pace of all.
+    A collective spreads evenly over a domain's NICs and ranks, so that the slowest of them sets the pace of all.
     """
     if len(domains) == 1:
         return _INF, _INF, None
@@ -205,8 +205,9 @@ def _outside(placement: Placement, domains: dict[Hashable, list[int]]) -> tuple[
         if not links:
             raise TopologyError(f"no link leads out of the server of {placement.gpus[members[0]]!r}; give it a NIC")
         slowest = min(links, key=lambda link: link.bandwidth)
-        network = min(network, slowest.bandwidth * len(links))
-        root = min(root, slowest.bandwidth * min(len(placement.exits[rank]) for rank in members))
+        way = min(placement.ways[rank] for rank in members)
+        network = min(network, slowest.bandwidth * len(links), way * len(members))
+        root = min(root, way, slowest.bandwidth * min(len(placement.exits[rank]) for rank in members))
         if narrowest is None or slowest.bandwidth < narrowest.bandwidth:
             narrowest = slowest
     return network, root, narrowest
