@@ -39,7 +39,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the ranks of a topology need to know, by rank: GPU node, domain, links out of it, bytes/s as far as these."""
+    """What the ranks of a topology need to know, by rank: GPU node, domain, links out of it, and bytes/s up to these."""
 
     gpus: tuple[Hashable, ...]
     domain: tuple[Hashable, ...]
