@@ -49,7 +49,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class Outcome:
     """What a run of the measuring ranks brought."""
 
     backend: str
@@ -100,15 +100,18 @@ def _graph(hosts: Sequence[str], bandwidth: float, latency: float) -> Topology:
     return graph
 
 
-def read(document: object) -> Calibration:
+def read(document: object) -> Outcome:
     """What the measuring ranks wrote; raises TopologyError for anything else."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise TopologyError(f"expected what `simcoll.measure` writes ({SCHEMA}); run `simcoll calibrate` again")
-    return Calibration(
+    hosts, measured = document["hosts"], measurements(document["measured"])
+    if not isinstance(hosts, list) or not hosts or not measured:
+        raise TopologyError("no ranks or no sizes were measured, expected some of each; run `simcoll calibrate` again")
+    return Outcome(
         str(document["backend"]),
         str(document["device"]),
-        tuple(map(str, document["hosts"])),
-        tuple(measurements(document["measured"])),
+        tuple(map(str, hosts)),
+        tuple(measured),
         tuple(measurements(document["held_back"])),
     )
 
@@ -172,13 +175,13 @@ def calibrate(torchrun: Sequence[str], out: Path, backend: str, ops: Sequence[st
             # Rank 0 runs on another host, and writes there.
             return 0
         try:
-            calibration = read_file(result)
+            outcome = read_file(result)
         except TopologyError as error:
             return outlet.refuse(CANNOT_START, str(error))
-    return _conclude(calibration, out, outlet)
+    return _conclude(outcome, out, outlet)
 
 
-def read_file(path: Path) -> Calibration:
+def read_file(path: Path) -> Outcome:
     """The result of the measuring ranks; raises TopologyError where it is none."""
     try:
         return read(json.loads(path.read_text("utf-8")))
@@ -186,19 +189,21 @@ def read_file(path: Path) -> Calibration:
         raise TopologyError(f"{path}: {error}; run `simcoll calibrate` again") from None
 
 
-def _conclude(calibration: Calibration, out: Path, outlet: Outlet) -> int:
+def _conclude(outcome: Outcome, out: Path, outlet: Outlet) -> int:
+    if len(outcome.hosts) < 2:
+        return outlet.refuse(BAD_INPUT, "one rank has nobody to talk to; give --nproc-per-node 2, or more")
     try:
-        write_topology(out, calibration.topology())
+        write_topology(out, outcome.topology())
     except TopologyError as error:
         return outlet.refuse(BAD_INPUT, str(error))
-    trials = calibration.trials()
-    outlet.render(_table(calibration, trials, out), lambda: _document(calibration, trials, out))
+    trials = outcome.trials()
+    outlet.render(_table(outcome, trials, out), lambda: _document(outcome, trials, out))
     return 0
 
 
-def _table(calibration: Calibration, trials: Sequence[Trial], out: Path) -> RenderableType:
+def _table(outcome: Outcome, trials: Sequence[Trial], out: Path) -> RenderableType:
     """The held-back sizes, measured and predicted, and where the topology is."""
-    table = Table(title=f"{calibration.backend}, sizes that were held back", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title=f"{outcome.backend}, sizes that were held back", title_justify="left", box=SIMPLE_HEAD)
     for name in ("op", "ranks", "bytes", "measured us", "predicted us", "error"):
         table.add_column(name, justify="left" if name == "op" else "right", no_wrap=True)
     for trial in trials:
@@ -212,13 +217,13 @@ def _mean_error(trials: Sequence[Trial]) -> float:
     return fmean(abs(trial.error) for trial in trials) if trials else math.nan
 
 
-def _document(calibration: Calibration, trials: Sequence[Trial], out: Path) -> object:
+def _document(outcome: Outcome, trials: Sequence[Trial], out: Path) -> object:
     return {
         "schema": "simcoll.calibration/1",
         "topology": str(out),
-        "backend": calibration.backend,
-        "device": calibration.device,
-        "hosts": calibration.hosts,
-        "measured": [asdict(row) for row in calibration.measured],
+        "backend": outcome.backend,
+        "device": outcome.device,
+        "hosts": outcome.hosts,
+        "measured": [asdict(row) for row in outcome.measured],
         "held_back": [asdict(trial.row) | {"predicted": trial.predicted} for trial in trials],
     }

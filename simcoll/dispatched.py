@@ -6,16 +6,17 @@ is taken is not made: its caller gets a Work that has ended, but for what its ``
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, PythonCallbackWork
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
-from torch.utils.weak import WeakIdKeyDictionary
 
 from simcoll.functional import FUNCTIONAL
 from simcoll.process_group import RecordedProcessGroup
@@ -27,7 +28,10 @@ Wait = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """One call: its row, what nccl-tests calls its size (bytes), the global ranks that take part, the group's name."""
+    """One call: its row, what nccl-tests calls its size (bytes), the global ranks that take part, the group's name.
+
+    Of a message the sender is the first of the ranks.
+    """
 
     op: str
     bytes: int
@@ -41,14 +45,11 @@ _METHODS = {"recv_any_source_": "recv_anysource"}
 
 @contextmanager
 def dispatched(take: Take, begin_section: Callable[[], None], end_section: Callable[[], Wait]) -> Iterator[None]:
-    """Give every c10d call of the block to ``take``; calls between the two others are launched together."""
-    mode = _Mode(take, begin_section, end_section)
-    with ExitStack() as stack:
-        stack.enter_context(unrecorded_where(mode.is_current))
-        for owner in (ProcessGroup, RecordedProcessGroup):
-            for name in ("_start_coalescing", "_end_coalescing"):
-                stack.enter_context(_sections(owner, name, mode, begin_section, end_section))
-        stack.enter_context(mode)
+    """Give every c10d call of the block to ``take``; calls between the two others are launched together.
+
+    It is the block of the thread that enters it, and of the backward passes that this thread runs.
+    """
+    with _sections_taken, unrecorded_where(_is_taken), _Mode(take, begin_section, end_section):
         yield
 
 
@@ -57,14 +58,13 @@ class _Mode(TorchDispatchMode):
 
     def __init__(self, take: Take, begin_section: Callable[[], None], end_section: Callable[[], Wait]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._take, self._begin_section, self._end_section = take, begin_section, end_section
-        self._pending: WeakIdKeyDictionary = WeakIdKeyDictionary()
-
-    def is_current(self) -> bool:
-        """Whether the thread that asks is in the block, or runs the backward pass of one that is."""
-        return self in _get_current_dispatch_mode_stack()
+        self._take, self.begin_section, self.end_section = take, begin_section, end_section
+        # By storage, as in c10d: what is waited for may be a view. It is kept, so that no other takes its number.
+        self._pending: dict[int, tuple[torch.UntypedStorage, Wait]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(_answers_itself(kind) for kind in types):
+            return NotImplemented
         if func.namespace not in ("c10d", "_c10d_functional"):
             return func(*args, **(kwargs or {}))
         schema = func._schema
@@ -96,8 +96,8 @@ class _Mode(TorchDispatchMode):
     def _functional(self, name: str, given: dict[str, Any]) -> Any:
         """An operator that returns its result, which ``wait_tensor`` waits for."""
         if name == "wait_tensor":
-            if (wait := self._pending.pop(given["tensor"], None)) is not None:
-                wait()
+            _, wait = self._pending.pop(_storage(given["tensor"])._cdata, (None, _nothing))
+            wait()
             return given["tensor"]
         group = distributed_c10d._resolve_process_group(given["group_name"])
         if name == "batch_p2p_ops":
@@ -113,16 +113,34 @@ class _Mode(TorchDispatchMode):
         return results
 
     def _batch(self, given: dict[str, Any], group: ProcessGroup) -> list[torch.Tensor]:
-        self._begin_section()
+        self.begin_section()
         for op, peer, tensor in zip(given["op_list"], given["peer_list"], given["tensors"], strict=True):
             self._take(_call(METHODS[op.removeprefix("i")][0], [tensor], [], group, peer))
         tensors: list[torch.Tensor] = given["tensors"]
-        self._follow(tensors, self._end_section())
+        self._follow(tensors, self.end_section())
         return tensors
 
     def _follow(self, tensors: list[torch.Tensor], wait: Wait) -> None:
         for tensor in tensors:
-            self._pending[tensor] = wait
+            storage = _storage(tensor)
+            self._pending[storage._cdata] = storage, wait
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    return tensor.untyped_storage()
+
+
+def _nothing() -> None:
+    """The wait for what nobody has to wait for."""
+
+
+def _answers_itself(kind: type) -> bool:
+    """Whether a kind of tensor is asked before a block is: a DTensor, or what a functional collective gives.
+
+    It waits and communicates as it has to, with plain tensors, and the block sees that.
+    """
+    plain: bool = kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
+    return not plain and not issubclass(kind, FakeTensor)
 
 
 def _call(
@@ -137,7 +155,8 @@ def _call(
         # Whose message a receive from any source takes is not known: the neighbour's.
         rank = group.rank()
         other = (rank + 1) % len(members) if peer is None else peer
-        members = (members[rank], members[other]) if other != rank else (members[rank],)
+        ends = (other, rank) if spec.measured == "outputs" else (rank, other)
+        members = tuple(dict.fromkeys(members[end] for end in ends))
     return Dispatched(spec.name, 0 if spec.measured is None else size, members, group.group_name or "")
 
 
@@ -181,20 +200,49 @@ def _work(wait: Wait, result: list[torch.Tensor]) -> PythonCallbackWork:
     return work
 
 
-@contextmanager
-def _sections(
-    owner: type, name: str, mode: _Mode, begin: Callable[[], None], end: Callable[[], Wait]
-) -> Iterator[None]:
-    """Replace one of the methods that a coalesced section begins and ends with."""
-    original = vars(owner)[name]
+def _current_mode() -> _Mode | None:
+    """The innermost block that this thread is in, or whose backward pass it runs."""
+    modes = (mode for mode in reversed(_get_current_dispatch_mode_stack()) if isinstance(mode, _Mode))
+    return next(modes, None)
 
+
+def _is_taken() -> bool:
+    return _current_mode() is not None
+
+
+class _Sections:
+    """The methods that a coalesced section begins and ends with, replaced while any thread is in a block."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._originals: list[tuple[type, str, Any]] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._blocks += 1
+            if self._blocks > 1:
+                return
+            for owner in (ProcessGroup, RecordedProcessGroup):
+                for name in ("_start_coalescing", "_end_coalescing"):
+                    self._originals.append((owner, name, vars(owner)[name]))
+                    setattr(owner, name, _section_method(name, vars(owner)[name]))
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            while not self._blocks and self._originals:
+                setattr(*self._originals.pop())
+
+
+def _section_method(name: str, original: Any) -> Any:
     def method(group: ProcessGroup, device: torch.device) -> Any:
-        if not mode.is_current():
+        mode = _current_mode()
+        if mode is None:
             return original(group, device)
-        return begin() if name.startswith("_start") else _work(end(), [])
+        return mode.begin_section() if name.startswith("_start") else _work(mode.end_section(), [])
 
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+    return method
+
+
+_sections_taken = _Sections()

@@ -68,8 +68,13 @@ def run_estimate(options: argparse.Namespace) -> int:
 
 
 def _sizes(options: argparse.Namespace) -> list[int]:
+    """A barrier has no bytes, whatever is asked for."""
     from simcoll.sizes import SizeError, parse_range
+    from simcoll.spec import COLLECTIVES
 
+    spec = COLLECTIVES.get(options.op)
+    if spec is not None and spec.measured is None:
+        return [0]
     factor = _DEFAULT_FACTOR if options.factor is None else options.factor
     if factor < 2:
         raise SizeError(f"--factor {factor}: expected a whole number of at least 2")

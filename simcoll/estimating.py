@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ from simcoll.spec import COLLECTIVES, Kind
 from simcoll.timeline import Timeline, Transfer
 from simcoll.topology import check
 from simcoll.topology import ranks as ranks_of
+
+_MESSAGES = tuple(spec.name for spec in COLLECTIVES.values() if spec.kind is Kind.POINT_TO_POINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +44,14 @@ class TimeEstimator:
         self._size = len(ranks_of(topology))
         self._timeline = Timeline()
         self._priced: list[Priced] = []
-        self._section: list[Dispatched] | None = None
+        self._sections: list[list[Dispatched]] = []
 
     @property
     def seconds(self) -> float:
-        """Seconds from the block's begin until its last call has ended, overlapping ones counted once."""
-        self._timeline.wait_all()
-        return self._timeline.now
+        """Seconds from the block's begin until the last call so far has ended, overlapping ones counted once."""
+        ahead = deepcopy(self._timeline)
+        ahead.wait_all()
+        return ahead.now
 
     @property
     def estimated_time(self) -> float:
@@ -59,21 +63,24 @@ class TimeEstimator:
         """Every call, in the order in which they were made."""
         return tuple(self._priced)
 
+    def finish(self) -> None:
+        """The block ends when its last call has."""
+        self._timeline.wait_all()
+
     def take(self, call: Dispatched) -> Wait:
         """A call is made: price it, alone or with the section that it stands in; gives what waits for its end."""
-        if self._section is not None:
-            self._section.append(call)
+        if self._sections:
+            self._sections[-1].append(call)
             return _nothing
         return self._launch([call])
 
     def begin_section(self) -> None:
-        """What follows is launched together."""
-        self._section = []
+        """What follows is launched together; one section may stand in another, of another group."""
+        self._sections.append([])
 
     def end_section(self) -> Wait:
         """Launch what was made since; gives what waits for its end."""
-        section, self._section = self._section or [], None
-        return self._launch(section)
+        return self._launch(self._sections.pop() if self._sections else [])
 
     def _launch(self, calls: Sequence[Dispatched]) -> Wait:
         """Calls that are launched together: those that differ in nothing but their bytes go as one."""
@@ -90,7 +97,10 @@ class TimeEstimator:
         return wait
 
     def _submit(self, op: str, members: tuple[int, ...], group: str, size: int) -> Transfer:
-        """Collectives of a group run in order; messages in either direction, and with each peer, beside all else."""
+        """Collectives of a group run in order; messages in either direction, and with each peer, beside all else.
+
+        A message keeps a link busy in its own direction, a collective in both.
+        """
         if max(members) >= self._size:
             raise ConfigurationError(
                 f"{op} among the ranks up to {max(members)}, and the topology has {self._size}: "
@@ -100,7 +110,7 @@ class TimeEstimator:
         message = COLLECTIVES[op].kind is Kind.POINT_TO_POINT
         transfer = Transfer(priced.seconds)
         if priced.bottleneck is not None:
-            transfer.link = (priced.bottleneck.link, op if message else "")
+            transfer.links = tuple((priced.bottleneck.link, way) for way in ((op,) if message else _MESSAGES))
             transfer.utilisation = priced.bottleneck.utilisation
         self._timeline.submit((group, op, members) if message else group, transfer)
         self._priced.append(Priced(priced, group, transfer))
@@ -118,10 +128,14 @@ def time_estimator(topology: nx.DiGraph[Any]) -> Iterator[TimeEstimator]:
     Rank i of the program is rank i of the topology, which must have at least as many. Nothing is sent: a reduction and
     a broadcast leave their tensors as they are, a gather finds this rank's own part in every place. Calls of one group
     run in order, those of several side by side, sharing the links that hold them up; the program's own computing takes
-    no time. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
+    no time. It is the block of its thread, with the backward passes that this one runs; other threads' calls are sent
+    as ever. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
     not have.
     """
     check(topology)
     estimator = TimeEstimator(topology)
-    with dispatched(estimator.take, estimator.begin_section, estimator.end_section):
-        yield estimator
+    try:
+        with dispatched(estimator.take, estimator.begin_section, estimator.end_section):
+            yield estimator
+    finally:
+        estimator.finish()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from operator import index
 from types import NoneType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeGuard
@@ -17,13 +16,14 @@ from simcoll.calibration import calibration
 from simcoll.curve import LARGEST, Curve, lowest
 from simcoll.errors import SimcollError
 from simcoll.estimate_value import Bottleneck, Estimate
+from simcoll.hardware import nearest
 from simcoll.measured import curves
 from simcoll.measured import seconds as measured_seconds
 from simcoll.patterns import bare_costs, load_of
 from simcoll.placement import placement_of
 from simcoll.shape import Shape, shape_of
 from simcoll.spec import COLLECTIVES, CollectiveSpec
-from simcoll.topology import TopologyError, derived
+from simcoll.topology import LINKS, TopologyError, derived
 from simcoll.tuning import before_first_step, chosen_from, curves_of, network_step, plain_curve, runs
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class _MeasuredPlan(_Plan):
 
 def _bottleneck(curve: Curve, rate: float) -> Bottleneck | None:
     link = curve.link
-    if link is None:
+    if link is None or not rate:
         return None
     return Bottleneck(link.source, link.target, link.kind, link.bandwidth, min(1.0, rate * curve.load / link.bandwidth))
 
@@ -219,14 +219,14 @@ def spec_named(op: str) -> CollectiveSpec:
     """A row of the spec; raises EstimateError, which names the nearest."""
     spec = COLLECTIVES.get(op) if isinstance(op, str) else None
     if spec is None:
-        raise EstimateError(f"unknown op {op!r}, expected {_nearest(op, COLLECTIVES)}")
+        raise EstimateError(f"unknown op {op!r}, expected {nearest(str(op).replace('-', '_'), COLLECTIVES)}")
     return spec
 
 
 def _check_choice(spec: CollectiveSpec, algorithm: str | None, protocol: str | None, calibrated: bool) -> None:
     if algorithm is not None and algorithm not in spec.schedules:
         raise EstimateError(
-            f"{spec.name} has no algorithm {algorithm!r}, expected {_nearest(algorithm, spec.schedules)}"
+            f"{spec.name} has no algorithm {algorithm!r}, expected {nearest(str(algorithm), spec.schedules)}"
         )
     if protocol is not None and protocol not in nccl_tables.PROTOCOLS:
         raise EstimateError(f"protocol is {protocol!r}, expected one of {', '.join(nccl_tables.PROTOCOLS)}")
@@ -234,11 +234,6 @@ def _check_choice(spec: CollectiveSpec, algorithm: str | None, protocol: str | N
         raise EstimateError(f"calibrated is {calibrated!r}, expected True or False")
     if protocol is not None and not calibrated:
         raise EstimateError(f"protocol is {protocol!r}, but a bare graph has none; leave it out, or calibrated=False")
-
-
-def _nearest(given: object, known: Sequence[str] | Any) -> str:
-    close = get_close_matches(str(given).lower().replace("-", "_"), list(known), n=3)
-    return " or ".join(close) if close else f"one of {', '.join(known)}"
 
 
 def _size(size: object) -> int:
@@ -261,7 +256,7 @@ def _group(graph: nx.DiGraph[Any], spec: CollectiveSpec, group: tuple[int, ...] 
 
 def _check_group(group: tuple[int, ...], world: int) -> None:
     """Raise EstimateError for a group that names no ranks, others than there are, or one twice."""
-    strange = [rank for rank in group if not _is_whole(rank) or not 0 <= rank < world]
+    strange = [rank for rank in group if not 0 <= rank < world]
     if strange or not group:
         given = f"{strange[0]!r} among them" if strange else "none"
         raise EstimateError(f"ranks has {given}, expected ranks of the topology, from 0 to {world - 1}")
@@ -270,18 +265,21 @@ def _check_group(group: tuple[int, ...], world: int) -> None:
 
 
 def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+    """An array has `__index__` too, and one of several numbers refuses."""
+    try:
+        index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
 
 
 def _listed(ranks: object) -> tuple[int, ...]:
     if not isinstance(ranks, Iterable):
         raise EstimateError(f"ranks is {ranks!r}, expected the ranks that take part, such as [0, 1, 2, 3]")
-    listed = tuple(ranks)
-    try:
-        hash(listed)
-    except TypeError:
-        raise EstimateError(f"ranks is {ranks!r:.80}, expected whole numbers, such as [0, 1, 2, 3]") from None
-    return listed
+    group = tuple(ranks)
+    if set(map(type, group)) != {int} and not all(_is_whole(rank) for rank in group):
+        raise EstimateError(f"ranks is {group!r:.80}, expected whole numbers, such as [0, 1, 2, 3]")
+    return group
 
 
 def _flow(engine: str, size: int, topology: nx.DiGraph[Any], plan: _Plan) -> Estimate:
@@ -320,5 +318,5 @@ def _overheads(curve: Curve, size: int, shape: Shape) -> Overheads:
     return Overheads(
         launch=curve.launch + before_first_step(curve.algorithm, curve.protocol),
         step={"network": network_step(shape, calibration())},
-        efficiency=dict.fromkeys(("nvlink", "c2c", "pcie", "cpu", "network"), achieved),
+        efficiency=dict.fromkeys(LINKS, achieved),
     )

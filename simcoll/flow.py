@@ -12,13 +12,12 @@ import numpy as np
 from simcoll.algorithms import algorithms, schedule
 from simcoll.estimate_value import Bottleneck, Estimate
 from simcoll.layout import Layout, layout
-from simcoll.network import LINKS
 from simcoll.overheads import BARE, Overheads
 from simcoll.paths import Floats
 from simcoll.phases import Phase, Prices
 from simcoll.routes import router
 from simcoll.spec import COLLECTIVES, Kind
-from simcoll.topology import TopologyError, derived
+from simcoll.topology import LINKS, TopologyError, derived
 
 
 @dataclass(frozen=True, slots=True, eq=False)

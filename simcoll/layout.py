@@ -10,9 +10,8 @@ import networkx as nx
 import numpy as np
 
 from simcoll.mesh import LARGEST, mesh_rings
-from simcoll.network import link_kind
 from simcoll.paths import Integers
-from simcoll.topology import TopologyError, ranks
+from simcoll.topology import TopologyError, link_kind, ranks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +83,7 @@ def _meshes(graph: nx.DiGraph[Any], group: Sequence[Hashable], places: Integers)
     for source, one in enumerate(group):
         for target, other in enumerate(group):
             data = graph.get_edge_data(one, other)
-            if data is not None and link_kind(graph, one, other, data) == "nvlink":
+            if data is not None and link_kind(graph, one, other) == "nvlink":
                 bandwidth[source, target] = data["bandwidth"]
     return tuple(places[ring] for ring in mesh_rings(bandwidth))
 
@@ -107,8 +106,8 @@ def _groups(graph: nx.DiGraph[Any], members: Sequence[Hashable]) -> list[list[Ha
     for node, data in graph.nodes(data=True):
         if data["kind"] == "gpu":
             joined.add_edge(("node", node), ("host", data.get("host", ("node", node))))
-    for one, other, data in graph.edges(data=True):
-        if link_kind(graph, one, other, data) == "nvlink":
+    for one, other in graph.edges:
+        if link_kind(graph, one, other) == "nvlink":
             joined.add_edge(("node", one), ("node", other))
     domain = {end: number for number, part in enumerate(nx.connected_components(joined)) for end in part}
     found: dict[int, list[Hashable]] = {}

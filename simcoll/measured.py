@@ -45,7 +45,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class MeasuredCurve:
     """Seconds by size for one op and world size; neither ever falls."""
 
     sizes: tuple[int, ...]
@@ -78,7 +78,7 @@ class Curve:
         return self.seconds[0]
 
 
-Curves = Mapping[str, Mapping[int, Curve]]
+Curves = Mapping[str, Mapping[int, MeasuredCurve]]
 
 
 def curves(graph: nx.DiGraph[Any]) -> Curves:
@@ -112,7 +112,7 @@ def _expected(name: str) -> str:
     return {"op": "the name of a collective", "seconds": "a number"}.get(name, "a whole number")
 
 
-def curves_of(rows: Iterable[Measurement]) -> dict[str, dict[int, Curve]]:
+def curves_of(rows: Iterable[Measurement]) -> dict[str, dict[int, MeasuredCurve]]:
     """The rows as curves; several rows of one size count with their median."""
     grouped: dict[str, dict[int, dict[int, list[float]]]] = {}
     for row in rows:
@@ -121,10 +121,10 @@ def curves_of(rows: Iterable[Measurement]) -> dict[str, dict[int, Curve]]:
     return {op: {ranks: _curve(times) for ranks, times in by_ranks.items()} for op, by_ranks in grouped.items()}
 
 
-def _curve(times: Mapping[int, list[float]]) -> Curve:
+def _curve(times: Mapping[int, list[float]]) -> MeasuredCurve:
     sizes = sorted(times)
     seconds = [sorted(times[size])[len(times[size]) // 2] for size in sizes]
-    return Curve(tuple(sizes), tuple(_never_falling(seconds)))
+    return MeasuredCurve(tuple(sizes), tuple(_never_falling(seconds)))
 
 
 def _never_falling(values: list[float]) -> list[float]:
@@ -154,7 +154,7 @@ def seconds(found: Curves, op: str, size: int, ranks: int) -> float | None:
     return _scaled(by_ranks[nearest], op, size, nearest, ranks)
 
 
-def _scaled(curve: Curve, op: str, size: int, measured: int, ranks: int) -> float:
+def _scaled(curve: MeasuredCurve, op: str, size: int, measured: int, ranks: int) -> float:
     """A world size beyond those that were measured."""
     traffic = COLLECTIVES[op].traffic
     moved = traffic(ranks) / traffic(measured) if measured > 1 else 1.0

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
 from simcoll.paths import Floats, Integers
-from simcoll.topology import check, ranks
-
-LINKS = ("nvlink", "c2c", "pcie", "cpu", "network")
-"""What a link may be; the attribute ``link`` of an edge."""
+from simcoll.topology import LINKS, check, link_kind, ranks
 
 _COSTS = np.array([1.0, 2.0, 4.0, 16.0, 64.0])
+"""Of each of `LINKS`."""
+
 TOLL = 4096.0
 """What it costs to pass through a GPU, or from one side of a host to the other through a NIC: never, if avoidable."""
-
-_BY_KIND = MappingProxyType({"nvswitch": "nvlink", "cpu": "pcie", "pcie": "pcie", "switch": "network"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +53,7 @@ def network(graph: nx.DiGraph[Any]) -> Network:
     number = {node: place for place, node in enumerate(nodes)}
     kinds = tuple(str(graph.nodes[node]["kind"]) for node in nodes)
     rows = [
-        (number[one], number[other], data["bandwidth"], data["latency"], link_kind(graph, one, other, data))
+        (number[one], number[other], data["bandwidth"], data["latency"], link_kind(graph, one, other))
         for one, other, data in graph.edges(data=True)
     ]
     source, target, bandwidth, latency, kind = zip(*rows, strict=True) if rows else ((), (), (), (), ())
@@ -75,18 +71,3 @@ def network(graph: nx.DiGraph[Any]) -> Network:
         kind_numbers,
         _COSTS[kind_numbers] + latencies / (max(float(latencies.max(initial=0.0)), 1e-12) * (len(nodes) + 1)),
     )
-
-
-def link_kind(graph: nx.DiGraph[Any], one: Hashable, other: Hashable, data: dict[str, Any]) -> str:
-    """What a link is: as its edge says, or else as its ends' kinds have it."""
-    stated = data.get("link")
-    if stated in LINKS:
-        return str(stated)
-    ends = {graph.nodes[one]["kind"], graph.nodes[other]["kind"]}
-    if "switch" in ends or ends == {"nic"}:
-        return "network"
-    if ends == {"gpu"}:
-        return "nvlink"
-    if ends == {"cpu"}:
-        return "cpu"
-    return next((_BY_KIND[kind] for kind in ("nvswitch", "cpu", "pcie") if kind in ends), "pcie")

@@ -11,7 +11,7 @@ _NONE: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Seconds to launch a collective; by kind of link (`network.LINKS`), seconds that a step takes longer where it
+    """Seconds to launch a collective; by kind of link (`topology.LINKS`), seconds that a step takes longer where it
     crosses one, and the part of the bandwidth that a protocol gets (1 where none is given).
     """
 

@@ -21,11 +21,13 @@ class Costs:
     """What a step and a byte cost: seconds of a step inside a domain and across domains, and bytes/s.
 
     ``inside`` is of one rank's links within its domain; ``network`` of all links out of a domain for a ring,
-    ``exchange`` of the same for an exchange of all with all, ``root`` of the links out of a single rank.
+    ``exchange`` of the same for an exchange of all with all, ``root`` of the links out of a single rank. The root's
+    domain holds ``root_local`` ranks.
     """
 
     ranks: int
     domains: int
+    root_local: int
     near: float
     far: float
     inside: float
@@ -67,6 +69,7 @@ def bare_costs(shape: Shape) -> Costs:
     return Costs(
         shape.ranks,
         shape.domains,
+        shape.root_local,
         shape.inside_latency,
         shape.outside_latency,
         shape.inside_bandwidth,
@@ -211,7 +214,7 @@ def _direct_all_reduce(costs: Costs) -> Load:
 
 def _rooted(costs: Costs, piece: float) -> Load:
     """One rank sends a piece to each other, or gets one from each."""
-    n, p = costs.ranks, costs.local
+    n, p = costs.ranks, costs.root_local
     return Load(costs.step if n > 1 else 0.0, (p - 1) * piece / costs.inside, (n - p) * piece / costs.root)
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcoll.fair_sharing import ends, loads
-from simcoll.network import LINKS
 from simcoll.overheads import Overheads
 from simcoll.paths import Floats, Integers
 from simcoll.routes import Router, Routes
 from simcoll.schedule import Schedule, Shifts, Step, steps
 from simcoll.series import sampled
+from simcoll.topology import LINKS
 
 _WRITTEN_OUT = 64
 """Up to so many distances, shifts are priced one by one and those at once as one step; beyond, by their series."""

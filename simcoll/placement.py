@@ -14,7 +14,9 @@ from typing import Any
 import networkx as nx
 
 from simcoll.disjoint import DisjointSets
-from simcoll.topology import check, derived, ranks
+from simcoll.topology import check, derived, link_kind, ranks
+
+_INF = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the ranks of a topology need to know, by rank: GPU node, domain, links out of the domain.
+    """What the ranks of a topology need to know, by rank: GPU node, domain, links out of it, and bytes/s up to these.
 
     Ranks of one ``island`` are joined both ways.
     """
@@ -46,6 +48,7 @@ class Placement:
     island: tuple[int, ...]
     domain: tuple[Hashable, ...]
     exits: tuple[tuple[Link, ...], ...]
+    ways: tuple[float, ...]
     cuts: tuple[Cut, ...]
 
 
@@ -60,27 +63,16 @@ def _placement(graph: nx.DiGraph[Any]) -> Placement:
     domains = _domains(graph)
     domain = tuple(domains.root(gpu) for gpu in gpus)
     leaving = _leaving(graph, domains)
-    exits = tuple(_exits(graph, gpu, leaving, domains) for gpu in gpus)
+    exits, ways = zip(*(_exits(graph, gpu, leaving) for gpu in gpus), strict=True)
     number = {node: place for place, island in enumerate(nx.strongly_connected_components(graph)) for node in island}
     island = tuple(number[gpu] for gpu in gpus)
-    return Placement(gpus, island, domain, exits, tuple(_cuts(graph, gpus)))
+    return Placement(gpus, island, domain, exits, ways, tuple(_cuts(graph, gpus)))
 
 
 def kind_of(graph: nx.DiGraph[Any], node: Hashable) -> str:
     """What a node is, one of `simcoll.topology.KINDS`."""
     kind: str = graph.nodes[node]["kind"]
     return kind
-
-
-def link_kind(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> str:
-    """What a link is; where the edge does not say, as its ends suggest."""
-    stated = graph.edges[one, other].get("link")
-    if stated is not None:
-        return str(stated)
-    kinds = {kind_of(graph, one), kind_of(graph, other)}
-    if "switch" in kinds or kinds == {"nic"}:
-        return "network"
-    return "nvlink" if "nvswitch" in kinds or kinds == {"gpu"} else "pcie"
 
 
 def _domains(graph: nx.DiGraph[Any]) -> DisjointSets:
@@ -125,30 +117,39 @@ def _feed(graph: nx.DiGraph[Any], node: Hashable) -> float:
 
 
 def _exits(
-    graph: nx.DiGraph[Any], gpu: Hashable, leaving: dict[Hashable, list[Link]], domains: DisjointSets
-) -> tuple[Link, ...]:
-    """The links out of its domain that are nearest to a GPU, by hops over PCIe; over anything where there are none."""
+    graph: nx.DiGraph[Any], gpu: Hashable, leaving: dict[Hashable, list[Link]]
+) -> tuple[tuple[Link, ...], float]:
+    """The links out of its domain that are nearest to a GPU, by hops over PCIe; over anything where there are none.
+
+    And the bytes/s that the GPU gets to the nodes where they start.
+    """
     for passing in (("pcie", "cpu", "nic"), ("pcie", "cpu", "nic", "nvswitch", "gpu")):
-        for level in _levels(graph, gpu, passing):
+        first = _INF
+        for hops, level in enumerate(_levels(graph, gpu, passing)):
+            first = sum(level.values()) if hops == 1 else first
             links = [link for node in level for link in leaving.get(node, ())]
             if links:
-                return tuple(links)
-    return ()
+                return tuple(links), min(first, sum(width for node, width in level.items() if node in leaving))
+    return (), _INF
 
 
-def _levels(graph: nx.DiGraph[Any], start: Hashable, passing: tuple[str, ...]) -> Iterator[list[Hashable]]:
-    """Breadth-first through nodes of those kinds and no network link: all nodes at 0 hops, at 1, and so on."""
-    seen, level = {start}, [start]
+def _levels(graph: nx.DiGraph[Any], start: Hashable, passing: tuple[str, ...]) -> Iterator[dict[Hashable, float]]:
+    """Breadth-first through nodes of those kinds and no network link: all nodes at 0 hops, at 1, and so on.
+
+    With each the bytes/s of the widest of its shortest ways.
+    """
+    seen: set[Hashable] = {start}
+    level = {start: _INF}
     while level:
         yield level
-        reached: list[Hashable] = []
-        for one in level:
+        reached: dict[Hashable, float] = {}
+        for one, width in level.items():
             for other in graph.successors(one):
                 if other in seen or kind_of(graph, other) not in passing:
                     continue
                 if link_kind(graph, one, other) != "network":
-                    seen.add(other)
-                    reached.append(other)
+                    reached[other] = max(reached.get(other, 0.0), min(width, both_ways(graph, one, other)))
+        seen.update(reached)
         level = reached
 
 

@@ -103,23 +103,22 @@ def activate(session: Session | None) -> None:
     _active = session
 
 
-_unrecorded: Callable[[], bool] | None = None
+_unrecorded: list[Callable[[], bool]] = []
 
 
 @contextmanager
 def unrecorded_where(test: Callable[[], bool]) -> Iterator[None]:
     """Pass the calls of threads for which ``test`` holds on as they are, as long as the block lasts."""
-    global _unrecorded
-    before, _unrecorded = _unrecorded, test
+    _unrecorded.append(test)
     try:
         yield
     finally:
-        _unrecorded = before
+        _unrecorded.remove(test)
 
 
 def is_unrecorded() -> bool:
     """Whether the call that this thread makes is to be passed on as it is."""
-    return _unrecorded is not None and _unrecorded()
+    return any(test() for test in tuple(_unrecorded))
 
 
 def claim_rank() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import networkx as nx
 
-from simcoll.placement import Link, Placement, both_ways, kind_of, link_kind, placement_of
-from simcoll.topology import TopologyError, derived
+from simcoll.placement import Link, Placement, both_ways, kind_of, placement_of
+from simcoll.topology import TopologyError, derived, link_kind
 
 _INF = float("inf")
 
@@ -24,7 +24,8 @@ _INF = float("inf")
 class Shape:
     """Some ranks of a topology as the closed form sees them.
 
-    ``domains`` is how many NVLink domains or servers they are in, ``local`` how many of them a domain holds on average.
+    ``domains`` is how many NVLink domains or servers they are in, ``local`` how many of them a domain holds on average,
+    ``root_local`` how many that of the first rank, which is the root.
     ``inside`` is the narrowest link between ranks of a domain, None where each has one; ``outside`` the narrowest link
     out of a domain, None where there is only one. ``network`` is what all links out of a domain carry together,
     ``ring_network`` and ``exchange_network`` what the switches behind them leave of that to a ring and to an exchange
@@ -36,6 +37,7 @@ class Shape:
     ranks: int
     domains: int
     local: float
+    root_local: int
     family: str | None
     fabric: str | None
     cpu: str | None
@@ -76,6 +78,7 @@ def _shape(graph: nx.DiGraph[Any], placement: Placement, group: Sequence[int] | 
         ranks=len(members),
         domains=len(domains),
         local=len(members) / max(len(domains), 1),
+        root_local=len(domains[placement.domain[members[0]]]),
         family=_lower(family),
         fabric=_lower(graph.graph.get("fabric")),
         cpu=_lower(graph.graph.get("cpu")),
@@ -212,7 +215,7 @@ def _outside(
 ) -> tuple[dict[Hashable, float], float, Link | None]:
     """Bytes/s out of each domain and out of the narrowest rank, and the narrowest link.
 
-    A collective spreads evenly over a domain's NICs, so that the slowest of them sets the pace of all.
+    A collective spreads evenly over a domain's NICs and ranks, so that the slowest of them sets the pace of all.
     """
     if len(domains) == 1:
         return dict.fromkeys(domains, _INF), _INF, None
@@ -223,8 +226,9 @@ def _outside(
         if not links:
             raise TopologyError(f"no link leads out of the server of {placement.gpus[members[0]]!r}; give it a NIC")
         slowest = min(links, key=lambda link: link.bandwidth)
-        out[domain] = slowest.bandwidth * len(links)
-        root = min(root, slowest.bandwidth * min(len(placement.exits[rank]) for rank in members))
+        way = min(placement.ways[rank] for rank in members)
+        out[domain] = min(slowest.bandwidth * len(links), way * len(members))
+        root = min(root, way, slowest.bandwidth * min(len(placement.exits[rank]) for rank in members))
         if narrowest is None or slowest.bandwidth < narrowest.bandwidth:
             narrowest = slowest
     return out, root, narrowest

@@ -12,13 +12,13 @@ from math import inf
 class Transfer:
     """One call on a stream.
 
-    ``remaining`` are the seconds that it still takes when it is alone; ``link`` names what holds it up (None: nothing
-    that others use) and ``utilisation`` which part of that link's time it takes when it is alone. ``start`` and ``end``
+    ``remaining`` are the seconds that it still takes when it is alone; ``links`` names what holds it up (none: nothing
+    that others use) and ``utilisation`` which part of the time of each it takes when it is alone. ``start`` and ``end``
     are seconds of the timeline, None until they have come.
     """
 
     remaining: float
-    link: Hashable | None = None
+    links: tuple[Hashable, ...] = ()
     utilisation: float = 0.0
     start: float | None = None
     end: float | None = None
@@ -80,5 +80,6 @@ def _speeds(running: Sequence[Transfer]) -> list[float]:
     """How fast each goes, 1 being alone: a link that is asked for more than it has slows its users alike."""
     asked: defaultdict[Hashable, float] = defaultdict(float)
     for one in running:
-        asked[one.link] += one.utilisation
-    return [1.0 if one.link is None else 1.0 / max(1.0, asked[one.link]) for one in running]
+        for link in one.links:
+            asked[link] += one.utilisation
+    return [1.0 / max([1.0, *(asked[link] for link in one.links)]) for one in running]

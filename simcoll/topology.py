@@ -20,8 +20,10 @@ import networkx as nx
 from simcoll.errors import SimcollError
 
 KINDS = ("gpu", "nvswitch", "pcie", "cpu", "nic", "switch")
-LINKS = ("nvlink", "pcie", "c2c", "cpu", "network")
-"""What an edge's attribute ``link`` may be; cpu is what joins two sockets."""
+LINKS = ("nvlink", "c2c", "pcie", "cpu", "network")
+"""What an edge's attribute ``link`` may be, the nearest first; cpu is what joins two sockets."""
+
+_LINK_BY_KIND = {"nvswitch": "nvlink", "cpu": "pcie", "pcie": "pcie"}
 
 MAX_GPUS = 1 << 17
 """More than any cluster has; a graph of so many takes about ten seconds and some GiB to build."""
@@ -107,13 +109,14 @@ def derived(graph: nx.DiGraph[Any], key: Hashable, build: Callable[[nx.DiGraph[A
     if not isinstance(graph, Topology):
         _directed(graph)
         return build(graph)
-    if graph._derived_at != _Noticed.changes:
+    if graph._derived_at != (now := _Noticed.changes):
         graph._derived.clear()
     try:
         value: Value = graph._derived[key]
     except KeyError:
         value = graph._derived[key] = build(graph)
-        graph._derived_at = _Noticed.changes
+        # Not as of now: another thread may have changed the graph meanwhile.
+        graph._derived_at = now
     return value
 
 
@@ -226,6 +229,21 @@ def whole(name: str, value: object, least: int = 1) -> None:
     """Raise TopologyError, which names the argument, unless the value is an integer of at least ``least``."""
     if not (isinstance(value, Integral) and is_number(value) and value >= least):
         raise TopologyError(f"{name} is {value!r}, expected a whole number of at least {least}")
+
+
+def link_kind(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> str:
+    """What a link is, one of `LINKS`: as its edge says, or else as its ends' kinds have it."""
+    stated = graph.edges[one, other].get("link")
+    if stated is not None:
+        return str(stated)
+    ends = {graph.nodes[one]["kind"], graph.nodes[other]["kind"]}
+    if "switch" in ends or ends == {"nic"}:
+        return "network"
+    if ends == {"gpu"}:
+        return "nvlink"
+    if ends == {"cpu"}:
+        return "cpu"
+    return next((link for kind, link in _LINK_BY_KIND.items() if kind in ends), "pcie")
 
 
 def hosts(graph: nx.DiGraph[Any]) -> dict[object, list[Hashable]]:

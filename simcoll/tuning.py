@@ -191,6 +191,7 @@ class _Tuner:
         costs = Costs(
             shape.ranks,
             shape.domains,
+            shape.root_local,
             self._near_step("ring", SIMPLE),
             self._far_step("ring", SIMPLE),
             shape.inside_bandwidth * constants.ring,

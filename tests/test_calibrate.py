@@ -6,14 +6,14 @@ import sys
 import pytest
 
 import simcoll
-from simcoll.calibrate import Calibration, launch_command, read, read_file
+from simcoll.calibrate import Outcome, launch_command, read, read_file
 from simcoll.measured import Measurement, curves, seconds
 from simcoll.topology import TopologyError, check, hosts, ranks
 
 
 def calibration(names=("a", "a"), rows=None):
     rows = rows or [Measurement("all_reduce", len(names), size, 10e-6 + size / 1e9) for size in (1024, 1 << 20)]
-    return Calibration("gloo", "cpu", tuple(names), tuple(rows), (Measurement("all_reduce", len(names), 1536, 11e-6),))
+    return Outcome("gloo", "cpu", tuple(names), tuple(rows), (Measurement("all_reduce", len(names), 1536, 11e-6),))
 
 
 def test_the_topology_carries_what_was_measured():
@@ -85,7 +85,15 @@ def test_torchruns_options_pass_through(given, expected, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"schema": "simcoll.measured/9"}', '{"schema": "simcoll.measured/1"}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"schema": "simcoll.measured/9"}',
+        '{"schema": "simcoll.measured/1"}',
+        '{"schema": "simcoll.measured/1", "backend": "gloo", "device": "cpu", "hosts": 2, "measured": []}',
+    ],
 )
 def test_a_torn_result_is_refused(text, tmp_path):
     (tmp_path / "m.json").write_text(text)
@@ -107,6 +115,18 @@ def test_real_ranks_are_measured(tmp_path, capfd):
     assert all(row["seconds"] > 0 and row["predicted"] > 0 for row in document["held_back"])
     assert read({**document, "schema": "simcoll.measured/1"}).held_back
     assert json.loads(out.read_text())["attributes"]["measured"] == document["measured"]
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_one_rank_is_too_few(tmp_path, capfd):
+    pytest.importorskip("torch")
+    from simcoll.cli import main
+
+    options = ["--ops", "all_reduce", "--max-bytes", "1KiB", "--nproc-per-node=1"]
+    assert main(["calibrate", "--out", str(tmp_path / "x.json"), *options]) == 2
+    assert "give --nproc-per-node 2" in capfd.readouterr().err
+    assert not (tmp_path / "x.json").exists()
 
 
 @pytest.mark.slow

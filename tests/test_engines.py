@@ -41,6 +41,32 @@ def test_on_the_bare_graph_both_engines_agree(op, algorithm, graph, size):
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize(
+    "end", [("host0/pcie3", "host0/nic3"), ("host1/gpu6", "host1/pcie6"), ("host1/nic2", "network")]
+)
+def test_a_slow_link_on_the_way_out_holds_both_engines_up(op, end):
+    graph = cluster(gpu="h100", nodes=2)
+    algorithm = "direct" if op == "all_to_all" else "ring"
+    whole = simcoll.estimate(op, 1 << 30, graph, algorithm=algorithm, calibrated=False)
+    for edge in (end, end[::-1]):
+        graph.edges[edge]["bandwidth"] /= 2
+    closed = simcoll.estimate(op, 1 << 30, graph, algorithm=algorithm, calibrated=False)
+    flow = simcoll.estimate(op, 1 << 30, graph, algorithm=algorithm, calibrated=False, engine="flow")
+    assert closed.seconds == pytest.approx(flow.seconds, rel=0.03)
+    assert closed.seconds > 1.8 * whole.seconds
+
+
+@pytest.mark.parametrize("group", [[0, 8], [0, 1, 8], [8, 0, 1], [0, 8, 9, 10], [1, 0, 2, 8]])
+@pytest.mark.parametrize("op", ["broadcast", "reduce", "gather", "scatter"])
+def test_the_roots_own_server_counts_where_servers_hold_unlike_many(op, group):
+    closed, flow = (
+        simcoll.estimate(op, 1 << 28, GRAPHS[2], algorithm="direct", calibrated=False, ranks=group, engine=engine)
+        for engine in ("closed", "flow")
+    )
+    assert closed.seconds == pytest.approx(flow.seconds, rel=0.005)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
 def test_calibrated_both_engines_choose_alike_and_agree_at_large_sizes(op, graph):
     closed = simcoll.estimate(op, 1 << 30, graph)

@@ -43,6 +43,11 @@ def test_a_range_is_a_table_like_that_of_nccl_tests(capsys):
     ]
 
 
+def test_a_barrier_has_one_time(capsys):
+    assert main(["estimate", "barrier", "--gpu", "h100", "--json"]) == 0
+    assert [each["bytes"] for each in json.loads(capsys.readouterr().out)["estimates"]] == [0]
+
+
 def test_several_topologies_are_compared(capsys):
     code, out, _ = run(capsys, "all_reduce", "--bytes", "1GiB", "--gpu", "h100", "--compare", "dgx-b200")
     slow, fast = (

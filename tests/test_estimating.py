@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import simcoll
+from simcoll.dispatched import Dispatched, Wait, dispatched
+from simcoll.estimating import TimeEstimator
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +46,11 @@ def world() -> Iterator[None]:
 
 def megabyte() -> torch.Tensor:
     return torch.ones(MIB // 4)
+
+
+def failing_step() -> None:
+    dist.barrier()
+    raise RuntimeError("no batch for 3 ranks")
 
 
 def priced(op: str, size: int, topology: simcoll.Topology, ranks: Sequence[int] = range(WORLD)) -> float:
@@ -97,6 +105,17 @@ def test_a_coalesced_section_goes_as_one_call(topology: simcoll.Topology) -> Non
 
 
 @pytest.mark.usefixtures("world")
+def test_a_section_in_a_section_loses_no_call(topology: simcoll.Topology) -> None:
+    device, other = torch.device("cpu"), dist.new_group([0, 8])
+    with simcoll.time_estimator(topology) as estimator, dist._coalescing_manager(device=device):
+        dist.all_reduce(megabyte())
+        dist.isend(megabyte(), 1)
+        with dist._coalescing_manager(group=other, device=device):
+            dist.isend(megabyte(), 8, group=other)
+    assert sorted(call.estimate.op for call in estimator.calls) == ["all_reduce", "send", "send"]
+
+
+@pytest.mark.usefixtures("world")
 def test_messages_in_both_directions_overlap(topology: simcoll.Topology) -> None:
     with simcoll.time_estimator(topology) as estimator:
         exchange = [dist.P2POp(dist.isend, megabyte(), 1), dist.P2POp(dist.irecv, megabyte(), 1)]
@@ -104,6 +123,16 @@ def test_messages_in_both_directions_overlap(topology: simcoll.Topology) -> None
             work.wait()
     assert estimator.seconds == pytest.approx(priced("send", MIB, topology, [0, 1]))
     assert [call.estimate.op for call in estimator.calls] == ["send", "recv"]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_message_and_a_collective_share_the_network(topology: simcoll.Topology) -> None:
+    across, tensor = dist.new_group([0, 8]), torch.empty(256 * MIB // 4)
+    with simcoll.time_estimator(topology) as estimator:
+        dist.all_reduce(tensor, group=across, async_op=True)
+        dist.isend(tensor, 8)
+    alone = [priced("all_reduce", 256 * MIB, topology, [0, 8]), priced("send", 256 * MIB, topology, [0, 8])]
+    assert max(alone) * 1.2 < estimator.seconds <= sum(alone) * 1.001
 
 
 @pytest.mark.usefixtures("world")
@@ -149,6 +178,113 @@ def test_functional_collectives_are_priced_and_have_their_shapes(topology: simco
         assert functional.broadcast(torch.ones(3), 0, group).shape == (3,)
     ops = [call.estimate.op for call in estimator.calls]
     assert ops == ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_result_that_is_computed_with_was_waited_for(topology: simcoll.Topology) -> None:
+    inside, across = dist.new_group([0, 1]), dist.new_group([0, 8])
+    with simcoll.time_estimator(topology) as estimator, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        first = functional.all_reduce(megabyte(), "sum", inside)
+        functional.all_reduce(first.view(512, -1) + 1, "sum", across)
+    alone = [priced("all_reduce", MIB, topology, ranks) for ranks in ([0, 1], [0, 8])]
+    assert estimator.seconds == pytest.approx(sum(alone))
+
+
+@pytest.mark.usefixtures("world")
+def test_what_a_dtensor_does_by_itself_is_priced(topology: simcoll.Topology) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial
+
+    mesh = init_device_mesh("cpu", (2, 8), mesh_dim_names=("data", "tensor"))
+    parts = DTensor.from_local(torch.ones(64, 64), mesh["tensor"], [Partial()])
+    with simcoll.time_estimator(topology) as estimator:
+        torch.relu(parts)
+    assert [(call.estimate.op, call.estimate.ranks) for call in estimator.calls] == [("all_reduce", 8)]
+
+
+@pytest.mark.usefixtures("world")
+def test_fully_sharded_parameters_are_gathered_and_their_gradients_scattered(topology: simcoll.Topology) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Linear(256, 256)
+    fully_shard(model, mesh=init_device_mesh("cpu", (WORLD,)))
+    with simcoll.time_estimator(topology) as estimator:
+        model(torch.ones(2, 256)).sum().backward()
+    size = 4 * (256 * 256 + 256)
+    made = [(call.estimate.op, call.estimate.bytes) for call in estimator.calls]
+    assert (made[0], made[-1]) == (("all_gather", size), ("reduce_scatter", size))
+
+
+@pytest.mark.usefixtures("world")
+def test_fake_tensors_will_do(topology: simcoll.Topology) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with simcoll.time_estimator(topology) as estimator, FakeTensorMode():
+        dist.all_reduce(megabyte())
+    assert estimator.seconds == pytest.approx(priced("all_reduce", MIB, topology))
+
+
+@pytest.mark.usefixtures("world")
+def test_of_a_message_the_sender_is_named_first() -> None:
+    taken: list[Dispatched] = []
+
+    def take(call: Dispatched) -> Wait:
+        taken.append(call)
+        return lambda: None
+
+    with dispatched(take, lambda: None, lambda: lambda: None):
+        dist.send(megabyte(), 8)
+        dist.recv(megabyte(), 8)
+    assert [(call.op, call.members) for call in taken] == [("send", (0, 8)), ("recv", (8, 0))]
+
+
+@pytest.mark.usefixtures("world")
+def test_to_look_at_the_time_changes_nothing(topology: simcoll.Topology) -> None:
+    inside, across = dist.new_group(list(range(8))), dist.new_group([0, 8])
+    alone = [priced("all_reduce", MIB, topology, ranks) for ranks in (range(8), [0, 8])]
+    with simcoll.time_estimator(topology) as estimator:
+        dist.all_reduce(megabyte(), group=inside, async_op=True)
+        assert estimator.seconds == pytest.approx(alone[0])
+        dist.all_reduce(megabyte(), group=across, async_op=True)
+    assert estimator.seconds == pytest.approx(max(alone))
+    assert [call.transfer.start for call in estimator.calls] == [0.0, 0.0]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_block_in_a_block_takes_its_own_calls(topology: simcoll.Topology) -> None:
+    with simcoll.time_estimator(topology) as outer:
+        dist.all_reduce(megabyte())
+        with pytest.raises(RuntimeError, match="3 ranks"), simcoll.time_estimator(topology) as inner:
+            failing_step()
+        dist.all_reduce(megabyte())
+    assert [len(each.calls) for each in (outer, inner)] == [2, 1]
+
+
+@pytest.mark.usefixtures("world")
+def test_threads_have_blocks_of_their_own(topology: simcoll.Topology) -> None:
+    """The first block to be entered is the first to be left: the other's coalesced section is still taken."""
+    entered, left = threading.Event(), threading.Event()
+    found: list[TimeEstimator] = []
+
+    def second() -> None:
+        with simcoll.time_estimator(topology) as estimator:
+            entered.set()
+            left.wait(10)
+            with dist._coalescing_manager(device=torch.device("cpu")):
+                dist.all_reduce(megabyte())
+        found.append(estimator)
+
+    before = dist.ProcessGroup._start_coalescing
+    thread = threading.Thread(target=second)
+    with simcoll.time_estimator(topology):
+        thread.start()
+        entered.wait(10)
+    left.set()
+    thread.join()
+    assert len(found[0].calls) == 1
+    assert dist.ProcessGroup._start_coalescing is before
 
 
 @pytest.mark.usefixtures("world")

@@ -52,8 +52,8 @@ def test_time_rises_with_the_size_and_terms_add_up(graph, calibrated, op, size, 
     other = simcoll.estimate(op, size + more, graph, calibrated=calibrated)
     assert other.seconds > one.seconds
     assert sum(seconds for _, seconds in one.terms) == pytest.approx(one.seconds, rel=1e-9)
-    assert one.bottleneck is not None
-    assert 0 <= one.bottleneck.utilisation <= 1
+    assert (one.bottleneck is None) == (size == 0)
+    assert one.bottleneck is None or 0 <= one.bottleneck.utilisation <= 1
 
 
 @pytest.mark.parametrize("op", COLLECTIVES)
@@ -148,6 +148,10 @@ def test_a_plain_digraph_will_do():
         ({"ranks": [0, 16]}, "ranks has 16 among them, expected ranks of the topology, from 0 to 15"),
         ({"ranks": []}, "ranks has none, expected"),
         ({"ranks": 4}, "ranks is 4, expected the ranks that take part"),
+        ({"ranks": [0.0, 1.0]}, "ranks is (0.0, 1.0), expected whole numbers"),
+        ({"ranks": [[0], [1]]}, "expected whole numbers"),
+        ({"size": np.array([1, 2])}, "expected bytes"),
+        ({"protocol": ["LL"]}, "protocol is ['LL']"),
         ({"ranks": [1, 1]}, "ranks names a rank twice"),
         ({"ranks": [[0]]}, "ranks is [[0]], expected whole numbers"),
         ({"protocol": ["LL"]}, "protocol is ['LL'], expected one of LL"),
@@ -196,6 +200,13 @@ def test_ranks_that_are_not_joined_both_ways_are_named(engine, gone):
     assert simcoll.estimate("all_reduce", MIB, graph, engine=engine, ranks=[1, 3]).seconds > 0
 
 
+def test_no_byte_keeps_no_link_busy():
+    for engine in ("closed", "flow"):
+        assert simcoll.estimate("all_reduce", 0, servers(), engine=engine).bottleneck is None
+
+
 def test_a_graph_that_is_no_topology_is_refused():
+    with pytest.raises(TopologyError, match="the topology is a str, expected a networkx"):
+        simcoll.estimate("all_reduce", MIB, "dgx-h100")
     with pytest.raises(TopologyError, match="has no node of kind gpu"):
         simcoll.estimate("all_reduce", MIB, nx.DiGraph())

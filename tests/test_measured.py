@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.measured import Curve, Measurement, curves, curves_of, measurements, seconds
+from simcoll.measured import MeasuredCurve, Measurement, curves, curves_of, measurements, seconds
 from simcoll.topology import TopologyError, flat
 
 
@@ -66,7 +66,7 @@ def test_a_topology_carries_its_measurements():
     topology = flat(2, 1e9, 1e-6)
     assert curves(topology) == {}
     topology.graph["measured"] = [{"op": "all_reduce", "ranks": 2, "bytes": 8, "seconds": 1e-6}]
-    assert curves(topology) == {"all_reduce": {2: Curve((8,), (pytest.approx(1e-6),))}}
+    assert curves(topology) == {"all_reduce": {2: MeasuredCurve((8,), (pytest.approx(1e-6),))}}
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from simcoll.timeline import Timeline, Transfer
 
 
 def nvlink(seconds, utilisation=1.0):
-    return Transfer(seconds, "nvlink", utilisation)
+    return Transfer(seconds, ("nvlink",), utilisation)
 
 
 def network(seconds, utilisation=1.0):
-    return Transfer(seconds, "network", utilisation)
+    return Transfer(seconds, ("network",), utilisation)
 
 
 def test_calls_of_a_stream_run_one_after_the_other():
@@ -72,7 +72,7 @@ def test_a_call_begins_when_it_is_made():
 
 calls = st.tuples(
     st.sampled_from("abc"),
-    st.sampled_from(["nvlink", "network", None]),
+    st.sampled_from([("nvlink",), ("network",), ("nvlink", "network"), ()]),
     st.floats(0, 1),
     st.floats(0, 10),
     st.booleans(),
@@ -83,11 +83,27 @@ calls = st.tuples(
 def test_it_takes_no_less_than_the_busiest_stream_and_no_more_than_all(made):
     line = Timeline()
     streams: dict[str, list[float]] = {}
-    for stream, link, utilisation, seconds, waited in made:
-        transfer = line.submit(stream, Transfer(seconds, link, utilisation))
+    for stream, links, utilisation, seconds, waited in made:
+        transfer = line.submit(stream, Transfer(seconds, links, utilisation))
         streams.setdefault(stream, []).append(seconds)
         if waited:
             line.wait(transfer)
     line.wait_all()
     assert line.now >= max(map(sum, streams.values()), default=0) - 1e-6
     assert line.now <= sum(map(sum, streams.values())) + 1e-6
+
+
+def test_what_uses_both_directions_shares_each():
+    line = Timeline()
+    both = line.submit("a", Transfer(1.0, ("out", "in"), 1.0))
+    out = line.submit("b", Transfer(1.0, ("out",), 1.0))
+    line.wait_all()
+    assert both.end == out.end == pytest.approx(2.0)
+
+
+def test_what_no_link_holds_up_takes_its_own_time():
+    line = Timeline()
+    line.submit("a", Transfer(1.0))
+    line.submit("b", Transfer(1.0))
+    line.wait_all()
+    assert line.now == 1.0

@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from simcoll.topology import MAX_GPUS, Topology, TopologyError, check, connect, derived, flat, hosts, ranks
+from simcoll.topology import MAX_GPUS, Topology, TopologyError, check, connect, derived, flat, hosts, link_kind, ranks
 
 
 def test_flat_is_a_star_with_half_the_latency_on_each_link():
@@ -79,6 +79,35 @@ def broken(change):
 def test_check_names_what_is_wrong(change, message):
     with pytest.raises(TopologyError, match=message):
         check(broken(change))
+
+
+@pytest.mark.parametrize("given", ["dgx-h100", None, nx.Graph(), nx.MultiDiGraph()])
+def test_what_is_no_directed_graph_is_refused(given):
+    for use in (check, ranks):
+        with pytest.raises(TopologyError, match="expected a networkx"):
+            use(given)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "link"),
+    [
+        ("gpu", "gpu", "nvlink"),
+        ("gpu", "nvswitch", "nvlink"),
+        ("gpu", "pcie", "pcie"),
+        ("nic", "cpu", "pcie"),
+        ("cpu", "cpu", "cpu"),
+        ("nic", "nic", "network"),
+        ("gpu", "switch", "network"),
+    ],
+)
+def test_a_link_is_what_its_ends_suggest_unless_it_says(one, other, link):
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_node("one", kind=one)
+    graph.add_node("other", kind=other)
+    graph.add_edge("one", "other")
+    assert link_kind(graph, "one", "other") == link
+    graph.edges["one", "other"]["link"] = "c2c"
+    assert link_kind(graph, "one", "other") == "c2c"
 
 
 CHANGES = [
