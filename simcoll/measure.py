@@ -25,9 +25,9 @@ import torch.distributed as dist
 
 from simcoll.measured import SCHEMA, SMALLEST
 
-_ROUNDS = 7
-_ROUND_SECONDS = 0.03
-_FEWEST, _MOST = 3, 100
+_ROUNDS = 15
+_ROUND_SECONDS = 0.02
+_MOST = 100
 
 # The names of newer versions of torch, which warn of the older ones.
 _ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -109,21 +109,16 @@ def _rows(op: str, ranks: int, most: int, device: str, group: dist.ProcessGroup)
     wanted = sorted(size for some in sizes(most) for size in some)
     runs = {size: OPS[op](size, ranks, device, group) for size in wanted}
     medians: dict[int, list[float]] = {size: [] for size in wanted}
+    calls = {size: _repetitions(run, device, group) for size, run in runs.items()}
     for _ in range(_ROUNDS):
         for size, run in runs.items():
-            medians[size].append(_timed(run, device, group))
+            medians[size].append(statistics.median(_once(run, device) for _ in range(calls[size])))
     seconds = torch.tensor([statistics.median(medians[size]) for size in wanted], device=device)
     dist.all_reduce(seconds, dist.ReduceOp.MAX, group=group)
     return [
         {"op": op, "ranks": ranks, "bytes": size, "seconds": took}
         for size, took in zip(wanted, seconds.tolist(), strict=True)
     ]
-
-
-def _timed(run: Run, device: str, group: dist.ProcessGroup) -> float:
-    """The median of some calls, each from start to end, in seconds."""
-    took = [_once(run, device) for _ in range(_repetitions(run, device, group))]
-    return statistics.median(took)
 
 
 def _once(run: Run, device: str) -> float:
@@ -138,7 +133,7 @@ def _repetitions(run: Run, device: str, group: dist.ProcessGroup) -> int:
     """As many calls as fit a round, on all ranks of the group: as the slowest has it. The first call is to warm up."""
     took = torch.tensor([_once(run, device) for _ in range(2)], device=device)
     dist.all_reduce(took, dist.ReduceOp.MAX, group=group)
-    return max(_FEWEST, min(_MOST, int(_ROUND_SECONDS / took[-1].item())))
+    return max(1, min(_MOST, int(_ROUND_SECONDS / took[-1].item())))
 
 
 def main(result: Path, backend: str, ops: list[str], most: int) -> None:
