@@ -102,19 +102,15 @@ class Conductor:
         """Launch a call that is only recorded, and wait for it as whoever makes it is about to."""
         claim = take_claim(self._log.group.name)
         entry = self._log.begin(arguments, current_source(), claim, started=True, awaited=True)
-        flights.look_after()
-        flights.pass_by(entry, arguments)
+        _watch(entry, arguments, False)
+        inner = _launch(entry, launch)
+        if inner is None:
+            return _recorded(None, entry)
         try:
-            inner = launch()
+            inner.wait()
         except Exception as error:
-            _refused(entry, error)
+            entry.failed(error)
             raise
-        if inner is not None:
-            try:
-                inner.wait()
-            except Exception as error:
-                entry.failed(error)
-                raise
         entry.finished()
         flights.waits += 1
         return inner
@@ -259,13 +255,9 @@ def _launch(entry: Entry, launch: Launch, flight: Flight | None = None) -> Work 
         if flight is not None:
             # Refused: its memory is free for another call.
             flight.end()
-        _refused(entry, error)
+        # monitored_barrier does all it does in the call.
+        entry.failed(error, refused=not spec_of(entry.call).names_absent)
         raise
-
-
-def _refused(entry: Entry, error: Exception) -> None:
-    """What the backend raises when it is given a call; monitored_barrier does all it does in the call."""
-    entry.failed(error, refused=not spec_of(entry.call).names_absent)
 
 
 def _watch(entry: Entry, arguments: Arguments, coalescing: bool) -> Flight | None:

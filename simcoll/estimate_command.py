@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from simcoll.topology_arguments import add_topology_arguments, topology_named, topology_of
+from simcoll.topology_arguments import Commands, add_topology_arguments, topology_named, topology_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,19 +15,11 @@ if TYPE_CHECKING:
     from simcoll.estimate_value import Bottleneck, Estimate
     from simcoll.topology import Topology
 
-_BAD_INPUT = 2
 _DEFAULT_SIZES = "1KiB:4GiB"
 _DEFAULT_FACTOR = 4
 
 
-class _Commands(Protocol):
-    """What argparse's subparsers are used for here."""
-
-    def add_parser(self, name: str, *, help: str, description: str) -> argparse.ArgumentParser:  # noqa: A002
-        """A parser for one more command."""
-
-
-def add_estimate_command(commands: _Commands) -> None:
+def add_estimate_command(commands: Commands) -> None:
     """Add ``estimate`` to the command line's parser."""
     about = "what a collective costs on a cluster that need not be there"
     parser = commands.add_parser("estimate", help=about, description=f"Say {about}.")
@@ -55,6 +47,7 @@ def add_estimate_command(commands: _Commands) -> None:
 def run_estimate(options: argparse.Namespace) -> int:
     """Carry out ``simcoll estimate``; the exit code of the contract."""
     from simcoll.outlet import Outlet
+    from simcoll.preconditions import BAD_INPUT
 
     outlet = Outlet(json=options.json)
     try:
@@ -62,7 +55,7 @@ def run_estimate(options: argparse.Namespace) -> int:
         names = [str(topology.graph.get("name", f"topology {place}")) for place, topology in enumerate(topologies, 1)]
         rows = [[_priced(options, topology, size) for topology in topologies] for size in _sizes(options)]
     except ValueError as error:
-        return outlet.refuse(_BAD_INPUT, str(error))
+        return outlet.refuse(BAD_INPUT, str(error))
     outlet.render(_picture(options, names, rows), lambda: _document(names, rows))
     return 0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import index
 from types import NoneType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeGuard
 
 import networkx as nx
 
@@ -61,28 +61,31 @@ def estimate(
     if not (type(op) is str and type(algorithm) in _NAME and type(protocol) in _NAME and calibrated in _EITHER):
         _check_choice(spec_named(op), algorithm, protocol, calibrated)
     group = None if ranks is None else _listed(ranks)
-    key = ("estimate", op, algorithm, protocol, calibrated, group)
+    question = _Question("estimate", op, algorithm, protocol, calibrated, group)
     if type(size) is not int or not 0 <= size <= LARGEST:
         size = _size(size)
-    plan = derived(topology, key, lambda graph: _plan(graph, op, algorithm, protocol, calibrated, group))
+    plan = derived(topology, question, lambda graph: _plan(graph, question))
     return plan.at(size) if engine == "closed" else _flow(engine, size, topology, plan)
 
 
-def _plan(
-    graph: nx.DiGraph[Any],
-    op: str,
-    algorithm: str | None,
-    protocol: str | None,
-    calibrated: bool,
-    group: tuple[int, ...] | None,
-) -> _Plan:
+class _Question(NamedTuple):
+    """What is asked of a topology, but for the size: the key under which the answer is kept."""
+
+    kind: str
+    op: str
+    algorithm: str | None
+    protocol: str | None
+    calibrated: bool
+    group: tuple[int, ...] | None
+
+
+def _plan(graph: nx.DiGraph[Any], asked: _Question) -> _Plan:
     """A topology that carries measurements is priced by them, and what they do not tell by its bare links."""
     known = curves(graph)
-    if not known or not calibrated or protocol is not None:
-        return _Plan(graph, op, algorithm, protocol, calibrated, group)
-    if algorithm is None and op in known:
-        return _MeasuredPlan(graph, op, None, None, False, group)
-    return _Plan(graph, op, algorithm, None, False, group)
+    if not known or not asked.calibrated or asked.protocol is not None:
+        return _Plan(graph, asked)
+    bare = asked._replace(calibrated=False)
+    return _MeasuredPlan(graph, bare) if asked.algorithm is None and asked.op in known else _Plan(graph, bare)
 
 
 class _Plan:
@@ -90,23 +93,15 @@ class _Plan:
 
     __slots__ = ("calibrated", "carries", "curves", "group", "op", "shape", "starts", "traffic", "weighed")
 
-    def __init__(
-        self,
-        graph: nx.DiGraph[Any],
-        op: str,
-        algorithm: str | None,
-        protocol: str | None,
-        calibrated: bool,
-        group: tuple[int, ...] | None,
-    ) -> None:
-        spec = spec_named(op)
-        _check_choice(spec, algorithm, protocol, calibrated)
-        self.group = _group(graph, spec, group)
+    def __init__(self, graph: nx.DiGraph[Any], asked: _Question) -> None:
+        spec = spec_named(asked.op)
+        _check_choice(spec, asked.algorithm, asked.protocol, asked.calibrated)
+        self.group = _group(graph, spec, asked.group)
         shape = shape_of(graph, self.group)
-        self.weighed = _weighed(spec, algorithm, protocol, calibrated, shape)
+        self.weighed = _weighed(spec, asked.algorithm, asked.protocol, asked.calibrated, shape)
         chosen = lowest(self.weighed)
         self.starts, self.curves = chosen.starts, chosen.curves
-        self.op, self.shape, self.calibrated = op, shape, calibrated
+        self.op, self.shape, self.calibrated = asked.op, shape, asked.calibrated
         self.traffic, self.carries = spec.traffic(shape.ranks), spec.measured is not None
 
     def curve(self, size: int) -> Curve:
@@ -141,16 +136,8 @@ class _MeasuredPlan(_Plan):
 
     __slots__ = ("known",)
 
-    def __init__(
-        self,
-        graph: nx.DiGraph[Any],
-        op: str,
-        algorithm: str | None,
-        protocol: str | None,
-        calibrated: bool,
-        group: tuple[int, ...] | None,
-    ) -> None:
-        super().__init__(graph, op, algorithm, protocol, calibrated, group)
+    def __init__(self, graph: nx.DiGraph[Any], asked: _Question) -> None:
+        super().__init__(graph, asked)
         self.known = curves(graph)
 
     def at(self, size: int) -> Estimate:

@@ -138,20 +138,20 @@ def _any(costs: Floats) -> tuple[npt.NDArray[np.bool_], Floats]:
 
 def _out(shape: Shape, start: Integers) -> Floats:
     """What the way from each node to each port costs."""
-    nodes, row = np.unique(start, return_inverse=True)
-    ports = shape.nodes + np.arange(shape.ports.shape[1])
-    grid = np.meshgrid(nodes, ports, indexing="ij")
-    costs = shape.paths.cost(grid[0].reshape(-1), grid[1].reshape(-1)).reshape(grid[0].shape)
-    found: Floats = costs[row]
-    return found
+    return _to_ports(start, shape, shape.paths.cost)
 
 
 def _in(shape: Shape, end: Integers) -> Floats:
     """What the way from each port to each node costs."""
-    nodes, row = np.unique(end, return_inverse=True)
+    return _to_ports(end, shape, lambda nodes, ports: shape.paths.cost(ports, nodes))
+
+
+def _to_ports(ends: Integers, shape: Shape, cost: Callable[[Integers, Integers], Floats]) -> Floats:
+    """``cost`` of each node, of which some may be the same, with each port."""
+    nodes, row = np.unique(ends, return_inverse=True)
     ports = shape.nodes + np.arange(shape.ports.shape[1])
     grid = np.meshgrid(nodes, ports, indexing="ij")
-    costs = shape.paths.cost(grid[1].reshape(-1), grid[0].reshape(-1)).reshape(grid[0].shape)
+    costs = cost(grid[0].reshape(-1), grid[1].reshape(-1)).reshape(grid[0].shape)
     found: Floats = costs[row]
     return found
 

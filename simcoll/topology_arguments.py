@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from simcoll.topology import Topology
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 _CLUSTER = ("gpu", "nodes", "gpus_per_node", "nics_per_node", "nic_gbps", "fabric", "nvlink_domain")
 _PRESET = ("gpu", "nodes")
 _FILE = ("gpu", "nodes", "gpus_per_node", "nic_gbps", "fabric")
+
+
+class Commands(Protocol):
+    """What argparse's subparsers are used for here."""
+
+    def add_parser(self, name: str, *, help: str, description: str) -> argparse.ArgumentParser:  # noqa: A002
+        """A parser for one more command."""
 
 
 def add_topology_arguments(parser: argparse.ArgumentParser) -> None:

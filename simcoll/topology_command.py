@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from simcoll.topology_arguments import add_topology_arguments, topology_of
+from simcoll.topology_arguments import Commands, add_topology_arguments, topology_of
 
 if TYPE_CHECKING:
     from simcoll.outlet import Outlet
     from simcoll.topology import Topology
 
-_BAD_INPUT = 2
 
-
-class _Commands(Protocol):
-    """What argparse's subparsers are used for here."""
-
-    def add_parser(self, name: str, *, help: str, description: str) -> argparse.ArgumentParser:  # noqa: A002
-        """A parser for one more command."""
-
-
-def add_topology_command(commands: _Commands) -> None:
+def add_topology_command(commands: Commands) -> None:
     """Add ``topology`` and its four commands to the command line's parser."""
     parser = commands.add_parser(
         "topology", help="list, show, import or draw topologies", description="List, show, import or draw topologies."
@@ -39,7 +30,7 @@ def add_topology_command(commands: _Commands) -> None:
     drawn.add_argument("--out", metavar="FILE", type=Path, help="an SVG file (default: a tree on the terminal)")
 
 
-def _action(actions: _Commands, name: str, text: str) -> argparse.ArgumentParser:
+def _action(actions: Commands, name: str, text: str) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
     return parser
@@ -48,6 +39,7 @@ def _action(actions: _Commands, name: str, text: str) -> argparse.ArgumentParser
 def topology(options: argparse.Namespace) -> int:
     """Run one of the four; the exit code of the contract."""
     from simcoll.outlet import Outlet
+    from simcoll.preconditions import BAD_INPUT
     from simcoll.topology import TopologyError
 
     outlet = Outlet(json=options.json)
@@ -59,7 +51,7 @@ def topology(options: argparse.Namespace) -> int:
             outlet.warn(f"note: {text}")
         return {"show": _show, "import": _import, "draw": _draw}[options.action](graph, options, outlet)
     except TopologyError as error:
-        return outlet.refuse(_BAD_INPUT, str(error))
+        return outlet.refuse(BAD_INPUT, str(error))
 
 
 def _asked_for(options: argparse.Namespace) -> Topology:

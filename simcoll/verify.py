@@ -8,6 +8,7 @@ from pathlib import Path
 
 from simcoll.evidence import LAUNCH_PATTERN, Launch, files_of, gather, read_launch
 from simcoll.outlet import Outlet, write_whole
+from simcoll.preconditions import BAD_INPUT
 from simcoll.reports.html_report import html_report
 from simcoll.reports.rules import render_rule, render_rules_table
 from simcoll.stall_file import PATTERN as STALL_PATTERN
@@ -17,7 +18,6 @@ from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules import RULES
 from simcoll.verifier.trace import Stall
 
-_BAD_INPUT = 2
 _FLIGHT_RECORDER = "Flight Recorder dumps are not among what this version reads"
 
 
@@ -29,19 +29,19 @@ def verify(paths: Sequence[Path], *, html: Path | None = None, json: bool = Fals
     outlet = Outlet(json=json)
     missing = next((path for path in paths if not path.exists()), None)
     if missing is not None:
-        return outlet.refuse(_BAD_INPUT, f"{missing}: no such file or folder; give black boxes or their folder")
+        return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give black boxes or their folder")
     evidence = gather((file for path in paths for file in files_of(path)), _launches(paths))
     for text in (*evidence.unreadable, *evidence.notes):
         outlet.warn(text)
     if not evidence.boxes:
         places = ", ".join(str(path) for path in paths)
-        return outlet.refuse(_BAD_INPUT, f"no readable black box (*.simcoll) in {places}; {_FLIGHT_RECORDER}")
+        return outlet.refuse(BAD_INPUT, f"no readable black box (*.simcoll) in {places}; {_FLIGHT_RECORDER}")
     report = judge(evidence.boxes, evidence.outcome, _stall(paths))
     if html is not None:
         try:
             write_whole(html, html_report(report))
         except OSError as error:
-            return outlet.refuse(_BAD_INPUT, f"cannot write {html}: {error.strerror}; choose another file")
+            return outlet.refuse(BAD_INPUT, f"cannot write {html}: {error.strerror}; choose another file")
     outlet.show(report)
     return exit_code(report)
 
@@ -54,7 +54,7 @@ def show_rules(code: str | None, *, json: bool = False) -> int:
         return 0
     rule = RULES.get(code.upper())
     if rule is None:
-        return outlet.refuse(_BAD_INPUT, f"unknown code {code!r}: expected one of {', '.join(RULES)}")
+        return outlet.refuse(BAD_INPUT, f"unknown code {code!r}: expected one of {', '.join(RULES)}")
     outlet.render(render_rule(rule), lambda: _page(rule))
     return 0
 
