@@ -25,6 +25,7 @@ from simcoll.verifier.lost import lost_messages
 from simcoll.verifier.matching import Matching, match_messages
 from simcoll.verifier.mismatches import Mismatch, check_agreement
 from simcoll.verifier.missing import missing_ranks
+from simcoll.verifier.moment import when_it_was_ended
 from simcoll.verifier.outsiders import calls_of_outsiders, explained_by_outsiders
 from simcoll.verifier.p2p import unequal_messages
 from simcoll.verifier.parameters import model_mismatches, without_consequences
@@ -43,6 +44,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
 
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is none.
     """
+    traces, outcome = when_it_was_ended(traces, outcome, stall)
     columns = columns_of(traces)
     agreement = check_agreement(columns, traces)
     matching = match_messages(traces)
@@ -134,7 +136,7 @@ def _unequal(matching: Matching, failures: Mapping[int, Failure]) -> list[Mismat
 def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome | None) -> int | None:
     """When a rank ended well by itself; None where it did not, or where it is not known."""
     end = None if outcome is None else outcome.ranks.get(trace.rank)
-    if trace.rank in failures or (end is not None and end.exit_code != 0):
+    if trace.rank in failures or (end is not None and (end.exit_code != 0 or end.stopped)):
         return None
     exits: list[Event] = [event for event in trace.events if event.kind == "exit"]
     if exits:
