@@ -64,6 +64,16 @@ class BlackBox:
     problems: Sequence[str]
     about: Mapping[str, object]
 
+    @property
+    def unknown(self) -> frozenset[str]:
+        """The fields of a call that it never states: none."""
+        return frozenset()
+
+    @property
+    def seen_ns(self) -> int:
+        """Up to when it tells of the rank: to its end, if it ended by itself."""
+        return self.closed_ns
+
     def record(self, index: int) -> Record:
         """The record of one slot, by its place in ``slots``."""
         slot = self.slots[index]

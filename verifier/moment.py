@@ -46,6 +46,8 @@ def _trace(trace: Trace, until: int) -> Trace:
         trace.dropped,
         trace.problems,
         trace.dropped_p2p,
+        trace.unknown,
+        trace.seen_ns,
     )
 
 

@@ -106,6 +106,16 @@ class Trace(Protocol):
         """What could not be read."""
         ...
 
+    @property
+    def unknown(self) -> frozenset[str]:
+        """Fields of a call (``reduce_op``, ``root``, ...) that this kind of record never states."""
+        ...
+
+    @property
+    def seen_ns(self) -> int:
+        """Up to when (wall clock, nanoseconds) it tells of the rank; 0 where that is not known."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
@@ -167,6 +177,8 @@ class MemoryTrace:
     dropped: Mapping[int, int] = field(default_factory=dict)
     problems: Sequence[str] = ()
     dropped_p2p: Mapping[int, int] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
+    seen_ns: int = 0
 
 
 def trace_of(
