@@ -6,15 +6,17 @@ Gloo keeps nothing of a send or a receive whose Work is gone, however much of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from simcoll.record import Record, State
+from simcoll.verifier.describe import record_text
 from simcoll.verifier.finding import Finding, Severity, Side
 from simcoll.verifier.incidents import Job
-from simcoll.verifier.matching import End, Lane, Unmatched
+from simcoll.verifier.matching import Lane, Unmatched
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_flight import WORK_NEVER_WAITED
 from simcoll.verifier.sides import lines
-from simcoll.verifier.trace import AWAITED, LET_GO, record_at
+from simcoll.verifier.trace import AWAITED, LET_GO, Stall, Trace, record_at
 from simcoll.verifier.unmatched import is_stuck
 
 
@@ -22,46 +24,88 @@ def lost_messages(job: Job, lanes: Sequence[Lane]) -> list[Finding]:
     """The first message of each lane that was let go at one end, and kept the other one waiting."""
     if job.clean:
         return []
-    return [finding for lane in lanes if (finding := next(_lost(job, lane), None)) is not None]
+    found = []
+    for lane in lanes:
+        for gone, waits in _let_go(lane):
+            record, one = record_at(*gone), _waiting(job, lane, waits, gone[0])
+            if record is not None and one is not None:
+                found.append(_finding(lane, gone[0].rank, record, one))
+                break
+    return found
 
 
-def _lost(job: Job, lane: Lane) -> Iterator[Finding]:
+def swallowed_messages(job: Job, lanes: Sequence[Lane], stall: Stall | None) -> list[Finding]:
+    """The first message that left although its receive was let go, where the two ranks meet no more after it.
+
+    Nothing takes it from the connection of the two: what follows on it never arrives. That is told of a job that was
+    given up; while it runs, a slow call looks the same.
+    """
+    if job.clean or stall is None or not stall.over:
+        return []
+    for lane in lanes:
+        for gone, sent in _let_go(lane):
+            record, waiting = record_at(*gone), job.last.get(sent[0].rank)
+            if record is None or record.call.op == "send" or sent[0].slots["state"][sent[1]] != State.COMPLETED:
+                continue
+            if waiting is not None and _stand_together(waiting, job.last.get(gone[0].rank)):
+                one = Unmatched(sent[0].rank, gone[0].rank, waiting, lane.group)
+                return [_finding(lane, gone[0].rank, record, one)]
+    return []
+
+
+def _stand_together(one: Record, other: Record | None) -> bool:
+    """Whether both sit in the same collective."""
+    pending = State.SCHEDULED, State.STARTED
+    return (
+        other is not None
+        and (one.group, one.sequence) == (other.group, other.sequence)
+        and not one.p2p_sequence
+        and not other.p2p_sequence
+        and one.state in pending
+        and other.state in pending
+    )
+
+
+_Place: TypeAlias = tuple[Trace, int]
+
+
+def _let_go(lane: Lane) -> Iterator[tuple[_Place, _Place]]:
+    """The ends that were let go too early, each with its other end."""
     if not lane.ordered:
         return
     for place in range(lane.paired):
-        send, receive = int(lane.sends.rows[place]), int(lane.receives.rows[place])
-        for gone, waits in (
-            ((lane.sends, send), (lane.receives, receive)),
-            ((lane.receives, receive), (lane.sends, send)),
-        ):
-            if _was_let_go(*gone) and (one := _waiting(job, lane, waits, gone[0])) is not None:
-                record = record_at(gone[0].trace, gone[1])
-                if record is not None:
-                    yield _finding(lane, gone[0].trace.rank, record, one)
+        send = lane.sends.trace, int(lane.sends.rows[place])
+        receive = lane.receives.trace, int(lane.receives.rows[place])
+        for gone, other in ((send, receive), (receive, send)):
+            if _was_let_go(*gone):
+                yield gone, other
 
 
-def _was_let_go(end: End, row: int) -> bool:
-    slot = end.trace.slots[row]
-    call = end.trace.signatures[int(slot["signature"])]
+def _was_let_go(trace: Trace, row: int) -> bool:
+    slot = trace.slots[row]
+    call = trace.signatures[int(slot["signature"])]
     flags, open_ = int(slot["flags"]), slot["state"] in (State.SCHEDULED, State.STARTED)
     on_cpu = all(buffer.device == "cpu" for buffer in (*call.inputs, *call.outputs))
     return bool(flags & LET_GO) and not flags & AWAITED and bool(open_) and on_cpu
 
 
-def _waiting(job: Job, lane: Lane, waits: tuple[End, int], other: End) -> Unmatched | None:
+def _waiting(job: Job, lane: Lane, waits: _Place, other: Trace) -> Unmatched | None:
     """The end that waits, or failed waiting; None where it does not, or where something else explains that."""
-    record = record_at(waits[0].trace, waits[1])
+    record = record_at(*waits)
     if record is None:
         return None
-    one = Unmatched(waits[0].trace.rank, other.trace.rank, record, lane.group)
+    one = Unmatched(waits[0].rank, other.rank, record, lane.group)
     return one if is_stuck(job, one) else None
 
 
 def _finding(lane: Lane, rank: int, record: Record, waiting: Unmatched) -> Finding:
     own, other = ("send to", "receives") if record.call.op == "send" else ("receive from", "sends")
+    end = f"rank {waiting.rank} {other} it for ever"
+    if not waiting.record.p2p_sequence:
+        end = f"nothing that follows between the two arrives, such as {record_text(waiting.record)}"
     message = (
         f"rank {rank} let the work of its {own} {ranks_text([waiting.rank])} go before the message had gone over, "
-        f"and the message went with it: rank {waiting.rank} {other} it for ever"
+        f"and the message went with it: {end}"
     )
     return Finding(
         WORK_NEVER_WAITED.code,

@@ -21,7 +21,7 @@ from simcoll.verifier.incidents import (
     refused_on_some,
 )
 from simcoll.verifier.lifecycle import memory_findings, never_waited
-from simcoll.verifier.lost import lost_messages
+from simcoll.verifier.lost import lost_messages, swallowed_messages
 from simcoll.verifier.matching import Matching, match_messages
 from simcoll.verifier.mismatches import Mismatch, check_agreement
 from simcoll.verifier.missing import missing_ranks
@@ -30,6 +30,7 @@ from simcoll.verifier.outsiders import calls_of_outsiders, explained_by_outsider
 from simcoll.verifier.p2p import unequal_messages
 from simcoll.verifier.parameters import model_mismatches, without_consequences
 from simcoll.verifier.ranges import ranks_text, span_text
+from simcoll.verifier.rules_order import MISSING_RANK
 from simcoll.verifier.stragglers import stragglers
 from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
 from simcoll.verifier.unmatched import unmatched_messages
@@ -168,6 +169,8 @@ def _findings(
     apart = [one for one in job.mismatches if one.finding.code not in _HOLDING_NOBODY_UP]
     open_question = not explained and not apart and own_failure(job) is None
     halted = halt_findings(job, stall, matching.unmatched) if open_question else []
+    if open_question and not any(finding.culprits or finding.code != MISSING_RANK.code for finding in halted):
+        halted = swallowed_messages(job, matching.lanes, stall) or halted
     membership = [] if halted or apart else membership_mismatches(job)
     # Ranks that talk past each other do not meet in a call either.
     missing = [one for one in missing if not any(set(one.ranks) & set(parted.ranks) for parted in membership)]
