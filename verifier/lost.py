@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from simcoll.record import Record, State
 from simcoll.verifier.describe import record_text
+from simcoll.verifier.failures import Nature
 from simcoll.verifier.finding import Finding, Severity, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.matching import Lane, Unmatched
@@ -28,10 +29,16 @@ def lost_messages(job: Job, lanes: Sequence[Lane]) -> list[Finding]:
     for lane in lanes:
         for gone, waits in _let_go(lane):
             record, one = record_at(*gone), _waiting(job, lane, waits, gone[0])
-            if record is not None and one is not None:
+            if record is not None and one is not None and not _unwound(job, gone[0].rank):
                 found.append(_finding(lane, gone[0].rank, record, one))
                 break
     return found
+
+
+def _unwound(job: Job, rank: int) -> bool:
+    """Whether the rank raised a mismatch: what its frames held went with them."""
+    failure = job.failures.get(rank)
+    return failure is not None and failure.nature is Nature.MISMATCH
 
 
 def swallowed_messages(job: Job, lanes: Sequence[Lane], stall: Stall | None) -> list[Finding]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simcoll.call import Buffer, Call
-from simcoll.record import Group, Record, Source, State
+from simcoll.record import Event, Group, Record, Source, State
 from simcoll.verifier.finding import Severity
 from simcoll.verifier.postmortem import judge, standstill
 from simcoll.verifier.trace import HANDED_ON, LET_GO, LaunchOutcome, MemoryTrace, RankExit, Stall, trace_of
@@ -38,6 +40,13 @@ def test_the_end_that_let_it_go_is_named_with_its_line(gone: str, culprit: int, 
     assert (finding.code, finding.severity, finding.culprits) == ("SC501", Severity.ERROR, (culprit,))
     assert finding.sides[0].sources[0].source.line == 10 + culprit
     assert judge(job, OUTCOME, STALL).findings[0] == finding
+
+
+def test_what_an_exception_unwinds_is_not_let_go_by_the_program() -> None:
+    mismatch = {"type": "CollectiveMismatchError", "message": "Detected mismatch between collectives", "source": None}
+    job = traces(message("send", awaited=False), message("recv", awaited=True, state=State.FAILED), gone="send")
+    job[0] = replace(job[0], events=[Event("exception", 5, mismatch)])
+    assert "SC501" not in [finding.code for finding in judge(job, OUTCOME).findings]
 
 
 def swallowed(after: State = State.STARTED) -> list[MemoryTrace]:
