@@ -7,7 +7,7 @@ versions apart. An entry that makes no sense is counted, and the records before 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -52,6 +52,9 @@ NUMBERED: Final = {
 }
 """The fields of an entry that are a number each, by the column that takes them."""
 
+_NUMBERS: Final = tuple(dict.fromkeys(NUMBERED.values()))
+_NO_SENSE: Final = (*(0 for _ in _NUMBERS), 0, 0, 0, 0, False, False, False)
+
 UNREAD: Final = frozenset({"duration_ms", "thread_id"})
 """Fields that differ from entry to entry and that nobody reads."""
 
@@ -92,8 +95,9 @@ class Columns:
         self.ids: dict[int, int] = {}
         self.calls: list[Call] = []
         self.backends: list[str] = []
-        self.pieces: list[Rows] = []
         self.count = 0
+        self._pieces: list[Rows] = []
+        self._pending: list[tuple[object, ...]] = []
         self._calls: dict[object, int] = {}
         self._frames = Frames()
         self._sources: dict[Source, int] = {UNKNOWN_SOURCE: 0}
@@ -105,36 +109,44 @@ class Columns:
 
     def rows(self) -> Rows:
         """All entries so far, in order."""
-        return np.concatenate([np.zeros(0, ROW), *self.pieces])
+        self._flush()
+        return np.concatenate([np.zeros(0, ROW), *self._pieces])
+
+    def last(self) -> Rows:
+        """The entry that was taken last, as a row."""
+        return np.array(self._pending[-1:], ROW)
 
     def add(self, rows: Rows) -> None:
         """Take in entries whose columns are known."""
-        self.pieces.append(rows)
+        self._flush()
+        self._pieces.append(rows)
         self.count += len(rows)
 
-    def take(self, entry: dict[object, object]) -> Rows | None:
-        """Take in one entry; None where it made no sense."""
-        row = np.zeros(1, ROW)
+    def take(self, entry: dict[object, object]) -> bool:
+        """Take in one entry; False where it made no sense."""
+        self.count += 1
         try:
-            self._fill(row[0], entry)
+            self._pending.append(self._row(entry))
         except MalformedEntryError:
-            row["sound"] = False
-            self.add(row)
-            return None
-        self.add(row)
-        return row
+            self._pending.append(_NO_SENSE)
+            return False
+        return True
 
-    def _fill(self, row: Any, entry: dict[object, object]) -> None:
+    def _flush(self) -> None:
+        if self._pending:
+            self._pieces.append(np.array(self._pending, ROW))
+            self._pending = []
+
+    def _row(self, entry: dict[object, object]) -> tuple[object, ...]:
+        numbers = dict.fromkeys(_NUMBERS, 0)
         for name, column in NUMBERED.items():
             if name in entry:
-                row[column] = _number(entry[name], name)
-        row["call"] = self._call(entry)
-        row["group"] = self._group(entry)
-        row["source"] = self._sources.setdefault(self._frames.source(entry.get("frames")), len(self._sources))
-        row["state"] = _state(entry.get("state"), row)
-        row["p2p"] = entry.get("is_p2p") is True or self._is_message(self.calls[row["call"]])
-        row["retired"] = entry.get("retired") is True
-        row["sound"] = True
+                numbers[column] = _number(entry[name], name)
+        call = self._call(entry)
+        source = self._sources.setdefault(self._frames.source(entry.get("frames")), len(self._sources))
+        state = _state(entry.get("state"), numbers)
+        p2p = entry.get("is_p2p") is True or self._is_message(self.calls[call])
+        return *numbers.values(), self._group(entry), call, source, state, p2p, entry.get("retired") is True, True
 
     def _is_message(self, call: Call) -> bool:
         spec = COLLECTIVES.get(call.op)
@@ -210,7 +222,7 @@ def _number(value: object, name: str) -> int:
     return value
 
 
-def _state(value: object, row: Any) -> State:
+def _state(value: object, row: Mapping[str, int]) -> State:
     if value is None:
         ended, started = row["finished_ns"] > 0, row["started_ns"] > 0
         return State.COMPLETED if ended else State.STARTED if started else State.SCHEDULED

@@ -20,6 +20,8 @@ CONTAINER_LIMIT: Final = 1 << 20
 MEMO_LIMIT: Final = 1 << 21
 _LONG_LIMIT: Final = 16
 _LINE_LIMIT: Final = 1 << 16
+_ENTRY_DEPTH: Final = 3
+"""Marks below an entry's values: of the dump's dict, of the list of entries, of the entry."""
 
 
 class CutError(Exception):
@@ -41,18 +43,19 @@ class Entries(Protocol):
 class PickleStream:
     """A pickle being read: the stack, where marks lie in it, what was memoized.
 
-    ``spots`` tells for a place on the stack which opcode of the file, at which offset, pushed the number that lies
-    there. ``puts`` counts what was memoized.
+    ``began`` is where the entry that was handed on last begins in the file, ``fresh`` whether it memoized anything.
     """
 
     def __init__(self, data: bytes, entries: Entries) -> None:
         self.data = data
         self.at = 0
         self.began = 0
-        self.puts = 0
+        self.fresh = False
         self.stack: list[object] = []
         self.marks: list[int] = []
-        self.spots: dict[int, tuple[int, int]] = {}
+        self._spots: dict[int, tuple[int, int]] = {}
+        self._puts = 0
+        self._items: list[object] = []
         self._memo: dict[int, object] = {}
         self._entries = entries
         self._begun = (0, 0)
@@ -119,7 +122,7 @@ class PickleStream:
     def mark(self) -> None:
         """Remember where the items of a container begin."""
         if len(self.marks) == 2 and self._in_entries():
-            self.began, self._begun = self.at - 2, (self.puts, self._containers)
+            self.began, self._begun = self.at - 2, (self._puts, self._containers)
         self.marks.append(len(self.stack))
         self._containers += 1
         self.bounded()
@@ -134,8 +137,13 @@ class PickleStream:
     def put(self, index: int) -> None:
         """Memoize the top of the stack."""
         self._memo[index] = self.stack[-1]
-        self.puts += 1
+        self._puts += 1
         self.bounded()
+
+    def spot(self, offset: int, code: int) -> None:
+        """Remember which opcode pushes the number that comes to lie on the stack, if it is a value of an entry."""
+        if len(self.marks) == _ENTRY_DEPTH:
+            self._spots[len(self.stack)] = offset, code
 
     def get(self, index: int) -> None:
         """Push what was memoized."""
@@ -157,6 +165,7 @@ class PickleStream:
             if type(key) is not str and type(key) is not int:
                 raise RefusedError("a key of it is neither a text nor a number")
         holder.update(zip(items[::2], items[1::2], strict=True))
+        self._items = items
         if len(self.marks) == 2 and len(self.stack) == self.marks[1] + 1 and self._in_entries():
             self._hand_on(holder)
 
@@ -175,19 +184,23 @@ class PickleStream:
         first = self.marks[1]
         return first >= 2 and isinstance(self.stack[first - 1], list) and self.stack[first - 2] == ENTRIES
 
+    def numbers(self) -> dict[object, tuple[int, int]]:
+        """Of the entry that was handed on last: offset in the file and opcode of its numbers, by key."""
+        first, found = len(self.stack) + 1, {}
+        for place in range(1, len(self._items), 2):
+            spot = self._spots.get(first + place, (0, 0))
+            if spot[0] > self.began and isinstance(self._items[place], (int, float)):
+                found[self._items[place - 1]] = spot
+        return found
+
     def _hand_on(self, entry: dict[object, object]) -> None:
         self.stack.pop()
+        self.fresh = self._puts != self._begun[0]
         self._entries.take(entry, self)
-        if self.puts == self._begun[0]:
+        if not self.fresh:
             # Nothing of it stays behind.
             self._containers = self._begun[1]
             self._spared += self.at - self.began
-
-
-def number_at(data: bytes, offset: int, code: int) -> int:
-    """A number of the file, by its opcode's offset."""
-    size, signed = NUMBERS[code]
-    return int.from_bytes(data[offset + 1 : offset + 1 + size], "little", signed=signed)
 
 
 NUMBERS: Final = {ord("K"): (1, False), ord("M"): (2, False), ord("J"): (4, True)}
@@ -198,13 +211,15 @@ FLOAT: Final = ord("G")
 
 def _small(stream: PickleStream, code: int) -> None:
     size, signed = NUMBERS[code]
-    stream.spots[len(stream.stack)] = stream.at - 1, code
+    stream.spot(stream.at - 1, code)
     stream.stack.append(int.from_bytes(stream.take(size), "little", signed=signed))
 
 
 def _long(stream: PickleStream) -> None:
-    stream.spots[len(stream.stack)] = stream.at - 1, LONG
-    _push_long(stream, stream.take(1)[0])
+    offset, size = stream.at - 1, stream.take(1)[0]
+    if size == 8:
+        stream.spot(offset, LONG)
+    _push_long(stream, size)
 
 
 def _push_long(stream: PickleStream, size: int) -> None:
@@ -214,7 +229,7 @@ def _push_long(stream: PickleStream, size: int) -> None:
 
 
 def _float(stream: PickleStream) -> None:
-    stream.spots[len(stream.stack)] = stream.at - 1, FLOAT
+    stream.spot(stream.at - 1, FLOAT)
     stream.stack.append(struct.unpack(">d", stream.take(8))[0])
 
 
