@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from simcoll.blackbox_header import UnreadableError
@@ -20,6 +19,7 @@ _TOKEN: Final = re.compile(r"(?<!local)(?<!local[_-])rank\D{0,2}(\d{1,7})", re.I
 _NUMBER: Final = re.compile(r"\d{1,7}")
 _DEFAULT: Final = ("default_pg",)
 """Descriptions of the group of all ranks."""
+
 
 def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
     """One trace a rank, by rank; raises :class:`UnreadableError` where no file says whose dump it is."""
@@ -39,7 +39,8 @@ def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
 
 def ranks_of(dumps: Sequence[Dump]) -> list[int | None]:
     """The global rank of each dump: what it says itself, the number after ``rank`` in its name, or the last number in
-    the names that tells the files apart; None where there is none."""
+    the names that tells the files apart; None where there is none.
+    """
     found = [dump.rank if dump.rank is not None else _token(dump.path) for dump in dumps]
     rest = [index for index, rank in enumerate(found) if rank is None]
     for index, rank in zip(rest, _distinct_numbers([dumps[index].path for index in rest]), strict=True):

@@ -10,14 +10,16 @@ that are complete are read. ``pickletools`` in Python's library describes the op
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, TypeAlias
 
 ENTRIES: Final = "entries"
-BYTES_LIMIT: Final = 32 << 20
+BYTES_LIMIT: Final = 64 << 20
 """Bytes of the file that may be held at once: all but the entries, and what several entries share."""
 CONTAINER_LIMIT: Final = 1 << 20
 MEMO_LIMIT: Final = 1 << 21
+_STEPS: Final = 1024
+"""Opcodes between two looks at the limits."""
 _LONG_LIMIT: Final = 16
 _LINE_LIMIT: Final = 1 << 16
 _ENTRY_DEPTH: Final = 3
@@ -38,6 +40,9 @@ class Entries(Protocol):
     def take(self, entry: dict[object, object], stream: PickleStream) -> None:
         """One entry, which stood in the file from ``stream.began`` to ``stream.at``; may move ``stream.at`` on."""
         ...
+
+
+Handler: TypeAlias = "Callable[[PickleStream], object]"
 
 
 class PickleStream:
@@ -68,16 +73,23 @@ class PickleStream:
         data, handlers = self.data, _HANDLERS
         try:
             while not self._stopped:
-                handler = handlers.get(data[self.at])
-                if handler is None:
-                    raise RefusedError(_refusal(data[self.at]))
-                self.at += 1
-                handler(self)
+                self.bounded()
+                self._steps(data, handlers)
         except (IndexError, struct.error) as error:
             if self.at < len(data) and not isinstance(error, struct.error):
                 raise RefusedError("its opcodes take more from the stack than they put there") from error
             raise CutError from error
         return self.stack[-1] if self.stack else None
+
+    def _steps(self, data: bytes, handlers: Mapping[int, Handler]) -> None:
+        for _ in range(_STEPS):
+            handler = handlers.get(data[self.at])
+            if handler is None:
+                raise RefusedError(_refusal(data[self.at]))
+            self.at += 1
+            handler(self)
+            if self._stopped:
+                return
 
     def salvage(self) -> dict[object, object]:
         """The keys and values of the outermost dict that are complete, of a file that was cut."""
@@ -91,7 +103,7 @@ class PickleStream:
         return whole
 
     def bounded(self) -> None:
-        """Refuse what would take too much memory; called wherever containers, texts or memos are made."""
+        """Refuse what would take too much memory."""
         if self._containers > CONTAINER_LIMIT or len(self._memo) > MEMO_LIMIT or self.at - self._spared > BYTES_LIMIT:
             raise RefusedError("it would take more memory than any dump needs")
 
@@ -116,7 +128,6 @@ class PickleStream:
     def open(self, value: object) -> None:
         """Push a new container."""
         self._containers += 1
-        self.bounded()
         self.stack.append(value)
 
     def mark(self) -> None:
@@ -125,7 +136,6 @@ class PickleStream:
             self.began, self._begun = self.at - 2, (self._puts, self._containers)
         self.marks.append(len(self.stack))
         self._containers += 1
-        self.bounded()
 
     def popped(self) -> list[object]:
         """What lies above the last mark."""
@@ -138,7 +148,6 @@ class PickleStream:
         """Memoize the top of the stack."""
         self._memo[index] = self.stack[-1]
         self._puts += 1
-        self.bounded()
 
     def spot(self, offset: int, code: int) -> None:
         """Remember which opcode pushes the number that comes to lie on the stack, if it is a value of an entry."""
@@ -298,9 +307,7 @@ def _append(stream: PickleStream) -> None:
     stream.append_items([item])
 
 
-_Handler = Callable[[PickleStream], object]
-
-_HANDLERS: Final[dict[int, _Handler]] = {
+_HANDLERS: Final[dict[int, Handler]] = {
     code[0]: handler
     for code, handler in (
         (b"h", lambda stream: stream.get(stream.take(1)[0])),

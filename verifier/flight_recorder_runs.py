@@ -3,18 +3,19 @@
 A dump holds a few hundred kinds of entries: all that tells two of a kind apart are a few numbers, at the same places.
 So each entry that was read opcode by opcode becomes a *mould*: its bytes, and where in them the numbers stand. Every
 stretch of the file that has these bytes at all other places is such an entry, and its numbers are read as columns.
-That holds whatever the file contains: a stretch that equals a mould where it must is the same opcodes in the same order.
+That holds whatever the file contains: a stretch that equals a mould where it must is the same opcodes in one order.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.verifier.flight_recorder_entries import NUMBERED, ROW, UNREAD, Columns, Rows
+from simcoll.verifier.flight_recorder_entries import ENTRY_LIMIT, NUMBERED, ROW, UNREAD, Columns, Rows
 from simcoll.verifier.flight_recorder_pickle import FLOAT, LONG, NUMBERS, PickleStream
 
 _BEFORE: Final = 2
@@ -67,8 +68,8 @@ class Stretches:
         starts: list[int] = []
         if size:
             # The byte before a beginning is the end of the entry before it.
-            pattern = re.compile(b"(?<=u)" + re.escape(data[at : at + size]))
-            starts = [found.start() for found in pattern.finditer(data, at + size)]
+            pattern = re.compile(re.escape(b"u" + data[at : at + size]))
+            starts = [found.start() + 1 for found in islice(pattern.finditer(data, at + size), ENTRY_LIMIT)]
         self._data = np.frombuffer(data, np.uint8)
         self._starts = np.array(starts, np.int64)
         self._rows = np.zeros(max(len(starts) - 1, 0), ROW)
