@@ -87,9 +87,7 @@ def broken_total(group: Group, voices: Sequence[Voice]) -> BrokenLaw | None:
         return None
     parts = part(voices, lambda voice: moved(voice.call))
     message = f"all ranks together send {_elements(sent)} and expect {expected}"
-    notes = {
-        voice.rank: "sends {} and expects {} in all".format(*moved(voice.call)) for voice in voices[:_RANKS_SHOWN]
-    }
+    notes = {voice.rank: "sends {} and expects {} in all".format(*moved(voice.call)) for voice in voices[:_RANKS_SHOWN]}
     return BrokenLaw(SPLIT_MISMATCH, outvoted(parts), message, parts, notes)
 
 

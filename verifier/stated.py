@@ -95,9 +95,7 @@ def _elements(buffers: Collection[Buffer]) -> int:
     return sum(buffer.elements for buffer in buffers)
 
 
-def flow_sum(
-    spec: CollectiveSpec, call: Call, group_rank: int, size: int, unknown: frozenset[str]
-) -> tuple[int, bool]:
+def flow_sum(spec: CollectiveSpec, call: Call, group_rank: int, size: int, unknown: frozenset[str]) -> tuple[int, bool]:
     """The part of a call's word that proves its flows as far as they are known, and whether its statement says all.
 
     The parts of a group add up to zero modulo 2^64 where the flows agree.

@@ -36,7 +36,7 @@ class Words:
     """Words by call, group rank and group size; calls that are equal in several traces count once.
 
     A *token* is a statement and the line of the program that made it, as a small number: ranks whose calls agree and
-    come from one line have one token, whatever their flows. What is ``unknown`` of some rank's calls is left out of all.
+    come from one line have one token, whatever their flows. ``unknown`` fields are left out of all calls.
     """
 
     unknown: frozenset[str] = frozenset()
