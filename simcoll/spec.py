@@ -107,7 +107,8 @@ class CollectiveSpec:
     compare (``inputs``, ``outputs``, or None), ``agree`` what they compare. ``result`` computes it, ``schedules``
     price it. ``traffic(n)`` is nccl-tests' bus-bandwidth factor for n ranks: bus bandwidth = factor * bytes / seconds.
     ``names_absent`` says that the backend itself waits for every rank and names those that do not come, ``rooted``
-    which way the data goes where one rank has another part than the others.
+    which way the data goes where one rank has another part than the others. ``law_reads`` are the fields of a call,
+    beside its buffers, on which the flows rest.
     """
 
     name: str
@@ -124,6 +125,7 @@ class CollectiveSpec:
     traffic: Callable[[int], float]
     names_absent: bool = False
     rooted: Rooted | None = None
+    law_reads: frozenset[str] = frozenset()
 
     def statement(self, call: Call, group_rank: int, group_size: int) -> Statement:
         """What this call commits every rank of the group to."""
@@ -169,6 +171,27 @@ class CollectiveSpec:
         """What is wrong with this rank's call whatever the others do, or None."""
         return self.fault_law(call, group_rank, group_size)
 
+    def hidden(self, call: Call, unknown: frozenset[str]) -> frozenset[str]:
+        """Which of the fields that a record leaves out this call's flows rest on; lists of buffers need no splits."""
+        listed = {name for name, buffers in _DIVIDED.items() if len(getattr(call, buffers)) != 1}
+        return (self.law_reads & unknown) - listed
+
+    def shows_root(self, call: Call) -> bool:
+        """Whether the buffers give this rank away as the root: it alone has a part for, or from, every rank."""
+        if self.rooted is None or "root" not in self.law_reads:
+            return False
+        parts = call.outputs if self.rooted is Rooted.TO_ROOT else call.inputs
+        return any(buffer.elements for buffer in parts)
+
+    def needs(self, call: Call, group_rank: int, other: int) -> bool:
+        """Whether the call cannot end on this rank unless the other one comes to it; roots may be unknown."""
+        if self.kind is Kind.POINT_TO_POINT or self.rooted is None:
+            return self.kind is not Kind.POINT_TO_POINT
+        return call.root == (group_rank if self.rooted is Rooted.TO_ROOT else other)
+
+
+_DIVIDED = MappingProxyType({"input_splits": "inputs", "output_splits": "outputs"})
+"""The buffer that each list of splits divides."""
 
 _BUFFERED = frozenset({"dtype", "device"})
 """What rows with tensors agree on beside the row itself."""
@@ -192,6 +215,7 @@ def _spec(
     traffic: Callable[[int], float],
     names_absent: bool = False,
     rooted: Rooted | None = None,
+    law_reads: frozenset[str] = frozenset(),
 ) -> CollectiveSpec:
     return CollectiveSpec(
         name,
@@ -208,6 +232,7 @@ def _spec(
         traffic,
         names_absent,
         rooted,
+        law_reads,
     )
 
 
@@ -297,6 +322,7 @@ _TABLE = (
         schedules=["direct", "tree"],
         traffic=lambda n: (n - 1) / n,
         rooted=Rooted.TO_ROOT,
+        law_reads=frozenset({"root"}),
     ),
     _spec(
         "scatter",
@@ -312,6 +338,7 @@ _TABLE = (
         schedules=["direct", "tree"],
         traffic=lambda n: (n - 1) / n,
         rooted=Rooted.FROM_ROOT,
+        law_reads=frozenset({"root"}),
     ),
     _spec(
         "reduce_scatter",
@@ -356,6 +383,7 @@ _TABLE = (
         fault_law=laws.all_to_all_fault,
         schedules=["pairwise", "direct", "bruck", "hierarchical"],
         traffic=lambda n: (n - 1) / n,
+        law_reads=frozenset({"input_splits", "output_splits"}),
     ),
     _spec(
         "barrier",

@@ -123,7 +123,8 @@ class GroupColumns:
 def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     """The collectives of every group, from all traces; a group is known by its name, its members and its life."""
     wrapped = {(group.name, group.ranks) for trace in traces for group in _dropped_groups(trace)}
-    words, found = Words(), dict[object, GroupColumns]()
+    unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
+    words, found = Words(unknown), dict[object, GroupColumns]()
     for trace in traces:
         for index, group in enumerate(trace.groups):
             if trace.rank not in group.ranks:

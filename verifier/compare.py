@@ -7,35 +7,51 @@ from dataclasses import replace
 
 from simcoll.record import Group, Record
 from simcoll.spec import COLLECTIVES, Kind
-from simcoll.verifier.fields import Difference, differing_fields, differing_ops, faulty_calls
+from simcoll.verifier.fields import Difference, differing_fields, differing_ops, faulty_calls, shown_root
 from simcoll.verifier.finding import Finding
-from simcoll.verifier.flows import BrokenLaw, broken_law
+from simcoll.verifier.flows import BrokenLaw, broken_law, broken_total
 from simcoll.verifier.shapes import judge_shapes
 from simcoll.verifier.sides import Parts, Voice, finding, side
+from simcoll.verifier.stated import stated, unknown_fields
+
+_NOTHING: frozenset[str] = frozenset()
 
 
-def compare(group: Group, records: Mapping[int, Record], *, strict: bool = True) -> list[Finding]:
+def compare(
+    group: Group, records: Mapping[int, Record], *, strict: bool = True, unknown: frozenset[str] = _NOTHING
+) -> list[Finding]:
     """Findings on one collective, whose calls are given by group rank; ranks that are not there are not judged.
 
     An empty list says that the calls belong together. Fields that part the ranks in the same way have one cause and
     give one finding, which lists them all as ``differing``. ``strict`` makes other shapes an error for pure movement
     too, as ``detail`` mode wants. Send and receive are no collectives and are passed over. Odd calls (as read from a
-    file) are judged by what they state, never refused.
+    file) are judged by what they state, never refused. ``unknown`` fields are not compared.
     """
-    voices = [_voice(group, rank, record) for rank, record in sorted(records.items()) if 0 <= rank < len(group.ranks)]
+    members = [(rank, record) for rank, record in sorted(records.items()) if 0 <= rank < len(group.ranks)]
+    voices = [_voice(group, rank, record, unknown) for rank, record in members]
     voices = [voice for voice in voices if voice.spec is None or voice.spec.kind is not Kind.POINT_TO_POINT]
     if not voices:
         return []
     if (ops := differing_ops(voices)) is not None:
         return [_combine(group, [ops], voices)]
-    return [] if voices[0].spec is None else _judge(group, voices, voices[0].spec.kind, strict)
+    return [] if voices[0].spec is None else _judge(group, _with_root(voices), voices[0].spec.kind, strict)
 
 
-def _voice(group: Group, group_rank: int, record: Record) -> Voice:
+def _voice(group: Group, group_rank: int, record: Record, unknown: frozenset[str]) -> Voice:
     spec = COLLECTIVES.get(record.call.op)
     rank, size = group.ranks[group_rank], len(group.ranks)
-    statement = None if spec is None else spec.statement(record.call, group_rank, size)
-    return Voice(group_rank, rank, size, record, spec, statement)
+    if spec is None:
+        return Voice(group_rank, rank, size, record, None, None, unknown)
+    statement = stated(spec, record.call, group_rank, size, unknown)
+    if "root" in unknown and spec.shows_root(record.call):
+        statement = replace(statement, root=group_rank)
+    return Voice(group_rank, rank, size, record, spec, statement, unknown)
+
+
+def _with_root(voices: Sequence[Voice]) -> Sequence[Voice]:
+    """Voices that know the root which no record states, where one rank's buffers give it away."""
+    root = shown_root(voices)
+    return voices if root is None else [replace(voice, root=root) for voice in voices]
 
 
 def _judge(group: Group, voices: Sequence[Voice], kind: Kind, strict: bool) -> list[Finding]:
@@ -56,6 +72,8 @@ def _judge(group: Group, voices: Sequence[Voice], kind: Kind, strict: bool) -> l
         return causes
     if uneven:
         return _with_law(group, causes, broken_law(group, sound), voices)
+    if (total := broken_total(group, voices)) is not None:
+        return _with_law(group, causes, total, voices)
     if any(difference.name in ("count", "contents") for difference in differences):
         return causes
     return _with_shapes(causes, judge_shapes(group, sound, kind, strict=strict))
@@ -84,14 +102,19 @@ def _combine(group: Group, differences: Sequence[Difference], voices: Sequence[V
         differing=tuple(difference.name for difference in differences),
         culprits=first.culprits,
     )
-    return replace(found, unknown=_unknown(voices))
+    return replace(found, unknown=_unknown(voices, found.differing))
 
 
-def _unknown(voices: Sequence[Voice]) -> tuple[str, ...]:
+def _unknown(voices: Sequence[Voice], differing: Sequence[str] = ()) -> tuple[str, ...]:
     """Fields that these ranks must agree on and that no record states."""
     agree = frozenset() if voices[0].spec is None else voices[0].spec.agree
-    fields = [name for name in ("reduce_op", "root") if name in agree]
-    return tuple(name for name in fields if all(getattr(voice.call, name) is None for voice in voices))
+    silent = [name for name in ("reduce_op", "root") if name in agree and _is_silent(voices, name)]
+    left_out = unknown_fields({voice.call.op for voice in voices}, voices[0].unknown)
+    return tuple(name for name in dict.fromkeys([*silent, *left_out]) if name not in differing)
+
+
+def _is_silent(voices: Sequence[Voice], name: str) -> bool:
+    return all(getattr(voice.call, name) is None for voice in voices)
 
 
 def _with_law(group: Group, causes: list[Finding], law: BrokenLaw | None, voices: Sequence[Voice]) -> list[Finding]:

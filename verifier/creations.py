@@ -16,6 +16,7 @@ from simcoll.verifier.incidents import Job
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
 from simcoll.verifier.sides import lines
+from simcoll.verifier.trace import Stall
 from simcoll.verifier.whereabouts import whereabouts
 
 
@@ -69,12 +70,12 @@ def membership_mismatches(job: Job) -> list[Finding]:
     return []
 
 
-def unmade_groups(job: Job) -> list[Finding]:
+def unmade_groups(job: Job, stall: Stall | None) -> list[Finding]:
     """The first group in whose making members wait for another one that never began to make it, in a job that halted.
 
     That one may only be late: see :func:`in_the_making` for those who are not.
     """
-    return [finding for made in by_place(job) if (finding := _by_some(job, made)) is not None][:1]
+    return [finding for made in by_place(job) if (finding := _by_some(job, made, stall)) is not None][:1]
 
 
 def in_the_making(job: Job) -> set[int]:
@@ -114,7 +115,7 @@ def _differing(made: Mapping[int, Creation]) -> Finding:
     )
 
 
-def _by_some(job: Job, made: Mapping[int, Creation]) -> Finding | None:
+def _by_some(job: Job, made: Mapping[int, Creation], stall: Stall | None) -> Finding | None:
     """Some members wait in the making of a group that another member, which is still there, never began to make."""
     waiting = [creation for creation in made.values() if not creation.done and creation.rank in creation.members]
     missing = sorted(
@@ -123,6 +124,7 @@ def _by_some(job: Job, made: Mapping[int, Creation]) -> Finding | None:
             for creation in waiting
             for member in creation.members
             if member not in made and member in job.traces and member not in job.failures
+            if stall is None or stall.misses(member, creation.time_ns)
         }
     )
     if not missing:

@@ -245,9 +245,28 @@ def _root(group: Group, voices: Sequence[Voice]) -> Difference | None:
     """Roots are group ranks in a call and global ranks in a report."""
     parts = part(voices, lambda voice: None if voice.statement is None else voice.statement.root)
     if len(parts) < 2:
-        return None
+        return _no_root(group, voices)
     message = each(parts, lambda root, ranks, one: f"{ranks} {'has' if one else 'have'} root {_global(group, root)}")
     return Difference(ROOT_MISMATCH, "root", parts, message)
+
+
+def shown_root(voices: Sequence[Voice]) -> int | None:
+    """The root (a group rank) where no call names it, and the buffers of one rank alone show that it is the root."""
+    shown = [voice.group_rank for voice in voices if voice.hides("root") and _shows_root(voice)]
+    return shown[0] if len(shown) == 1 else None
+
+
+def _shows_root(voice: Voice) -> bool:
+    return voice.spec is not None and voice.spec.shows_root(voice.call)
+
+
+def _no_root(group: Group, voices: Sequence[Voice]) -> Difference | None:
+    """SC105 where no call names the root, and of all ranks of the group none has the buffers of one."""
+    everybody = len(voices) == len(group.ranks) and all(voice.hides("root") for voice in voices)
+    if not everybody or any(map(_shows_root, voices)) or not any(_measured(voice) for voice in voices):
+        return None
+    parts = part(voices, lambda voice: voice.call)
+    return Difference(ROOT_MISMATCH, "root", parts, "every rank takes another one for the root", ())
 
 
 def _global(group: Group, root: Hashable) -> str:

@@ -18,7 +18,8 @@ from simcoll.record import Group
 from simcoll.spec import Flows, SparseFlow
 from simcoll.verifier.fields import SIZE_MISMATCH
 from simcoll.verifier.rule import Rule
-from simcoll.verifier.sides import Parts, Voice, part
+from simcoll.verifier.sides import Parts, Voice, outvoted, part
+from simcoll.verifier.stated import moved
 
 Matrix: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -57,6 +58,7 @@ class BrokenLaw:
 
 def broken_law(group: Group, voices: Sequence[Voice]) -> BrokenLaw | None:
     """Judge the flows between the ranks that are there; None where the law holds or counts say it all."""
+    voices = [voice for voice in voices if not _is_hidden(voice)]
     if all(voice.flows() is None for voice in voices):
         return None
     sends, expects, replicated = _matrices(voices, len(group.ranks))
@@ -71,6 +73,27 @@ def broken_law(group: Group, voices: Sequence[Voice]) -> BrokenLaw | None:
         _message(voices, sends, expects, pairs, int(broken.sum())),
         *_sides(voices, sends, expects, pairs, culprits),
     )
+
+
+def broken_total(group: Group, voices: Sequence[Voice]) -> BrokenLaw | None:
+    """Judge what all ranks of a group send against what they expect, all together, where splits are hidden.
+
+    A rank whose own totals leave those of most ranks is the one that is wrong.
+    """
+    if len(voices) < len(group.ranks) or not any(_is_hidden(voice) and not voice.hides("root") for voice in voices):
+        return None
+    sent, expected = (sum(column) for column in zip(*(moved(voice.call) for voice in voices), strict=True))
+    if sent == expected:
+        return None
+    parts = part(voices, lambda voice: moved(voice.call))
+    message = f"all ranks together send {_elements(sent)} and expect {expected}"
+    notes = {voice.rank: "sends {} and expects {} in all".format(*moved(voice.call)) for voice in voices[:_RANKS_SHOWN]}
+    return BrokenLaw(SPLIT_MISMATCH, outvoted(parts), message, parts, notes)
+
+
+def _is_hidden(voice: Voice) -> bool:
+    """Whether the flows of a call are not known."""
+    return (voice.hides("root") and voice.root is None) or any(map(voice.hides, ("input_splits", "output_splits")))
 
 
 def _matrices(voices: Sequence[Voice], size: int) -> tuple[Matrix, Matrix, tuple[bool, bool]]:

@@ -139,7 +139,7 @@ def _compare(
         (rank, record.call, record.source) for rank, record in suspect.records.items()
     )
     if key not in cache:
-        cache[key] = compare(columns.group, suspect.records, strict=steady)
+        cache[key] = compare(columns.group, suspect.records, strict=steady, unknown=columns.words.unknown)
     return [replace(finding, sequence=suspect.sequence) for finding in cache[key]]
 
 

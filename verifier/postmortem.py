@@ -12,6 +12,7 @@ from simcoll.verifier.creations import membership_mismatches
 from simcoll.verifier.failures import Failure, failures_of
 from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
 from simcoll.verifier.halts import halt_findings, is_final
+from simcoll.verifier.hearsay import notes_of_records, with_unknown
 from simcoll.verifier.incidents import (
     Job,
     first_failure,
@@ -20,6 +21,7 @@ from simcoll.verifier.incidents import (
     refused_instead,
     refused_on_some,
 )
+from simcoll.verifier.inferred import told_by_records
 from simcoll.verifier.lifecycle import memory_findings, never_waited
 from simcoll.verifier.lost import lost_messages, swallowed_messages
 from simcoll.verifier.matching import Matching, match_messages
@@ -41,11 +43,14 @@ _HOLDING_NOBODY_UP = ("SC502", "SC503")
 def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: Stall | None = None) -> Report:
     """Judge a job by its ranks' traces (any subset of them) and by how their processes ended, if that is known.
 
-    ``stall`` says that the job stood still when it was ended.
+    ``stall`` says that the job stood still when it was ended. Where nobody has seen how the job ended, the records
+    themselves may tell that it stood.
 
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is none.
     """
     traces, outcome = when_it_was_ended(traces, outcome, stall)
+    if outcome is None and stall is None:
+        traces, stall = told_by_records(traces)
     columns = columns_of(traces)
     agreement = check_agreement(columns, traces)
     matching = match_messages(traces)
@@ -58,7 +63,9 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     known = stall is not None or any(trace.groups for trace in traces)
     findings = _findings(job, mismatches, matching, outsiders, stall) if known else ()
     findings += tuple(stragglers(columns))
+    findings = with_unknown(findings, traces)
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
+    notes += notes_of_records(job, stall, findings, matching)
     return Report(
         _verdict(findings, job),
         _world_size(traces, outcome),

@@ -12,6 +12,7 @@ from simcoll.spec import CollectiveSpec, Flows, Statement
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rule import Rule
+from simcoll.verifier.stated import known_flows
 
 _SOURCES_PER_SIDE = 4
 _SIDES_IN_TEXT = 4
@@ -19,7 +20,10 @@ _SIDES_IN_TEXT = 4
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """One rank's call, read through its row of the spec. ``spec`` is None for an op that the table does not have."""
+    """One rank's call, read through its row of the spec. ``spec`` is None for an op that the table does not have.
+
+    ``unknown`` are the fields that some rank's record leaves out; ``root`` is the group's, where buffers give it away.
+    """
 
     group_rank: int
     rank: int
@@ -27,6 +31,8 @@ class Voice:
     record: Record
     spec: CollectiveSpec | None
     statement: Statement | None
+    unknown: frozenset[str] = frozenset()
+    root: int | None = None
 
     @property
     def call(self) -> Call:
@@ -35,11 +41,19 @@ class Voice:
 
     def flows(self) -> Flows | None:
         """The flows of this call, built anew each time: those of thousands of ranks would not fit into memory."""
-        return None if self.spec is None else self.spec.flows(self.call, self.group_rank, self.size)
+        if self.spec is None:
+            return None
+        return known_flows(self.spec, self.call, self.group_rank, self.size, self.unknown, self.root)
+
+    def hides(self, field: str) -> bool:
+        """Whether the flows of this call rest on a field that its record leaves out."""
+        return self.spec is not None and field in self.spec.hidden(self.call, self.unknown)
 
     def fault(self) -> str | None:
-        """What is wrong with this call by itself, or None."""
-        return None if self.spec is None else self.spec.fault(self.call, self.group_rank, self.size)
+        """What is wrong with this call by itself, or None; a backend that has recorded it had accepted it."""
+        if self.spec is None or self.unknown:
+            return None
+        return self.spec.fault(self.call, self.group_rank, self.size)
 
 
 Parts: TypeAlias = dict[Hashable, list[Voice]]

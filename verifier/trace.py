@@ -145,6 +145,9 @@ class Stall:
     thread waits inside torch, ``busy`` those that compute or have threads at work elsewhere, ``stopped`` those whose
     process a signal has stopped, ``connecting`` those in which simcoll itself still connects to the store. ``over``
     says that the job was ended for it: nobody was to come any more, or the time that was given for it had passed.
+
+    Where nobody has watched the job, ``until`` says up to when the record of each rank tells of it, and ``patience_ns``
+    how long a rank must be seen not to come.
     """
 
     since_ns: int
@@ -155,11 +158,22 @@ class Stall:
     stopped: frozenset[int] = frozenset()
     connecting: frozenset[int] = frozenset()
     over: bool = True
+    until: Mapping[int, int] = field(default_factory=dict)
+    patience_ns: int = 0
 
     @property
     def seconds(self) -> float:
         """How long it stood still."""
         return (self.seen_ns - self.since_ns) / 1e9
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody has seen it from outside."""
+        return not self.until
+
+    def misses(self, rank: int, since_ns: int) -> bool:
+        """Whether it is known that a rank did not come for as long as it must, to a call that was made then."""
+        return self.watched or self.until.get(rank, 0) - since_ns >= self.patience_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +231,17 @@ def lives(trace: Trace) -> list[Life]:
         key = group.name, group.ranks
         found.append((*key, earlier[key]))
         earlier[key] += 1
+    return found
+
+
+def reached(trace: Trace) -> dict[Life, int]:
+    """The last collective of each group that the rank has come to."""
+    slots = trace.slots
+    collective = slots["p2p_sequence"] == 0
+    found = {}
+    for index, life in enumerate(lives(trace)):
+        mine: npt.NDArray[np.uint32] = slots["sequence"][collective & (slots["group"] == index)]
+        found[life] = max(int(mine.max(initial=0)), trace.dropped.get(index, 0))
     return found
 
 

@@ -18,7 +18,7 @@ from simcoll.record import Group, Record, State
 from simcoll.verifier.failures import Nature
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.matching import Unmatched
-from simcoll.verifier.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, record_at
+from simcoll.verifier.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, reached, record_at
 
 _SEARCHED = 64
 """Calls of one knot from which a shortest cycle is looked for."""
@@ -88,7 +88,7 @@ class Waits:
 def waits_of(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ()) -> Waits:
     """What every rank that has not ended waits in; ``unmatched`` are the sends and receives without another end."""
     alone = {(one.rank, one.group, one.record.p2p_sequence): one for one in unmatched}
-    absent = _Absent({rank: _reached(trace) for rank, trace in job.traces.items()})
+    absent = _Absent({rank: reached(trace) for rank, trace in job.traces.items()})
     rows = {rank: _waiting_rows(job, trace, stall) for rank, trace in job.traces.items()}
     by_rank = {}
     for rank, trace in job.traces.items():
@@ -108,7 +108,7 @@ def _waiting_rows(job: Job, trace: Trace, stall: Stall | None) -> list[int]:
     if stall is not None and trace.rank in stall.busy:
         return []
     slots = trace.slots
-    unfinished = (slots["state"] == State.SCHEDULED) | (slots["state"] == State.STARTED)
+    unfinished = _unfinished(trace)
     rows = np.flatnonzero(unfinished & ((slots["flags"] & AWAITED) != 0))
     if not len(rows) and stall is not None and trace.rank in stall.blocked:
         # It waits inside torch for something that nobody was seen to wait for: for a future, as DDP does.
@@ -118,15 +118,21 @@ def _waiting_rows(job: Job, trace: Trace, stall: Stall | None) -> list[int]:
     return [int(row) for row in rows]
 
 
-def _reached(trace: Trace) -> dict[Life, int]:
-    """The last collective of each group that the rank has come to."""
-    slots = trace.slots
-    collective = slots["p2p_sequence"] == 0
-    reached = {}
-    for index, life in enumerate(lives(trace)):
-        mine: npt.NDArray[np.uint32] = slots["sequence"][collective & (slots["group"] == index)]
-        reached[life] = max(int(mine.max(initial=0)), trace.dropped.get(index, 0))
-    return reached
+def _unfinished(trace: Trace) -> npt.NDArray[np.bool_]:
+    states = trace.slots["state"]
+    mask: npt.NDArray[np.bool_] = (states == State.SCHEDULED) | (states == State.STARTED)
+    # A dump in which a call is known to have failed says nothing of what the rank did about it.
+    return mask | (states == State.FAILED) if "state" in trace.unknown else mask
+
+
+def awaited(trace: Trace) -> tuple[Group, Record]:
+    """The first call in which a rank that waits does so, and its group."""
+    mask = _unfinished(trace)
+    rows = np.flatnonzero(mask & ((trace.slots["flags"] & AWAITED) != 0))
+    row = int(rows[0]) if len(rows) else int(np.flatnonzero(mask)[0])
+    record = record_at(trace, row)
+    assert record is not None
+    return trace.groups[int(trace.slots["group"][row])], record
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from simcoll.call import Call
 from simcoll.record import Source
 from simcoll.spec import COLLECTIVES, Kind, Statement
-from simcoll.word import digest_word, flow_word, statement_digest
+from simcoll.verifier.stated import flow_sum, stated
+from simcoll.word import digest_word, statement_digest
 
 _MASK = (1 << 64) - 1
 
@@ -35,9 +36,10 @@ class Words:
     """Words by call, group rank and group size; calls that are equal in several traces count once.
 
     A *token* is a statement and the line of the program that made it, as a small number: ranks whose calls agree and
-    come from one line have one token, whatever their flows.
+    come from one line have one token, whatever their flows. ``unknown`` fields are left out of all calls.
     """
 
+    unknown: frozenset[str] = frozenset()
     _calls: dict[Call, int] = field(default_factory=dict)
     _words: dict[tuple[int, int, int], Word] = field(default_factory=dict)
     _statements: dict[Statement, tuple[int, int]] = field(default_factory=dict)
@@ -74,14 +76,14 @@ class Words:
 
     def _word(self, call: Call, group_rank: int, size: int) -> Word:
         spec = COLLECTIVES[call.op]
-        statement = spec.statement(call, group_rank, size)
+        statement = stated(spec, call, group_rank, size, self.unknown)
         if statement not in self._statements:
             self._statements[statement] = (statement_digest(statement), len(self._statements))
             self._kinds.append(self._kind(statement))
-        digest, stated = self._statements[statement]
-        flows = spec.flows(call, group_rank, size)
-        whole = (digest_word(digest, group_rank, size) + flow_word(flows, group_rank)) & _MASK
-        return Word(whole, digest if flows is None else 0, stated)
+        digest, number = self._statements[statement]
+        flows, says_all = flow_sum(spec, call, group_rank, size, self.unknown)
+        whole = (digest_word(digest, group_rank, size) + flows) & _MASK
+        return Word(whole, digest if says_all else 0, number)
 
     def _kind(self, statement: Statement) -> tuple[int, int]:
         contents = tuple(replace(content, shape=None, order=None) for content in statement.contents)

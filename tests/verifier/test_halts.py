@@ -154,9 +154,9 @@ def test_a_clean_job_is_not_looked_at() -> None:
     assert judge(traces, LaunchOutcome({0: RankExit(0), 1: RankExit(0)}), None).findings == ()
 
 
-def test_without_a_sign_of_a_halt_nothing_is_said() -> None:
+def test_without_a_sign_of_a_halt_nothing_is_said_of_a_job_that_somebody_watched() -> None:
     traces = job({0: [waiting(A, 1)], 1: [waiting(B, 1)], 2: [waiting(C, 1)]}, [A, B, C])
-    assert judge(traces, None, None).findings == ()
+    assert judge(traces, running(3), None).findings == ()
 
 
 def _exit() -> Event:

@@ -1,0 +1,161 @@
+"""A job of which nobody tells but its ranks' own records: that it stands, since when at least, and who is not there.
+
+Nobody has watched such a job: it ran under another launcher, or left Flight Recorder dumps. That a rank did not come is
+told only as far as its own record goes, so that three things are asked for before anybody is late. Somebody waits; its
+own record shows for how long; and the record of the other goes on for as long and shows that it did not come.
+
+A dump ends when it was written, and is written because something is wrong. One second of waiting is more than the
+moments by which the dumps of a running job are apart; a device may hold a call back behind its computation for ten. A
+black box ends when its rank does, which nothing tells but what others still did: there it takes half a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.record import State
+from simcoll.spec import COLLECTIVES
+from simcoll.verifier.trace import (
+    ASYNCHRONOUS,
+    AWAITED,
+    HANDED_ON,
+    Life,
+    MemoryTrace,
+    Slots,
+    Stall,
+    Trace,
+    lives,
+    reached,
+)
+
+_SECOND: Final = 1_000_000_000
+_AT_ONCE: Final = _SECOND
+_QUEUED: Final = 10 * _SECOND
+_UNTOLD: Final = 30 * _SECOND
+
+_Mask = npt.NDArray[np.bool_]
+
+
+def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | None]:
+    """The traces with the calls marked in which their ranks wait or have failed waiting, and how the job stood.
+
+    None where nobody waits, and where a rank has said that it failed.
+    """
+    left = {trace.rank for trace in traces if not _ended(trace)}
+    if not left or any(event.kind == "exception" for trace in traces for event in trace.events):
+        return traces, None
+    last = max(map(_last_ns, traces), default=0)
+    until = {trace.rank: (trace.seen_ns or last) if is_dump(trace) else last for trace in traces}
+    come = {trace.rank: reached(trace) for trace in traces if is_dump(trace)}
+    traces = [_marked(trace, until, come) if is_dump(trace) else trace for trace in traces]
+    blocked = frozenset(trace.rank for trace in traces if last - _last_ns(trace) >= _UNTOLD)
+    mine = [trace for trace in traces if trace.rank in left]
+    waiting = {trace.rank: mask for trace in mine if (mask := _waits(trace, blocked)).any()}
+    if not waiting:
+        return traces, None
+    boxes = [trace for trace in mine if trace.rank in waiting and not is_dump(trace)]
+    since = min(int(trace.slots["scheduled_ns"][waiting[trace.rank]].min()) for trace in mine if trace.rank in waiting)
+    return traces, Stall(
+        since,
+        max(since, min(until[rank] for rank in waiting)),
+        blocked=blocked,
+        busy=frozenset(trace.rank for trace in boxes if _has_threads(trace.slots)),
+        over=not boxes,
+        until=until,
+        patience_ns=_UNTOLD if boxes else max(map(_patience, traces)),
+    )
+
+
+def is_dump(trace: Trace) -> bool:
+    """Whether a trace is a backend's own, which leaves fields out and says of no call whether somebody waits for it."""
+    return bool(trace.unknown)
+
+
+def _ended(trace: Trace) -> bool:
+    return any(event.kind == "exit" for event in trace.events)
+
+
+def _last_ns(trace: Trace) -> int:
+    """The last moment of which a trace tells."""
+    times = [int(trace.slots[name].max(initial=0)) for name in ("scheduled_ns", "started_ns", "finished_ns")]
+    return max([*times, *(event.time_ns for event in trace.events[-1:])])
+
+
+def _patience(trace: Trace) -> int:
+    """A backend that says when calls began and ended queues them on a device."""
+    slots = trace.slots
+    return _QUEUED if bool(slots["started_ns"].any() or slots["finished_ns"].any()) else _AT_ONCE
+
+
+def _marked(trace: Trace, until: Mapping[int, int], come: Mapping[int, Mapping[Life, int]]) -> MemoryTrace:
+    """A dump whose calls are awaited where they have stood long enough; what could not end well has failed."""
+    slots = trace.slots.copy()
+    failed = _failed(trace, until, come) if "state" in trace.unknown else np.zeros(len(slots), np.bool_)
+    slots["state"][failed] = State.FAILED
+    begun = np.where(slots["started_ns"] > 0, slots["started_ns"], slots["scheduled_ns"]).astype(np.int64)
+    standing = _unfinished(slots) & (until[trace.rank] - begun >= _patience(trace))
+    slots["flags"] = np.where(standing | failed, slots["flags"] | AWAITED, slots["flags"] & ~np.uint8(AWAITED))
+    return MemoryTrace(
+        trace.rank,
+        trace.world_size,
+        trace.mode,
+        trace.groups,
+        trace.signatures,
+        trace.sources,
+        trace.events,
+        slots,
+        trace.dropped,
+        trace.problems,
+        trace.dropped_p2p,
+        trace.unknown,
+        trace.seen_ns,
+    )
+
+
+def _failed(trace: Trace, until: Mapping[int, int], come: Mapping[int, Mapping[Life, int]]) -> _Mask:
+    """Calls that have ended though a rank that they needed had not come when its own, later dump was written."""
+    slots = trace.slots
+    failed = np.zeros(len(slots), np.bool_)
+    for index, life in enumerate(lives(trace)):
+        mine = (slots["group"] == index) & (slots["p2p_sequence"] == 0) & (slots["state"] == State.COMPLETED)
+        for other in life[1]:
+            behind = come.get(other, {}).get(life)
+            if behind is None or until[other] < until[trace.rank]:
+                continue
+            late = mine & (slots["sequence"] > behind)
+            late &= until[other] - slots["scheduled_ns"].astype(np.int64) >= _AT_ONCE
+            for row in np.flatnonzero(late & ~failed).tolist():
+                failed[row] = _needs(trace, life, row, other)
+    return failed
+
+
+def _needs(trace: Trace, life: Life, row: int, other: int) -> bool:
+    call = trace.signatures[int(trace.slots["signature"][row])]
+    spec, ranks = COLLECTIVES.get(call.op), life[1]
+    return spec is not None and spec.needs(call, ranks.index(trace.rank), ranks.index(other))
+
+
+def _unfinished(slots: Slots) -> _Mask:
+    mask: _Mask = (slots["state"] == State.SCHEDULED) | (slots["state"] == State.STARTED)
+    return mask
+
+
+def _waits(trace: Trace, blocked: frozenset[int]) -> _Mask:
+    slots = trace.slots
+    flags = AWAITED | HANDED_ON if trace.rank in blocked else AWAITED
+    open_ = _unfinished(slots) | (is_dump(trace) & (slots["state"] == State.FAILED))
+    mask: _Mask = open_ & ((slots["flags"] & flags) != 0)
+    return mask
+
+
+def _has_threads(slots: Slots) -> bool:
+    """Whether a rank was ever in two synchronous collectives at once: what it waits in does not hold all of it up."""
+    inside = slots[(slots["p2p_sequence"] == 0) & ((slots["flags"] & ASYNCHRONOUS) == 0)]
+    inside = inside[np.argsort(inside["scheduled_ns"], kind="stable")]
+    never = np.uint64(np.iinfo(np.uint64).max)
+    ends = np.where(_unfinished(inside), never, inside["finished_ns"])
+    return bool((inside["scheduled_ns"][1:] < np.maximum.accumulate(ends)[:-1]).any())
