@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simcoll.reports.fields import Field, fields_of
+from simcoll.reports.overview import render_summary
 from simcoll.reports.plain import plain, safe
 from simcoll.verifier.describe import group_text, record_text, source_text
 from simcoll.verifier.failures import signal_name
@@ -35,7 +36,8 @@ class TerminalReport:
         yield plain(summary_line(self.report), "bold" if self.report.findings else "")
         yield from (plain(f"  note: {note}") for note in self.report.notes)
         if self.report.verdict is not Verdict.OK:
-            yield from _states(self.report.ranks)
+            summary = self.report.summary
+            yield from _states(self.report.ranks) if summary is None else [render_summary(summary)]
         yield from (FindingPanel(finding) for finding in self.report.findings)
 
 

@@ -7,6 +7,7 @@ from enum import Enum
 
 from simcoll.call import Call
 from simcoll.record import Group, Record, Source
+from simcoll.verifier.overview import Summary
 
 
 class Severity(Enum):
@@ -88,7 +89,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree."""
+    """Everything that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree.
+
+    ``summary`` is None where no rank left a record.
+    """
 
     verdict: Verdict
     world_size: int
@@ -97,3 +101,4 @@ class Report:
     ranks: tuple[RankState, ...]
     agreed: int = 0
     notes: tuple[str, ...] = ()
+    summary: Summary | None = None

@@ -31,6 +31,7 @@ from simcoll.verifier.p2p import unequal_messages
 from simcoll.verifier.parameters import model_mismatches, without_consequences
 from simcoll.verifier.ranges import ranks_text, span_text
 from simcoll.verifier.stragglers import stragglers
+from simcoll.verifier.summary import summarise
 from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
 from simcoll.verifier.unmatched import unmatched_messages
 
@@ -58,14 +59,17 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     findings = _findings(job, mismatches, matching, outsiders, stall) if known else ()
     findings += tuple(stragglers(columns))
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
+    world_size = _world_size(traces, outcome)
+    states = tuple(_state(rank, job, outcome) for rank in _ranks(traces, outcome))
     return Report(
         _verdict(findings, job),
-        _world_size(traces, outcome),
+        world_size,
         traces[0].mode if traces else "",
         findings,
-        tuple(_state(rank, job, outcome) for rank in _ranks(traces, outcome)),
+        states,
         agreement.agreed,
         tuple(notes),
+        summarise(traces, states, job.failures, stall, world_size) if traces else None,
     )
 
 
