@@ -9,8 +9,9 @@ from typing import cast
 from simcoll.call import Call
 from simcoll.record import Group
 from simcoll.reports.json_summary import group_document, record_document, source_document, summary_document
+from simcoll.reports.json_timeline import history_document, timeline_document
 from simcoll.verifier.describe import global_rank
-from simcoll.verifier.finding import Finding, RankState, Report, Side
+from simcoll.verifier.finding import Finding, RankState, Report, Shown, Side
 from simcoll.verifier.rules import RULES
 
 SCHEMA = "simcoll.report/1"
@@ -18,7 +19,7 @@ SCHEMA = "simcoll.report/1"
 
 def json_report(report: Report) -> dict[str, object]:
     """The report as JSON values. Ranks, roots and peers are global ranks."""
-    return {
+    document: dict[str, object] = {
         "schema": SCHEMA,
         "verdict": report.verdict.value,
         "world_size": report.world_size,
@@ -29,12 +30,28 @@ def json_report(report: Report) -> dict[str, object]:
         "notes": list(report.notes),
         "summary": None if report.summary is None else summary_document(report.summary),
     }
+    if report.shown is not None:
+        document["shown"] = _shown(report.shown)
+    if report.histories:
+        document["records"] = [history_document(history) for history in report.histories]
+    if report.timeline is not None:
+        document["timeline"] = timeline_document(report.timeline)
+    return document
 
 
 def json_schema() -> dict[str, object]:
     """The JSON Schema (draft 2020-12) of :func:`json_report`."""
     text = files("simcoll.reports").joinpath("report.schema.json").read_text(encoding="utf-8")
     return cast("dict[str, object]", json.loads(text))
+
+
+def _shown(shown: Shown) -> dict[str, object]:
+    return {
+        "groups": list(shown.groups),
+        "ranks": list(shown.ranks),
+        "hidden_errors": shown.hidden_errors,
+        "hidden_warnings": shown.hidden_warnings,
+    }
 
 
 def _finding(finding: Finding) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What a report says before its findings, as values: what the job was doing, how far its groups came, where ranks are."""
+"""What a report says before its findings, as values: what the job did, how far its groups came, where its ranks are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simcoll.record import UNKNOWN_SOURCE, Group, Record, Source
 
 
 class Activity(Enum):
-    """What a rank did when it was last seen. ``open``: a call of it had not ended, and nobody was seen to wait for it."""
+    """What a rank did when it was last seen; ``open``: a call had not ended, and nobody was seen to wait for it."""
 
     WAITS = "waits"
     OPEN = "open"
@@ -76,3 +76,58 @@ class Summary:
     progress: tuple[Progress, ...] = ()
     places: tuple[Place, ...] = ()
     unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The last calls of ranks (global) that made the same ones, oldest first, as the first of them wrote them down."""
+
+    ranks: tuple[int, ...]
+    records: tuple[Record, ...]
+
+
+class Mark(Enum):
+    """How a rank's call went. ``absent``: a member that did not make it; ``outside``: no member, or not recorded."""
+
+    DONE = "done"
+    OPEN = "open"
+    FAILED = "failed"
+    ABSENT = "absent"
+    OUTSIDE = "outside"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One rank's call in one column, or that it made none; ``op`` is empty then. ``differs``: from what others say."""
+
+    mark: Mark
+    op: str = ""
+    differs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One collective or message of a timeline: ``place`` counts all columns from 0, so that gaps show.
+
+    ``number`` is its sequence number in the group, or the message's. Groups of one kind without common ranks share
+    columns: ``group`` is the first of ``groups``.
+    """
+
+    place: int
+    group: Group
+    groups: int
+    number: int
+    message: bool
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Ranks by collectives, in order of time. ``rows`` are ranks that did the same, with a cell a column.
+
+    ``total`` counts the columns that there are; those with a finding and the last ones are kept.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[tuple[int, ...], tuple[Cell, ...]], ...]
+    total: int
