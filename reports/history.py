@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Group as Stack
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from simcoll.record import Record
+from simcoll.record import Group, Record
 from simcoll.reports.overview import instant
 from simcoll.reports.plain import plain
-from simcoll.verifier.describe import source_text
+from simcoll.verifier.describe import group_name, source_text
 from simcoll.verifier.overview import History
 from simcoll.verifier.ranges import ranks_text
 
@@ -27,19 +28,19 @@ def render_histories(histories: Sequence[History]) -> RenderableType:
     if len(histories) > _SHOWN:
         rest = [rank for history in histories[_SHOWN:] for rank in history.ranks]
         parts.append(plain(f"and {len(rest):,} more ranks with other calls; --ranks shows them"))
-    return Group(*parts)
+    return Stack(*parts)
 
 
 def _table(history: History) -> RenderableType:
     if not history.records:
         return Text("no call recorded")
     table = Table.grid(padding=(0, 2, 0, 0))
-    for record in history.records:
-        table.add_row(*map(plain, _cells(record)))
+    for record, group in zip(history.records, history.groups, strict=True):
+        table.add_row(*map(plain, _cells(record, group)))
     return table
 
 
-def _cells(record: Record) -> tuple[str, ...]:
+def _cells(record: Record, group: Group) -> tuple[str, ...]:
     number = f"message {record.p2p_sequence}" if record.p2p_sequence else f"#{record.sequence}"
     at = f"{instant(record.scheduled_ns):%H:%M:%S.%f}"[:-3] if record.scheduled_ns else ""
-    return at, record.call.op, number, f"group {record.group}", record.state.name.lower(), source_text(record.source)
+    return at, record.call.op, number, group_name(group), record.state.name.lower(), source_text(record.source)

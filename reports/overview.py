@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simcoll.reports.plain import plain
-from simcoll.verifier.describe import source_text
+from simcoll.verifier.describe import group_name, source_text
 from simcoll.verifier.failures import signal_name
 from simcoll.verifier.overview import Activity, Place, Progress, Summary
 from simcoll.verifier.ranges import ranks_text, verb
@@ -57,7 +57,7 @@ def groups_text(progress: Progress) -> str:
     """``default_pg (ranks 0-7)``, ``4 groups mesh_tp of 2 ranks (ranks 0-7)``."""
     first, number = progress.groups[0], len(progress.groups)
     if number == 1:
-        return f"{progress.description or f'group {first.name}'} ({ranks_text(first.ranks)})"
+        return f"{group_name(first)} ({ranks_text(first.ranks)})"
     named = f" {progress.description}" if progress.description else ""
     return f"{number:,} groups{named} of {_counted(progress.size)} ({ranks_text(progress.members)})"
 
@@ -94,8 +94,7 @@ def _call(place: Place) -> str:
     if record is None or group is None:
         return ""
     number = f"message #{record.p2p_sequence}" if record.p2p_sequence else f"#{record.sequence}"
-    named = group.description if group.description not in ("", "undefined") else f"group {group.name}"
-    of = named if place.groups == 1 else f"{place.groups:,} groups {group.description}".rstrip()
+    of = group_name(group) if place.groups == 1 else f"{place.groups:,} groups {group.description}".rstrip()
     at = f" at {text}" if (text := source_text(record.source)) else ""
     return f"{record.call.op} {number} of {of}{at}"
 

@@ -94,7 +94,8 @@ def shown_texts(report: Report) -> Iterator[str]:
     """To what a report was narrowed, and what that hides."""
     if report.shown is None:
         return
-    groups = f"groups {', '.join(report.shown.groups)}" if report.shown.groups else ""
+    noun = "group" if len(report.shown.groups) == 1 else "groups"
+    groups = f"{noun} {', '.join(report.shown.groups)}" if report.shown.groups else ""
     ranks = ranks_text(report.shown.ranks) if report.shown.ranks else ""
     yield f"shown: {' and '.join(filter(None, (groups, ranks)))}; the verdict is that of the whole job"
     hidden = report.shown.hidden_errors + report.shown.hidden_warnings

@@ -80,10 +80,14 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The last calls of ranks (global) that made the same ones, oldest first, as the first of them wrote them down."""
+    """The last calls of ranks (global) that made the same ones, oldest first, as the first of them wrote them down.
+
+    ``groups`` has the group of each call; ranks may be in different ones of a kind.
+    """
 
     ranks: tuple[int, ...]
     records: tuple[Record, ...]
+    groups: tuple[Group, ...]
 
 
 class Mark(Enum):

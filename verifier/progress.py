@@ -9,11 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.record import Group, Record, State
+from simcoll.verifier.describe import NAMELESS
 from simcoll.verifier.overview import Progress
 from simcoll.verifier.trace import Trace, record_at
-
-_NAMELESS = ("", "undefined")
-"""What c10d calls a group to which nobody gave a description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class _Kind:
 
 def kind_of(group: Group) -> tuple[str, int]:
     """What groups that do the same for different ranks share: description and size; no description is one too."""
-    return ("" if group.description in _NAMELESS else group.description), len(group.ranks)
+    return ("" if group.description in NAMELESS else group.description), len(group.ranks)
 
 
 def progress_of(traces: Sequence[Trace]) -> tuple[Progress, ...]:
