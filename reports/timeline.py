@@ -50,7 +50,7 @@ def _title(timeline: Timeline) -> str:
         return "timeline: no call was recorded"
     if shown == timeline.total:
         return f"timeline: {shown:,} {'call' if shown == 1 else 'calls'} in order of time"
-    return f"timeline: {shown:,} of {timeline.total:,} calls in order of time, those near findings and the last ones"
+    return f"timeline: {shown:,} of {timeline.total:,} calls: those near findings, and the last ones"
 
 
 def _letters(ops: Iterable[str]) -> dict[str, str]:
