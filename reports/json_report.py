@@ -1,4 +1,4 @@
-"""The report as JSON, schema ``simcoll.report/1``; ``docs/report-schema.md`` describes it."""
+"""The report as JSON, schema ``simcoll.report/1``; ``docs/report.md`` describes it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from importlib.resources import files
 from typing import cast
 
 from simcoll.call import Call
-from simcoll.record import Group, Record, Source
+from simcoll.record import Group
+from simcoll.reports.json_summary import group_document, record_document, source_document, summary_document
+from simcoll.reports.json_timeline import history_document, timeline_document
 from simcoll.verifier.describe import global_rank
-from simcoll.verifier.finding import Finding, RankState, Report, Side
+from simcoll.verifier.finding import Finding, RankState, Report, Shown, Side
 from simcoll.verifier.rules import RULES
 
 SCHEMA = "simcoll.report/1"
@@ -17,7 +19,7 @@ SCHEMA = "simcoll.report/1"
 
 def json_report(report: Report) -> dict[str, object]:
     """The report as JSON values. Ranks, roots and peers are global ranks."""
-    return {
+    document: dict[str, object] = {
         "schema": SCHEMA,
         "verdict": report.verdict.value,
         "world_size": report.world_size,
@@ -26,7 +28,15 @@ def json_report(report: Report) -> dict[str, object]:
         "findings": [_finding(finding) for finding in report.findings],
         "ranks": [_rank(state) for state in report.ranks],
         "notes": list(report.notes),
+        "summary": None if report.summary is None else summary_document(report.summary),
     }
+    if report.shown is not None:
+        document["shown"] = _shown(report.shown)
+    if report.histories:
+        document["records"] = [history_document(history) for history in report.histories]
+    if report.timeline is not None:
+        document["timeline"] = timeline_document(report.timeline)
+    return document
 
 
 def json_schema() -> dict[str, object]:
@@ -35,13 +45,22 @@ def json_schema() -> dict[str, object]:
     return cast("dict[str, object]", json.loads(text))
 
 
+def _shown(shown: Shown) -> dict[str, object]:
+    return {
+        "groups": list(shown.groups),
+        "ranks": list(shown.ranks),
+        "hidden_errors": shown.hidden_errors,
+        "hidden_warnings": shown.hidden_warnings,
+    }
+
+
 def _finding(finding: Finding) -> dict[str, object]:
     rule = RULES[finding.code]
     return {
         "code": finding.code,
         "name": rule.name,
         "severity": finding.severity.value,
-        "group": None if finding.group is None else _group(finding.group),
+        "group": None if finding.group is None else group_document(finding.group),
         "sequence": finding.sequence,
         "ranks": list(finding.ranks),
         "culprits": list(finding.culprits),
@@ -50,19 +69,15 @@ def _finding(finding: Finding) -> dict[str, object]:
         "differing": list(finding.differing),
         "unknown": list(finding.unknown),
         "sides": [_side(side, finding.group) for side in finding.sides],
-        "before": [_record(record) for record in finding.before],
+        "before": [record_document(record) for record in finding.before],
     }
-
-
-def _group(group: Group) -> dict[str, object]:
-    return {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
 
 
 def _side(side: Side, group: Group | None) -> dict[str, object]:
     return {
         "ranks": list(side.ranks),
         "call": None if side.call is None else call_document(side.call, group),
-        "source": [{"rank": stated.rank, **_source(stated.source)} for stated in side.sources],
+        "source": [{"rank": stated.rank, **source_document(stated.source)} for stated in side.sources],
         "note": side.note,
     }
 
@@ -104,24 +119,10 @@ def _rank_number(group_rank: int | None, group: Group | None) -> int | str | Non
     return int(text) if text.isdigit() else text
 
 
-def _source(source: Source) -> dict[str, object]:
-    return {"file": source.file, "line": source.line, "function": source.function, "code": source.code}
-
-
-def _record(record: Record) -> dict[str, object]:
-    return {
-        "group": record.group,
-        "sequence": record.sequence,
-        "op": record.call.op,
-        "state": record.state.name.lower(),
-        "source": _source(record.source) if record.source.file else None,
-    }
-
-
 def _rank(state: RankState) -> dict[str, object]:
     return {
         "rank": state.rank,
         "state": state.status.value,
         "exit_code": state.exit_code,
-        "last": None if state.last is None else _record(state.last),
+        "last": None if state.last is None else record_document(state.last),
     }

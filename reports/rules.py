@@ -49,6 +49,12 @@ def rule_markdown(rule: Rule) -> str:
     )
 
 
+def rule_text(rule: Rule) -> str:
+    """The page of one rule as plain text."""
+    example = "\n".join(f"    {line}" for line in rule.example.splitlines())
+    return f"{rule.means}\n\n{rule.harm}\n\nExample, on every rank:\n\n{example}\n\n{rule.remedy}\n\n{rule.advice}"
+
+
 def index_markdown() -> str:
     """The list of rules as Markdown."""
     rows = [f"| [{rule.code}]({rule.code}.md) | {rule.name} | {rule.severity.value} |" for rule in RULES.values()]

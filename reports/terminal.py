@@ -13,7 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from simcoll.reports.fields import Field, fields_of
+from simcoll.reports.history import render_histories
+from simcoll.reports.overview import render_summary
 from simcoll.reports.plain import plain, safe
+from simcoll.reports.timeline import TimelineText
 from simcoll.verifier.describe import group_text, record_text, source_text
 from simcoll.verifier.failures import signal_name
 from simcoll.verifier.finding import Finding, RankState, Report, Severity, Side, Verdict
@@ -33,10 +36,16 @@ class TerminalReport:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield plain(summary_line(self.report), "bold" if self.report.findings else "")
+        yield from (plain(f"  {text}") for text in shown_texts(self.report))
         yield from (plain(f"  note: {note}") for note in self.report.notes)
         if self.report.verdict is not Verdict.OK:
-            yield from _states(self.report.ranks)
+            summary = self.report.summary
+            yield from _states(self.report.ranks) if summary is None else [render_summary(summary)]
         yield from (FindingPanel(finding) for finding in self.report.findings)
+        if self.report.histories:
+            yield render_histories(self.report.histories)
+        if self.report.timeline is not None:
+            yield TimelineText(self.report.timeline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +66,9 @@ def summary_line(report: Report) -> str:
     """The whole report in one line; all that is printed of a clean run."""
     job = f"{report.world_size:,} {'rank' if report.world_size == 1 else 'ranks'}"
     agree = _agreement(report.agreed, job)
-    if report.findings:
-        kinds = [(_count(report, Severity.ERROR), "error"), (_count(report, Severity.WARNING), "warning")]
+    counts = _count(report, Severity.ERROR), _count(report, Severity.WARNING)
+    if any(counts):
+        kinds = zip(counts, ("error", "warning"), strict=True)
         found = ", ".join(f"{number} {kind}{'' if number == 1 else 's'}" for number, kind in kinds if number)
         return f"simcoll: {found}; {agree}"
     if report.verdict is Verdict.FAILED:
@@ -73,7 +83,24 @@ def _agreement(agreed: int, job: str) -> str:
 
 
 def _count(report: Report, severity: Severity) -> int:
-    return sum(finding.severity is severity for finding in report.findings)
+    """The findings of the whole job, those included that are not shown."""
+    hidden = 0
+    if report.shown is not None:
+        hidden = report.shown.hidden_errors if severity is Severity.ERROR else report.shown.hidden_warnings
+    return hidden + sum(finding.severity is severity for finding in report.findings)
+
+
+def shown_texts(report: Report) -> Iterator[str]:
+    """To what a report was narrowed, and what that hides."""
+    if report.shown is None:
+        return
+    noun = "group" if len(report.shown.groups) == 1 else "groups"
+    groups = f"{noun} {', '.join(report.shown.groups)}" if report.shown.groups else ""
+    ranks = ranks_text(report.shown.ranks) if report.shown.ranks else ""
+    yield f"shown: {' and '.join(filter(None, (groups, ranks)))}; the verdict is that of the whole job"
+    hidden = report.shown.hidden_errors + report.shown.hidden_warnings
+    if hidden:
+        yield f"hidden: {hidden} {'finding' if hidden == 1 else 'findings'} on other groups or ranks"
 
 
 def _states(ranks: tuple[RankState, ...]) -> Iterator[RenderableType]:

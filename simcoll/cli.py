@@ -82,9 +82,9 @@ def _calibrate(arguments: Sequence[str]) -> int:
 def _other(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "verify":
-        from simcoll.verify import verify
+        from simcoll.verify import Request, verify
 
-        return verify(options.paths, html=options.html, json=options.json)
+        return verify(Request(**{name: value for name, value in vars(options).items() if name != "command"}))
     if options.command == "rules":
         from simcoll.verify import show_rules
 
@@ -109,15 +109,30 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_parser("run", help="start a job as torchrun does, and report what is wrong", add_help=False)
     _command(commands, "demo", "a planted bug on four simulated ranks, no torch needed")
-    verify = _command(commands, "verify", "judge the black boxes that a job left")
-    verify.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="black boxes, or folders of them")
-    verify.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
+    _add_verify_options(_command(commands, "verify", "judge what a job left behind"))
     add_topology_command(commands)
     add_estimate_command(commands)
     commands.add_parser("calibrate", help="measure this cluster, and write a topology of it", add_help=False)
     rules = _command(commands, "rules", "list the findings, or explain one")
     rules.add_argument("code", metavar="CODE", nargs="?", help="a finding's code, such as SC104")
     return parser
+
+
+def _add_verify_options(parser: _Parser) -> None:
+    parser.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="black boxes, or folders of them")
+    files = parser.add_argument_group("files")
+    files.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
+    files.add_argument("--sarif", metavar="FILE", type=Path, help="also write all findings as SARIF 2.1.0")
+    files.add_argument(
+        "--srcroot", metavar="DIR", type=Path, help="where the job's sources lay; SARIF names files relative to it"
+    )
+    shown = parser.add_argument_group("what is shown (judged is always the whole job)")
+    shown.add_argument(
+        "--group", metavar="NAME", dest="groups", action="append", default=[], help="only this group; may be repeated"
+    )
+    shown.add_argument("--ranks", metavar="LIST", help="only these ranks, such as 0-3,8")
+    shown.add_argument("--last", metavar="N", help="the last N calls of each rank, and N before each finding")
+    shown.add_argument("--timeline", action="store_true", help="a picture of ranks by collectives, in order of time")
 
 
 def _command(commands: argparse._SubParsersAction[_Parser], name: str, text: str) -> _Parser:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from json import dumps
 from pathlib import Path
 
 from simcoll.evidence import LAUNCH_PATTERN, Launch, files_of, gather, read_launch
@@ -11,39 +13,92 @@ from simcoll.outlet import Outlet, write_whole
 from simcoll.preconditions import BAD_INPUT
 from simcoll.reports.html_report import html_report
 from simcoll.reports.rules import render_rule, render_rules_table
+from simcoll.reports.sarif import sarif_report
 from simcoll.stall_file import PATTERN as STALL_PATTERN
 from simcoll.stall_file import read_stall, together
+from simcoll.verifier.finding import Report
 from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.ranges import parse_ranks
 from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules import RULES
+from simcoll.verifier.selection import Selection, SelectionError
 from simcoll.verifier.trace import Stall
+from simcoll.verifier.view import View, viewed
+
+_CALLS = re.compile("0*[1-9][0-9]{0,6}")
 
 _FLIGHT_RECORDER = "Flight Recorder dumps are not among what this version reads"
 
 
-def verify(paths: Sequence[Path], *, html: Path | None = None, json: bool = False) -> int:
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What ``simcoll verify`` is asked for. ``ranks`` and ``last`` are as typed; ``srcroot`` is where sources lay.
+
+    ``groups``, ``ranks``, ``last`` and ``timeline`` say what is shown; what is judged is always the whole job.
+    """
+
+    paths: Sequence[Path]
+    html: Path | None = None
+    sarif: Path | None = None
+    srcroot: Path | None = None
+    groups: Sequence[str] = ()
+    ranks: str | None = None
+    last: str | None = None
+    timeline: bool = False
+    json: bool = False
+
+    def view(self) -> View:
+        """What is shown; raises ValueError where a value cannot be read."""
+        ranks = () if self.ranks is None else tuple(parse_ranks(self.ranks))
+        if self.last is not None and _CALLS.fullmatch(self.last) is None:
+            raise ValueError(f"--last {self.last!r:.80}: expected how many calls, such as 20")
+        last = None if self.last is None else int(self.last)
+        return View(Selection(tuple(self.groups), ranks), last, self.timeline)
+
+
+def verify(request: Request) -> int:
     """Judge black boxes, or the folders that hold them, and show the report; the exit code of the contract.
 
     A file that cannot be read is named and left out; where none is left, that is an error.
     """
-    outlet = Outlet(json=json)
-    missing = next((path for path in paths if not path.exists()), None)
+    outlet = Outlet(json=request.json)
+    try:
+        view = request.view()
+    except ValueError as error:
+        return outlet.refuse(BAD_INPUT, str(error))
+    missing = next((path for path in request.paths if not path.exists()), None)
     if missing is not None:
         return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give black boxes or their folder")
-    evidence = gather((file for path in paths for file in files_of(path)), _launches(paths))
+    evidence = gather((file for path in request.paths for file in files_of(path)), _launches(request.paths))
     for text in (*evidence.unreadable, *evidence.notes):
         outlet.warn(text)
     if not evidence.boxes:
-        places = ", ".join(str(path) for path in paths)
+        places = ", ".join(str(path) for path in request.paths)
         return outlet.refuse(BAD_INPUT, f"no readable black box (*.simcoll) in {places}; {_FLIGHT_RECORDER}")
-    report = judge(evidence.boxes, evidence.outcome, _stall(paths))
-    if html is not None:
-        try:
-            write_whole(html, html_report(report))
-        except OSError as error:
-            return outlet.refuse(BAD_INPUT, f"cannot write {html}: {error.strerror}; choose another file")
-    outlet.show(report)
-    return exit_code(report)
+    report = judge(evidence.boxes, evidence.outcome, _stall(request.paths))
+    try:
+        shown = viewed(report, evidence.boxes, view)
+    except SelectionError as error:
+        return outlet.refuse(BAD_INPUT, str(error))
+    return _hand_out(request, report, shown, outlet)
+
+
+def _hand_out(request: Request, report: Report, shown: Report, outlet: Outlet) -> int:
+    """Write the files that were asked for, then show the report. SARIF is for gates, and has every finding."""
+    code = exit_code(report)
+    root = Path.cwd() / (request.srcroot or "")
+    files: list[tuple[Path | None, Callable[[], str]]] = [
+        (request.html, lambda: html_report(shown)),
+        (request.sarif, lambda: dumps(sarif_report(report, code, root), indent=2) + "\n"),
+    ]
+    for path, text in files:
+        if path is not None:
+            try:
+                write_whole(path, text())
+            except OSError as error:
+                return outlet.refuse(BAD_INPUT, f"cannot write {path}: {error.strerror}; choose another file")
+    outlet.show(shown)
+    return code
 
 
 def show_rules(code: str | None, *, json: bool = False) -> int:

@@ -6,6 +6,9 @@ from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source
 from simcoll.verifier.ranges import ranks_text
 
+NAMELESS = ("", "undefined")
+"""The description of a group to which nobody gave one: c10d has a word for it."""
+
 _BUFFERS_SHOWN = 4
 
 
@@ -59,6 +62,11 @@ def source_text(source: Source) -> str:
     if not source.file:
         return ""
     return f"{source.file}:{source.line}" + (f" in {source.function}" if source.function else "")
+
+
+def group_name(group: Group) -> str:
+    """``default_pg``: what the program calls a group; ``group 3`` where it gave no description."""
+    return f"group {group.name}" if group.description in NAMELESS else group.description
 
 
 def group_text(group: Group) -> str:

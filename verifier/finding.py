@@ -7,6 +7,7 @@ from enum import Enum
 
 from simcoll.call import Call
 from simcoll.record import Group, Record, Source
+from simcoll.verifier.overview import History, Summary, Timeline
 
 
 class Severity(Enum):
@@ -87,8 +88,22 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """To which groups (by name or description) and ranks a report was narrowed, and how much that hides."""
+
+    groups: tuple[str, ...]
+    ranks: tuple[int, ...]
+    hidden_errors: int
+    hidden_warnings: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree."""
+    """Everything that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree.
+
+    ``summary`` is None where no rank left a record; ``shown`` is None where nothing is hidden. ``histories`` and
+    ``timeline`` are there if they were asked for.
+    """
 
     verdict: Verdict
     world_size: int
@@ -97,3 +112,7 @@ class Report:
     ranks: tuple[RankState, ...]
     agreed: int = 0
     notes: tuple[str, ...] = ()
+    summary: Summary | None = None
+    shown: Shown | None = None
+    histories: tuple[History, ...] = ()
+    timeline: Timeline | None = None

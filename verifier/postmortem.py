@@ -34,6 +34,7 @@ from simcoll.verifier.parameters import model_mismatches, without_consequences
 from simcoll.verifier.ranges import ranks_text, span_text
 from simcoll.verifier.rules_order import MISSING_RANK
 from simcoll.verifier.stragglers import stragglers
+from simcoll.verifier.summary import summarise
 from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
 from simcoll.verifier.unmatched import unmatched_messages
 
@@ -66,14 +67,17 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     findings = with_unknown(findings, traces)
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
     notes += notes_of_records(job, stall, findings, matching)
+    world_size = _world_size(traces, outcome)
+    states = tuple(_state(rank, job, outcome) for rank in _ranks(traces, outcome))
     return Report(
         _verdict(findings, job),
-        _world_size(traces, outcome),
+        world_size,
         traces[0].mode if traces else "",
         findings,
-        tuple(_state(rank, job, outcome) for rank in _ranks(traces, outcome)),
+        states,
         agreement.agreed,
         tuple(notes),
+        summarise(traces, states, job.failures, stall, world_size) if traces else None,
     )
 
 

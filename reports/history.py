@@ -1,0 +1,46 @@
+"""The last calls of each rank as text, ranks that made the same ones together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from simcoll.record import Group, Record
+from simcoll.reports.overview import instant
+from simcoll.reports.plain import plain
+from simcoll.verifier.describe import group_name, source_text
+from simcoll.verifier.overview import History
+from simcoll.verifier.ranges import ranks_text
+
+_SHOWN = 16
+
+
+def render_histories(histories: Sequence[History]) -> RenderableType:
+    """One table a crowd of ranks; where there are many crowds, the first ones."""
+    parts: list[RenderableType] = []
+    for history in histories[:_SHOWN]:
+        parts += [plain(f"last calls of {ranks_text(history.ranks)}", "bold"), Padding(_table(history), (0, 0, 0, 2))]
+    if len(histories) > _SHOWN:
+        rest = [rank for history in histories[_SHOWN:] for rank in history.ranks]
+        parts.append(plain(f"and {len(rest):,} more ranks with other calls; --ranks shows them"))
+    return Stack(*parts)
+
+
+def _table(history: History) -> RenderableType:
+    if not history.records:
+        return Text("no call recorded")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for record, group in zip(history.records, history.groups, strict=True):
+        table.add_row(*map(plain, _cells(record, group)))
+    return table
+
+
+def _cells(record: Record, group: Group) -> tuple[str, ...]:
+    number = f"message {record.p2p_sequence}" if record.p2p_sequence else f"#{record.sequence}"
+    at = f"{instant(record.scheduled_ns):%H:%M:%S.%f}"[:-3] if record.scheduled_ns else ""
+    return at, record.call.op, number, group_name(group), record.state.name.lower(), source_text(record.source)

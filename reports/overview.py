@@ -1,0 +1,163 @@
+"""The summary that a report begins with: how the job was recorded, how far its groups came, where its ranks are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from simcoll.reports.plain import plain
+from simcoll.verifier.describe import group_name, source_text
+from simcoll.verifier.failures import signal_name
+from simcoll.verifier.overview import Activity, Place, Progress, Summary
+from simcoll.verifier.ranges import ranks_text, verb
+
+MODES = ("off", "record", "check", "detail")
+_ROWS = 8
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def render_summary(summary: Summary) -> RenderableType:
+    """The summary as labelled rows; long lists of groups and places are cut."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_row(Text("job", "dim"), plain(job_text(summary)))
+    if summary.progress:
+        table.add_row(Text("finished", "dim"), _lines(progress_text(one) for one in summary.progress))
+    if summary.places:
+        table.add_row(Text("now", "dim"), _places(summary))
+    return Padding(table, (0, 0, 0, 2))
+
+
+def job_text(summary: Summary) -> str:
+    """``8 ranks recorded in mode detail, 2026-11-21 12:00:00 to 12:03:07 UTC``."""
+    of = "" if summary.recorded == summary.world_size else f" of {summary.world_size:,}"
+    noun = "rank" if summary.world_size == 1 else "ranks"
+    modes = [kind for kind in summary.kinds if kind in MODES]
+    said = [f"mode {' and '.join(modes)}"] if modes else []
+    said += [kind for kind in summary.kinds if kind and kind not in MODES]
+    how = f" recorded in {', '.join(said)}" if said else " recorded"
+    lacking = f"; the records never state {', '.join(summary.unknown)}" if summary.unknown else ""
+    return f"{summary.recorded:,}{of} {noun}{how}{_span(summary)}{lacking}"
+
+
+def progress_text(progress: Progress) -> str:
+    """``default_pg (ranks 0-7): all_reduce #183 at train.py:41 in step``; groups of one kind together."""
+    lacking = f" ({progress.unrecorded} members unrecorded)" if progress.unrecorded else ""
+    return f"{groups_text(progress)}: {_reached(progress)}{lacking}"
+
+
+def groups_text(progress: Progress) -> str:
+    """``default_pg (ranks 0-7)``, ``4 groups mesh_tp of 2 ranks (ranks 0-7)``."""
+    first, number = progress.groups[0], len(progress.groups)
+    if number == 1:
+        return f"{group_name(first)} ({ranks_text(first.ranks)})"
+    named = f" {progress.description}" if progress.description else ""
+    return f"{number:,} groups{named} of {_counted(progress.size)} ({ranks_text(progress.members)})"
+
+
+def place_text(place: Place) -> str:
+    """What ranks do and where: ``wait in all_reduce #184 of default_pg at train.py:41 since 12:03:07``."""
+    return f"{_doing(place)}{_process(place)}"
+
+
+def _doing(place: Place) -> str:
+    if place.record is None:
+        return {Activity.ENDED: "ended", Activity.FAILED: "failed"}.get(place.activity, "no call recorded") + _why(
+            place
+        )
+    call = _call(place)
+    if place.activity is Activity.WAITS:
+        return f"{verb(place.ranks, 'waits', 'wait')} in {call}{_since(place)}"
+    if place.activity is Activity.OPEN:
+        return f"{verb(place.ranks, 'has', 'have')} {call} open{_since(place)}"
+    if place.activity is Activity.OWN_CODE:
+        own = verb(place.ranks, "is in its own code", "are in their own code")
+        at = f" at {source_text(place.line)}" if place.line.file else ""
+        return f"{own}{at} after {call}"
+    relation = "in" if place.inside else "after"
+    return f"{place.activity.value} {relation} {call}{_why(place)}"
+
+
+def _why(place: Place) -> str:
+    return f": {place.reason}" if place.reason else ""
+
+
+def _call(place: Place) -> str:
+    record, group = place.record, place.group
+    if record is None or group is None:
+        return ""
+    number = f"message #{record.p2p_sequence}" if record.p2p_sequence else f"#{record.sequence}"
+    of = group_name(group) if place.groups == 1 else f"{place.groups:,} groups {group.description}".rstrip()
+    at = f" at {text}" if (text := source_text(record.source)) else ""
+    return f"{record.call.op} {number} of {of}{at}"
+
+
+def _process(place: Place) -> str:
+    """What became of the process, where that says more than the rest."""
+    if place.exit_code is not None and place.exit_code < 0:
+        return f"; {place.process} ({signal_name(-place.exit_code)})"
+    code = f" (exit code {place.exit_code})" if place.exit_code else ""
+    return f"; {place.process}{code}" if place.process == "stopped" or code else ""
+
+
+def _places(summary: Summary) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(max_width=24)
+    table.add_column()
+    for place in summary.places[:_ROWS]:
+        table.add_row(plain(ranks_text(place.ranks)), plain(place_text(place)))
+    if len(summary.places) > _ROWS:
+        rest = [rank for place in summary.places[_ROWS:] for rank in place.ranks]
+        table.add_row(plain(ranks_text(rest)), plain(f"at {len(summary.places) - _ROWS} more places"))
+    return table
+
+
+def _lines(texts: Iterator[str]) -> RenderableType:
+    found = list(texts)
+    shown = [plain(text) for text in found[:_ROWS]]
+    if len(found) > _ROWS:
+        shown.append(plain(f"and {len(found) - _ROWS} more kinds of groups"))
+    return Stack(*shown)
+
+
+def _reached(progress: Progress) -> str:
+    if progress.most is None:
+        return "none that all ranks finished"
+    most = progress.most
+    at = f" at {text}" if (text := source_text(most.source)) else ""
+    if progress.least is None:
+        return f"some groups finished none, the farthest {most.call.op} #{most.sequence}{at}"
+    if progress.least.sequence == most.sequence:
+        return f"{most.call.op} #{most.sequence}{at}"
+    return f"#{progress.least.sequence} (group {progress.least.group}) to #{most.sequence} (group {most.group})"
+
+
+def _counted(ranks: int) -> str:
+    return f"{ranks:,} {'rank' if ranks == 1 else 'ranks'}"
+
+
+def _span(summary: Summary) -> str:
+    if not summary.begin_ns:
+        return ""
+    begin, end = instant(summary.begin_ns), instant(summary.end_ns)
+    until = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
+    return f", {begin:%Y-%m-%d %H:%M:%S} to {until} UTC"
+
+
+def _since(place: Place) -> str:
+    return f" since {instant(place.since_ns):%H:%M:%S}" if place.since_ns else ""
+
+
+def instant(time_ns: int) -> datetime:
+    """A time of the wall clock in UTC; what a damaged file claims to be later than all calendars is the last day."""
+    try:
+        return _EPOCH + timedelta(microseconds=time_ns // 1000)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=timezone.utc)

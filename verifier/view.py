@@ -1,0 +1,40 @@
+"""What a reader asks to see of a report: some groups and ranks, the last calls, the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from simcoll.verifier.finding import Report
+from simcoll.verifier.history import histories_of, with_before
+from simcoll.verifier.selection import Selection, check_selection, selected, selected_ranks
+from simcoll.verifier.timeline import COLUMNS, timeline_of
+from simcoll.verifier.trace import Trace
+
+_NOTHING_LEFT_OUT = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """``last`` (None: not asked for) is how many calls to show of each rank, before each finding, in the timeline."""
+
+    selection: Selection = _NOTHING_LEFT_OUT
+    last: int | None = None
+    timeline: bool = False
+
+
+def viewed(report: Report, traces: Sequence[Trace], view: View) -> Report:
+    """The report as it was asked for; raises :class:`~simcoll.verifier.selection.SelectionError`."""
+    check_selection(view.selection, traces, report.world_size)
+    whole, report = report, selected(report, view.selection, traces)
+    ranks = selected_ranks(view.selection, traces)
+    if view.last is not None:
+        report = replace(
+            report,
+            findings=tuple(with_before(finding, traces, view.last) for finding in report.findings),
+            histories=histories_of(traces, view.last, view.selection, ranks),
+        )
+    if view.timeline:
+        columns = COLUMNS if view.last is None else view.last
+        report = replace(report, timeline=timeline_of(traces, whole.findings, view.selection, ranks, columns))
+    return report
