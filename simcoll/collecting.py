@@ -34,9 +34,7 @@ def dump(dir: str | os.PathLike[str] | None = None) -> Path:  # noqa: A002
     recorder = _recorder()
     box = recorder.box
     if box is None:
-        raise SimcollError(
-            f"rank {recorder.rank}: no black box to dump: it could not be made, as was said at the start"
-        )
+        raise SimcollError(f"rank {recorder.rank}: nothing to dump: its black box could not be made, as was said then")
     folder = box.path.parent if dir is None else Path(dir).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ import pytest
 import simcoll
 from simcoll.blackbox import BlackBoxWriter, read_black_box
 from simcoll.call import Buffer, Call
+from simcoll.cli import main
 from simcoll.collecting import write_stacks
 from simcoll.record import Group, Source
 from simcoll.stacks import read_stacks
@@ -240,3 +241,41 @@ def test_a_forked_child_of_a_rank_has_nothing_to_dump(ranks, tmp_path: Path) -> 
 
     assert ranks(program) == [0, 0]
     assert not (tmp_path / "copies").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+@pytest.mark.parametrize("records", ["16", "65536"])
+def test_dumps_of_a_job_that_runs_are_judged_without_a_false_alarm(ranks, tmp_path: Path, records: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    def program(rank: int) -> int:
+        half, stop = dist.new_group([0, 1]), threading.Event()
+
+        def dump() -> None:
+            # At moments of its own on each rank; the last one after the last call.
+            for number in range(8):
+                stop.wait(0.03 * (1 + rank))
+                simcoll.dump(tmp_path / f"copies{number}")
+
+        thread = threading.Thread(target=dump)
+        thread.start()
+        going = torch.ones(1)
+        while going.item():
+            dist.all_reduce(torch.ones(2))
+            if rank < 2:
+                dist.broadcast(torch.ones(2), 0, group=half)
+                (dist.send if rank == 0 else dist.recv)(torch.ones(3), 1 - rank)
+            pending = dist.all_reduce(torch.ones(4), async_op=True)
+            going = torch.tensor([1.0 if thread.is_alive() else 0.0])
+            dist.broadcast(going, 2)
+            pending.wait()
+        stop.set()
+        thread.join()
+        return 0
+
+    ranks(program, 3, mode="record", SIMCOLL_RECORDS=records)
+    assert len([*tmp_path.glob("copies*")]) == 8
+    for folder in tmp_path.glob("copies*"):
+        assert main(["verify", str(folder)]) == 0
