@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simcoll.activation import disable, enable, wrap_process_group
     from simcoll.clusters import cluster
+    from simcoll.collecting import dump
     from simcoll.errors import CollectiveMismatchError, ConfigurationError, MissingRankError, SimcollError
     from simcoll.estimate_value import Estimate
     from simcoll.estimating import time_estimator
@@ -32,6 +33,7 @@ _HOMES = {
     "TopologyError": "simcoll.topology",
     "cluster": "simcoll.clusters",
     "disable": "simcoll.activation",
+    "dump": "simcoll.collecting",
     "enable": "simcoll.activation",
     "estimate": "simcoll.estimator",
     "fat_tree": "simcoll.fat_trees",
@@ -55,6 +57,7 @@ __all__ = [
     "__version__",
     "cluster",
     "disable",
+    "dump",
     "enable",
     "estimate",
     "fat_tree",

@@ -30,6 +30,7 @@ from torch.nn.parallel import distributed as ddp_module
 from simcoll.background import calls_between_rounds
 from simcoll.creations import destroying, initialising, noted
 from simcoll.ddp import recorded_verification
+from simcoll.dump_signal import answer_no_more, answer_signal
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
 from simcoll.in_flight import flights, noting_synchronization
@@ -72,6 +73,7 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -
     if current is not None and (current.mode, current.out) == (mode, folder):
         return
     claim_rank()
+    answer_signal()
     activate(Session(mode, folder))
     _install()
     _adopt_existing()
@@ -235,6 +237,7 @@ def _end() -> None:
     for recorder in own_recorders():
         recorder.event("exit")
         recorder.close()
+    answer_no_more()
 
 
 def _adopt_existing() -> None:

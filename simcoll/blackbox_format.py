@@ -37,8 +37,10 @@ HEADER_FIELDS = (
 )
 """The header, from byte 0. ``header_crc`` is the CRC-32 of the bytes before it, ``about_crc`` that of the JSON blob."""
 
-COUNTER_FIELDS = (("lost", "Q"), ("closed_ns", "Q"))
-"""Numbers in the header page that change while the rank runs; they stand outside the header's CRC."""
+COUNTER_FIELDS = (("lost", "Q"), ("closed_ns", "Q"), ("dumped_ns", "Q"))
+"""Numbers in the header page that change while the rank runs; they stand outside the header's CRC. ``dumped_ns`` is in
+a copy only, which tells of the rank up to then.
+"""
 
 GROUP_FIELDS = (("dropped", "I"), ("dropped_p2p", "I"), ("dropped_records", "Q"))
 """One row of the table of groups: the last sequence numbers that the ring has overwritten, and how many records."""

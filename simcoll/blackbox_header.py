@@ -38,6 +38,7 @@ class Header:
     mode: str
     lost: int
     closed_ns: int
+    dumped_ns: int
     about: Mapping[str, object]
     damaged: bool
 
@@ -80,7 +81,7 @@ def unpack_header(page: bytes, name: str) -> Header:
     _check_sizes(values, page, name)
     blob = page[layout.ABOUT_OFFSET : layout.ABOUT_OFFSET + values["about_size"]]
     about = _read_about(blob) if zlib.crc32(blob) == values["about_crc"] else None
-    lost, closed_ns = layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET)
+    lost, closed_ns, dumped_ns = layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET)
     return Header(
         slot_count=values["slot_count"],
         group_count=values["group_count"],
@@ -96,6 +97,7 @@ def unpack_header(page: bytes, name: str) -> Header:
         mode=values["mode"].rstrip(b"\0").decode("ascii", "replace"),
         lost=lost,
         closed_ns=closed_ns,
+        dumped_ns=dumped_ns,
         about=about or {},
         damaged=about is None,
     )
@@ -152,13 +154,22 @@ def _restart_count() -> int:
     return int(text) if text.isdecimal() and len(text) < 9 else 0
 
 
+def _run_id() -> str:
+    """What the ranks of this job state alike, and those of another not; empty where no launcher tells."""
+    known = os.environ.get("TORCHELASTIC_RUN_ID")
+    if known is None and "SLURM_PROCID" in os.environ:
+        names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+        return "slurm " + ".".join(os.environ.get(name, "0") for name in names)
+    return known or ""
+
+
 def _about() -> bytes:
     """Who wrote the file, as JSON that fits the header page; a long command line is cut from its end."""
     argv = [argument[:500] for argument in sys.argv]
     while True:
         document = {
             "host": socket.gethostname(),
-            "run": os.environ.get("TORCHELASTIC_RUN_ID", "")[:200],
+            "run": _run_id()[:200],
             "python": sys.version.split()[0],
             "versions": _versions(),
             "argv": argv,

@@ -40,8 +40,8 @@ class BlackBox:
     ``slots`` holds the records oldest first, :data:`SLOT_DTYPE`; their fields ``group``, ``signature`` and ``source``
     index the sequences of these names. ``dropped`` (``dropped_p2p``) gives, for a group's index, the last sequence
     number (p2p sequence number) that the file no longer holds. ``problems`` says in words what is damaged. Times are
-    nanoseconds of the wall clock; ``closed_ns`` is 0 where the rank did not end by itself. ``run`` and ``attempt`` are
-    the elastic job's id and restart count.
+    nanoseconds of the wall clock; ``closed_ns`` is 0 where the rank did not end by itself, ``dumped_ns`` where the file
+    is no copy. ``run`` and ``attempt`` are the job's id, as its launcher gives it, and its restart count.
     """
 
     path: str
@@ -54,6 +54,7 @@ class BlackBox:
     attempt: int
     created_ns: int
     closed_ns: int
+    dumped_ns: int
     groups: Sequence[Group]
     signatures: Sequence[Call]
     sources: Sequence[Source]
@@ -71,8 +72,8 @@ class BlackBox:
 
     @property
     def seen_ns(self) -> int:
-        """Up to when it tells of the rank: to its end, if it ended by itself."""
-        return self.closed_ns
+        """Up to when it tells of the rank: to its end, if it ended by itself, or to when it was copied."""
+        return self.closed_ns or self.dumped_ns
 
     def record(self, index: int) -> Record:
         """The record of one slot, by its place in ``slots``."""
@@ -289,6 +290,7 @@ def _assemble(
         attempt=header.attempt,
         created_ns=header.wall_ns,
         closed_ns=header.closed_ns,
+        dumped_ns=header.dumped_ns,
         groups=_ordered(entries.groups),
         signatures=_ordered(entries.signatures),
         sources=(*_ordered(entries.sources), UNKNOWN_SOURCE),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import sys
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 
@@ -53,6 +56,16 @@ class EntryTable:
         self._end += len(entry)
         return True
 
+    def read(self) -> bytes:
+        """All entries as they stand in the file; raises OSError."""
+        with self._path.open("rb") if self._fd < 0 else os.fdopen(os.dup(self._fd), "rb") as file:
+            return os.pread(file.fileno(), self._end - self._start, self._start)
+
+    def flush(self) -> None:
+        """Have the disk hold the file; raises OSError."""
+        if self._fd >= 0:
+            os.fsync(self._fd)
+
     def close(self) -> None:
         """Give the descriptor back; later entries are not written."""
         if self._fd >= 0:
@@ -97,7 +110,25 @@ def reserve(fd: int, offset: int, size: int) -> None:
             write_all(fd, bytes(min(1 << 20, offset + size - start)), start)
 
 
-def write_all(fd: int, data: bytes, offset: int) -> None:
+@contextmanager
+def whole_file(path: Path) -> Iterator[int]:
+    """A descriptor of a new file that takes the name ``path`` when the block has ended well; raises OSError.
+
+    The descriptor is then the caller's. The file's name is no other's until then: on a shared file
+    system another job's rank may have the same number and process.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        yield fd
+        draft.replace(path)
+    except BaseException:
+        os.close(fd)
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def write_all(fd: int, data: bytes | bytearray, offset: int) -> None:
     """``os.pwrite`` until everything is written; raises OSError."""
     view = memoryview(data)
     while view:

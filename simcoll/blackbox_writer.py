@@ -24,7 +24,7 @@ from typing import TypeVar
 from simcoll import blackbox_format as layout
 from simcoll.blackbox_format import EntryKind
 from simcoll.blackbox_header import pack_header
-from simcoll.blackbox_table import EntryTable, encode, reserve, write_all
+from simcoll.blackbox_table import EntryTable, encode, reserve, whole_file, write_all
 from simcoll.call import Call
 from simcoll.record import Group, Source, State
 
@@ -44,6 +44,7 @@ _FLAGS = layout.offset_of(layout.SLOT_FIELDS, "flags")
 _STATE = layout.offset_of(layout.SLOT_FIELDS, "state")
 _STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
 _FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
+_DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dumped_ns")
 _LAST_WORDS = frozenset({"exception", "missing", "exit"})
 _CLIPPED_TEXT = 10_000
 _EXPECTED = f"a whole number from {layout.MIN_SLOTS} to {layout.MAX_SLOTS}"
@@ -192,8 +193,28 @@ class BlackBoxWriter:
             return
         with self._lock:
             self._open = False
-            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, time.time_ns())
+            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, time.time_ns(), 0)
             self._table.close()
+
+    def save(self, path: Path) -> None:
+        """Have ``path`` hold all that was written so far; raises OSError.
+
+        The box's own file is flushed, which hosts that share its file system may need; any other is a copy as of this
+        moment, which is there whole or not at all.
+        """
+        if _identity(path) == self._file:
+            self._map.flush()
+            self._table.flush()
+            return
+        with self._lock:
+            filled = self._ring + min(self._next, self._slots) * _SLOT_SIZE
+            start = bytearray(self._map[:filled])
+            entries = self._table.read()
+        _TIME.pack_into(start, _DUMPED, time.time_ns())
+        with whole_file(path) as fd:
+            write_all(fd, start, 0)
+            write_all(fd, entries, self._ring + self._slots * _SLOT_SIZE)
+        os.close(fd)
 
     def abandon(self) -> None:
         """Write no more: this process is a forked child, and the box is its parent's."""
@@ -203,18 +224,12 @@ class BlackBoxWriter:
     def _create(self, header: bytes) -> tuple[mmap.mmap, EntryTable]:
         """The file under its final name with all its space reserved, or nothing at all."""
         start = self._ring + self._slots * layout.SLOT.size
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-            try:
+            with whole_file(self.path) as fd:
                 reserve(fd, 0, start + layout.TABLE_CHUNK)
                 write_all(fd, header, 0)
                 mapping = mmap.mmap(fd, start)
-                draft.replace(self.path)
-            except BaseException:
-                os.close(fd)
-                draft.unlink(missing_ok=True)
-                raise
+                self._file = _identity(fd)
         except OSError as error:
             need = f"{layout.initial_size(self._slots) / (1 << 20):.1f} MiB"
             advice = f"a black box takes {need}: choose another folder, free space, or lower SIMCOLL_RECORDS"
@@ -268,8 +283,17 @@ class BlackBoxWriter:
     def _append(self, kind: EntryKind, index: int, payload: bytes, *, last_words: bool = False) -> bool:
         written = self._table.append(kind, index, payload, last_words=last_words)
         if not written:
-            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, 0)
+            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, 0, 0)
         return written
+
+
+def _identity(file: Path | int) -> tuple[int, int] | None:
+    """What tells a file from every other, whatever its name; None where there is none."""
+    try:
+        found = os.stat(file)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 _WRITERS: weakref.WeakSet[BlackBoxWriter] = weakref.WeakSet()

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Protocol
 
+from simcoll.dump_signal import ask_for_dump
+
 _PR_SET_CHILD_SUBREAPER = 36
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 0.5
@@ -54,14 +56,14 @@ def run_job(
     """Run the launcher to its end, passing on SIGINT, SIGTERM and SIGHUP, and ending the job when ``watch`` says so.
 
     The launcher has a session of its own, so that Ctrl-C reaches the ranks once, through torch's agent. The first
-    signal ends the job as torchrun ends it, a second one at once. Where a job does not end well, whatever its ranks
-    left running is killed; daemons of a clean job are the program's business.
+    signal ends the job as torchrun ends it, a second one at once; SIGUSR1 has the ranks write their stacks. Where a job
+    does not end well, whatever its ranks left running is killed; daemons of a clean job are the program's business.
     """
     before = _children()
     _adopt_orphans()
     process = subprocess.Popen(command, env=dict(environment), stdout=stdout, start_new_session=True)
     received: list[int] = []
-    with _passing_on(process, received):
+    with _passing_on(process, received), _asking_for_dumps(watch):
         exit_code = process.wait() if watch is None else _wait_watching(process, watch)
     if exit_code != 0 or received:
         _kill_orphans(before)
@@ -121,6 +123,25 @@ def _passing_on(process: subprocess.Popen[bytes], received: list[int]) -> Iterat
         timer.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _asking_for_dumps(watch: Watch | None) -> Iterator[None]:
+    """Pass SIGUSR1 on to the ranks of this node while they run."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        for pid in watch.pids() if watch is not None else ():
+            ask_for_dump(pid)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGUSR1, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
 
 
 def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

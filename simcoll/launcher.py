@@ -276,6 +276,8 @@ def _end_with_parent() -> None:
 def main() -> int:
     """``python -m simcoll.launcher RESULT MODE OUT torchrun-arguments...``; the exit code of :func:`launch`."""
     _end_with_parent()
+    # Sent to a whole job it is for the ranks; a handler, as what is ignored they would inherit.
+    signal.signal(signal.SIGUSR1, lambda number, frame: None)
     result, mode, out, *arguments = sys.argv[1:]
     # For the ranks alone: torch has been imported here without them, so that this process is not recorded.
     os.environ.update(SIMCOLL_MODE=mode, SIMCOLL_OUT=out, SIMCOLL_STACKS=out, TORCH_DEVICE_BACKEND_AUTOLOAD="1")

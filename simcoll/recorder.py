@@ -15,6 +15,8 @@ from simcoll.blackbox import BlackBoxWriter
 from simcoll.blackbox_format import AWAITED, HANDED_ON, LET_GO
 from simcoll.call import Call
 from simcoll.capture import Arguments
+from simcoll.collecting import heading, stacks_name
+from simcoll.dump_signal import answer_into
 from simcoll.errors import MissingRankError
 from simcoll.parameters import Claim
 from simcoll.record import Group, Record, Source, State
@@ -38,6 +40,7 @@ class Recorder:
             out.mkdir(parents=True, exist_ok=True)
             self._box = BlackBoxWriter(out / box_name(rank), rank=rank, world_size=world_size, mode=mode)
             offer_stacks(stack_path(out, rank))
+            answer_into(out / stacks_name(self._box.path.name), heading(f"rank {rank} when SIGUSR1 came"))
         except OSError as error:
             _warn(f"rank {rank}: no black box in {out}: {error.strerror or error}; the job goes on unrecorded")
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simcoll.blackbox_format import SUFFIX
+from simcoll.dump_signal import SUFFIX as DUMP_SUFFIX
+from simcoll.dump_signal import remove_unused
 from simcoll.evidence import LAUNCH_PATTERN, Evidence, Launch, files_of, gather, read_launch
 from simcoll.job import JobEnd, run_job
 from simcoll.monitor import Monitor
@@ -86,6 +88,8 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
     for rank in launch.ranks:
         # Only this node's: those of another one may still be asked for.
         (folder / f"rank{rank.rank:05d}{STACK_SUFFIX}").unlink(missing_ok=True)
+        for path in folder.glob(f"rank{rank.rank:05d}*{DUMP_SUFFIX}"):
+            remove_unused(path)
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
     evidence = gather(files_of(folder), launches, since_ns=since_ns)
     stall = together(filter(None, map(read_stall, _fresh(folder, STALL_PATTERN, since_ns))))
@@ -159,7 +163,8 @@ def _environment() -> dict[str, str]:
 
 def _remove_results(folder: Path) -> None:
     """Remove what an earlier run left in a folder that is given again: the results are the new run's."""
-    for pattern in (f"rank*{SUFFIX}", LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"):
+    of_ranks = f"rank*{SUFFIX}", f"rank*{DUMP_SUFFIX}"
+    for pattern in (*of_ranks, LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"):
         for path in folder.glob(pattern):
             if _is_result(path):
                 path.unlink(missing_ok=True)

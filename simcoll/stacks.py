@@ -74,7 +74,7 @@ def stack_path(folder: Path, rank: int) -> Path:
 def ask(pid: int) -> None:
     """Ask a process for its stacks; nothing if it has not offered them, or no longer does."""
     number = _signal_number()
-    if number is None or not _catches(pid, number):
+    if number is None or not catches(pid, number):
         return
     thread = _undisturbed(pid)
     if thread is not None and ctypes.CDLL(None).syscall(_SYSTEM_CALLS["tgkill"], pid, thread, number) == 0:
@@ -116,7 +116,7 @@ def _system_call(pid: int, thread: int) -> int | None:
     return int(first) if first.isdecimal() else None
 
 
-def _catches(pid: int, number: int) -> bool:
+def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal, which would end it otherwise.
 
     A rank may be the child of a script that the launcher started, and handlers end with the interpreter.

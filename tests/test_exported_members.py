@@ -20,6 +20,7 @@ PUBLIC = [
     "__version__",
     "cluster",
     "disable",
+    "dump",
     "enable",
     "estimate",
     "fat_tree",

@@ -84,3 +84,24 @@ def test_a_rank_of_the_other_host_that_does_not_come_is_named_with_its_line(
     place = finding["sides"][-1]["source"][0]
     assert (place["function"], place["code"]) == ("evaluate", "threading.Event().wait(600)")
     assert {rank["state"] for rank in report["ranks"]} == {"stopped"}
+
+
+def test_ranks_of_both_hosts_dump_into_one_folder(two_hosts: list[str], tmp_path: Path) -> None:
+    body = f"""
+    import os, signal
+    import simcoll
+    simcoll.dump()
+    simcoll.dump({str(tmp_path / "copies")!r})
+    os.kill(os.getpid(), signal.SIGUSR1)
+    dist.barrier()
+    dist.destroy_process_group()
+    """
+    (first, second), report = run(two_hosts, tmp_path, body)
+    assert (first[0], second[0]) == (0, 0), (first, second)
+    assert report["findings"] == []
+    names = sorted(f"rank{rank:05d}.{kind}" for rank in range(4) for kind in ("simcoll", "stacks.txt"))
+    assert sorted(path.name for path in (tmp_path / "copies").iterdir()) == names
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= set(names)
+    for rank in range(4):
+        text = (tmp_path / "out" / f"rank{rank:05d}.stacks.txt").read_text()
+        assert text.count("(most recent call first)") >= 2, text
