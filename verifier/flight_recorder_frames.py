@@ -1,0 +1,64 @@
+"""The line of the user's program in the frames of a Flight Recorder entry, which another machine wrote.
+
+The rule of :mod:`simcoll.source`, by the shape of the paths: frames of torch, of simcoll, of Python's library and of
+C++ are passed over; installed packages count where no frame of the user's own code is found.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from simcoll.folders import INSTALLED, OWN, SKIP
+from simcoll.record import UNKNOWN_SOURCE, Source
+
+_PACKAGES: Final = ("/site-packages/", "/dist-packages/")
+_PASSED_OVER: Final = re.compile(r"/(site|dist)-packages/(torch|simcoll)/|^<|\.(cpp|cc|cxx|c|cu|h|hpp|so[.\d]*)$|^\?*$")
+_LIBRARY: Final = re.compile(r"/lib(64)?/python\d[.\d]*/")
+_TORCHS: Final = re.compile(r"(.*/torch/)distributed/(distributed_c10d|c10d_logger)\.py")
+
+
+class Frames:
+    """Finds source lines; what kind of file a path names is decided once."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, int] = {}
+        self._torch: set[str] = set()
+
+    def source(self, frames: object) -> Source:
+        """The innermost line of the user's own code; frames are given innermost first."""
+        installed = UNKNOWN_SOURCE
+        for frame in frames if isinstance(frames, (list, tuple)) else ():
+            if not isinstance(frame, dict):
+                continue
+            file = frame.get("filename")
+            kind = self._kind(file) if isinstance(file, str) else SKIP
+            if kind == OWN:
+                return _source(frame)
+            if kind == INSTALLED and installed is UNKNOWN_SOURCE:
+                installed = _source(frame)
+        return installed
+
+    def _kind(self, file: str) -> int:
+        kind = self._kinds.get(file)
+        if kind is None:
+            kind = self._kinds[file] = self._look(file)
+        return kind
+
+    def _look(self, file: str) -> int:
+        if (torchs := _TORCHS.fullmatch(file)) is not None:
+            self._torch.add(torchs[1])
+        if _PASSED_OVER.search(file) is not None or any(file.startswith(folder) for folder in self._torch):
+            return SKIP
+        if any(packages in file for packages in _PACKAGES):
+            return INSTALLED
+        return SKIP if _LIBRARY.search(file) is not None else OWN
+
+
+def _source(frame: dict[object, object]) -> Source:
+    file, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
+    return Source(
+        file if isinstance(file, str) else "",
+        line if type(line) is int and 0 <= line < 1 << 31 else 0,
+        name if isinstance(name, str) else "",
+    )

@@ -1,0 +1,131 @@
+"""The dumps of a job put together: which rank wrote each file, who belongs to which group, one trace a rank."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from simcoll.blackbox_header import UnreadableError
+from simcoll.record import Group
+from simcoll.verifier.flight_recorder_dump import Dump, DumpGroup
+from simcoll.verifier.trace import MemoryTrace, Trace
+
+MODE: Final = "flight recorder"
+"""The ``mode`` of these traces."""
+
+_TOKEN: Final = re.compile(r"(?<!local)(?<!local[_-])rank\D{0,2}(\d{1,7})", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"\d{1,7}")
+_DEFAULT: Final = ("default_pg",)
+"""Descriptions of the group of all ranks."""
+
+def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
+    """One trace a rank, by rank; raises :class:`UnreadableError` where no file says whose dump it is."""
+    by_rank, notes = _one_a_rank(dumps)
+    if dumps and not by_rank:
+        raise UnreadableError(
+            f"{dumps[0].path}: neither the dump nor its name says which rank wrote it; "
+            "put the global rank into the file name, as in nccl_trace_rank_3"
+        )
+    members = _members(by_rank)
+    world_size = 1 + max((rank for ranks in [*members.values(), by_rank] for rank in ranks), default=-1)
+    return [
+        _trace(rank, dump, members, max(world_size, _stated_world(dump)), notes.get(rank, ()))
+        for rank, dump in sorted(by_rank.items())
+    ]
+
+
+def ranks_of(dumps: Sequence[Dump]) -> list[int | None]:
+    """The global rank of each dump: what it says itself, the number after ``rank`` in its name, or the last number in
+    the names that tells the files apart; None where there is none."""
+    found = [dump.rank if dump.rank is not None else _token(dump.path) for dump in dumps]
+    rest = [index for index, rank in enumerate(found) if rank is None]
+    for index, rank in zip(rest, _distinct_numbers([dumps[index].path for index in rest]), strict=True):
+        found[index] = rank
+    return found
+
+
+def _token(path: str) -> int | None:
+    tokens: list[str] = _TOKEN.findall(os.path.basename(path))
+    return int(tokens[-1]) if tokens else None
+
+
+def _distinct_numbers(paths: Sequence[str]) -> Iterable[int | None]:
+    """Of each name one number, at the last place at which the numbers of all names differ."""
+    for names in ([os.path.basename(path) for path in paths], list(paths)):
+        numbers = [[int(number) for number in _NUMBER.findall(name)] for name in names]
+        for place in range(1, min(map(len, numbers), default=0) + 1):
+            chosen = [found[-place] for found in numbers]
+            if len(set(chosen)) == len(chosen):
+                return chosen
+    return [None] * len(paths)
+
+
+def _one_a_rank(dumps: Sequence[Dump]) -> tuple[dict[int, Dump], dict[int, tuple[str, ...]]]:
+    """The dump of each rank: the newest, and of those that are equally new the one that says most."""
+    chosen: dict[int, Dump] = {}
+    notes: dict[int, tuple[str, ...]] = {}
+    for rank, dump in zip(ranks_of(dumps), dumps, strict=True):
+        if rank is None:
+            continue
+        first = chosen.setdefault(rank, dump)
+        if first is not dump:
+            better = max(first, dump, key=_worth)
+            chosen[rank] = better
+            notes[rank] = (f"has several dumps; {os.path.basename(better.path)} tells most and is read",)
+    return chosen, notes
+
+
+def _worth(dump: Dump) -> tuple[bool, int, int, int]:
+    last = int(dump.slots["scheduled_ns"].max(initial=0))
+    return dump.complete, last, len(dump.slots), dump.seen_ns
+
+
+def _members(by_rank: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
+    """The members of the groups whose dumps do not say them: the ranks that know the group, all for the default one."""
+    found: dict[str, set[int]] = {}
+    for rank, dump in by_rank.items():
+        for group in dump.groups:
+            if not _stated(group, rank):
+                found.setdefault(group.name, set()).update((rank,), by_rank if group.description in _DEFAULT else ())
+            elif group.name in found or not group.ranks:
+                continue
+    for rank, dump in by_rank.items():
+        for group in dump.groups:
+            if group.name in found and _stated(group, rank):
+                found[group.name].update(group.ranks)
+    return {name: tuple(sorted(ranks)) for name, ranks in found.items()}
+
+
+def _stated(group: DumpGroup, rank: int) -> bool:
+    return rank in group.ranks
+
+
+def _stated_world(dump: Dump) -> int:
+    return 1 + max((rank for group in dump.groups for rank in group.ranks), default=-1)
+
+
+def _trace(
+    rank: int, dump: Dump, members: Mapping[str, tuple[int, ...]], world_size: int, notes: Sequence[str]
+) -> MemoryTrace:
+    groups = tuple(
+        Group(group.name, group.description, group.ranks if _stated(group, rank) else members[group.name])
+        for group in dump.groups
+    )
+    return MemoryTrace(
+        rank,
+        world_size,
+        MODE,
+        groups,
+        dump.calls,
+        dump.sources,
+        (),
+        dump.slots,
+        dict(dump.dropped),
+        (*dump.problems, *notes),
+        dict(dump.dropped_p2p),
+        dump.unknown,
+        dump.seen_ns,
+    )

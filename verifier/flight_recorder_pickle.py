@@ -1,0 +1,353 @@
+"""Reads a Flight Recorder pickle, opcode by opcode, without unpickling: plain containers, texts and numbers only.
+
+No object of any other kind can come of it, no name is looked up, nothing is called. Keys are texts or numbers, so that
+nothing nested is ever hashed. What a file can make it hold in memory is bounded by the limits below.
+
+The entries of a dump are handed on one by one and forgotten (:class:`Entries`); of a file that was cut, the entries
+that are complete are read. ``pickletools`` in Python's library describes the opcodes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, Protocol
+
+ENTRIES: Final = "entries"
+BYTES_LIMIT: Final = 32 << 20
+"""Bytes of the file that may be held at once: all but the entries, and what several entries share."""
+CONTAINER_LIMIT: Final = 1 << 20
+MEMO_LIMIT: Final = 1 << 21
+_LONG_LIMIT: Final = 16
+_LINE_LIMIT: Final = 1 << 16
+_ENTRY_DEPTH: Final = 3
+"""Marks below an entry's values: of the dump's dict, of the list of entries, of the entry."""
+
+
+class CutError(Exception):
+    """The file ends before the pickle does."""
+
+
+class RefusedError(Exception):
+    """The file asks for what a dump never has; the text says what."""
+
+
+class Entries(Protocol):
+    """What takes a dump's entries."""
+
+    def take(self, entry: dict[object, object], stream: PickleStream) -> None:
+        """One entry, which stood in the file from ``stream.began`` to ``stream.at``; may move ``stream.at`` on."""
+        ...
+
+
+class PickleStream:
+    """A pickle being read: the stack, where marks lie in it, what was memoized.
+
+    ``began`` is where the entry that was handed on last begins in the file, ``fresh`` whether it memoized anything.
+    """
+
+    def __init__(self, data: bytes, entries: Entries) -> None:
+        self.data = data
+        self.at = 0
+        self.began = 0
+        self.fresh = False
+        self.stack: list[object] = []
+        self.marks: list[int] = []
+        self._spots: dict[int, tuple[int, int]] = {}
+        self._puts = 0
+        self._items: list[object] = []
+        self._memo: dict[int, object] = {}
+        self._entries = entries
+        self._begun = (0, 0)
+        self._containers = 0
+        self._spared = 0
+        self._stopped = False
+
+    def read(self) -> object:
+        """The object that the pickle holds, its entries left out; raises :class:`CutError`, :class:`RefusedError`."""
+        data, handlers = self.data, _HANDLERS
+        try:
+            while not self._stopped:
+                handler = handlers.get(data[self.at])
+                if handler is None:
+                    raise RefusedError(_refusal(data[self.at]))
+                self.at += 1
+                handler(self)
+        except (IndexError, struct.error) as error:
+            if self.at < len(data) and not isinstance(error, struct.error):
+                raise RefusedError("its opcodes take more from the stack than they put there") from error
+            raise CutError from error
+        return self.stack[-1] if self.stack else None
+
+    def salvage(self) -> dict[object, object]:
+        """The keys and values of the outermost dict that are complete, of a file that was cut."""
+        first = self.marks[0] if self.marks else 0
+        last = self.marks[1] if len(self.marks) > 1 else len(self.stack)
+        pairs = self.stack[first:last]
+        whole: dict[object, object] = {}
+        if first and isinstance(self.stack[first - 1], dict):
+            whole.update(self.stack[first - 1])  # type: ignore[call-overload]
+        whole.update((key, value) for key, value in zip(pairs[::2], pairs[1::2], strict=False) if type(key) is str)
+        return whole
+
+    def bounded(self) -> None:
+        """Refuse what would take too much memory; called wherever containers, texts or memos are made."""
+        if self._containers > CONTAINER_LIMIT or len(self._memo) > MEMO_LIMIT or self.at - self._spared > BYTES_LIMIT:
+            raise RefusedError("it would take more memory than any dump needs")
+
+    def take(self, size: int) -> bytes:
+        """The next bytes of the file."""
+        end = self.at + size
+        if end > len(self.data):
+            raise CutError
+        found = self.data[self.at : end]
+        self.at = end
+        return found
+
+    def line(self) -> str:
+        """The next line of the file, as the oldest pickles write values."""
+        end = self.data.find(b"\n", self.at, self.at + _LINE_LIMIT)
+        if end < 0:
+            raise CutError
+        found = self.data[self.at : end].decode("utf-8", "replace")
+        self.at = end + 1
+        return found
+
+    def open(self, value: object) -> None:
+        """Push a new container."""
+        self._containers += 1
+        self.bounded()
+        self.stack.append(value)
+
+    def mark(self) -> None:
+        """Remember where the items of a container begin."""
+        if len(self.marks) == 2 and self._in_entries():
+            self.began, self._begun = self.at - 2, (self._puts, self._containers)
+        self.marks.append(len(self.stack))
+        self._containers += 1
+        self.bounded()
+
+    def popped(self) -> list[object]:
+        """What lies above the last mark."""
+        first = self.marks.pop()
+        items = self.stack[first:]
+        del self.stack[first:]
+        return items
+
+    def put(self, index: int) -> None:
+        """Memoize the top of the stack."""
+        self._memo[index] = self.stack[-1]
+        self._puts += 1
+        self.bounded()
+
+    def spot(self, offset: int, code: int) -> None:
+        """Remember which opcode pushes the number that comes to lie on the stack, if it is a value of an entry."""
+        if len(self.marks) == _ENTRY_DEPTH:
+            self._spots[len(self.stack)] = offset, code
+
+    def get(self, index: int) -> None:
+        """Push what was memoized."""
+        if index not in self._memo:
+            raise RefusedError("it refers to what it does not hold")
+        self.stack.append(self._memo[index])
+
+    def memoize(self) -> None:
+        """Memoize under the next free number."""
+        self.put(len(self._memo))
+
+    def set_items(self) -> None:
+        """Give a dict its items; a whole entry of the dump is handed on."""
+        items = self.popped()
+        holder = self.stack[-1]
+        if not isinstance(holder, dict) or len(items) % 2:
+            raise RefusedError("it sets items where there is no dict")
+        for key in items[::2]:
+            if type(key) is not str and type(key) is not int:
+                raise RefusedError("a key of it is neither a text nor a number")
+        holder.update(zip(items[::2], items[1::2], strict=True))
+        self._items = items
+        if len(self.marks) == 2 and len(self.stack) == self.marks[1] + 1 and self._in_entries():
+            self._hand_on(holder)
+
+    def append_items(self, items: list[object]) -> None:
+        """Give a list its items."""
+        holder = self.stack[-1]
+        if not isinstance(holder, list):
+            raise RefusedError("it appends where there is no list")
+        holder += items
+
+    def stop(self) -> None:
+        """The end of the pickle."""
+        self._stopped = True
+
+    def _in_entries(self) -> bool:
+        first = self.marks[1]
+        return first >= 2 and isinstance(self.stack[first - 1], list) and self.stack[first - 2] == ENTRIES
+
+    def numbers(self) -> dict[object, tuple[int, int]]:
+        """Of the entry that was handed on last: offset in the file and opcode of its numbers, by key."""
+        first, found = len(self.stack) + 1, {}
+        for place in range(1, len(self._items), 2):
+            spot = self._spots.get(first + place, (0, 0))
+            if spot[0] > self.began and isinstance(self._items[place], (int, float)):
+                found[self._items[place - 1]] = spot
+        return found
+
+    def _hand_on(self, entry: dict[object, object]) -> None:
+        self.stack.pop()
+        self.fresh = self._puts != self._begun[0]
+        self._entries.take(entry, self)
+        if not self.fresh:
+            # Nothing of it stays behind.
+            self._containers = self._begun[1]
+            self._spared += self.at - self.began
+
+
+NUMBERS: Final = {ord("K"): (1, False), ord("M"): (2, False), ord("J"): (4, True)}
+"""The opcodes of small numbers: how many bytes, and whether they have a sign."""
+LONG: Final = 0x8A
+FLOAT: Final = ord("G")
+
+
+def _small(stream: PickleStream, code: int) -> None:
+    size, signed = NUMBERS[code]
+    stream.spot(stream.at - 1, code)
+    stream.stack.append(int.from_bytes(stream.take(size), "little", signed=signed))
+
+
+def _long(stream: PickleStream) -> None:
+    offset, size = stream.at - 1, stream.take(1)[0]
+    if size == 8:
+        stream.spot(offset, LONG)
+    _push_long(stream, size)
+
+
+def _push_long(stream: PickleStream, size: int) -> None:
+    if size > _LONG_LIMIT:
+        raise RefusedError(f"a number of it has {size} bytes")
+    stream.stack.append(int.from_bytes(stream.take(size), "little", signed=True))
+
+
+def _float(stream: PickleStream) -> None:
+    stream.spot(stream.at - 1, FLOAT)
+    stream.stack.append(struct.unpack(">d", stream.take(8))[0])
+
+
+def _text(stream: PickleStream, size: int) -> None:
+    if size > BYTES_LIMIT:
+        raise CutError if stream.at + size > len(stream.data) else RefusedError(f"a text of it has {size} bytes")
+    stream.bounded()
+    stream.stack.append(stream.take(size).decode("utf-8", "replace"))
+
+
+def _tuple(stream: PickleStream, size: int) -> None:
+    if len(stream.stack) < size + (stream.marks[-1] if stream.marks else 0):
+        raise RefusedError("its opcodes take more from the stack than they put there")
+    items = stream.stack[len(stream.stack) - size :]
+    del stream.stack[len(stream.stack) - size :]
+    stream.open(tuple(items))
+
+
+def _set_item(stream: PickleStream) -> None:
+    value, key = stream.stack.pop(), stream.stack.pop()
+    holder = stream.stack[-1]
+    if not isinstance(holder, dict) or (type(key) is not str and type(key) is not int):
+        raise RefusedError("it sets an item that no dict of a dump has")
+    holder[key] = value
+
+
+def _dict(stream: PickleStream) -> None:
+    items = stream.popped()
+    stream.open({})
+    stream.marks.append(len(stream.stack))
+    stream.stack += items
+    stream.set_items()
+
+
+def _integer_line(stream: PickleStream) -> None:
+    text = stream.line()
+    if text in ("00", "01"):
+        stream.stack.append(text == "01")
+        return
+    try:
+        stream.stack.append(int(text.removesuffix("L")[: 2 * _LONG_LIMIT]))
+    except ValueError as error:
+        raise RefusedError("a number of it is none") from error
+
+
+def _float_line(stream: PickleStream) -> None:
+    try:
+        stream.stack.append(float(stream.line()[: 2 * _LONG_LIMIT]))
+    except ValueError as error:
+        raise RefusedError("a number of it is none") from error
+
+
+def _index_line(stream: PickleStream) -> int:
+    text = stream.line()
+    if not text.isdecimal() or len(text) > _LONG_LIMIT:
+        raise RefusedError("it refers to what it does not hold")
+    return int(text)
+
+
+def _length(stream: PickleStream, size: int) -> int:
+    return int.from_bytes(stream.take(size), "little")
+
+
+def _append(stream: PickleStream) -> None:
+    item = stream.stack.pop()
+    stream.append_items([item])
+
+
+_Handler = Callable[[PickleStream], object]
+
+_HANDLERS: Final[dict[int, _Handler]] = {
+    code[0]: handler
+    for code, handler in (
+        (b"h", lambda stream: stream.get(stream.take(1)[0])),
+        (b"K", lambda stream: _small(stream, 0x4B)),
+        (b"(", PickleStream.mark),
+        (b"]", lambda stream: stream.open([])),
+        (b"}", lambda stream: stream.open({})),
+        (b"e", lambda stream: stream.append_items(stream.popped())),
+        (b"u", PickleStream.set_items),
+        (b"M", lambda stream: _small(stream, 0x4D)),
+        (b"J", lambda stream: _small(stream, 0x4A)),
+        (b"\x8a", _long),
+        (b"\x8b", lambda stream: _push_long(stream, _length(stream, 4))),
+        (b"j", lambda stream: stream.get(_length(stream, 4))),
+        (b"G", _float),
+        (b"X", lambda stream: _text(stream, _length(stream, 4))),
+        (b"\x8c", lambda stream: _text(stream, _length(stream, 1))),
+        (b"\x8d", lambda stream: _text(stream, _length(stream, 8))),
+        (b"N", lambda stream: stream.stack.append(None)),
+        (b"\x88", lambda stream: stream.stack.append(True)),
+        (b"\x89", lambda stream: stream.stack.append(False)),
+        (b"q", lambda stream: stream.put(stream.take(1)[0])),
+        (b"r", lambda stream: stream.put(_length(stream, 4))),
+        (b"\x94", PickleStream.memoize),
+        (b"a", _append),
+        (b"s", _set_item),
+        (b")", lambda stream: stream.stack.append(())),
+        (b"\x85", lambda stream: _tuple(stream, 1)),
+        (b"\x86", lambda stream: _tuple(stream, 2)),
+        (b"\x87", lambda stream: _tuple(stream, 3)),
+        (b"t", lambda stream: stream.open(tuple(stream.popped()))),
+        (b"l", lambda stream: stream.open(stream.popped())),
+        (b"d", _dict),
+        (b"I", _integer_line),
+        (b"L", _integer_line),
+        (b"F", _float_line),
+        (b"V", lambda stream: stream.stack.append(stream.line())),
+        (b"p", lambda stream: stream.put(_index_line(stream))),
+        (b"g", lambda stream: stream.get(_index_line(stream))),
+        (b"\x80", lambda stream: stream.take(1)),
+        (b"\x95", lambda stream: stream.take(8)),
+        (b".", PickleStream.stop),
+    )
+}
+
+
+def _refusal(code: int) -> str:
+    if code in b"cioRb\x81\x82\x83\x84\x92\x93PQ":
+        return "it names Python objects, which no dump does and which may run code"
+    return f"opcode {code:#04x} has no place in a dump"
