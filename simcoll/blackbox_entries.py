@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from simcoll import blackbox_format as layout
 from simcoll.blackbox_format import EntryKind
 from simcoll.call import Call
 from simcoll.record import Event, Group, Source
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +31,24 @@ class Entries:
     damaged: list[str] = field(default_factory=list)
 
 
-def read_entries(table: bytes) -> Entries:
-    """Read a table from its first byte to its last entry; never raises, whatever the bytes are."""
-    entries = Entries()
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Groups, signatures and source lines by their entries' JSON: what thousands of ranks state alike is parsed once."""
+
+    groups: dict[bytes, Group] = field(default_factory=dict)
+    signatures: dict[bytes, Call] = field(default_factory=dict)
+    sources: dict[bytes, Source] = field(default_factory=dict)
+
+
+def read_entries(table: bytes, known: Known | None = None) -> Entries:
+    """Read a table from its first byte to its last entry; never raises, whatever the bytes are.
+
+    ``known`` is what the tables of other files held, and takes in what this one holds.
+    """
+    entries, known = Entries(), known or Known()
     for kind, index, payload in _sound_entries(table, entries.damaged):
         try:
-            _keep(entries, kind, index, json.loads(payload))
+            _keep(entries, known, kind, index, payload)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             entries.damaged.append(f"entry {index} of kind {kind} is malformed ({type(error).__name__})")
     return entries
@@ -51,23 +66,37 @@ def _sound_entries(table: bytes, damaged: list[str]) -> Iterator[tuple[int, int,
                 position = -(-end // 4) * 4
                 continue
             budget -= size
+        if marker == b"\0\0\0\0" and is_blank(table[position:]):
+            return
         following = table.find(layout.ENTRY_MARKER, position + 1)
         if marker != b"\0\0\0\0" or following >= 0:
             damaged.append(f"the entry at byte {position} of the table is damaged")
         position = following
 
 
-def _keep(entries: Entries, kind: int, index: int, document: object) -> None:
+def is_blank(data: bytes) -> bool:
+    """Whether there is nothing but zeros."""
+    return data == bytes(len(data))
+
+
+def _keep(entries: Entries, known: Known, kind: int, index: int, payload: bytes) -> None:
     if kind == EntryKind.GROUP:
-        entries.groups.setdefault(index, _group(document))
+        entries.groups.setdefault(index, _once(known.groups, payload, _group))
     elif kind == EntryKind.SIGNATURE:
-        entries.signatures.setdefault(index, Call.from_json(document))
+        entries.signatures.setdefault(index, _once(known.signatures, payload, Call.from_json))
     elif kind == EntryKind.SOURCE:
-        entries.sources.setdefault(index, _source(document))
+        entries.sources.setdefault(index, _once(known.sources, payload, _source))
     elif kind == EntryKind.EVENT:
-        entries.events.setdefault(index, _event(document))
+        entries.events.setdefault(index, _event(json.loads(payload)))
     else:
         raise ValueError(kind)
+
+
+def _once(known: dict[bytes, _Value], payload: bytes, read: Callable[[object], _Value]) -> _Value:
+    value = known.get(payload)
+    if value is None:
+        value = known[payload] = read(json.loads(payload))
+    return value
 
 
 def _group(document: object) -> Group:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll import blackbox_format as layout
-from simcoll.blackbox_entries import Entries, read_entries
+from simcoll.blackbox_entries import Entries, Known, is_blank, read_entries
 from simcoll.blackbox_header import Header, UnreadableError, unpack_header
 from simcoll.call import Call
 from simcoll.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
@@ -28,6 +28,8 @@ SLOT_DTYPE = np.dtype([(name, _CODES[code]) for name, code in layout.SLOT_FIELDS
 _GROUP_DTYPE = np.dtype([(name, _CODES[code]) for name, code in layout.GROUP_FIELDS])
 _CHUNK = 1024
 _ALL = 0xFFFFFFFF
+_MOST_RECORDS = 1 << 62
+"""More than any rank makes: a larger index is damage, and would not fit what is computed with it."""
 
 Slots = npt.NDArray[Any]
 """A structured array of :data:`SLOT_DTYPE`."""
@@ -93,9 +95,10 @@ class BlackBox:
         )
 
 
-def read_black_box(path: str | Path) -> BlackBox:
+def read_black_box(path: str | Path, known: Known | None = None) -> BlackBox:
     """Read a black box, finished, cut off, or still being written.
 
+    Whoever reads many gives ``known``: groups, signatures and lines that they have in common are one object each.
     Raises :class:`UnreadableError` where there is no black box of this format to read, and nothing else.
     """
     name = str(path)
@@ -105,7 +108,7 @@ def read_black_box(path: str | Path) -> BlackBox:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UnreadableError(f"{name}: cannot be opened: {reason}; give a black box that you may read") from error
     try:
-        return _read(fd, name)
+        return _read(fd, name, known)
     except OSError as error:
         raise UnreadableError(f"{name}: cannot be read: {error.strerror}; give a black box, a regular file") from error
     finally:
@@ -129,12 +132,12 @@ def last_activity(path: str | Path) -> tuple[int, int] | None:
     return int(ring["index"].max()), max(times)
 
 
-def _read(fd: int, name: str) -> BlackBox:
+def _read(fd: int, name: str, known: Known | None) -> BlackBox:
     header = unpack_header(os.pread(fd, layout.PAGE, 0), name)
     # The ring before the table: what a live ring refers to was in the table before.
     ring = _read_ring(fd, header)
     rows = np.frombuffer(_whole(os.pread(fd, header.group_count * layout.GROUP.size, layout.PAGE)), _GROUP_DTYPE)
-    entries = read_entries(_read_table(fd, header))
+    entries = read_entries(_read_table(fd, header), known)
     slots, last_gap, newest = _sound_slots(ring, header.slot_count)
     slots, last_gap = _resolve(slots, entries, last_gap)
     groups = sorted(entries.groups)
@@ -149,14 +152,17 @@ def _read(fd: int, name: str) -> BlackBox:
 
 def _read_ring(fd: int, header: Header) -> Slots:
     """The part of the ring that was ever written, in the file's order; a file that was cut gives less."""
-    chunks = []
-    for start in range(0, header.slot_count, _CHUNK):
-        wanted = min(_CHUNK, header.slot_count - start) * layout.SLOT.size
+    chunks: list[Slots] = []
+    start, size = 0, _CHUNK
+    while start < header.slot_count:
+        wanted = min(size, header.slot_count - start) * layout.SLOT.size
         data = os.pread(fd, wanted, header.ring_offset + start * layout.SLOT.size)
         chunk = np.frombuffer(_whole(data, layout.SLOT.size), SLOT_DTYPE)
         chunks.append(chunk)
         if len(data) < wanted or not chunk["index"].any():
             break
+        # Larger steps from here on: few reads for a ring of any size, and little is read in vain.
+        start, size = start + len(chunk), start + len(chunk)
     return np.concatenate(chunks)
 
 
@@ -166,7 +172,7 @@ def _read_table(fd: int, header: Header) -> bytes:
     while limit > 0 and (part := os.pread(fd, min(limit, layout.TABLE_CHUNK), offset)):
         parts.append(part)
         offset, limit = offset + len(part), limit - len(part)
-        if not any(part):
+        if is_blank(part):
             break
     return b"".join(parts)
 
@@ -181,10 +187,12 @@ def _sound_slots(ring: Slots, capacity: int) -> tuple[Slots, int, int]:
 
     The slot that the rank was writing when it died is no gap: nothing came after it.
     """
+    if (whole := _whole_ring(ring, capacity)) is not None:
+        return whole, 0, int(whole["index"][-1]) if len(whole) else 0
     place = np.arange(len(ring), dtype=np.uint64)
     index, size = ring["index"], np.uint64(capacity)
     sound = (index > 0) & (index == ring["check"]) & (ring["state"] <= max(State))
-    sound &= (index - np.uint64(1)) % size == place
+    sound &= ((index - np.uint64(1)) % size == place) & (index <= np.uint64(_MOST_RECORDS))
     newest = int(index[sound].max()) if sound.any() else 0
     if newest > capacity:
         sound &= index > np.uint64(newest - capacity)
@@ -197,8 +205,29 @@ def _sound_slots(ring: Slots, capacity: int) -> tuple[Slots, int, int]:
     return slots[np.argsort(slots["index"])], int(gaps.max()) if gaps.size else 0, newest
 
 
+def _whole_ring(ring: Slots, capacity: int) -> Slots | None:
+    """The records oldest first where none is torn or lacking, which a few comparisons show; None otherwise."""
+    index = ring["index"]
+    newest = int(index.max(initial=0))
+    count, last = min(newest, capacity), newest % capacity if newest > capacity else 0
+    if newest > _MOST_RECORDS or len(ring) < count or (newest > capacity and len(ring) != capacity):
+        return None
+    expected = np.arange(newest - count + 1, newest + 1, dtype=np.uint64)
+    if last:
+        expected = np.roll(expected, last)
+    used = ring[:count]
+    if not np.array_equal(index[:count], expected) or not np.array_equal(used["check"], expected):
+        return None
+    if index[count:].any() or (used["state"] > max(State)).any():
+        return None
+    return np.concatenate([used[last:], used[:last]])
+
+
 def _resolve(slots: Slots, entries: Entries, last_gap: int) -> tuple[Slots, int]:
     """Turn the file's indices into places in the sequences of :class:`BlackBox`; what refers to nothing is a gap."""
+    tables = (("group", entries.groups), ("signature", entries.signatures), ("source", entries.sources))
+    if all(_refers_to_all_there(slots[column], table) for column, table in tables):
+        return slots, last_gap
     group, known_group = _places(slots["group"], sorted(entries.groups))
     signature, known_signature = _places(slots["signature"], sorted(entries.signatures))
     source, known_source = _places(slots["source"], sorted(entries.sources))
@@ -209,6 +238,11 @@ def _resolve(slots: Slots, entries: Entries, last_gap: int) -> tuple[Slots, int]
     # A line that is not known misleads nobody: it stands behind the last source.
     slots["source"] = np.where(known_source, source, len(entries.sources))
     return slots[sound], last_gap
+
+
+def _refers_to_all_there(wanted: npt.NDArray[Any], known: Mapping[int, object]) -> bool:
+    """Whether entries are numbered without a gap, as a writer does, and nothing refers beyond them."""
+    return int(wanted.max(initial=0)) < len(known) == max(known, default=-1) + 1
 
 
 def _places(wanted: npt.NDArray[Any], known: list[int]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:

@@ -1,0 +1,221 @@
+"""The black boxes of a large job that never ran, written fast: the same bytes that :class:`BlackBoxWriter` writes.
+
+Rank 0's file is begun by the writer itself; the others' headers are patched, and their slots are numpy columns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll import blackbox_format as layout
+from simcoll.blackbox import BlackBoxWriter
+from simcoll.blackbox_format import EntryKind
+from simcoll.blackbox_reader import SLOT_DTYPE
+from simcoll.blackbox_table import encode, pack_entry
+from simcoll.call import Buffer, Call
+from simcoll.record import Group, Source, State
+
+SCENARIOS = ("correct", "groups", "wrapped", "skipped", "dtype", "missing", "pipeline")
+_TENSOR_PARALLEL = 8
+_STEP_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of so many ranks that make so many calls each, and what is odd about it (one of :data:`SCENARIOS`)."""
+
+    scenario: str
+    ranks: int
+    records: int
+
+    @property
+    def odd(self) -> int:
+        """The rank that does it wrong, and the record at which it does."""
+        return self.ranks // 3
+
+    @property
+    def slots(self) -> int:
+        """Slots of each ring."""
+        return max(self.records * 3 // 4, layout.MIN_SLOTS) if self.scenario == "wrapped" else layout.DEFAULT_SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One rank's calls: for each record its group (by index in ``groups``), signature, line, and whether it is p2p."""
+
+    groups: tuple[Group, ...]
+    group: npt.NDArray[np.int64]
+    signature: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int64]
+    p2p: npt.NDArray[np.bool_]
+
+
+def _tensor(elements: int, dtype: str = "bfloat16") -> tuple[Buffer, ...]:
+    return (Buffer((elements,), dtype, "cuda"),)
+
+
+_REDUCED = Call("all_reduce", "allreduce", _tensor(4096), _tensor(4096), reduce_op="sum")
+CALLS = (
+    *(replace(_REDUCED, inputs=_tensor(size), outputs=_tensor(size)) for size in (1 << 20, 1 << 22, 1024, 1)),
+    Call("all_gather", "_allgather_base", _tensor(1 << 12), _tensor(1 << 15)),
+    Call("reduce_scatter", "_reduce_scatter_base", _tensor(1 << 15), _tensor(1 << 12), reduce_op="sum"),
+    Call("broadcast", "broadcast", _tensor(64, "int64"), _tensor(64, "int64"), root=0),
+    Call("barrier", "barrier"),
+)
+_ODD = replace(_REDUCED, inputs=_tensor(1 << 20, "float32"), outputs=_tensor(1 << 20, "float32"))
+SOURCES = tuple(Source("/job/train.py", 40 + line, "step", f"call_{line}(x)") for line in range(len(CALLS) + 4))
+
+
+def write_job(job: Job, folder: Path) -> None:
+    """Write all black boxes of a job; the bytes of the header but for the rank are those of the writer."""
+    folder.mkdir(parents=True)
+    header = _header(job, folder)
+    for rank in range(job.ranks):
+        if job.scenario != "missing" or rank != job.odd:
+            _write_rank(job, rank, header, folder / f"rank{rank:05d}{layout.SUFFIX}")
+
+
+def _header(job: Job, folder: Path) -> bytes:
+    path = folder / "template"
+    BlackBoxWriter(path, rank=0, world_size=job.ranks, mode="record", records=job.slots).close()
+    header = path.read_bytes()[: layout.PAGE]
+    path.unlink()
+    return header
+
+
+def _write_rank(job: Job, rank: int, header: bytes, path: Path) -> None:
+    plan = _plan(job, rank)
+    slots, dropped = _ring(job, rank, plan)
+    start = layout.ring_offset(layout.GROUP_ROWS)
+    with path.open("wb") as file:
+        file.write(_for_rank(header, rank))
+        file.write(dropped)
+        file.seek(start)
+        file.write(slots.tobytes())
+        file.seek(start + job.slots * layout.SLOT.size)
+        file.write(_entries(job, rank, plan))
+        file.truncate(start + job.slots * layout.SLOT.size + layout.TABLE_CHUNK)
+
+
+def _for_rank(header: bytes, rank: int) -> bytes:
+    at = layout.offset_of(layout.HEADER_FIELDS, "rank")
+    fields = header[:at] + rank.to_bytes(4, "little") + header[at + 4 : layout.HEADER_CRC_OFFSET]
+    return fields + zlib.crc32(fields).to_bytes(4, "little") + header[layout.HEADER_CRC_OFFSET + 4 :]
+
+
+def _plan(job: Job, rank: int) -> Plan:
+    place = np.arange(job.records)
+    world = Group("0", "default_pg", tuple(range(job.ranks)))
+    if job.scenario == "pipeline":
+        return _pipeline(job, rank, world)
+    calls = place % len(CALLS)
+    if job.scenario in ("correct", "wrapped"):
+        return Plan((world,), np.zeros_like(place), calls, calls, np.zeros(len(place), np.bool_))
+    signature = calls.copy()
+    groups = np.where(place % 4 == 0, 0, np.where(place % 4 == 3, 2, 1))
+    if job.scenario == "dtype" and rank == job.odd:
+        signature[job.records // 16 * 8] = len(CALLS)
+    plan = Plan((world, *_parallel(job, rank)), groups, signature, calls, np.zeros(len(place), np.bool_))
+    return _without(plan, job.records // 16 * 8) if job.scenario == "skipped" and rank == job.odd else plan
+
+
+def _without(plan: Plan, place: int) -> Plan:
+    kept = np.arange(len(plan.group)) != place
+    return Plan(plan.groups, plan.group[kept], plan.signature[kept], plan.source[kept], plan.p2p[kept])
+
+
+def _parallel(job: Job, rank: int) -> tuple[Group, Group]:
+    """The rank's tensor-parallel group, of neighbours, and its data-parallel group, of every eighth rank."""
+    size = min(_TENSOR_PARALLEL, job.ranks)
+    first, place = rank // size * size, rank % size
+    return (
+        Group(f"{1 + rank // size}", "mesh_tp", tuple(range(first, first + size))),
+        Group(f"{100_000 + place}", "mesh_dp", tuple(range(place, job.ranks, size))),
+    )
+
+
+def _pipeline(job: Job, rank: int, world: Group) -> Plan:
+    """Each rank takes from the one before and gives to the one after, and all meet in an all-reduce now and then."""
+    ends = [len(CALLS)] * (rank > 0) + [len(CALLS) + 1] * (rank < job.ranks - 1)
+    step = np.array([*ends * (4 // len(ends)), 0])
+    calls = np.resize(step, job.records // len(step) * len(step))
+    return Plan((world,), np.zeros_like(calls), calls, calls, calls >= len(CALLS))
+
+
+def _ring(job: Job, rank: int, plan: Plan) -> tuple[npt.NDArray[np.void], bytes]:
+    """The slots in the file's order, and the rows of the table of groups."""
+    count = len(plan.group)
+    slots = np.zeros(count, SLOT_DTYPE)
+    slots["index"] = slots["check"] = np.arange(1, count + 1)
+    slots["group"], slots["signature"], slots["source"] = plan.group, plan.signature, plan.source
+    for group in range(len(plan.groups)):
+        mine = plan.group == group
+        slots["sequence"][mine] = np.cumsum(~plan.p2p[mine])
+        slots["p2p_sequence"][mine] = np.where(plan.p2p[mine], np.cumsum(plan.p2p[mine]), 0)
+    slots["state"], slots["flags"] = State.COMPLETED, layout.AWAITED
+    begin = 1_800_000_000_000_000_000 + np.arange(count) * _STEP_NS + rank % 97
+    slots["scheduled_ns"], slots["started_ns"], slots["finished_ns"] = begin, begin + 1000, begin + _STEP_NS // 2
+    if job.scenario in ("skipped", "missing"):
+        # The last call never ends: somebody has not come, or is a call behind.
+        slots["state"][-1], slots["finished_ns"][-1] = State.STARTED, 0
+    rows = np.zeros((len(plan.groups), 4), np.uint32)
+    for slot in slots[: max(count - job.slots, 0)]:
+        rows[slot["group"], 0] = slot["sequence"]
+        rows[slot["group"], 2] += 1
+    kept = slots[-job.slots :]
+    return np.roll(kept, count % job.slots if count > job.slots else 0), rows.tobytes()
+
+
+def _entries(job: Job, rank: int, plan: Plan) -> bytes:
+    table = b"".join(
+        pack_entry(EntryKind.GROUP, index, _group_json(group)) for index, group in enumerate(plan.groups)
+    )
+    table += b"".join(
+        pack_entry(EntryKind.SIGNATURE, index, encode(call.to_json())) for index, call in enumerate(_calls(job, rank))
+    )
+    table += _SOURCE_ENTRIES
+    if job.scenario not in ("skipped", "missing"):
+        exit_event = {"kind": "exit", "time_ns": 1_900_000_000_000_000_000 + rank, "data": {}}
+        table += pack_entry(EntryKind.EVENT, 0, encode(exit_event))
+    return table
+
+
+def _calls(job: Job, rank: int) -> Sequence[Call]:
+    if job.scenario != "pipeline":
+        return (*CALLS, _ODD)
+    sent = _tensor(1 << 20)
+    return (
+        *CALLS,
+        Call("recv", "recv", (), sent, peer=max(rank - 1, 0), tag=0),
+        Call("send", "send", sent, (), peer=min(rank + 1, job.ranks - 1), tag=0),
+    )
+
+
+_group_texts: dict[tuple[int, ...], bytes] = {}
+
+
+def _group_json(group: Group) -> bytes:
+    key = hash(group.name), len(group.ranks), group.ranks[0]
+    if key not in _group_texts:
+        _group_texts[key] = encode(
+            {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
+        )
+    return _group_texts[key]
+
+
+_SOURCE_ENTRIES = b"".join(
+    pack_entry(
+        EntryKind.SOURCE,
+        index,
+        encode({"file": one.file, "line": one.line, "function": one.function, "code": one.code}),
+    )
+    for index, one in enumerate(SOURCES)
+)
