@@ -15,8 +15,8 @@ from simcoll.verifier.trace import MemoryTrace, Trace
 MODE: Final = "flight recorder"
 """The ``mode`` of these traces."""
 
-_TOKEN: Final = re.compile(r"(?<!local)(?<!local[_-])rank\D{0,2}(\d{1,7})", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"\d{1,7}")
+_TOKEN: Final = re.compile(r"(?<!local)(?<!local[_-])rank\D{0,2}(\d{1,7})(?!\d)", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"(?<!\d)\d{1,7}(?!\d)")
 _DEFAULT: Final = ("default_pg",)
 """Descriptions of the group of all ranks."""
 
@@ -55,7 +55,8 @@ def _token(path: str) -> int | None:
 
 def _distinct_numbers(paths: Sequence[str]) -> Iterable[int | None]:
     """Of each name one number, at the last place at which the numbers of all names differ."""
-    for names in ([os.path.basename(path) for path in paths], list(paths)):
+    # Folders count where there are several: the folder of a lone file says nothing of its rank.
+    for names in ([os.path.basename(path) for path in paths], list(paths) if len(paths) > 1 else []):
         numbers = [[int(number) for number in _NUMBER.findall(name)] for name in names]
         for place in range(1, min(map(len, numbers), default=0) + 1):
             chosen = [found[-place] for found in numbers]

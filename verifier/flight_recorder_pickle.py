@@ -22,6 +22,7 @@ _STEPS: Final = 1024
 """Opcodes between two looks at the limits."""
 _LONG_LIMIT: Final = 16
 _LINE_LIMIT: Final = 1 << 16
+_TOO_MUCH: Final = "its opcodes take more from the stack than they put there"
 _ENTRY_DEPTH: Final = 3
 """Marks below an entry's values: of the dump's dict, of the list of entries, of the entry."""
 
@@ -75,9 +76,8 @@ class PickleStream:
             while not self._stopped:
                 self.bounded()
                 self._steps(data, handlers)
-        except (IndexError, struct.error) as error:
-            if self.at < len(data) and not isinstance(error, struct.error):
-                raise RefusedError("its opcodes take more from the stack than they put there") from error
+        except IndexError as error:
+            # Only the file itself is ever indexed without a look.
             raise CutError from error
         return self.stack[-1] if self.stack else None
 
@@ -139,14 +139,31 @@ class PickleStream:
 
     def popped(self) -> list[object]:
         """What lies above the last mark."""
+        if not self.marks:
+            raise RefusedError(_TOO_MUCH)
         first = self.marks.pop()
         items = self.stack[first:]
         del self.stack[first:]
         return items
 
+    def above(self, size: int) -> list[object]:
+        """The topmost items, which must lie above the last mark."""
+        first = len(self.stack) - size
+        if first < (self.marks[-1] if self.marks else 0):
+            raise RefusedError(_TOO_MUCH)
+        items = self.stack[first:]
+        del self.stack[first:]
+        return items
+
+    def top(self) -> object:
+        """The topmost item, which stays where it is."""
+        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
+            raise RefusedError(_TOO_MUCH)
+        return self.stack[-1]
+
     def put(self, index: int) -> None:
         """Memoize the top of the stack."""
-        self._memo[index] = self.stack[-1]
+        self._memo[index] = self.top()
         self._puts += 1
 
     def spot(self, offset: int, code: int) -> None:
@@ -167,7 +184,7 @@ class PickleStream:
     def set_items(self) -> None:
         """Give a dict its items; a whole entry of the dump is handed on."""
         items = self.popped()
-        holder = self.stack[-1]
+        holder = self.top()
         if not isinstance(holder, dict) or len(items) % 2:
             raise RefusedError("it sets items where there is no dict")
         for key in items[::2]:
@@ -180,7 +197,7 @@ class PickleStream:
 
     def append_items(self, items: list[object]) -> None:
         """Give a list its items."""
-        holder = self.stack[-1]
+        holder = self.top()
         if not isinstance(holder, list):
             raise RefusedError("it appends where there is no list")
         holder += items
@@ -250,16 +267,12 @@ def _text(stream: PickleStream, size: int) -> None:
 
 
 def _tuple(stream: PickleStream, size: int) -> None:
-    if len(stream.stack) < size + (stream.marks[-1] if stream.marks else 0):
-        raise RefusedError("its opcodes take more from the stack than they put there")
-    items = stream.stack[len(stream.stack) - size :]
-    del stream.stack[len(stream.stack) - size :]
-    stream.open(tuple(items))
+    stream.open(tuple(stream.above(size)))
 
 
 def _set_item(stream: PickleStream) -> None:
-    value, key = stream.stack.pop(), stream.stack.pop()
-    holder = stream.stack[-1]
+    key, value = stream.above(2)
+    holder = stream.top()
     if not isinstance(holder, dict) or (type(key) is not str and type(key) is not int):
         raise RefusedError("it sets an item that no dict of a dump has")
     holder[key] = value
@@ -303,8 +316,7 @@ def _length(stream: PickleStream, size: int) -> int:
 
 
 def _append(stream: PickleStream) -> None:
-    item = stream.stack.pop()
-    stream.append_items([item])
+    stream.append_items(stream.above(1))
 
 
 _HANDLERS: Final[dict[int, Handler]] = {
