@@ -16,6 +16,9 @@ from typing import Final, Protocol, TypeAlias
 ENTRIES: Final = "entries"
 BYTES_LIMIT: Final = 64 << 20
 """Bytes of the file that may be held at once: all but the entries, and what several entries share."""
+OPCODE_LIMIT: Final = 1 << 23
+"""Opcodes, each of which may make one object, that may be held likewise: what 50,000 entries take that Python's own
+pickler wrote, which refers back to parts of each."""
 CONTAINER_LIMIT: Final = 1 << 20
 MEMO_LIMIT: Final = 1 << 21
 _STEPS: Final = 1024
@@ -64,7 +67,8 @@ class PickleStream:
         self._items: list[object] = []
         self._memo: dict[int, object] = {}
         self._entries = entries
-        self._begun = (0, 0)
+        self._begun = (0, 0, 0)
+        self._opcodes = 0
         self._containers = 0
         self._spared = 0
         self._stopped = False
@@ -87,6 +91,7 @@ class PickleStream:
             if handler is None:
                 raise RefusedError(_refusal(data[self.at]))
             self.at += 1
+            self._opcodes += 1
             handler(self)
             if self._stopped:
                 return
@@ -104,7 +109,8 @@ class PickleStream:
 
     def bounded(self) -> None:
         """Refuse what would take too much memory."""
-        if self._containers > CONTAINER_LIMIT or len(self._memo) > MEMO_LIMIT or self.at - self._spared > BYTES_LIMIT:
+        many = self._containers > CONTAINER_LIMIT or len(self._memo) > MEMO_LIMIT or self._opcodes > OPCODE_LIMIT
+        if many or self.at - self._spared > BYTES_LIMIT:
             raise RefusedError("it would take more memory than any dump needs")
 
     def take(self, size: int) -> bytes:
@@ -133,7 +139,7 @@ class PickleStream:
     def mark(self) -> None:
         """Remember where the items of a container begin."""
         if len(self.marks) == 2 and self._in_entries():
-            self.began, self._begun = self.at - 2, (self._puts, self._containers)
+            self.began, self._begun = self.at - 2, (self._puts, self._containers, self._opcodes)
         self.marks.append(len(self.stack))
         self._containers += 1
 
@@ -225,7 +231,7 @@ class PickleStream:
         self._entries.take(entry, self)
         if not self.fresh:
             # Nothing of it stays behind.
-            self._containers = self._begun[1]
+            _, self._containers, self._opcodes = self._begun
             self._spared += self.at - self.began
 
 

@@ -20,7 +20,7 @@ from simcoll.verifier.postmortem import judge
 from simcoll.verifier.trace import record_at
 from tests.flight_dumps import WRITERS, document, entry, json_dump, plain, torch_pickle
 
-MEMORY_LIMIT = 3 << 30
+MEMORY_LIMIT = 2 << 30
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ except UnreadableError as error:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
-    [b"]", b"M\xff\xff", b"}(M\xff\xffM\xff\xffu", b"\x8c\x01\xf0", b"\x94", b"r\x00\x00\x00\x01"],
+    [b"]", b"M\xff\xff", b"}(M\xff\xffM\xff\xffu", b"\x8c\x01\xf0", b"N\x94", b"Nq\x01"],
     ids=["lists", "numbers", "dicts", "texts", "memos", "one memo"],
 )
 def test_memory_is_bounded_on_a_large_hostile_file(tmp_path, unit):
@@ -150,7 +150,7 @@ def test_memory_is_bounded_on_a_large_hostile_file(tmp_path, unit):
     code = LIMITED.format(limit=MEMORY_LIMIT)
     ended = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=250)
     assert ended.returncode == 0, ended.stderr
-    assert "more memory than any dump needs" in ended.stdout or "takes more from the stack" in ended.stdout
+    assert "more memory than any dump needs" in ended.stdout
 
 
 def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch, read):
