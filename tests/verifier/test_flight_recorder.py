@@ -191,8 +191,16 @@ def test_messages_of_a_batch_get_its_state_and_its_number_counts_for_nothing(tmp
     assert list(slots["sequence"][slots["p2p_sequence"] == 0]) == [1, 2]
 
 
+def test_a_batch_that_counts_as_messages_takes_no_number(tmp_path):
+    entries = [*batch(0, 0, 1, "nccl:send 0->1", "nccl:send 0->1"), entry(3, collective_seq_id=1)]
+    entries += [*batch(4, 1, 2, "nccl:recv 0<-1"), entry(6, collective_seq_id=2)]
+    slots = read(tmp_path, entries).slots
+    assert list(slots["p2p_sequence"]) == [1, 2, 0, 3, 0]
+    assert list(slots["sequence"][slots["p2p_sequence"] == 0]) == [1, 2]
+
+
 def test_where_batches_count_and_the_ring_wrapped_the_collectives_are_not_judged(tmp_path):
-    entries = [*batch(5, 9, 0, "nccl:send 0->1"), entry(7, collective_seq_id=10)]
+    entries = [entry(4, collective_seq_id=8), *batch(5, 9, 0, "nccl:send 0->1"), entry(7, collective_seq_id=10)]
     found = read(tmp_path, entries)
     assert not (found.slots["p2p_sequence"] == 0).any()
     assert found.dropped[0] == 0xFFFFFFFF
