@@ -143,7 +143,7 @@ def _joined(parts: list[Call], end: Call) -> Call:
 def _renumbered(rows: Rows, taken: Mapping[int, set[int]], *, wrapped: bool) -> tuple[Rows, list[int]]:
     """Collectives counted without the numbers that batches of messages took, and the groups where nobody can.
 
-    Before torch 2.6 a batch of messages is counted as a collective, though only some ranks of the group may have one.
+    Older versions count a batch of messages as a collective, though only some ranks of the group may have one.
     """
     lost = []
     for group, numbers in taken.items():
