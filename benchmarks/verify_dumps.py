@@ -102,7 +102,7 @@ def _tree_mib(pid: int) -> float:
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows, with what misses the goal in red."""
-    drawn = Table(title="Flight Recorder dumps", title_justify="left")
+    drawn = Table(title="Flight Recorder dumps: simcoll verify, and torchfrtrace as peer", title_justify="left")
     for name in (
         "ranks",
         "entries",

@@ -69,7 +69,8 @@ def _one_a_rank(dumps: Sequence[Dump]) -> tuple[dict[int, Dump], dict[int, tuple
     """The dump of each rank: the newest, and of those that are equally new the one that says most."""
     chosen: dict[int, Dump] = {}
     notes: dict[int, tuple[str, ...]] = {}
-    for rank, dump in zip(ranks_of(dumps), dumps, strict=True):
+    ranks = ranks_of(dumps)
+    for rank, dump in zip(ranks, dumps, strict=True):
         if rank is None:
             continue
         first = chosen.setdefault(rank, dump)
@@ -77,6 +78,10 @@ def _one_a_rank(dumps: Sequence[Dump]) -> tuple[dict[int, Dump], dict[int, tuple
             better = max(first, dump, key=_worth)
             chosen[rank] = better
             notes[rank] = (f"has several dumps; {os.path.basename(better.path)} tells most and is read",)
+    nameless = [os.path.basename(dump.path) for rank, dump in zip(ranks, dumps, strict=True) if rank is None]
+    if nameless and chosen:
+        about = f"nothing says whose dump {nameless[0]} is, nor {len(nameless) - 1} others; they are left out"
+        notes[min(chosen)] = (*notes.get(min(chosen), ()), about)
     return chosen, notes
 
 

@@ -108,6 +108,12 @@ def test_without_any_rank_one_line_says_what_to_do(tmp_path):
         traces_of([read(tmp_path, [entry()], "dump")])
 
 
+def test_a_dump_of_nobody_is_left_out_and_named(tmp_path):
+    dumps = [read(tmp_path, [entry()], name) for name in ("rank_0", "copy", "other")]
+    (found,) = traces_of(dumps)
+    assert found.problems == ("nothing says whose dump copy is, nor 1 others; they are left out",)
+
+
 def test_of_two_dumps_of_a_rank_the_later_is_read(tmp_path):
     dumps = [read(tmp_path, [entry(n) for n in range(count)], f"{count}_rank_0") for count in (2, 5, 3)]
     (found,) = traces_of(dumps)
