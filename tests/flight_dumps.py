@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks.flight_dumps import Shared, TorchPickler
 
@@ -88,7 +89,7 @@ def _of_version(fields: Mapping[str, object], minor: int) -> dict[str, object]:
     return {key: value for key, value in fields.items() if SINCE.get(key, 0) <= minor}
 
 
-def plain(value: object) -> object:
+def plain(value: object) -> Any:
     """The same document of plain values, shared frames as dicts."""
     if isinstance(value, Shared):
         return dict(value.items)
