@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 VERSION = "2.10"
-START_NS = 1_795_000_000_000_000_000
 STEP_NS = 1_500_000
 
 
@@ -121,15 +121,15 @@ def main() -> None:
 def write_dumps(directory: Path, ranks: int, entries: int, layers: int = 12) -> int:
     """Write ``nccl_trace_rank_N`` for each rank; returns how many bytes there are."""
     directory.mkdir(parents=True, exist_ok=True)
-    written = 0
+    written, now_ns = 0, time.time_ns()
     for rank in range(ranks):
-        data = TorchPickler().dump(document(rank, ranks, entries, layers))
+        data = TorchPickler().dump(document(rank, ranks, entries, layers, now_ns))
         written += (directory / f"nccl_trace_rank_{rank}").write_bytes(data)
     return written
 
 
-def document(rank: int, ranks: int, entries: int, layers: int) -> dict[str, object]:
-    """What one rank's recorder holds after so many calls."""
+def document(rank: int, ranks: int, entries: int, layers: int, now_ns: int) -> dict[str, object]:
+    """What one rank's recorder holds after so many calls, the last of which has just ended."""
     groups = _groups(rank, ranks)
     steps = _step(rank, ranks, groups, layers)
     made: list[dict[str, object]] = []
@@ -138,7 +138,7 @@ def document(rank: int, ranks: int, entries: int, layers: int) -> dict[str, obje
         for call in steps:
             name = str(call["group"])
             sequences[name] += 1
-            made.append(_entry(call, groups, len(made), sequences[name], last=len(made) == entries - 1))
+            made.append(_entry(call, groups, len(made), sequences[name], now_ns - (entries - len(made)) * STEP_NS))
             if len(made) == entries:
                 break
     return {
@@ -152,7 +152,7 @@ def document(rank: int, ranks: int, entries: int, layers: int) -> dict[str, obje
             str(number): {
                 "last_enqueued_collective": sequences[name],
                 "last_started_collective": -1,
-                "last_completed_collective": max(sequences[name] - 1, 0),
+                "last_completed_collective": sequences[name],
             }
             for number, name in enumerate(groups)
         },
@@ -218,10 +218,9 @@ def _frame(file: str, line: int, name: str) -> Shared:
 
 
 def _entry(
-    call: Mapping[str, object], groups: Mapping[str, tuple[str, range]], number: int, sequence: int, *, last: bool
+    call: Mapping[str, object], groups: Mapping[str, tuple[str, range]], number: int, sequence: int, created: int
 ) -> dict[str, object]:
     name = str(call["group"])
-    created = START_NS + number * STEP_NS
     return {
         "frames": call["frames"],
         "record_id": number,
@@ -238,10 +237,10 @@ def _entry(
         "input_dtypes": ["BFloat16"],
         "output_sizes": call["outputs"],
         "output_dtypes": ["BFloat16"],
-        "state": "scheduled" if last else "completed",
+        "state": "completed",
         "time_discovered_started_ns": None,
-        "time_discovered_completed_ns": None if last else created + 1_200_000 + number % 977,
-        "retired": not last,
+        "time_discovered_completed_ns": created + 1_200_000 + number % 977,
+        "retired": True,
         "timeout_ms": 600000,
         "is_p2p": False,
     }

@@ -57,16 +57,18 @@ def _contents(name: str) -> tuple[bytes, int]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UnreadableError(f"{name}: cannot be opened: {reason}; give a dump that you may read") from error
-    with os.fdopen(fd, "rb") as file:
+    try:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
             raise UnreadableError(f"{name}: is no regular file; give a dump")
         if about.st_size > SIZE_LIMIT:
             raise UnreadableError(f"{name}: has {about.st_size} bytes, more than the {SIZE_LIMIT} that are read")
-        try:
+        with open(fd, "rb", closefd=False) as file:
             return file.read(SIZE_LIMIT), about.st_mtime_ns
-        except OSError as error:
-            raise UnreadableError(f"{name}: cannot be read: {error.strerror}") from error
+    except OSError as error:
+        raise UnreadableError(f"{name}: cannot be read: {error.strerror}") from error
+    finally:
+        os.close(fd)
 
 
 def _is_json(head: bytes) -> bool:

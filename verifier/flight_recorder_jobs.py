@@ -15,8 +15,8 @@ from simcoll.verifier.trace import MemoryTrace, Trace
 MODE: Final = "flight recorder"
 """The ``mode`` of these traces."""
 
-_TOKEN: Final = re.compile(r"(?<!local)(?<!local[_-])rank\D{0,2}(\d{1,7})", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"\d{1,7}")
+_TOKEN: Final = re.compile(r"(?<!local)(?<!local[_-])rank\D{0,2}(\d{1,7})(?!\d)", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"(?<!\d)\d{1,7}(?!\d)")
 _DEFAULT: Final = ("default_pg",)
 """Descriptions of the group of all ranks."""
 
@@ -55,7 +55,8 @@ def _token(path: str) -> int | None:
 
 def _distinct_numbers(paths: Sequence[str]) -> Iterable[int | None]:
     """Of each name one number, at the last place at which the numbers of all names differ."""
-    for names in ([os.path.basename(path) for path in paths], list(paths)):
+    # Folders count where there are several: the folder of a lone file says nothing of its rank.
+    for names in ([os.path.basename(path) for path in paths], list(paths) if len(paths) > 1 else []):
         numbers = [[int(number) for number in _NUMBER.findall(name)] for name in names]
         for place in range(1, min(map(len, numbers), default=0) + 1):
             chosen = [found[-place] for found in numbers]
@@ -68,7 +69,8 @@ def _one_a_rank(dumps: Sequence[Dump]) -> tuple[dict[int, Dump], dict[int, tuple
     """The dump of each rank: the newest, and of those that are equally new the one that says most."""
     chosen: dict[int, Dump] = {}
     notes: dict[int, tuple[str, ...]] = {}
-    for rank, dump in zip(ranks_of(dumps), dumps, strict=True):
+    ranks = ranks_of(dumps)
+    for rank, dump in zip(ranks, dumps, strict=True):
         if rank is None:
             continue
         first = chosen.setdefault(rank, dump)
@@ -76,6 +78,10 @@ def _one_a_rank(dumps: Sequence[Dump]) -> tuple[dict[int, Dump], dict[int, tuple
             better = max(first, dump, key=_worth)
             chosen[rank] = better
             notes[rank] = (f"has several dumps; {os.path.basename(better.path)} tells most and is read",)
+    nameless = [os.path.basename(dump.path) for rank, dump in zip(ranks, dumps, strict=True) if rank is None]
+    if nameless and chosen:
+        about = f"nothing says whose dump {nameless[0]} is, nor {len(nameless) - 1} others; they are left out"
+        notes[min(chosen)] = (*notes.get(min(chosen), ()), about)
     return chosen, notes
 
 
@@ -87,12 +93,12 @@ def _worth(dump: Dump) -> tuple[bool, int, int, int]:
 def _members(by_rank: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
     """The members of the groups whose dumps do not say them: the ranks that know the group, all for the default one."""
     found: dict[str, set[int]] = {}
+    # A rank that left no dump belongs to the job as well.
+    everybody = range(1 + max(by_rank, default=-1))
     for rank, dump in by_rank.items():
         for group in dump.groups:
             if not _stated(group, rank):
-                found.setdefault(group.name, set()).update((rank,), by_rank if group.description in _DEFAULT else ())
-            elif group.name in found or not group.ranks:
-                continue
+                found.setdefault(group.name, set()).update((rank,), everybody if group.description in _DEFAULT else ())
     for rank, dump in by_rank.items():
         for group in dump.groups:
             if group.name in found and _stated(group, rank):

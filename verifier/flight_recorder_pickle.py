@@ -16,12 +16,16 @@ from typing import Final, Protocol, TypeAlias
 ENTRIES: Final = "entries"
 BYTES_LIMIT: Final = 64 << 20
 """Bytes of the file that may be held at once: all but the entries, and what several entries share."""
+OPCODE_LIMIT: Final = 1 << 23
+"""Opcodes, each of which may make one object, that may be held likewise: what 50,000 entries take that Python's own
+pickler wrote, which refers back to parts of each."""
 CONTAINER_LIMIT: Final = 1 << 20
 MEMO_LIMIT: Final = 1 << 21
 _STEPS: Final = 1024
 """Opcodes between two looks at the limits."""
 _LONG_LIMIT: Final = 16
 _LINE_LIMIT: Final = 1 << 16
+_TOO_MUCH: Final = "its opcodes take more from the stack than they put there"
 _ENTRY_DEPTH: Final = 3
 """Marks below an entry's values: of the dump's dict, of the list of entries, of the entry."""
 
@@ -63,7 +67,8 @@ class PickleStream:
         self._items: list[object] = []
         self._memo: dict[int, object] = {}
         self._entries = entries
-        self._begun = (0, 0)
+        self._begun = (0, 0, 0)
+        self._opcodes = 0
         self._containers = 0
         self._spared = 0
         self._stopped = False
@@ -75,9 +80,8 @@ class PickleStream:
             while not self._stopped:
                 self.bounded()
                 self._steps(data, handlers)
-        except (IndexError, struct.error) as error:
-            if self.at < len(data) and not isinstance(error, struct.error):
-                raise RefusedError("its opcodes take more from the stack than they put there") from error
+        except IndexError as error:
+            # Only the file itself is ever indexed without a look.
             raise CutError from error
         return self.stack[-1] if self.stack else None
 
@@ -87,6 +91,7 @@ class PickleStream:
             if handler is None:
                 raise RefusedError(_refusal(data[self.at]))
             self.at += 1
+            self._opcodes += 1
             handler(self)
             if self._stopped:
                 return
@@ -104,7 +109,8 @@ class PickleStream:
 
     def bounded(self) -> None:
         """Refuse what would take too much memory."""
-        if self._containers > CONTAINER_LIMIT or len(self._memo) > MEMO_LIMIT or self.at - self._spared > BYTES_LIMIT:
+        many = self._containers > CONTAINER_LIMIT or len(self._memo) > MEMO_LIMIT or self._opcodes > OPCODE_LIMIT
+        if many or self.at - self._spared > BYTES_LIMIT:
             raise RefusedError("it would take more memory than any dump needs")
 
     def take(self, size: int) -> bytes:
@@ -133,20 +139,37 @@ class PickleStream:
     def mark(self) -> None:
         """Remember where the items of a container begin."""
         if len(self.marks) == 2 and self._in_entries():
-            self.began, self._begun = self.at - 2, (self._puts, self._containers)
+            self.began, self._begun = self.at - 2, (self._puts, self._containers, self._opcodes)
         self.marks.append(len(self.stack))
         self._containers += 1
 
     def popped(self) -> list[object]:
         """What lies above the last mark."""
+        if not self.marks:
+            raise RefusedError(_TOO_MUCH)
         first = self.marks.pop()
         items = self.stack[first:]
         del self.stack[first:]
         return items
 
+    def above(self, size: int) -> list[object]:
+        """The topmost items, which must lie above the last mark."""
+        first = len(self.stack) - size
+        if first < (self.marks[-1] if self.marks else 0):
+            raise RefusedError(_TOO_MUCH)
+        items = self.stack[first:]
+        del self.stack[first:]
+        return items
+
+    def top(self) -> object:
+        """The topmost item, which stays where it is."""
+        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
+            raise RefusedError(_TOO_MUCH)
+        return self.stack[-1]
+
     def put(self, index: int) -> None:
         """Memoize the top of the stack."""
-        self._memo[index] = self.stack[-1]
+        self._memo[index] = self.top()
         self._puts += 1
 
     def spot(self, offset: int, code: int) -> None:
@@ -167,7 +190,7 @@ class PickleStream:
     def set_items(self) -> None:
         """Give a dict its items; a whole entry of the dump is handed on."""
         items = self.popped()
-        holder = self.stack[-1]
+        holder = self.top()
         if not isinstance(holder, dict) or len(items) % 2:
             raise RefusedError("it sets items where there is no dict")
         for key in items[::2]:
@@ -180,7 +203,7 @@ class PickleStream:
 
     def append_items(self, items: list[object]) -> None:
         """Give a list its items."""
-        holder = self.stack[-1]
+        holder = self.top()
         if not isinstance(holder, list):
             raise RefusedError("it appends where there is no list")
         holder += items
@@ -208,7 +231,7 @@ class PickleStream:
         self._entries.take(entry, self)
         if not self.fresh:
             # Nothing of it stays behind.
-            self._containers = self._begun[1]
+            _, self._containers, self._opcodes = self._begun
             self._spared += self.at - self.began
 
 
@@ -250,16 +273,12 @@ def _text(stream: PickleStream, size: int) -> None:
 
 
 def _tuple(stream: PickleStream, size: int) -> None:
-    if len(stream.stack) < size + (stream.marks[-1] if stream.marks else 0):
-        raise RefusedError("its opcodes take more from the stack than they put there")
-    items = stream.stack[len(stream.stack) - size :]
-    del stream.stack[len(stream.stack) - size :]
-    stream.open(tuple(items))
+    stream.open(tuple(stream.above(size)))
 
 
 def _set_item(stream: PickleStream) -> None:
-    value, key = stream.stack.pop(), stream.stack.pop()
-    holder = stream.stack[-1]
+    key, value = stream.above(2)
+    holder = stream.top()
     if not isinstance(holder, dict) or (type(key) is not str and type(key) is not int):
         raise RefusedError("it sets an item that no dict of a dump has")
     holder[key] = value
@@ -303,8 +322,7 @@ def _length(stream: PickleStream, size: int) -> int:
 
 
 def _append(stream: PickleStream) -> None:
-    item = stream.stack.pop()
-    stream.append_items([item])
+    stream.append_items(stream.above(1))
 
 
 _HANDLERS: Final[dict[int, Handler]] = {

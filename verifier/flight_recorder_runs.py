@@ -33,10 +33,11 @@ Words = npt.NDArray[np.uint64]
 class Follower:
     """Takes entries from a stream, and reads on by itself as far as it knows their kinds."""
 
-    def __init__(self, columns: Columns, data: bytes) -> None:
+    def __init__(self, columns: Columns, data: bytes, before: int = _BEFORE) -> None:
         self._columns = columns
         self._data = data
         self._seen = 0
+        self._before = before
         self._stretches: Stretches | None = None
 
     def take(self, entry: dict[object, object], stream: PickleStream) -> None:
@@ -47,7 +48,7 @@ class Follower:
         if not sound or stream.fresh or stream.at - stream.began > _LARGEST:
             return
         if self._stretches is None:
-            if self._seen < _BEFORE:
+            if self._seen < self._before:
                 return
             self._stretches = Stretches(self._data, stream.began, _key_size(self._data, stream.began))
         self._stretches.learn(stream, self._columns)

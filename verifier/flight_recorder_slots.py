@@ -43,7 +43,7 @@ def slots_of(columns: Columns) -> Ring:
     untold = backends[rows["call"]] & rows["retired"] if len(rows) else np.zeros(0, np.bool_)
     rows["state"][untold & (rows["state"] == State.SCHEDULED)] = State.COMPLETED
     wrapped = gap or bool(len(rows) and rows["record"][0] > 0)
-    rows, taken = _batches(rows, calls)
+    rows, taken = _batches(rows, calls, wrapped=wrapped)
     rows, lost = _renumbered(rows, taken, wrapped=wrapped)
     problems += [f"{len(lost)} groups have batches of messages, which count as calls, and {_LOST}"] if lost else []
     numbers, first_p2p = _message_numbers(rows, wrapped=wrapped)
@@ -68,7 +68,7 @@ def _sound(rows: Rows) -> tuple[Rows, list[str], bool]:
     return rows[places[-1] + 1 :], [problem], True
 
 
-def _batches(rows: Rows, calls: list[Call]) -> tuple[Rows, dict[int, set[int]]]:
+def _batches(rows: Rows, calls: list[Call], *, wrapped: bool) -> tuple[Rows, dict[int, set[int]]]:
     """One row for each coalesced call, and the sequence numbers that batches of messages took, by group.
 
     NCCL records the calls between start and end of a coalesced group, which never change their state, and then the
@@ -94,9 +94,16 @@ def _batches(rows: Rows, calls: list[Call]) -> tuple[Rows, dict[int, set[int]]]:
         _put_together(rows, slice(int(first[run]), int(last[run])), calls, made)
         keep[first[run] : last[run]] = False
     taken: dict[int, set[int]] = {}
-    for row in rows[last[messages]]:
-        taken.setdefault(int(row["group"]), set()).add(int(row["sequence"]))
+    for place in first[messages & (rows["sequence"][first] > _before(rows, first, wrapped=wrapped))].tolist():
+        taken.setdefault(int(rows["group"][place]), set()).add(int(rows["sequence"][place]))
     return rows[keep][np.argsort(order[keep], kind="stable")], taken
+
+
+def _before(rows: Rows, first: npt.NDArray[np.intp], *, wrapped: bool) -> npt.NDArray[np.int64]:
+    """The sequence number that the group had before each of these rows: its own where nobody can tell."""
+    sequences: npt.NDArray[np.int64] = rows["sequence"][first - 1]
+    same = (first > 0) & (rows["group"][first - 1] == rows["group"][first])
+    return np.where(same, sequences, rows["sequence"][first] if wrapped else 0)
 
 
 def _ends_batch(call: Call) -> bool:
@@ -136,7 +143,7 @@ def _joined(parts: list[Call], end: Call) -> Call:
 def _renumbered(rows: Rows, taken: Mapping[int, set[int]], *, wrapped: bool) -> tuple[Rows, list[int]]:
     """Collectives counted without the numbers that batches of messages took, and the groups where nobody can.
 
-    ``startCoalescing`` counts a batch of messages as a collective, though only some ranks of the group may have one.
+    Older versions count a batch of messages as a collective, though only some ranks of the group may have one.
     """
     lost = []
     for group, numbers in taken.items():
