@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from simcoll.evidence import LAUNCH_PATTERN, Launch, files_of, gather, read_launch
+from simcoll.evidence import LAUNCH_PATTERN, Launch, gather, read_launch
 from simcoll.outlet import Outlet, write_whole
 from simcoll.preconditions import BAD_INPUT
+from simcoll.progress import progress_bar
 from simcoll.reports.html_report import html_report
 from simcoll.reports.rules import render_rule, render_rules_table
 from simcoll.stall_file import PATTERN as STALL_PATTERN
@@ -17,8 +18,6 @@ from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules import RULES
 from simcoll.verifier.trace import Stall
-
-_FLIGHT_RECORDER = "Flight Recorder dumps are not among what this version reads"
 
 
 def verify(paths: Sequence[Path], *, html: Path | None = None, json: bool = False) -> int:
@@ -30,13 +29,14 @@ def verify(paths: Sequence[Path], *, html: Path | None = None, json: bool = Fals
     missing = next((path for path in paths if not path.exists()), None)
     if missing is not None:
         return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give black boxes or their folder")
-    evidence = gather((file for path in paths for file in files_of(path)), _launches(paths))
+    with progress_bar() as progress:
+        evidence = gather(paths, _launches(paths), progress=progress)
     for text in (*evidence.unreadable, *evidence.notes):
         outlet.warn(text)
-    if not evidence.boxes:
+    if not evidence.traces:
         places = ", ".join(str(path) for path in paths)
-        return outlet.refuse(BAD_INPUT, f"no readable black box (*.simcoll) in {places}; {_FLIGHT_RECORDER}")
-    report = judge(evidence.boxes, evidence.outcome, _stall(paths))
+        return outlet.refuse(BAD_INPUT, f"no readable black box (*.simcoll) or Flight Recorder dump in {places}")
+    report = judge(evidence.traces, evidence.outcome, _stall(paths))
     if html is not None:
         try:
             write_whole(html, html_report(report))

@@ -39,6 +39,7 @@ class Words:
     """
 
     _calls: dict[Call, int] = field(default_factory=dict)
+    _known: dict[int, tuple[int, Call]] = field(default_factory=dict)
     _words: dict[tuple[int, int, int], Word] = field(default_factory=dict)
     _statements: dict[Statement, tuple[int, int]] = field(default_factory=dict)
     _outlines: dict[object, int] = field(default_factory=dict)
@@ -49,10 +50,17 @@ class Words:
 
     def of(self, call: Call, group_rank: int, size: int) -> Word:
         """The word of a call, computed at its first use."""
-        key = (self._calls.setdefault(call, len(self._calls)), group_rank, size)
+        key = (self._number(call), group_rank, size)
         if key not in self._words:
             self._words[key] = self._word(call, group_rank, size)
         return self._words[key]
+
+    def _number(self, call: Call) -> int:
+        """Which call it is. The ranks' traces share the objects of equal calls: one that is held is known by its id."""
+        known = self._known.get(id(call))
+        if known is None:
+            known = self._known[id(call)] = self._calls.setdefault(call, len(self._calls)), call
+        return known[0]
 
     def token(self, word: Word, source: Source) -> int:
         """The token of a call that says this and was made there."""
