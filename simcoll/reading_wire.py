@@ -14,7 +14,6 @@ from struct import Struct
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from simcoll.call import Call
 from simcoll.record import Group, Source
@@ -46,8 +45,9 @@ class Sender:
         raws = [buffer.raw() for buffer in buffers]
         sizes = b"".join(_SIZE.pack(raw.nbytes) for raw in raws)
         body = stream.getbuffer()
-        for part in (_HEAD.pack(len(shared), len(body), len(raws)) + sizes + shared, body, *raws):
-            _write(self.pipe, memoryview(part))
+        head = _HEAD.pack(len(shared), len(body), len(raws)) + sizes + shared
+        for part in (memoryview(head), body, *raws):
+            _write(self.pipe, part)
 
     def number(self, value: object, fresh: list[object]) -> int:
         """The number that stands for a shared value; one that was not sent before is put with the fresh ones."""
@@ -97,7 +97,7 @@ class Receiver:
 class _Unpickler(pickle.Unpickler):
     """Makes values of simcoll and numpy, nothing else."""
 
-    def __init__(self, data: npt.NDArray[np.uint8], shared: list[object], buffers: Iterator[object]) -> None:
+    def __init__(self, data: memoryview, shared: list[object], buffers: Iterator[object]) -> None:
         super().__init__(BytesIO(data), buffers=buffers)
         self._shared = shared
 
@@ -116,10 +116,9 @@ def _write(pipe: RawIOBase, view: memoryview) -> None:
         view = view[pipe.write(view) or 0 :]
 
 
-def _read(pipe: RawIOBase, size: int) -> npt.NDArray[np.uint8]:
+def _read(pipe: RawIOBase, size: int) -> memoryview:
     """So many bytes; raises EOFError where they end before."""
-    data = np.empty(size, np.uint8)
-    view = memoryview(data)
+    data = view = np.empty(size, np.uint8).data
     while view:
         count = pipe.readinto(view)
         if not count:

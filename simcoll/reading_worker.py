@@ -63,7 +63,9 @@ def _bound(limit: int) -> None:
         import resource
     except ImportError:
         return
-    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if sys.platform == "linux" else 0
+    now = (
+        int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if sys.platform == "linux" else 0
+    )
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     wanted = now + limit
     if hard == resource.RLIM_INFINITY or wanted < hard:

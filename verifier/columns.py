@@ -22,6 +22,9 @@ from simcoll.verifier.words import Words
 
 _MASK = (1 << 64) - 1
 _BEFORE = 3
+_FEW, _MANY = 16, 1024
+"""Positions that are looked at together, at first and later on."""
+
 _SPARSE = 4
 """So many times as many numbers as records may there be for a table of them all."""
 
@@ -33,11 +36,12 @@ class Stated:
     words: npt.NDArray[np.uint64]
     digests: npt.NDArray[np.uint64]
     tokens: npt.NDArray[np.int32]
+    calls: npt.NDArray[np.int32]
 
 
 def fingerprint(column: npt.NDArray[Any]) -> bytes:
     """16 bytes that stand for a column's values."""
-    return blake2b(np.ascontiguousarray(column).view(np.uint8), digest_size=16).digest()
+    return blake2b(np.ascontiguousarray(column).data, digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,11 +90,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Suspect:
-    """A position at which the words do not prove agreement: the records by group rank, and some of those before it."""
+    """A position at which the words do not prove agreement; positions with one ``key`` have the same calls and lines.
+
+    ``complete`` says that all ranks of the group have come to it.
+    """
 
     sequence: int
-    records: dict[int, Record]
-    before: tuple[Record, ...]
+    key: bytes
     complete: bool
 
 
@@ -152,10 +158,21 @@ class GroupColumns:
 
     def suspects(self) -> Iterator[Suspect]:
         """The positions that :meth:`check` did not prove, in order."""
-        for place in np.flatnonzero(~self._good):
-            sequence = int(self._sequences[place])
-            records = self.records(sequence)
-            yield Suspect(sequence, records, self.before(sequence, records), bool(self._complete[place]))
+        left, size = np.flatnonzero(~self._good), _FEW
+        while len(left):
+            places, left, size = left[:size], left[size:], min(2 * size, _MANY)
+            for place, row in zip(places.tolist(), self._calls_at(self._sequences[places]), strict=True):
+                yield Suspect(int(self._sequences[place]), fingerprint(row), bool(self._complete[place]))
+
+    def _calls_at(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """Which call each part (a column) made at each of these positions (a row), as a number; -1 for none."""
+        found = np.full((len(sequences), len(self.parts)), -1, np.int32)
+        for column, part in enumerate(self.parts):
+            if len(part.sequences):
+                place = np.minimum(np.searchsorted(part.sequences, sequences), len(part.sequences) - 1)
+                there = part.sequences[place] == sequences
+                found[there, column] = part.stated.calls[part.kinds[place[there]]]
+        return found
 
     def records(self, sequence: int) -> dict[int, Record]:
         """The records at one position, by group rank."""
@@ -188,8 +205,11 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     words, found = Words(), dict[object, GroupColumns]()
     for trace in traces:
         ours = [(index, group) for index, group in enumerate(trace.groups) if group.place(trace.rank) is not None]
-        for (index, group), rows in zip(ours, _collective_rows(trace, [index for index, _ in ours]), strict=True):
-            for life, own in _by_life(rows, trace.slots["sequence"][rows], from_end=(group.name, group.ranks) in wrapped):
+        found_rows = _collective_rows(trace, [index for index, _ in ours])
+        for (_, group), rows in zip(ours, found_rows, strict=True):
+            for life, own in _by_life(
+                rows, trace.slots["sequence"][rows], from_end=(group.name, group.ranks) in wrapped
+            ):
                 key = group.name, group.ranks, life
                 if key not in found:
                     found[key] = GroupColumns(group, words)
@@ -246,6 +266,7 @@ def _rows(trace: Trace, group: Group, rows: npt.NDArray[np.int32], words: Words)
         np.array([word.whole for word in said], np.uint64),
         np.array([word.digest for word in said], np.uint64),
         np.array([words.token(word, source) for word, source in zip(said, sources, strict=True)], np.int32),
+        np.array([words.call(trace.signatures[used[k][0]], source) for k, source in enumerate(sources)], np.int32),
     )
     return Part(trace, group_rank, rows, sequences, kinds, stated)
 

@@ -47,6 +47,7 @@ class Words:
     _lines: dict[tuple[str, int], int] = field(default_factory=dict)
     _tokens: dict[tuple[int, int], int] = field(default_factory=dict)
     _kinds: list[tuple[int, int]] = field(default_factory=list)
+    _made: dict[tuple[int, Source], int] = field(default_factory=dict)
 
     def of(self, call: Call, group_rank: int, size: int) -> Word:
         """The word of a call, computed at its first use."""
@@ -66,6 +67,10 @@ class Words:
         """The token of a call that says this and was made there."""
         line = self._lines.setdefault((source.file, source.line), len(self._lines))
         return self._tokens.setdefault((word.stated, line), len(self._tokens))
+
+    def call(self, call: Call, source: Source) -> int:
+        """A number for a call and the line that made it, equal where both are."""
+        return self._made.setdefault((self._number(call), source), len(self._made))
 
     def features(self) -> npt.NDArray[np.int64]:
         """One row a token, in numbers that are equal where these are: statement, its outline, its op, the line.
