@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run: what was verified, how long it took, the most memory (MiB), the findings; seconds at twice the records."""
+    """One run: what was verified, how long it took, the most memory (MiB), the findings; seconds with twice as much."""
 
     scenario: str
     ranks: int
@@ -159,7 +159,9 @@ def main() -> None:
         return
     console = Console()
     console.print(table(rows))
-    console.print(f"python {platform.python_version()}, {platform.machine()}, {options.cores} of {os.cpu_count()} cores")
+    console.print(
+        f"python {platform.python_version()}, {platform.machine()}, {options.cores} of {os.cpu_count()} cores"
+    )
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ Rank 0's file is begun by the writer itself; the others' headers are patched, an
 
 from __future__ import annotations
 
-import json
-import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -175,9 +173,7 @@ def _ring(job: Job, rank: int, plan: Plan) -> tuple[npt.NDArray[np.void], bytes]
 
 
 def _entries(job: Job, rank: int, plan: Plan) -> bytes:
-    table = b"".join(
-        pack_entry(EntryKind.GROUP, index, _group_json(group)) for index, group in enumerate(plan.groups)
-    )
+    table = b"".join(pack_entry(EntryKind.GROUP, index, _group_json(group)) for index, group in enumerate(plan.groups))
     table += b"".join(
         pack_entry(EntryKind.SIGNATURE, index, encode(call.to_json())) for index, call in enumerate(_calls(job, rank))
     )
@@ -205,9 +201,7 @@ _group_texts: dict[tuple[int, ...], bytes] = {}
 def _group_json(group: Group) -> bytes:
     key = hash(group.name), len(group.ranks), group.ranks[0]
     if key not in _group_texts:
-        _group_texts[key] = encode(
-            {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
-        )
+        _group_texts[key] = encode({"name": group.name, "description": group.description, "ranks": list(group.ranks)})
     return _group_texts[key]
 
 

@@ -33,7 +33,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Groups, signatures and source lines by their entries' JSON: what thousands of ranks state alike is parsed once."""
+    """Groups, signatures and source lines by their entries' JSON: what many ranks state alike is parsed once."""
 
     groups: dict[bytes, Group] = field(default_factory=dict)
     signatures: dict[bytes, Call] = field(default_factory=dict)

@@ -27,6 +27,8 @@ SLOT_DTYPE = np.dtype([(name, _CODES[code]) for name, code in layout.SLOT_FIELDS
 """One slot as numpy sees it."""
 _GROUP_DTYPE = np.dtype([(name, _CODES[code]) for name, code in layout.GROUP_FIELDS])
 _CHUNK = 1024
+_PIECE = 64 << 10
+"""Bytes of the table of entries that are read at a time; a piece of nothing but zeros is its end."""
 _ALL = 0xFFFFFFFF
 _MOST_RECORDS = 1 << 62
 """More than any rank makes: a larger index is damage, and would not fit what is computed with it."""
@@ -136,40 +138,43 @@ def _read(fd: int, name: str, known: Known | None) -> BlackBox:
     header = unpack_header(os.pread(fd, layout.PAGE, 0), name)
     # The ring before the table: what a live ring refers to was in the table before.
     ring = _read_ring(fd, header)
-    rows = np.frombuffer(_whole(os.pread(fd, header.group_count * layout.GROUP.size, layout.PAGE)), _GROUP_DTYPE)
-    entries = read_entries(_read_table(fd, header), known)
     slots, last_gap, newest = _sound_slots(ring, header.slot_count)
+    wrapped = newest > header.slot_count
+    rows = _read_rows(fd, header) if wrapped else np.zeros(0, _GROUP_DTYPE)
+    entries = read_entries(_read_table(fd, header), known)
     slots, last_gap = _resolve(slots, entries, last_gap)
     groups = sorted(entries.groups)
-    dropped, dropped_p2p = _dropped(groups, rows, wrapped=newest > header.slot_count)
+    dropped, dropped_p2p = _dropped(groups, rows)
     if last_gap:
         _forget(slots, last_gap, len(groups), dropped, dropped_p2p)
         slots = slots[slots["index"] > last_gap]
-    if newest > header.slot_count:
+    if wrapped:
         _assume_dropped(slots, groups, len(rows), dropped, dropped_p2p)
     return _assemble(name, header, entries, slots, (dropped, dropped_p2p), _problems(header, ring, entries, last_gap))
 
 
 def _read_ring(fd: int, header: Header) -> Slots:
     """The part of the ring that was ever written, in the file's order; a file that was cut gives less."""
-    chunks: list[Slots] = []
-    start, size = 0, _CHUNK
-    while start < header.slot_count:
-        wanted = min(size, header.slot_count - start) * layout.SLOT.size
+    chunks = []
+    for start in range(0, header.slot_count, _CHUNK):
+        wanted = min(_CHUNK, header.slot_count - start) * layout.SLOT.size
         data = os.pread(fd, wanted, header.ring_offset + start * layout.SLOT.size)
         chunk = np.frombuffer(_whole(data, layout.SLOT.size), SLOT_DTYPE)
         chunks.append(chunk)
         if len(data) < wanted or not chunk["index"].any():
             break
-        # Larger steps from here on: few reads for a ring of any size, and little is read in vain.
-        start, size = start + len(chunk), start + len(chunk)
     return np.concatenate(chunks)
+
+
+def _read_rows(fd: int, header: Header) -> npt.NDArray[Any]:
+    """The table of groups, which says what a ring that wrapped has lost."""
+    return np.frombuffer(_whole(os.pread(fd, header.group_count * layout.GROUP.size, layout.PAGE)), _GROUP_DTYPE)
 
 
 def _read_table(fd: int, header: Header) -> bytes:
     limit = layout.TABLE_LIMIT + layout.TABLE_CHUNK
     parts, offset = [], header.table_offset
-    while limit > 0 and (part := os.pread(fd, min(limit, layout.TABLE_CHUNK), offset)):
+    while limit > 0 and (part := os.pread(fd, min(limit, _PIECE), offset)):
         parts.append(part)
         offset, limit = offset + len(part), limit - len(part)
         if is_blank(part):
@@ -256,9 +261,7 @@ def _places(wanted: npt.NDArray[Any], known: list[int]) -> tuple[npt.NDArray[Any
 _Dropped = dict[int, int]
 
 
-def _dropped(groups: list[int], rows: npt.NDArray[Any], *, wrapped: bool) -> tuple[_Dropped, _Dropped]:
-    if not wrapped:
-        return {}, {}
+def _dropped(groups: list[int], rows: npt.NDArray[Any]) -> tuple[_Dropped, _Dropped]:
     known = [(place, rows[index]) for place, index in enumerate(groups) if index < len(rows)]
     return (
         {place: int(row["dropped"]) for place, row in known if row["dropped"]},

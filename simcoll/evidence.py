@@ -1,4 +1,4 @@
-"""What a job left behind, gathered for the verifier: black boxes of one run, the launcher's account of its ranks."""
+"""What a job left behind, gathered for the verifier: the ranks' traces of one run, the launcher's account of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simcoll.blackbox import BlackBox, UnreadableError, read_black_box
+from simcoll.blackbox import BlackBox, UnreadableError
 from simcoll.blackbox_format import SUFFIX
-from simcoll.verifier.trace import LaunchOutcome, RankExit
+from simcoll.reading import Progress, read_files
+from simcoll.record_files import is_record_file
+from simcoll.stall_file import PATTERN as STALL_PATTERN
+from simcoll.verifier.flight_recorder import Dump, traces_of
+from simcoll.verifier.trace import LaunchOutcome, RankExit, Trace
 
 LAUNCH_PATTERN = "launch*.json"
 _LAUNCH_LIMIT = 64 << 20
@@ -46,31 +50,97 @@ class Launch:
 class Evidence:
     """The traces of one run by rank, what became of the processes (None: unknown), and what was left out and why."""
 
-    boxes: tuple[BlackBox, ...]
+    traces: tuple[Trace, ...]
     outcome: LaunchOutcome | None
     notes: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = field(default=())
 
 
-def gather(paths: Iterable[Path], launches: Sequence[Launch] = (), *, since_ns: int = 0) -> Evidence:
-    """Read black boxes and keep those of one run: the newest, and its last attempt.
+def gather(
+    paths: Iterable[Path],
+    launches: Sequence[Launch] = (),
+    *,
+    since_ns: int = 0,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Evidence:
+    """Read black boxes, or else Flight Recorder dumps; of black boxes those of one run: the newest, its last attempt.
 
-    ``paths`` are files; ``since_ns`` (wall clock) leaves out what an earlier run left in the same folder.
+    ``paths`` are files and folders; ``since_ns`` (wall clock) leaves out the black boxes of earlier runs in the same
+    folder. ``workers`` and ``progress`` are as :func:`simcoll.reading.read_files` takes them.
     """
-    boxes, unreadable = [], []
-    for path in paths:
-        try:
-            boxes.append(read_black_box(path))
-        except UnreadableError as error:
-            unreadable.append(str(error))
-    fresh = [box for box in boxes if box.created_ns >= since_ns]
-    chosen, notes = _one_run(fresh)
-    return Evidence(tuple(chosen), outcome_of(launches) if launches else None, tuple(notes), tuple(unreadable))
+    found = [find_records(path) for path in paths]
+    files = list(dict.fromkeys(file for one in found for file in one.files))
+    outcomes = read_files(files, workers=workers, progress=progress)
+    boxes = [one for one in outcomes if isinstance(one, BlackBox) and one.created_ns >= since_ns]
+    dumps = [one for one in outcomes if isinstance(one, Dump)]
+    unreadable = [str(one) for one in outcomes if isinstance(one, UnreadableError)]
+    traces: Sequence[Trace]
+    traces, notes = _one_run(boxes)
+    if dumps and boxes:
+        notes.append(f"{len(dumps)} Flight Recorder dumps were left out: black boxes tell more")
+    elif dumps:
+        traces = _traces(dumps, unreadable)
+    notes += [one.note for one in found if one.note]
+    return Evidence(tuple(traces), outcome_of(launches) if launches else None, tuple(notes), tuple(unreadable))
+
+
+def _traces(dumps: Sequence[Dump], unreadable: list[str]) -> Sequence[Trace]:
+    try:
+        return traces_of(dumps)
+    except UnreadableError as error:
+        unreadable.append(str(error))
+        return ()
 
 
 def files_of(path: Path) -> list[Path]:
     """The black boxes that a path names: itself, or those in a folder, by name."""
     return sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files to read that a path names, and what is to be said of the others."""
+
+    files: Sequence[Path]
+    note: str = ""
+
+
+def find_records(path: Path) -> Found:
+    """The black boxes of a folder, or else its dumps, or else those of its sub-folders (one a host); a file is itself.
+
+    Dumps are told by what is in them, whatever their names; hidden files are passed over.
+    """
+    if not path.is_dir():
+        return Found([path])
+    files, passed = _records_in(path)
+    if not files:
+        for folder in filter(Path.is_dir, _visible(path)):
+            more, others = _records_in(folder)
+            files, passed = files + more, passed + others
+    note = f"{path}: {passed} other {'file was' if passed == 1 else 'files were'} passed over" if passed else ""
+    return Found(files, note)
+
+
+def _records_in(folder: Path) -> tuple[list[Path], int]:
+    """The files of one folder to be read, and how many others stand beside the dumps among them."""
+    if boxes := files_of(folder):
+        return boxes, 0
+    files = [path for path in _visible(folder) if path.is_file() and not _is_own(path)]
+    dumps = [path for path in files if is_record_file(path)]
+    return dumps, len(files) - len(dumps)
+
+
+def _visible(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError:
+        return []
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file is one of those that simcoll leaves beside the records."""
+    return any(path.match(pattern) for pattern in (LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"))
 
 
 def read_launch(path: Path) -> Launch:

@@ -10,11 +10,10 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simcoll.blackbox import BlackBox
 from simcoll.blackbox_reader import last_activity
 from simcoll.evidence import Launch, files_of, gather, read_launch
 from simcoll.stacks import Stack, ask, read_stacks, stack_path
@@ -114,12 +113,12 @@ class Monitor:
 
     def _evaluate(self) -> bool:
         launch = read_launch(self.account)
-        evidence = gather(files_of(self.folder), [launch], since_ns=self.since_ns)
-        stall = self._stall(launch, evidence.boxes)
+        evidence = gather(files_of(self.folder), [launch], since_ns=self.since_ns, workers=0)
+        stall = self._stall(launch)
         if stall.connecting and self._idle() < (self.seconds or DEFAULT_SECONDS) + _CONNECT_SECONDS:
             # Whoever waits for these ranks waits for simcoll: of the program nothing is proved by it.
             return False
-        findings, proved = standstill(evidence.boxes, evidence.outcome, stall)
+        findings, proved = standstill(evidence.traces, evidence.outcome, stall)
         if not proved and not any(finding.culprits for finding in findings):
             # All have come, and the call takes its time: a large transfer, or connections that are being made.
             findings = findings if self._idle() >= (self.seconds or math.inf) + _TRANSFER_SECONDS else ()
@@ -145,7 +144,7 @@ class Monitor:
             self._reported.add(key)
             self.say(line)
 
-    def _stall(self, launch: Launch, boxes: Sequence[BlackBox]) -> Stall:
+    def _stall(self, launch: Launch) -> Stall:
         stacks = self._stacks(launch)
         window = time.monotonic() - self._moved
         used = self._processor_seconds(launch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import cast
 
 from simcoll.call import Call
 
@@ -32,6 +33,30 @@ UNKNOWN_SOURCE = Source("", 0, "")
 """The source of a call that no line of the user's program made (a thread of C++)."""
 
 
+class Members(tuple[int, ...]):
+    """The global ranks of a group, in group-rank order: a tuple that works its hash and its ranks' places out once.
+
+    A group of thousands is a key, and is asked for its members, thousands of times.
+    """
+
+    _hash: int | None = None
+    _places: dict[int, int] | None = None
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = super().__hash__()
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Members], tuple[tuple[int, ...]]]:
+        return Members, (tuple(self),)
+
+    def place(self, rank: int) -> int | None:
+        """The group rank of a global rank; None where it is no member."""
+        if self._places is None:
+            self._places = {member: place for place, member in reversed([*enumerate(self)])}
+        return self._places.get(rank)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A process group: its c10d name, its description, and its members as global ranks in group-rank order."""
@@ -39,6 +64,14 @@ class Group:
     name: str
     description: str
     ranks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if type(self.ranks) is not Members:
+            object.__setattr__(self, "ranks", Members(self.ranks))
+
+    def place(self, rank: int) -> int | None:
+        """The group rank of a global rank; None where it is no member."""
+        return cast(Members, self.ranks).place(rank)
 
 
 @dataclass(frozen=True, slots=True)

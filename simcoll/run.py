@@ -93,9 +93,9 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
     evidence = gather(files_of(folder), launches, since_ns=since_ns)
     stall = together(filter(None, map(read_stall, _fresh(folder, STALL_PATTERN, since_ns))))
-    if launch.node != 0 and len(evidence.boxes) == launch.world_size:
+    if launch.node != 0 and len(evidence.traces) == launch.world_size:
         # Another node sees the same files and reports on them all.
-        report = judge(evidence.boxes, evidence.outcome, stall)
+        report = judge(evidence.traces, evidence.outcome, stall)
         outlet.say(report, f"simcoll: the report on all ranks is that of node 0, in {folder}")
         return exit_code(report) or (0 if end.exit_code == 0 else CANNOT_START)
     return _conclude(evidence, launch, end, stall, outlet, folder)
@@ -121,10 +121,10 @@ def _conclude(
     evidence: Evidence, launch: Launch, end: JobEnd, stall: Stall | None, outlet: Outlet, folder: Path
 ) -> int:
     """Judge what the job left, show it, and choose the exit code."""
-    report = judge(evidence.boxes, evidence.outcome, stall)
+    report = judge(evidence.traces, evidence.outcome, stall)
     for text in (*evidence.unreadable, *evidence.notes, *_remarks(launch, end, stall)):
         outlet.warn(text)
-    if report.verdict is Verdict.OK and not any(box.groups for box in evidence.boxes) and end == JobEnd(0, None):
+    if report.verdict is Verdict.OK and not any(box.groups for box in evidence.traces) and end == JobEnd(0, None):
         outlet.save(report, folder)
         outlet.say(report, "simcoll: no collective was recorded: the program created no process group")
     else:

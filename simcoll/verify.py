@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
 
-from simcoll.evidence import LAUNCH_PATTERN, Launch, files_of, gather, read_launch
+from simcoll.evidence import LAUNCH_PATTERN, Launch, gather, read_launch
 from simcoll.outlet import Outlet, write_whole
 from simcoll.preconditions import BAD_INPUT
+from simcoll.progress import progress_bar
 from simcoll.reports.html_report import html_report
 from simcoll.reports.rules import render_rule, render_rules_table
 from simcoll.reports.sarif import sarif_report
@@ -26,8 +27,6 @@ from simcoll.verifier.trace import Stall
 from simcoll.verifier.view import View, viewed
 
 _CALLS = re.compile("0*[1-9][0-9]{0,6}")
-
-_FLIGHT_RECORDER = "Flight Recorder dumps are not among what this version reads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +68,16 @@ def verify(request: Request) -> int:
     missing = next((path for path in request.paths if not path.exists()), None)
     if missing is not None:
         return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give black boxes or their folder")
-    evidence = gather((file for path in request.paths for file in files_of(path)), _launches(request.paths))
+    with progress_bar() as progress:
+        evidence = gather(request.paths, _launches(request.paths), progress=progress)
     for text in (*evidence.unreadable, *evidence.notes):
         outlet.warn(text)
-    if not evidence.boxes:
+    if not evidence.traces:
         places = ", ".join(str(path) for path in request.paths)
-        return outlet.refuse(BAD_INPUT, f"no readable black box (*.simcoll) in {places}; {_FLIGHT_RECORDER}")
-    report = judge(evidence.boxes, evidence.outcome, _stall(request.paths))
+        return outlet.refuse(BAD_INPUT, f"no readable black box (*.simcoll) or Flight Recorder dump in {places}")
+    report = judge(evidence.traces, evidence.outcome, _stall(request.paths))
     try:
-        shown = viewed(report, evidence.boxes, view)
+        shown = viewed(report, evidence.traces, view)
     except SelectionError as error:
         return outlet.refuse(BAD_INPUT, str(error))
     return _hand_out(request, report, shown, outlet)

@@ -67,7 +67,7 @@ class ForkServer:
             launch, ranks=tuple(replace(rank, stopped=rank.stopped or rank.pid in ended) for rank in launch.ranks)
         )
         evidence = gather(files_of(out), [launch])
-        report = judge(evidence.boxes, evidence.outcome, seen)
+        report = judge(evidence.traces, evidence.outcome, seen)
         return Result(answer["exit_codes"], report, (out / "output.txt").read_text())
 
     def _watch(self, out: Path, seconds: float) -> tuple[Stall | None, set[int]]:

@@ -19,7 +19,7 @@ def test_one_box_a_rank_in_order(tmp_path):
     for rank in (1, 0):
         box(tmp_path / f"rank{rank:05d}.simcoll", rank)
     evidence = gather(files_of(tmp_path))
-    assert [trace.rank for trace in evidence.boxes] == [0, 1]
+    assert [trace.rank for trace in evidence.traces] == [0, 1]
     assert (evidence.outcome, evidence.notes, evidence.unreadable) == (None, (), ())
 
 
@@ -29,27 +29,27 @@ def test_the_last_attempt_counts(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     box(tmp_path / "rank00000.attempt1.simcoll")
     evidence = gather(files_of(tmp_path))
-    assert [(trace.rank, trace.attempt) for trace in evidence.boxes] == [(0, 1)]
+    assert [(trace.rank, trace.attempt) for trace in evidence.traces] == [(0, 1)]
     assert evidence.notes == ("2 black boxes of other runs or earlier attempts were left out",)
 
 
 def test_boxes_of_other_runs_are_left_out(tmp_path):
     box(tmp_path / "rank00003.simcoll", 3, world_size=4)
     box(tmp_path / "rank00000.simcoll")
-    assert [trace.world_size for trace in gather(files_of(tmp_path)).boxes] == [2]
+    assert [trace.world_size for trace in gather(files_of(tmp_path)).traces] == [2]
 
 
 def test_older_boxes_do_not_count(tmp_path):
     path = box(tmp_path / "rank00000.simcoll")
-    created = gather([path]).boxes[0].created_ns
-    assert gather([path], since_ns=created + 1).boxes == ()
+    created = gather([path]).traces[0].created_ns
+    assert gather([path], since_ns=created + 1).traces == ()
 
 
 def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_used(tmp_path):
     box(tmp_path / "rank00000.simcoll")
     (tmp_path / "rank00001.simcoll").write_text("{}")
     evidence = gather(files_of(tmp_path))
-    assert len(evidence.boxes) == 1
+    assert len(evidence.traces) == 1
     assert "rank00001.simcoll: found" in evidence.unreadable[0]
 
 

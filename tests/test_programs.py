@@ -224,7 +224,7 @@ def test_the_command_says_the_same(name: str, tmp_path: Path) -> None:
     arguments = [f"--nproc-per-node={program.ranks}", str(program.path)]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
     evidence = gather(files_of(out), [read_launch(out / "launch.json")])
-    result = Result([done.returncode], judge(evidence.boxes, evidence.outcome), done.stderr)
+    result = Result([done.returncode], judge(evidence.traces, evidence.outcome), done.stderr)
     if name.startswith("bugs/"):
         check_found(program, result)
         assert done.returncode == 3

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,22 +22,61 @@ from simcoll.verifier.words import Words
 
 _MASK = (1 << 64) - 1
 _BEFORE = 3
+_FEW, _MANY = 16, 1024
+"""Positions that are looked at together, at first and later on."""
+
+_SPARSE = 4
+"""So many times as many numbers as records may there be for a table of them all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stated:
+    """What one rank's distinct calls of a group say."""
+
+    words: npt.NDArray[np.uint64]
+    digests: npt.NDArray[np.uint64]
+    tokens: npt.NDArray[np.int32]
+    calls: npt.NDArray[np.int32]
+
+
+def fingerprint(column: npt.NDArray[Any]) -> bytes:
+    """16 bytes that stand for a column's values."""
+    return blake2b(np.ascontiguousarray(column).data, digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One trace's records of one group, by position: which rows, their words, digests and tokens.
+    """One trace's records of one group, by position: which rows, and of which kind each is.
 
-    ``sequences`` is where each stands among the group's collectives, ascending.
+    ``sequences`` is where each stands among the group's collectives, ascending. ``kinds`` index what the distinct
+    calls of this rank say: their words, digests and tokens.
     """
 
     trace: Trace
     group_rank: int
-    rows: npt.NDArray[np.intp]
-    sequences: npt.NDArray[np.int64]
-    words: npt.NDArray[np.uint64]
-    digests: npt.NDArray[np.uint64]
-    tokens: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int32]
+    sequences: npt.NDArray[np.uint32]
+    kinds: npt.NDArray[np.int32]
+    stated: Stated
+
+    @property
+    def words(self) -> npt.NDArray[np.uint64]:
+        """The word of each record."""
+        return self.stated.words[self.kinds]
+
+    @property
+    def digests(self) -> npt.NDArray[np.uint64]:
+        """The digest of each record's statement, 0 where flows speak as well."""
+        return self.stated.digests[self.kinds]
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """The token of each record."""
+        return self.stated.tokens[self.kinds]
+
+    def course(self) -> tuple[bytes, bytes]:
+        """What is equal for parts that made the same calls, from the same lines, at the same positions."""
+        return fingerprint(self.sequences), fingerprint(self.tokens)
 
     def record(self, place: int) -> Record | None:
         """The record at one of these places, or None where it cannot be read."""
@@ -49,11 +90,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Suspect:
-    """A position at which the words do not prove agreement: the records by group rank, and some of those before it."""
+    """A position at which the words do not prove agreement; positions with one ``key`` have the same calls and lines.
+
+    ``complete`` says that all ranks of the group have come to it.
+    """
 
     sequence: int
-    records: dict[int, Record]
-    before: tuple[Record, ...]
+    key: bytes
     complete: bool
 
 
@@ -73,27 +116,63 @@ class GroupColumns:
         self.parts.append(part)
 
     def check(self) -> int:
-        """Add up the words; returns at how many positions all ranks of the group are proved to agree."""
-        sequences = np.concatenate([part.sequences for part in self.parts])
-        self._sequences, place = np.unique(sequences, return_inverse=True)
-        counts = np.bincount(place, minlength=len(self._sequences))
-        totals = np.zeros(len(self._sequences), np.uint64)
-        np.add.at(totals, place, np.concatenate([part.words for part in self.parts]))
-        digests = np.concatenate([part.digests for part in self.parts])
-        least, most = np.full(len(totals), _MASK, np.uint64), np.zeros(len(totals), np.uint64)
-        np.minimum.at(least, place, digests)
-        np.maximum.at(most, place, digests)
+        """Compare what is stated; returns at how many positions all ranks of the group are proved to agree.
+
+        Equal digests of all ranks of a group are words that add up to zero. Ranks with equal columns are looked at
+        together, and words are added up only where digests leave it open.
+        """
+        courses: dict[tuple[bytes, bytes], tuple[Part, int]] = {}
+        for part in self.parts:
+            key = fingerprint(part.sequences), fingerprint(part.digests)
+            courses[key] = part, courses.get(key, (part, 0))[1] + 1
+        # The columns of courses that are many are joined bit by bit, those of a few at once.
+        self._sequences = np.unique(np.concatenate([part.sequences for part, _ in courses.values()])).astype(np.int64)
+        counts = np.zeros(len(self._sequences), np.int64)
+        least, most = np.full(len(counts), _MASK, np.uint64), np.zeros(len(counts), np.uint64)
+        for part, often in courses.values():
+            place, digests = np.searchsorted(self._sequences, part.sequences), part.digests
+            np.add.at(counts, place, often)
+            np.minimum.at(least, place, digests)
+            np.maximum.at(most, place, digests)
         self._complete = counts == len(self.group.ranks)
         alike = (least == most) & (least != 0)
-        self._good = np.where(self._complete, totals == 0, alike | (counts == 1))
+        self._good = np.where(self._complete, alike & self._once_each(), alike | (counts == 1))
+        self._add_up(np.flatnonzero(self._complete & ~self._good))
         return int((self._complete & self._good).sum())
+
+    def _once_each(self) -> bool:
+        """Whether no rank has two records at one position, nor two parts: counting ranks is then counting records."""
+        ranks = {part.group_rank for part in self.parts}
+        return len(ranks) == len(self.parts) and all((np.diff(part.sequences) > 0).all() for part in self.parts)
+
+    def _add_up(self, places: npt.NDArray[np.intp]) -> None:
+        """Note at which of these positions the words add up to zero."""
+        if not len(places):
+            return
+        totals, sequences = np.zeros(len(places), np.uint64), self._sequences[places]
+        for part in self.parts:
+            here = np.searchsorted(sequences, part.sequences)
+            inside = sequences[np.minimum(here, len(sequences) - 1)] == part.sequences
+            np.add.at(totals, here[inside], part.words[inside])
+        self._good[places] = totals == 0
 
     def suspects(self) -> Iterator[Suspect]:
         """The positions that :meth:`check` did not prove, in order."""
-        for place in np.flatnonzero(~self._good):
-            sequence = int(self._sequences[place])
-            records = self.records(sequence)
-            yield Suspect(sequence, records, self.before(sequence, records), bool(self._complete[place]))
+        left, size = np.flatnonzero(~self._good), _FEW
+        while len(left):
+            places, left, size = left[:size], left[size:], min(2 * size, _MANY)
+            for place, row in zip(places.tolist(), self._calls_at(self._sequences[places]), strict=True):
+                yield Suspect(int(self._sequences[place]), fingerprint(row), bool(self._complete[place]))
+
+    def _calls_at(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """Which call each part (a column) made at each of these positions (a row), as a number; -1 for none."""
+        found = np.full((len(sequences), len(self.parts)), -1, np.int32)
+        for column, part in enumerate(self.parts):
+            if len(part.sequences):
+                place = np.minimum(np.searchsorted(part.sequences, sequences), len(part.sequences) - 1)
+                there = part.sequences[place] == sequences
+                found[there, column] = part.stated.calls[part.kinds[place[there]]]
+        return found
 
     def records(self, sequence: int) -> dict[int, Record]:
         """The records at one position, by group rank."""
@@ -126,14 +205,16 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     words, found = Words(unknown), dict[object, GroupColumns]()
     for trace in traces:
-        for index, group in enumerate(trace.groups):
-            if trace.rank not in group.ranks:
-                continue
-            rows = _collective_rows(trace, index)
-            lives = _lives(trace.slots["sequence"][rows], from_end=(group.name, group.ranks) in wrapped)
-            for life in np.unique(lives):
-                columns = found.setdefault((group.name, group.ranks, int(life)), GroupColumns(group, words))
-                columns.add(_rows(trace, group, rows[lives == life], words))
+        ours = [(index, group) for index, group in enumerate(trace.groups) if group.place(trace.rank) is not None]
+        found_rows = _collective_rows(trace, [index for index, _ in ours])
+        for (_, group), rows in zip(ours, found_rows, strict=True):
+            for life, own in _by_life(
+                rows, trace.slots["sequence"][rows], from_end=(group.name, group.ranks) in wrapped
+            ):
+                key = group.name, group.ranks, life
+                if key not in found:
+                    found[key] = GroupColumns(group, words)
+                found[key].add(_rows(trace, group, own, words))
     return list(found.values())
 
 
@@ -141,14 +222,26 @@ def _dropped_groups(trace: Trace) -> list[Group]:
     return [trace.groups[index] for index in trace.dropped if index < len(trace.groups)]
 
 
-def _collective_rows(trace: Trace, group_index: int) -> npt.NDArray[np.intp]:
-    """Rows of one group that are collectives whose call is known."""
+def _collective_rows(trace: Trace, groups: Sequence[int]) -> list[npt.NDArray[np.int32]]:
+    """Rows of each of these groups that are collectives whose call is known."""
     slots: Slots = trace.slots
     specs = [COLLECTIVES.get(call.op) for call in trace.signatures]
-    known = np.array([spec is not None and spec.kind is not Kind.POINT_TO_POINT for spec in specs], np.bool_)
-    mask = (slots["group"] == group_index) & (slots["p2p_sequence"] == 0) & (slots["signature"] < len(known))
-    rows = np.flatnonzero(mask)
-    return rows[known[slots["signature"][rows]]] if len(rows) else rows
+    known = np.array([spec is not None and spec.kind is not Kind.POINT_TO_POINT for spec in specs] or [False], np.bool_)
+    signatures = slots["signature"]
+    sound = (slots["p2p_sequence"] == 0) & (signatures < len(specs))
+    sound &= known[np.minimum(signatures, len(known) - 1)]
+    column = np.ascontiguousarray(slots["group"])
+    return [np.flatnonzero(sound & (column == index)).astype(np.int32) for index in groups]
+
+
+def _by_life(
+    rows: npt.NDArray[np.int32], sequences: npt.NDArray[np.uint32], *, from_end: bool
+) -> list[tuple[int, npt.NDArray[np.int32]]]:
+    """The rows of each life of a group, by its number."""
+    if len(rows) and not (sequences[1:] == 1).any():
+        return [(0 if from_end else 1, rows)]
+    lives = _lives(sequences, from_end=from_end)
+    return [(int(life), rows[lives == life]) for life in np.unique(lives)]
 
 
 def _lives(sequences: npt.NDArray[np.uint32], *, from_end: bool) -> npt.NDArray[np.int64]:
@@ -160,24 +253,41 @@ def _lives(sequences: npt.NDArray[np.uint32], *, from_end: bool) -> npt.NDArray[
     return lives - lives[-1] if from_end and len(lives) else lives
 
 
-def _rows(trace: Trace, group: Group, rows: npt.NDArray[np.intp], words: Words) -> Part:
-    # Threads may write down their calls a little out of order.
-    rows = rows[np.argsort(trace.slots["sequence"][rows], kind="stable")]
-    slots = trace.slots[rows]
-    group_rank = group.ranks.index(trace.rank)
-    calls = slots["signature"].astype(np.uint64) << np.uint64(32) | slots["source"].astype(np.uint64)
-    used, place = np.unique(calls, return_inverse=True)
-    stated = [words.of(trace.signatures[int(call) >> 32], group_rank, len(group.ranks)) for call in used]
-    sources = [_source(trace, int(call) & 0xFFFFFFFF) for call in used]
-    return Part(
-        trace,
-        group_rank,
-        rows,
-        slots["sequence"].astype(np.int64),
-        np.array([word.whole for word in stated], np.uint64)[place],
-        np.array([word.digest for word in stated], np.uint64)[place],
-        np.array([words.token(word, source) for word, source in zip(stated, sources, strict=True)], np.int32)[place],
+def _rows(trace: Trace, group: Group, rows: npt.NDArray[np.int32], words: Words) -> Part:
+    sequences = trace.slots["sequence"][rows]
+    if (sequences[1:] < sequences[:-1]).any():
+        # Threads may write down their calls a little out of order.
+        order = np.argsort(sequences, kind="stable")
+        rows, sequences = rows[order], sequences[order]
+    group_rank = group.place(trace.rank) or 0
+    used, kinds = _distinct(trace.slots["signature"][rows], trace.slots["source"][rows])
+    said = [words.of(trace.signatures[signature], group_rank, len(group.ranks)) for signature, _ in used]
+    sources = [_source(trace, source) for _, source in used]
+    stated = Stated(
+        np.array([word.whole for word in said], np.uint64),
+        np.array([word.digest for word in said], np.uint64),
+        np.array([words.token(word, source) for word, source in zip(said, sources, strict=True)], np.int32),
+        np.array([words.call(trace.signatures[used[k][0]], source) for k, source in enumerate(sources)], np.int32),
     )
+    return Part(trace, group_rank, rows, sequences, kinds, stated)
+
+
+def _distinct(
+    signatures: npt.NDArray[np.uint32], sources: npt.NDArray[np.uint32]
+) -> tuple[list[tuple[int, int]], npt.NDArray[np.int32]]:
+    """The distinct pairs, ascending, and which of them each is."""
+    width = int(sources.max(initial=0)) + 1
+    calls = signatures.astype(np.int64) * width + sources
+    size = int(calls.max(initial=0)) + 1
+    if size > max(_SPARSE * len(calls), 1):
+        used, kinds = np.unique(calls, return_inverse=True)
+    else:
+        # Small numbers are told apart by a table of them all, without sorting.
+        used = np.flatnonzero(np.bincount(calls, minlength=1))
+        table = np.zeros(size, np.int32)
+        table[used] = np.arange(len(used))
+        kinds = table[calls]
+    return [divmod(int(call), width) for call in used], kinds.astype(np.int32)
 
 
 def _source(trace: Trace, index: int) -> Source:

@@ -151,7 +151,5 @@ def _moved(part: Part, start: int, places: Ints) -> Part:
         part,
         rows=part.rows[kept],
         sequences=moved[kept],
-        words=part.words[kept],
-        digests=part.digests[kept],
-        tokens=part.tokens[kept],
+        kinds=part.kinds[kept],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,11 @@ from simcoll.verifier.rules_flight import BUFFER_CHANGED, BUFFERS_OVERLAP, WORK_
 from simcoll.verifier.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
 
 _SIDES = 8
+_SAME = ("group", "signature", "source")
+"""What calls have in common that bring a result or do not."""
+
+Rows = npt.NDArray[np.intp]
+"""Rows of a trace's ``slots``."""
 
 
 @dataclass(slots=True)
@@ -44,15 +49,18 @@ def never_waited(traces: Sequence[Trace], unmatched: Sequence[Unmatched] = ()) -
     An ``unmatched`` receive brought none: it was left open on purpose.
     """
     cases: dict[tuple[str, int, str], _Case] = {}
-    alone = {(one.rank, one.group, one.record.p2p_sequence) for one in unmatched}
+    alone: dict[int, set[tuple[Group, int]]] = {}
+    for one in unmatched:
+        alone.setdefault(one.rank, set()).add((one.group, one.record.p2p_sequence))
     for trace in traces:
-        for row in _left(trace):
+        rows = _left(trace)
+        if trace.rank in alone:
+            rows = np.array([row for row in rows if not _is_alone(trace, row, alone[trace.rank])], np.intp)
+        for row, often in _distinct(trace.slots, rows, ("signature", "source")):
             slot = trace.slots[row]
-            if slot["p2p_sequence"] and (trace.rank, trace.groups[slot["group"]], int(slot["p2p_sequence"])) in alone:
-                continue
             call, source = trace.signatures[slot["signature"]], trace.sources[slot["source"]]
             case = cases.setdefault((source.file, source.line, call.op), _Case(call=call))
-            case.count += 1
+            case.count += often
             case.sides.setdefault(trace.rank, (source,))
             if case.group is None:
                 case.group = trace.groups[slot["group"]]
@@ -60,15 +68,38 @@ def never_waited(traces: Sequence[Trace], unmatched: Sequence[Unmatched] = ()) -
     return [_never_waited(case, traces) for case in cases.values()]
 
 
-def _left(trace: Trace) -> list[int]:
+def _is_alone(trace: Trace, row: int, alone: Collection[tuple[Group, int]]) -> bool:
+    slot = trace.slots[row]
+    return bool(slot["p2p_sequence"]) and (trace.groups[slot["group"]], int(slot["p2p_sequence"])) in alone
+
+
+def _left(trace: Trace) -> Rows:
     """The rows of calls that brought a result and were left, without those at the end of a line that waits."""
     slots, flags = trace.slots, trace.slots["flags"]
     returns = (flags & ASYNCHRONOUS != 0) | (slots["p2p_sequence"] > 0)
-    ran = np.isin(slots["state"], (State.STARTED, State.COMPLETED))
-    left = returns & ran & (flags & (AWAITED | HANDED_ON) == 0)
-    rows = [int(row) for row in left.nonzero()[0] if _brings_result(trace, int(row))]
-    waited = returns & (flags & (AWAITED | HANDED_ON) != 0)
-    return [row for row in rows if not _is_last_of_many(slots, waited, row)]
+    observed = flags & (AWAITED | HANDED_ON) != 0
+    rows = np.flatnonzero(returns & ~observed)
+    rows = rows[np.isin(slots["state"][rows], (State.STARTED, State.COMPLETED))] if len(rows) else rows
+    rows = _with_result(trace, rows)
+    return rows[~_at_the_end(slots, np.flatnonzero(returns & observed), rows)] if len(rows) else rows
+
+
+def _with_result(trace: Trace, rows: Rows) -> Rows:
+    """Those of the rows whose calls bring a result; each distinct call of a group and a line is looked at once."""
+    kept = np.zeros(len(rows), np.bool_)
+    for row, _ in _distinct(trace.slots, rows, _SAME):
+        if _brings_result(trace, row):
+            kept |= np.logical_and.reduce([trace.slots[name][rows] == trace.slots[name][row] for name in _SAME])
+    return rows[kept]
+
+
+def _distinct(slots: Slots, rows: Rows, columns: Sequence[str]) -> list[tuple[int, int]]:
+    """The first row of each distinct combination of these columns, in order, and how many there are of it."""
+    if not len(rows):
+        return []
+    keys = np.stack([slots[name][rows] for name in columns])
+    _, first, often = np.unique(keys, axis=1, return_index=True, return_counts=True)
+    return sorted(zip(rows[first].tolist(), often.tolist(), strict=True))
 
 
 def _brings_result(trace: Trace, row: int) -> bool:
@@ -76,17 +107,19 @@ def _brings_result(trace: Trace, row: int) -> bool:
     group, signature, source = int(slot["group"]), int(slot["signature"]), int(slot["source"])
     if group >= len(trace.groups) or signature >= len(trace.signatures) or source >= len(trace.sources):
         return False
-    ranks = trace.groups[group].ranks
-    call = trace.signatures[signature]
-    known = bool(trace.sources[source].file) and trace.rank in ranks
-    spec = COLLECTIVES.get(call.op)
-    return known and len(ranks) > 1 and spec is not None and spec.brings_result(call, ranks.index(trace.rank))
+    members, call = trace.groups[group], trace.signatures[signature]
+    place, spec = members.place(trace.rank), COLLECTIVES.get(call.op)
+    known = bool(trace.sources[source].file) and place is not None
+    return known and len(members.ranks) > 1 and spec is not None and spec.brings_result(call, place or 0)
 
 
-def _is_last_of_many(slots: Slots, waited: npt.NDArray[np.bool_], row: int) -> bool:
-    """Whether the line waited for its earlier calls and for none after this one: a program that looks ahead ends so."""
-    same = waited & (slots["source"] == slots["source"][row])
-    return bool(same[:row].any()) and not bool(same[row:].any())
+def _at_the_end(slots: Slots, waited: Rows, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Whether a row's line waited for its earlier calls and for none after this one: who looks ahead ends so."""
+    lines, place = np.unique(slots["source"][np.concatenate([waited, rows])], return_inverse=True)
+    last = np.full(len(lines), -1, np.intp)
+    np.maximum.at(last, place[: len(waited)], waited)
+    there: npt.NDArray[np.bool_] = last[place[len(waited) :]] >= 0
+    return there & (last[place[len(waited) :]] < rows)
 
 
 def _never_waited(case: _Case, traces: Sequence[Trace]) -> Finding:

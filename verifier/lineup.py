@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
 
 from simcoll.verifier.align import UNKNOWN, Ints
-from simcoll.verifier.columns import GroupColumns, Part
+from simcoll.verifier.columns import GroupColumns, Part, fingerprint
 
 _COURSES, _ALIGNED = 1024, 64
 """Different sequences that are told apart, and those of them that are aligned; ranks with others yet are left out."""
@@ -48,11 +47,15 @@ class Lineup:
 def line_up(columns: GroupColumns) -> Lineup:
     """Part the ranks by their calls, from the first position on that every rank's records still hold."""
     start = max(int(part.sequences[0]) for part in columns.parts)
+    known: dict[tuple[bytes, bytes], Ints | None] = {}
     same: dict[bytes, Course] = {}
     for index, part in enumerate(columns.parts):
-        tokens = _dense(part, start)
+        key = part.course()
+        if key not in known:
+            known[key] = _dense(part, start)
+        tokens = known[key]
         if tokens is not None:
-            course = same.setdefault(blake2b(tokens.tobytes()).digest(), Course(tokens, {}))
+            course = same.setdefault(fingerprint(tokens), Course(tokens, {}))
             course.members[index] = len(tokens)
     common = sorted(same.values(), key=lambda course: -len(course.members))[:_COURSES]
     courses = _longest(sorted(common, key=lambda course: -len(course.tokens)))
@@ -64,7 +67,7 @@ def line_up(columns: GroupColumns) -> Lineup:
 def _dense(part: Part, start: int) -> Ints | None:
     """A rank's tokens, one a position, unknown where no record is; None where its positions make no sense."""
     first = int(np.searchsorted(part.sequences, start))
-    places = part.sequences[first:] - start
+    places = part.sequences[first:].astype(np.int64) - start
     length = int(places[-1]) + 1 if len(places) else 0
     if length > len(places) + _GAPS:
         return None

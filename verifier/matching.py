@@ -148,16 +148,29 @@ def match_messages(traces: Sequence[Trace]) -> Matching:
 def _lives(traces: Sequence[Trace]) -> list[tuple[Group, dict[int, _Member]]]:
     """Each life of each group in which anybody sent or received, with its members by group rank."""
     found: dict[Life, tuple[Group, dict[int, _Member]]] = {}
-    for trace in traces:
+    if not any(messages := [_message_groups(trace) for trace in traces]):
+        return []
+    for trace, used in zip(traces, messages, strict=True):
         for index, (group, life) in enumerate(zip(trace.groups, lives(trace), strict=True)):
-            if trace.rank in group.ranks:
+            if (place := group.place(trace.rank)) is not None:
                 _, members = found.setdefault(life, (group, {}))
-                members[group.ranks.index(trace.rank)] = _member(trace, index)
+                members[place] = _member(trace, index) if index in used else _idle(trace, index)
     return [life for life in found.values() if any(member.sends or member.receives for member in life[1].values())]
 
 
+def _message_groups(trace: Trace) -> set[int]:
+    """The groups (by index) in which a rank sent or received."""
+    slots = trace.slots
+    messages = slots["p2p_sequence"] > 0
+    return set(np.unique(slots["group"][messages]).tolist()) if messages.any() else set()
+
+
+def _idle(trace: Trace, index: int) -> _Member:
+    return _Member(trace, not trace.dropped_p2p.get(index))
+
+
 def _member(trace: Trace, index: int) -> _Member:
-    member = _Member(trace, not trace.dropped_p2p.get(index))
+    member = _idle(trace, index)
     slots = trace.slots
     mask = (slots["group"] == index) & (slots["p2p_sequence"] > 0) & (slots["state"] != State.REJECTED)
     rows = np.flatnonzero(mask & (slots["signature"] < len(trace.signatures)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from simcoll.call import Call
+from simcoll.record import Record
 from simcoll.verifier.columns import GroupColumns, Suspect
 from simcoll.verifier.compare import compare
 from simcoll.verifier.consensus import consensus
@@ -99,13 +99,22 @@ class _Causes:
 
     _found: dict[object, Mismatch] = field(default_factory=dict)
     _places: dict[object, list[int]] = field(default_factory=dict)
-    _compared: dict[object, list[Finding]] = field(default_factory=dict)
+    _compared: dict[bytes, tuple[list[Finding], list[object]]] = field(default_factory=dict)
 
     def judge(self, columns: GroupColumns, suspect: Suspect, steady: bool) -> list[Finding]:
-        """Compare the calls at one position and take in what is found."""
-        findings = _compare(columns, suspect, steady, self._compared)
-        for found in findings:
-            self.add(replace(found, before=suspect.before), _time(suspect))
+        """Compare the calls at one position and take in what is found; equal ones are compared once."""
+        if suspect.key not in self._compared:
+            records = columns.records(suspect.sequence)
+            before, time_ns = columns.before(suspect.sequence, records), _time(records)
+            findings = compare(columns.group, records, strict=steady, unknown=columns.words.unknown)
+            found = [replace(one, sequence=suspect.sequence, before=before) for one in findings]
+            self._compared[suspect.key] = found, [_cause(one) for one in found]
+            for one in found:
+                self.add(one, time_ns)
+            return found
+        findings, causes = self._compared[suspect.key]
+        for cause in causes:
+            self._places[cause].append(suspect.sequence)
         return findings
 
     def add(self, found: Finding, time_ns: int, until_ns: int = 0) -> None:
@@ -132,17 +141,6 @@ class _Causes:
         return [_with_repetitions(mismatch, self._places[key]) for key, mismatch in self._found.items()]
 
 
-def _compare(
-    columns: GroupColumns, suspect: Suspect, steady: bool, cache: dict[object, list[Finding]]
-) -> list[Finding]:
-    key: frozenset[tuple[int, Call, object]] = frozenset(
-        (rank, record.call, record.source) for rank, record in suspect.records.items()
-    )
-    if key not in cache:
-        cache[key] = compare(columns.group, suspect.records, strict=steady, unknown=columns.words.unknown)
-    return [replace(finding, sequence=suspect.sequence) for finding in cache[key]]
-
-
 def _cause(finding: Finding) -> object:
     """What makes two findings one: same rule, same culprits, same ranks at the same lines."""
     sides = frozenset(
@@ -152,8 +150,8 @@ def _cause(finding: Finding) -> object:
     return finding.code, finding.severity, finding.culprits, finding.differing, sides
 
 
-def _time(suspect: Suspect) -> int:
-    return min((record.scheduled_ns for record in suspect.records.values()), default=0)
+def _time(records: Mapping[int, Record]) -> int:
+    return min((record.scheduled_ns for record in records.values()), default=0)
 
 
 def _with_repetitions(mismatch: Mismatch, sequences: Sequence[int]) -> Mismatch:

@@ -7,6 +7,7 @@ shortest time. So hosts whose clocks differ do not matter.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,9 @@ from simcoll.verifier.describe import group_text
 from simcoll.verifier.finding import Finding
 from simcoll.verifier.rules_job import STRAGGLER
 from simcoll.verifier.trace import ASYNCHRONOUS
+
+_Inside: TypeAlias = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]
+"""Positions of one rank's collectives, and the seconds that it was inside each of them."""
 
 _ENOUGH_COLLECTIVES = 30
 _USUALLY = 0.9
@@ -37,7 +41,10 @@ def stragglers(groups: Sequence[GroupColumns]) -> list[Finding]:
 def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
     if len(columns.parts) != len(columns.group.ranks) or len(columns.parts) < 2:
         return None
-    times = _durations(columns.parts)
+    known = [_completed(part) for part in columns.parts]
+    if _most_lost(known) < _SECONDS_LOST:
+        return None
+    times = _durations(known)
     if len(times) < _ENOUGH_COLLECTIVES:
         return None
     slow, waited = _slowest(times)
@@ -62,25 +69,35 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
     return lost, finding
 
 
-def _durations(parts: Sequence[Part]) -> npt.NDArray[np.float64]:
+def _most_lost(known: Sequence[_Inside]) -> float:
+    """More seconds than can have been lost by one rank: a median is at most twice the mean of what is not negative."""
+    total = sum(float(np.maximum(seconds, 0).sum()) for _, seconds in known)
+    return 2 * total / (len(known) - 1)
+
+
+def _durations(known: Sequence[_Inside]) -> npt.NDArray[np.float64]:
     """Seconds that each rank (a column) was inside each synchronous collective (a row) that all of them completed."""
-    known = [_completed(part) for part in parts]
     common = known[0][0]
-    for sequences, _ in known[1:]:
-        common = np.intersect1d(common, sequences)
+    same = [sequences is common or np.array_equal(sequences, common) for sequences, _ in known]
+    for alike, (sequences, _) in zip(same, known, strict=True):
+        common = common if alike else np.intersect1d(common, sequences)
+    if all(same) and bool((np.diff(common) > 0).all()):
+        return np.stack([seconds for _, seconds in known], axis=1)
     return np.stack([seconds[np.searchsorted(sequences, common)] for sequences, seconds in known], axis=1)
 
 
-def _completed(part: Part) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    slots = part.trace.slots[part.rows]
-    inside = (slots["state"] == State.COMPLETED) & ((slots["flags"] & ASYNCHRONOUS) == 0)
-    seconds = (slots["finished_ns"].astype(np.float64) - slots["scheduled_ns"]) / 1e9
-    return part.sequences[inside], seconds[inside]
+def _completed(part: Part) -> _Inside:
+    slots, rows = part.trace.slots, part.rows
+    inside = (slots["state"][rows] == State.COMPLETED) & ((slots["flags"][rows] & ASYNCHRONOUS) == 0)
+    sequences = part.sequences
+    if not inside.all():
+        rows, sequences = rows[inside], sequences[inside]
+    return sequences, (slots["finished_ns"][rows].astype(np.float64) - slots["scheduled_ns"][rows]) / 1e9
 
 
 def _span(part: Part) -> float:
-    slots = part.trace.slots[part.rows]
-    return float(int(slots["finished_ns"].max()) - int(slots["scheduled_ns"].min())) / 1e9
+    slots, rows = part.trace.slots, part.rows
+    return float(int(slots["finished_ns"][rows].max()) - int(slots["scheduled_ns"][rows].min())) / 1e9
 
 
 def _slowest(times: npt.NDArray[np.float64]) -> tuple[int, npt.NDArray[np.float64]]:

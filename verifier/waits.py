@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import networkx as nx
 import numpy as np
@@ -19,6 +20,9 @@ from simcoll.verifier.failures import Nature
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.matching import Unmatched
 from simcoll.verifier.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, reached, record_at
+
+_Need: TypeAlias = tuple[frozenset[int], bool]
+"""The ranks that a wait needs, and whether one of them is enough."""
 
 _SEARCHED = 64
 """Calls of one knot from which a shortest cycle is looked for."""
@@ -44,10 +48,6 @@ class Wait:
         if self.record.p2p_sequence:
             return self.rank, self.group, self.record.p2p_sequence
         return self.group, self.life, self.record.sequence
-
-    def met_by(self, ranks: set[int]) -> bool:
-        """Whether these ranks are all that it needs."""
-        return not self.needs.isdisjoint(ranks) if self.any else self.needs <= ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +170,32 @@ def _message(one: Unmatched) -> Wait:
 
 
 def _stuck(by_rank: Mapping[int, Iterable[Wait]], alive: set[int]) -> set[int]:
-    """The waiting ranks that no free rank can set free: the least fixed point."""
-    free = alive - set(by_rank)
+    """The waiting ranks that no free rank can set free: the least fixed point.
+
+    Each rank that comes free counts once for every wait that needs it: the time is that of the needs, not of the chain.
+    """
     left = set(by_rank)
-    while freed := {rank for rank in left if any(wait.met_by(free) for wait in by_rank[rank])}:
-        free |= freed
-        left -= freed
+    waiting: dict[_Need, list[int]] = {}
+    keeps: dict[int, list[_Need]] = {}
+    for rank, waits in by_rank.items():
+        for wait in waits:
+            waiting.setdefault((wait.needs, wait.any), []).append(rank)
+    lacking = {need: 1 if need[1] else len(need[0]) for need in waiting}
+    for need in waiting:
+        for rank in need[0]:
+            keeps.setdefault(rank, []).append(need)
+    free = list(alive - left)
+    for need in waiting:
+        if lacking[need] == 0:
+            free += left.intersection(waiting[need])
+            left.difference_update(waiting[need])
+    while free:
+        for need in keeps.get(free.pop(), ()):
+            lacking[need] -= 1
+            if lacking[need] == 0:
+                freed = left.intersection(waiting[need])
+                left -= freed
+                free += freed
     return left
 
 

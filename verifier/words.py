@@ -41,6 +41,7 @@ class Words:
 
     unknown: frozenset[str] = frozenset()
     _calls: dict[Call, int] = field(default_factory=dict)
+    _known: dict[int, tuple[int, Call]] = field(default_factory=dict)
     _words: dict[tuple[int, int, int], Word] = field(default_factory=dict)
     _statements: dict[Statement, tuple[int, int]] = field(default_factory=dict)
     _outlines: dict[object, int] = field(default_factory=dict)
@@ -48,18 +49,30 @@ class Words:
     _lines: dict[tuple[str, int], int] = field(default_factory=dict)
     _tokens: dict[tuple[int, int], int] = field(default_factory=dict)
     _kinds: list[tuple[int, int]] = field(default_factory=list)
+    _made: dict[tuple[int, Source], int] = field(default_factory=dict)
 
     def of(self, call: Call, group_rank: int, size: int) -> Word:
         """The word of a call, computed at its first use."""
-        key = (self._calls.setdefault(call, len(self._calls)), group_rank, size)
+        key = (self._number(call), group_rank, size)
         if key not in self._words:
             self._words[key] = self._word(call, group_rank, size)
         return self._words[key]
+
+    def _number(self, call: Call) -> int:
+        """Which call it is. The ranks' traces share the objects of equal calls: one that is held is known by its id."""
+        known = self._known.get(id(call))
+        if known is None:
+            known = self._known[id(call)] = self._calls.setdefault(call, len(self._calls)), call
+        return known[0]
 
     def token(self, word: Word, source: Source) -> int:
         """The token of a call that says this and was made there."""
         line = self._lines.setdefault((source.file, source.line), len(self._lines))
         return self._tokens.setdefault((word.stated, line), len(self._tokens))
+
+    def call(self, call: Call, source: Source) -> int:
+        """A number for a call and the line that made it, equal where both are."""
+        return self._made.setdefault((self._number(call), source), len(self._made))
 
     def features(self) -> npt.NDArray[np.int64]:
         """One row a token, in numbers that are equal where these are: statement, its outline, its op, the line.

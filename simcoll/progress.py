@@ -1,0 +1,59 @@
+"""A progress bar on a terminal, for what takes more than a moment."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+_PATIENCE_SECONDS = 0.7
+
+
+@contextmanager
+def progress_bar(text: str = "reading", unit: str = "files") -> Iterator[Callable[[int, int], None] | None]:
+    """Take (done, total) and draw them on stderr after a moment; None where stderr is no terminal.
+
+    The bar goes away with the end of the block. NO_COLOR and dumb terminals are respected as rich does it.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal or os.environ.get("TERM") in ("dumb", "unknown"):
+        yield None
+        return
+    bar = _Bar(text, unit, console)
+    try:
+        yield bar.update
+    finally:
+        bar.end()
+
+
+@dataclass(slots=True)
+class _Bar:
+    text: str
+    unit: str
+    console: Console
+    _begin: float = field(default_factory=time.monotonic)
+    _progress: Progress | None = None
+    _task: TaskID = TaskID(0)
+
+    def update(self, done: int, total: int) -> None:
+        if self._progress is None:
+            if time.monotonic() - self._begin < _PATIENCE_SECONDS or done == total:
+                return
+            self._progress = self._shown(total)
+        self._progress.update(self._task, completed=done)
+
+    def end(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def _shown(self, total: int) -> Progress:
+        columns = (TextColumn(f"simcoll: {self.text}"), BarColumn(), MofNCompleteColumn(), TextColumn(self.unit))
+        progress = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
+        self._task = progress.add_task(self.text, total=total)
+        progress.start()
+        return progress
