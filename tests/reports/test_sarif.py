@@ -8,7 +8,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from simcoll.call import Buffer, Call
@@ -19,9 +18,8 @@ from simcoll.reports.sarif import FINGERPRINT, sarif_report
 from simcoll.verifier.compare import compare
 from simcoll.verifier.finding import Finding, RankSource, Report, Severity, Side, Verdict
 from simcoll.verifier.rules import RULES
+from tests.documents import check_sarif
 
-SCHEMA = json.loads((Path(__file__).parents[1] / "data" / "sarif-2.1.0-rtm.5.json").read_text(encoding="utf-8"))
-VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
 ROOT = Path("/home/ada/project")
 TENSORS = (Buffer((20, 10), "float32"),)
 GROUP = Group("0", "default_pg", (0, 1, 2, 3))
@@ -43,7 +41,7 @@ def mismatch(file: str = "/home/ada/project/src/train.py", line: int = 41, culpr
 
 def run_of(report: Report, exit_code: int = 3) -> dict[str, Any]:
     document = json.loads(json.dumps(sarif_report(report, exit_code, ROOT)))
-    VALIDATOR.validate(document)
+    check_sarif(document)
     assert document["version"] == "2.1.0"
     (run,) = document["runs"]
     return dict(run)
@@ -153,7 +151,9 @@ def test_a_real_report() -> None:
 def test_rules_have_addresses_where_the_project_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("helpUri" not in rule for rule in run_of(a_report())["tool"]["driver"]["rules"])
     message = metadata.metadata("simcoll")
-    monkeypatch.setattr(message, "get_all", lambda name: ["Documentation, https://docs.invalid/simcoll/"], raising=False)
+    monkeypatch.setattr(
+        message, "get_all", lambda name: ["Documentation, https://docs.invalid/simcoll/"], raising=False
+    )
     monkeypatch.setattr(sarif.metadata, "metadata", lambda name: message)
     rules = run_of(a_report())["tool"]["driver"]["rules"]
     assert rules[0]["helpUri"] == "https://docs.invalid/simcoll/rules/SC101"

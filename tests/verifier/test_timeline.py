@@ -62,7 +62,7 @@ def test_who_states_otherwise_is_marked_wherever_it_happens() -> None:
 
 def test_no_majority_marks_both() -> None:
     timeline = drawn(traces([record(1)], [record(1, reduce("max"))], groups=[Group("0", "", (0, 1))]))
-    assert [cells for cells in marks(timeline).values()] == [["all_r!"]]
+    assert list(marks(timeline).values()) == [["all_r!"]]
 
 
 def test_a_finding_marks_its_culprits() -> None:
