@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,12 +110,8 @@ def test_messages_have_columns_of_their_own() -> None:
 
 def test_what_a_ring_dropped_is_not_absent() -> None:
     whole = traces([record(n) for n in (1, 2, 3)], [record(3)], [record(n) for n in (1, 2, 3)])
-    job = [whole[0], MemoryTrace(1, 3, "record", *fields(whole[1]), dropped={0: 2}), whole[2]]
+    job = [whole[0], replace(whole[1], dropped={0: 2}), whole[2]]
     assert marks(drawn(job))[(1,)] == [" ", " ", "all_r"]
-
-
-def fields(trace: MemoryTrace) -> tuple[object, ...]:
-    return trace.groups, trace.signatures, trace.sources, trace.events, trace.slots
 
 
 def test_a_group_made_anew_has_columns_of_its_own() -> None:
