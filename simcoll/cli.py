@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
+from simcoll.errors import StdoutError
 from simcoll.estimate_command import add_estimate_command
 from simcoll.topology_command import add_topology_command
 
@@ -53,9 +54,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _calibrate(arguments[1:])
         return _other(arguments)
     except BrokenPipeError:
-        # The reader of stdout has gone (`simcoll ... | head`); nothing more can be said to it, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of stdout has gone (`simcoll ... | head`): no word about it.
+        _drop_stdout()
         return 1
+    except StdoutError as error:
+        from simcoll.preconditions import BAD_INPUT
+
+        _drop_stdout()
+        sys.stderr.write(f"simcoll: {error}\n")
+        return BAD_INPUT
+
+
+def _drop_stdout() -> None:
+    """Let what is still to be written to stdout go nowhere: the interpreter would try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: Sequence[str]) -> int:

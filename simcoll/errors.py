@@ -16,6 +16,10 @@ class ConfigurationError(SimcollError, ValueError):
     """A mode, a path or an environment variable that simcoll cannot use."""
 
 
+class StdoutError(SimcollError):
+    """What a command says does not arrive: the disk behind stdout is full, say."""
+
+
 class CollectiveMismatchError(RuntimeError):
     """The ranks of a group disagree about a collective, found before it ran; raised on every rank of the group.
 

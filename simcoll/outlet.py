@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from simcoll.errors import StdoutError
 from simcoll.reports.html_report import html_report
 from simcoll.reports.json_report import json_report
 from simcoll.reports.terminal import TerminalReport
@@ -33,12 +34,20 @@ class Outlet:
         self.render(Text(line), lambda: json_report(report))
 
     def render(self, picture: RenderableType, document: Callable[[], object]) -> None:
-        """Put a picture or a JSON document on stdout."""
-        if self.json:
-            sys.stdout.write(json.dumps(document(), indent=2) + "\n")
-        else:
-            self._console.print(picture)
-        sys.stdout.flush()
+        """Put a picture or a JSON document on stdout; raises :class:`StdoutError` and BrokenPipeError."""
+        self._put(json.dumps(document(), indent=2) if self.json else picture)
+
+    def _put(self, said: RenderableType) -> None:
+        try:
+            # Text for programs must not be broken into lines.
+            print(said) if self.json else self._console.print(said)  # noqa: T201
+            # None where the process was started without one.
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise StdoutError(f"cannot write to stdout: {error.strerror}") from error
 
     def save(self, report: Report, folder: Path) -> None:
         """Write ``report.json`` and ``report.html`` into a folder; a folder that cannot be written is a warning."""
@@ -56,12 +65,18 @@ class Outlet:
         """Say in one line why nothing was done; returns the exit code."""
         self.warn(text)
         if self.json:
-            sys.stdout.write(json.dumps({"schema": "simcoll.error/1", "error": text, "exit_code": code}) + "\n")
+            self._put(json.dumps({"schema": "simcoll.error/1", "error": text, "exit_code": code}))
         return code
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that a reader never sees half of it; raises OSError."""
+    """Write a text file so that a reader never sees half of it; raises OSError.
+
+    A device or a pipe is written to as it is: a file must never take its place.
+    """
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return
     draft = path.with_name(f".{path.name}.draft")
     try:
         draft.write_text(text, encoding="utf-8", errors="backslashreplace")

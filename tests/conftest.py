@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import faulthandler
 import itertools
+import json
 import multiprocessing
 import os
 import shutil
@@ -203,6 +204,21 @@ class Ranks:
             answer = pipe.recv()
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return Ended(answer, code, output.read_text(errors="replace"))
+
+
+@pytest.fixture(autouse=True)
+def reports_are_valid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every report that a command prints or leaves in a test's folder is valid under the schema that is shipped."""
+    from simcoll import outlet
+    from tests.documents import check_report, valid_report
+
+    monkeypatch.setattr(outlet, "json_report", valid_report)
+    folder: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    for path in [] if folder is None else folder.rglob("report.json"):
+        text = path.read_text(encoding="utf-8")
+        if '"schema": "simcoll.report/1"' in text:
+            check_report(json.loads(text))
 
 
 @pytest.fixture

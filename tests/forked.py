@@ -20,6 +20,7 @@ from simcoll.monitor import LOOK_SECONDS, Monitor
 from simcoll.verifier.finding import Report
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.trace import Stall
+from tests.documents import valid_report
 
 SERVER = Path(__file__).parent / "programs" / "forkserver.py"
 LIMIT_SECONDS = 60
@@ -68,6 +69,7 @@ class ForkServer:
         )
         evidence = gather(files_of(out), [launch])
         report = judge(evidence.traces, evidence.outcome, seen)
+        valid_report(report)
         return Result(answer["exit_codes"], report, (out / "output.txt").read_text())
 
     def _watch(self, out: Path, seconds: float) -> tuple[Stall | None, set[int]]:

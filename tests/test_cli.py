@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,8 @@ from simcoll.blackbox import BlackBoxWriter
 from simcoll.call import Buffer, Call
 from simcoll.cli import main
 from simcoll.record import Group, Source, State
+from simcoll.verifier.rules import RULES
+from tests.documents import check_sarif
 
 
 def simcoll(*arguments, env=None, cwd=None):
@@ -85,6 +88,13 @@ def test_the_version(capsys):
         (("fly",), "fly"),
         (("verify",), "PATH"),
         (("verify", "--loud", "x"), "--loud"),
+        (("verify", "--last", "0", "x"), "--last '0': expected how many calls, such as 20"),
+        (("verify", "--last", "-3", "x"), "--last '-3': expected how many calls"),
+        (("verify", "--last", "9" * 5000, "x"), "expected how many calls"),
+        (("verify", "--last", "two", "x"), "--last 'two': expected how many calls, such as 20"),
+        (("verify", "--ranks", "0-", "x"), "ranks '0-': expected ranks and ranges such as 0-7,16"),
+        (("verify", "--ranks", "", "x"), "ranks '': expected ranks and ranges"),
+        (("verify", "--sarif"), "--sarif: expected one argument"),
         (("rules", "SC999"), "unknown code 'SC999': expected one of SC101"),
         (("verify", "no-such-folder"), "no-such-folder: no such file or folder"),
         (("run",), "no script given"),
@@ -134,6 +144,75 @@ def test_files_can_be_named_and_html_written(capsys, tmp_path):
     assert "cannot write" in refused(capsys, 2, "verify", tmp_path, "--html", tmp_path / "none" / "page.html")
 
 
+def test_one_run_writes_every_form(capsys, tmp_path):
+    record(tmp_path, ["sum", "sum", "max"])
+    page, log = tmp_path / "page.html", tmp_path / "log.sarif"
+    assert main(["verify", str(tmp_path), "--json", "--html", str(page), "--sarif", str(log), "--timeline"]) == 3
+    document, found = json.loads(capsys.readouterr().out), json.loads(log.read_text())
+    check_sarif(found)
+    [run] = found["runs"]
+    assert [result["ruleId"] for result in run["results"]] == ["SC104"]
+    assert run["invocations"][0]["exitCode"] == 3
+    assert run["originalUriBaseIds"]["SRCROOT"]["uri"] == f"{Path.cwd().as_uri()}/"
+    assert [finding["code"] for finding in document["findings"]] == ["SC104"]
+    assert document["timeline"]["total"] == 1
+    assert "timeline: 1 call" in page.read_text()
+
+
+def test_warnings_are_in_sarif_and_a_clean_job_has_no_results(tmp_path):
+    log = tmp_path / "log.sarif"
+    assert main(["verify", str(record(tmp_path, ["sum"] * 3)), "--sarif", str(log), "--srcroot", "/src"]) == 0
+    [run] = json.loads(log.read_text())["runs"]
+    assert (run["results"], run["invocations"][0]["exitCode"]) == ([], 0)
+    assert run["originalUriBaseIds"] == {"SRCROOT": {"uri": "file:///src/"}}
+
+
+@pytest.mark.parametrize(
+    ("options", "shown", "ranks"),
+    [((), ["SC104"], [0, 1, 2]), (("--ranks", "0"), ["SC104"], [0]), (("--group", "default_pg"), ["SC104"], [0, 1, 2])],
+)
+def test_what_is_shown_changes_neither_verdict_nor_exit_code(capsys, tmp_path, options, shown, ranks):
+    record(tmp_path, ["sum", "sum", "max"])
+    assert main(["verify", "--json", str(tmp_path), *options]) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert [finding["code"] for finding in report["findings"]] == shown
+    assert [state["rank"] for state in report["ranks"]] == ranks
+    assert ("shown" in report) == bool(options)
+
+
+def test_groups_and_ranks_that_are_not_there_are_named(capsys, tmp_path):
+    record(tmp_path, ["sum", "sum"])
+    said = refused(capsys, 2, "verify", tmp_path, "--group", "dp")
+    assert said == "simcoll: no group 'dp' in the records; they have default_pg, 0\n"
+    said = refused(capsys, 2, "verify", tmp_path, "--ranks", "1,7")
+    assert said == "simcoll: the job has no rank 7; it has ranks 0-1\n"
+
+
+def test_the_last_calls_and_the_timeline_are_shown_of_a_clean_job_too(capsys, tmp_path):
+    assert main(["verify", str(record(tmp_path, ["sum"] * 4)), "--last", "5", "--timeline"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("simcoll: 1 collective on 4 ranks agrees\nlast calls of ranks 0-3\n")
+    assert "timeline: 1 call in order of time" in out
+
+
+@pytest.mark.parametrize("option", ["--html", "--sarif"])
+def test_files_that_cannot_be_written_are_one_line(capsys, tmp_path, option):
+    record(tmp_path, ["sum", "max"])
+    said = refused(capsys, 2, "verify", tmp_path, option, tmp_path / "none" / "x")
+    assert said.startswith(f"simcoll: cannot write {tmp_path}/none/x: No such file or directory")
+    assert "No space left on device" in refused(capsys, 2, "verify", tmp_path, option, "/dev/full")
+    assert Path("/dev/full").is_char_device()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [("verify",), ("verify", "--json"), ("verify", "--timeline")])
+def test_a_full_disk_behind_stdout_is_one_line(tmp_path, arguments):
+    command = [sys.executable, "-m", "simcoll", *arguments, str(record(tmp_path, ["sum", "max"]))]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "simcoll: cannot write to stdout: No space left on device\n")
+
+
 def test_a_damaged_file_is_named_and_the_rest_is_judged(capsys, tmp_path):
     record(tmp_path, ["sum", "max", "sum"])
     (tmp_path / "rank00002.simcoll").write_bytes(b"\x80\x04")
@@ -150,7 +229,12 @@ def test_rules(capsys):
     assert main(["rules", "SC104", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "reduce-op-mismatch"
     assert main(["rules", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["code"] == "SC101"
+    listed = json.loads(capsys.readouterr().out)
+    assert [rule["code"] for rule in listed] == list(RULES)
+    assert {tuple(rule) for rule in listed} == {
+        ("code", "name", "advice", "means", "harm", "example", "remedy", "severity")
+    }
+    assert all(value and isinstance(value, str) for rule in listed for value in rule.values())
 
 
 @pytest.mark.slow

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
+from jsonschema import ValidationError  # type: ignore[import-untyped]
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source
-from simcoll.reports.json_report import json_report, json_schema
+from simcoll.reports.json_report import json_schema
 from simcoll.verifier.compare import compare
-from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Side, Verdict
+from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Shown, Side, Verdict
+from simcoll.verifier.overview import (
+    Activity,
+    Cell,
+    Column,
+    History,
+    Mark,
+    Place,
+    Progress,
+    Summary,
+    Timeline,
+)
 from simcoll.verifier.rules import RULES
+from tests.documents import check_report, valid_report
 
 TENSORS = (Buffer((20, 10), "float32", order=(1, 0)),)
 
@@ -32,9 +47,7 @@ def mismatch() -> Finding:
 
 
 def checked(report: Report) -> dict[str, object]:
-    document = json.loads(json.dumps(json_report(report)))
-    jsonschema.Draft202012Validator.check_schema(json_schema())
-    jsonschema.validate(document, json_schema())
+    document = json.loads(json.dumps(valid_report(report)))
     assert isinstance(document, dict)
     return document
 
@@ -74,3 +87,65 @@ def test_an_exchange_states_its_splits() -> None:
     document = checked(a_report(Finding("SC106", Severity.ERROR, "m", sides=(Side((0,), call),))))
     said = document["findings"][0]["sides"][0]["call"]  # type: ignore[index]
     assert (said["input_splits"], said["output_splits"], said["output_shapes"]) == ([1, 19], [3, 0], [[3]])
+
+
+GROUP = Group("0", "default_pg", (0, 1))
+RECORD = Record("0", 7, Call("barrier", "barrier"), Source("train.py", 41, "step"), scheduled_ns=5 * 10**8)
+
+
+@pytest.mark.parametrize("activity", Activity)
+def test_the_summary_is_valid_whatever_ranks_do(activity: Activity) -> None:
+    places = [
+        Place((0,), activity, "running", None, GROUP, 1, RECORD, True, RECORD.source, 10**9, "raised ValueError"),
+        Place((1,), activity, "failed", -9),
+    ]
+    progress = (Progress("default_pg", 2, (GROUP,), (0, 1), RECORD, RECORD), Progress("", 2, (GROUP,), (0, 1)))
+    summary = Summary(2, 2, ("detail",), 10**9, 2 * 10**9, progress, tuple(places), ("root",))
+    document: Any = checked(replace(a_report(), summary=summary))["summary"]
+    assert (document["begin"], document["end"], document["unknown"]) == (1.0, 2.0, ["root"])
+    assert document["groups"][0]["finished"]["sequence"] == 7
+    assert document["groups"][1]["finished"] is None
+    assert document["places"][0]["line"]["line"] == 41
+    assert document["places"][0]["since"] == 1.0
+    assert document["places"][1]["call"] is None
+
+
+def test_what_was_asked_for_is_there_and_otherwise_not() -> None:
+    bare = checked(a_report())
+    assert not {"shown", "records", "timeline"} & set(bare)
+    timeline = Timeline(
+        (Column(3, GROUP, 1, 4, False, 0), Column(4, GROUP, 2, 1, True, 10**9)),
+        (((0, 1), (Cell(Mark.DONE, "barrier", True), Cell(Mark.ABSENT))), ((2,), (Cell(Mark.OUTSIDE),) * 2)),
+        9,
+    )
+    history = History((0, 1), (RECORD,), (GROUP,))
+    document: Any = checked(
+        replace(a_report(), shown=Shown(("0",), (1,), 2, 3), histories=(history,), timeline=timeline)
+    )
+    assert document["shown"] == {"groups": ["0"], "ranks": [1], "hidden_errors": 2, "hidden_warnings": 3}
+    assert document["records"][0]["records"][0]["scheduled"] == 0.5
+    assert [(column["sequence"], column["message"]) for column in document["timeline"]["columns"]] == [
+        (4, None),
+        (None, 1),
+    ]
+    assert document["timeline"]["rows"][0]["cells"] == [
+        {"op": "barrier", "mark": "done", "differs": True},
+        {"op": None, "mark": "absent", "differs": False},
+    ]
+    assert document["timeline"]["rows"][1]["cells"] == [None, None]
+
+
+def test_unknown_keys_fail() -> None:
+    document = checked(a_report(mismatch()))
+    for place in (document, document["findings"][0], document["findings"][0]["sides"][0]["call"]):  # type: ignore[index]
+        place["surprise"] = 1
+        with pytest.raises(ValidationError):
+            check_report(document)
+        del place["surprise"]
+
+
+def test_the_documented_fields_are_the_schemas() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    schema: Any = json_schema()
+    names = {name for part in (schema, *schema["$defs"].values()) for name in part["properties"]}
+    assert sorted(name for name in names if f"`{name}`" not in page) == []

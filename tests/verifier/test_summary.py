@@ -46,7 +46,7 @@ def summary_of(traces: Sequence[MemoryTrace], *more: object) -> Summary:
 
 def test_ranks_that_wait_and_one_in_its_own_code() -> None:
     waits = [call(1), call(2), call(3, State.STARTED, awaited=True)]
-    calls = {rank: waits for rank in range(4)} | {2: [call(1), call(2)]}
+    calls = dict.fromkeys(range(4), waits) | {2: [call(1), call(2)]}
     summary = summary_of(job([group(0, 1, 2, 3)], calls))
     assert [(place.ranks, place.activity, place.record.sequence, place.inside) for place in summary.places] == [
         ((0, 1, 3), Activity.WAITS, 3, True),
