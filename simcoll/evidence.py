@@ -9,6 +9,7 @@ from pathlib import Path
 
 from simcoll.blackbox import BlackBox, UnreadableError, read_black_box
 from simcoll.blackbox_format import SUFFIX
+from simcoll.opened import open_at_once
 from simcoll.verifier.trace import LaunchOutcome, RankExit
 
 LAUNCH_PATTERN = "launch*.json"
@@ -76,7 +77,7 @@ def files_of(path: Path) -> list[Path]:
 def read_launch(path: Path) -> Launch:
     """Read what :mod:`simcoll.launcher` wrote; an empty account where the file is missing or not one."""
     try:
-        with path.open("rb") as file:
+        with open_at_once(path) as file:
             document = json.loads(file.read(_LAUNCH_LIMIT))
         ranks = [_rank(entry) for entry in document["ranks"]]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
