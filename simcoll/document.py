@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]  # documented nowhere, and the decoder's own
 from pathlib import Path
 
+from simcoll.opened import open_at_once
 from simcoll.topology import TopologyError
 
 MAX_BYTES = 1 << 28
@@ -48,7 +49,7 @@ def _spelled(place: Place) -> str:
 def read_text(path: Path) -> str:
     """The text of a file; raises TopologyError for what is absent, no file, too large, or no UTF-8 text."""
     try:
-        with path.open("rb") as file:
+        with open_at_once(path) as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise TopologyError(f"cannot read {path}: {error.strerror}; give a topology file") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from simcoll.blackbox import BlackBox, UnreadableError
 from simcoll.blackbox_format import SUFFIX
+from simcoll.opened import open_at_once
 from simcoll.reading import Progress, read_files
 from simcoll.record_files import is_record_file
 from simcoll.stall_file import PATTERN as STALL_PATTERN
@@ -146,7 +147,7 @@ def _is_own(path: Path) -> bool:
 def read_launch(path: Path) -> Launch:
     """Read what :mod:`simcoll.launcher` wrote; an empty account where the file is missing or not one."""
     try:
-        with path.open("rb") as file:
+        with open_at_once(path) as file:
             document = json.loads(file.read(_LAUNCH_LIMIT))
         ranks = [_rank(entry) for entry in document["ranks"]]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):

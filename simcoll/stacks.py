@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from simcoll.folders import OWN, SKIP, kind_of, simcoll_folders, torch_folder
+from simcoll.opened import open_at_once
 from simcoll.record import Source
 
 SUFFIX = ".stack"
@@ -170,8 +171,8 @@ def _saving() -> str:
 def read_stacks(path: Path) -> list[Stack]:
     """The threads of the last time that a process was asked, the main thread last; empty where nothing was written."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            lines = file.read(_LIMIT).splitlines()
+        with open_at_once(path) as file:
+            lines = file.read(_LIMIT).decode(errors="replace").splitlines()
     except OSError:
         return []
     threads: list[list[Source]] = []

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from simcoll.opened import open_at_once
 from simcoll.outlet import write_whole
 from simcoll.record import Source
 from simcoll.verifier.trace import Stall
@@ -38,7 +39,7 @@ def write_stall(path: Path, stall: Stall) -> None:
 def read_stall(path: Path) -> Stall | None:
     """Read what :func:`write_stall` wrote; None where the file is missing or is no such account."""
     try:
-        with path.open("rb") as file:
+        with open_at_once(path) as file:
             document = json.loads(file.read(_LIMIT))
         if document["schema"] != SCHEMA:
             return None
