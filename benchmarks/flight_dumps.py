@@ -132,16 +132,21 @@ def document(rank: int, ranks: int, entries: int, layers: int) -> dict[str, obje
     """What one rank's recorder holds after so many calls."""
     groups = _groups(rank, ranks)
     steps = _step(rank, ranks, groups, layers)
-    made, sequences = [], dict.fromkeys(groups, 0)
+    made: list[dict[str, object]] = []
+    sequences = dict.fromkeys(groups, 0)
     while len(made) < entries:
         for call in steps:
-            sequences[call["group"]] += 1
-            made.append(_entry(call, groups, len(made), sequences[call["group"]], last=len(made) == entries - 1))
+            name = str(call["group"])
+            sequences[name] += 1
+            made.append(_entry(call, groups, len(made), sequences[name], last=len(made) == entries - 1))
             if len(made) == entries:
                 break
     return {
         "version": VERSION,
-        "pg_config": {name: {"name": name, "desc": about, "ranks": str(list(members))} for name, (about, members) in groups.items()},
+        "pg_config": {
+            name: {"name": name, "desc": about, "ranks": str(list(members))}
+            for name, (about, members) in groups.items()
+        },
         "comm_lib_version": "2.27.5",
         "pg_status": {
             str(number): {
@@ -171,7 +176,9 @@ def _step(rank: int, ranks: int, groups: Mapping[str, tuple[str, range]], layers
     calls = []
     for layer in range(layers):
         width = 1 << (8 + layer % 5)
-        calls.append(_call("_all_gather_base", half, [[width * 64]], [[width * 64 * sizes[half]]], 40 + layer, "forward"))
+        calls.append(
+            _call("_all_gather_base", half, [[width * 64]], [[width * 64 * sizes[half]]], 40 + layer, "forward")
+        )
         calls.append(_call("all_reduce", pair, [[8, width]], [[8, width]], 60, "attention"))
         calls.append(_call("all_reduce", pair, [[8, width]], [[8, width]], 77, "feed_forward"))
     for layer in range(layers):
@@ -181,7 +188,9 @@ def _step(rank: int, ranks: int, groups: Mapping[str, tuple[str, range]], layers
     return calls
 
 
-def _call(title: str, group: str, inputs: list[list[int]], outputs: list[list[int]], line: int, name: str) -> dict[str, object]:
+def _call(
+    title: str, group: str, inputs: list[list[int]], outputs: list[list[int]], line: int, name: str
+) -> dict[str, object]:
     torch = "/opt/conda/lib/python3.12/site-packages/torch"
     places = [
         (f"{torch}/distributed/distributed_c10d.py", 2800 + len(title), title),
@@ -192,7 +201,13 @@ def _call(title: str, group: str, inputs: list[list[int]], outputs: list[list[in
         ("/home/user/train/train.py", 402, "main"),
         ("/home/user/train/train.py", 410, "<module>"),
     ]
-    return {"title": title, "group": group, "inputs": inputs, "outputs": outputs, "frames": [_frame(*place) for place in places]}
+    return {
+        "title": title,
+        "group": group,
+        "inputs": inputs,
+        "outputs": outputs,
+        "frames": [_frame(*place) for place in places],
+    }
 
 
 _FRAMES: dict[tuple[str, int, str], Shared] = {}

@@ -22,11 +22,12 @@ from simcoll.verifier.flight_recorder_runs import Follower
 
 __all__ = ["SIZE_LIMIT", "Dump", "UnreadableError", "looks_like_dump", "read_dump", "traces_of"]
 
-SIZE_LIMIT: Final = 512 << 20
-"""Bytes of the largest file that is read; a ring of a million entries takes about 200 MB."""
+SIZE_LIMIT: Final = 256 << 20
+"""Bytes of the largest file that is read; a ring of a million entries takes about 150 MB."""
 
+_WIDE_LIMIT: Final = 64 << 20
+"""The same for JSON that is not ASCII, which takes four times its size in memory."""
 _BOM = b"\xef\xbb\xbf"
-_PICKLE = b"\x80(}"
 
 
 def looks_like_dump(head: bytes) -> bool:
@@ -35,7 +36,7 @@ def looks_like_dump(head: bytes) -> bool:
 
 
 def read_dump(path: str | Path) -> Dump:
-    """Read one dump, whole or cut; raises :class:`UnreadableError` where nothing of it can be read, and nothing else."""
+    """Read one dump, whole or cut; raises :class:`UnreadableError` where nothing can be read, and nothing else."""
     name = str(path)
     data, written_ns = _contents(name)
     columns = Columns()
@@ -56,16 +57,18 @@ def _contents(name: str) -> tuple[bytes, int]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UnreadableError(f"{name}: cannot be opened: {reason}; give a dump that you may read") from error
-    with os.fdopen(fd, "rb") as file:
+    try:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
             raise UnreadableError(f"{name}: is no regular file; give a dump")
         if about.st_size > SIZE_LIMIT:
             raise UnreadableError(f"{name}: has {about.st_size} bytes, more than the {SIZE_LIMIT} that are read")
-        try:
+        with open(fd, "rb", closefd=False) as file:
             return file.read(SIZE_LIMIT), about.st_mtime_ns
-        except OSError as error:
-            raise UnreadableError(f"{name}: cannot be read: {error.strerror}") from error
+    except OSError as error:
+        raise UnreadableError(f"{name}: cannot be read: {error.strerror}") from error
+    finally:
+        os.close(fd)
 
 
 def _is_json(head: bytes) -> bool:
@@ -83,7 +86,10 @@ def _pickle(data: bytes, columns: Columns) -> tuple[Mapping[object, object], str
         return stream.salvage(), f"at byte {stream.at}, {error}"
     if not isinstance(whole, dict):
         return {}, "it holds no dict"
-    _leftover(whole, columns)
+    try:
+        _leftover(whole, columns)
+    except RefusedError as error:
+        return whole, str(error)
     return whole, None
 
 
@@ -95,6 +101,8 @@ def _leftover(whole: dict[object, object], columns: Columns) -> None:
 
 
 def _json(data: bytes, columns: Columns) -> tuple[Mapping[object, object], str | None]:
+    if len(data) > _WIDE_LIMIT and not data.isascii():
+        return {}, f"it has {len(data)} bytes, more than the {_WIDE_LIMIT} that are read of JSON that is not ASCII"
     stream = JsonStream(data.removeprefix(_BOM).decode("utf-8", "replace"), columns.take)
     try:
         stream.read()

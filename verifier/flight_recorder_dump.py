@@ -31,15 +31,11 @@ _ALL: Final = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class DumpGroup:
-    """A group that a dump knows; ``ranks`` are its global ranks, or nothing where the dump does not say them.
-
-    ``called`` says that the rank made a call on it, or has a status of it.
-    """
+    """A group that a dump knows; ``ranks`` are its global ranks, or nothing where the dump does not say them."""
 
     name: str
     description: str
     ranks: tuple[int, ...] = ()
-    called: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +82,7 @@ def assemble(
         UNKNOWN | ({"state"} if ring.untold else frozenset()),
         last if problems else max(last, written_ns),
         not problems,
-        tuple([*problems, *notes, *ring.problems]),
+        (*problems, *notes, *ring.problems),
     )
 
 
@@ -117,11 +113,9 @@ def _rank(found: Mapping[object, object]) -> int | None:
 def _groups(found: Mapping[object, object], columns: Columns) -> tuple[DumpGroup, ...]:
     """The groups of the entries, in their order, and those that only the configuration knows."""
     configured = _configuration(found.get("pg_config"))
-    groups = [
-        DumpGroup(name, description, configured.get(name, ("", ()))[1]) for name, description in columns.groups
-    ]
+    groups = [DumpGroup(name, description, configured.get(name, ("", ()))[1]) for name, description in columns.groups]
     known = {group.name for group in groups}
-    rest = [DumpGroup(name, about[0], about[1], called=False) for name, about in configured.items() if name not in known]
+    rest = [DumpGroup(name, about[0], about[1]) for name, about in configured.items() if name not in known]
     return (*groups, *(group for group in rest if group.ranks))
 
 
@@ -142,9 +136,9 @@ def _members(value: object) -> tuple[int, ...]:
         inner = value.strip()[1:-1] if value.strip().startswith("[") and value.strip().endswith("]") else ""
         parts = [part.strip() for part in inner.split(",")]
         value = [int(part) for part in parts] if all(part.isdecimal() and len(part) < 8 for part in parts) else []
-    if not isinstance(value, (list, tuple)) or not all(type(rank) is int and 0 <= rank < _RANKS_LIMIT for rank in value):
-        return ()
-    return tuple(value) if len(set(value)) == len(value) else ()
+    ranks = tuple(value) if isinstance(value, (list, tuple)) else ()
+    sound = all(type(rank) is int and 0 <= rank < _RANKS_LIMIT for rank in ranks)
+    return ranks if sound and len(set(ranks)) == len(ranks) else ()
 
 
 def _never_seen(ring: Ring, groups: Sequence[DumpGroup]) -> dict[int, int]:

@@ -17,6 +17,7 @@ from simcoll.call import Buffer, Call
 from simcoll.record import UNKNOWN_SOURCE, Source, State
 from simcoll.spec import COLLECTIVES, CollectiveSpec, Kind
 from simcoll.verifier.flight_recorder_frames import Frames
+from simcoll.verifier.flight_recorder_pickle import RefusedError
 
 ROW: Final = np.dtype(
     [
@@ -58,7 +59,13 @@ _NO_SENSE: Final = (*(0 for _ in _NUMBERS), 0, 0, 0, 0, False, False, False)
 UNREAD: Final = frozenset({"duration_ms", "thread_id"})
 """Fields that differ from entry to entry and that nobody reads."""
 
+ENTRY_LIMIT: Final = 1 << 20
+"""Entries of one dump; torch's ring holds 2,000 where nobody sets another size."""
+CALL_LIMIT: Final = 1 << 18
+"""Distinct calls of one dump, and distinct lines; a million buffers in all of them."""
+_BUFFER_LIMIT: Final = 1 << 20
 _LARGEST: Final = (1 << 63) - 1
+_NAME_LIMIT: Final = 1024
 _TENSORS: Final = 1 << 14
 _DIMENSIONS: Final = 64
 _PEERS: Final = re.compile(r"(\d{1,7})(->|<-)(\d{1,7})")
@@ -92,7 +99,6 @@ class Columns:
 
     def __init__(self) -> None:
         self.groups: dict[tuple[str, str], int] = {}
-        self.ids: dict[int, int] = {}
         self.calls: list[Call] = []
         self.backends: list[str] = []
         self.count = 0
@@ -100,6 +106,7 @@ class Columns:
         self._pending: list[tuple[object, ...]] = []
         self._calls: dict[object, int] = {}
         self._frames = Frames()
+        self._buffers = 0
         self._sources: dict[Source, int] = {UNKNOWN_SOURCE: 0}
 
     @property
@@ -120,17 +127,22 @@ class Columns:
         """Take in entries whose columns are known."""
         self._flush()
         self._pieces.append(rows)
-        self.count += len(rows)
+        self._counted(len(rows))
 
     def take(self, entry: dict[object, object]) -> bool:
         """Take in one entry; False where it made no sense."""
-        self.count += 1
+        self._counted(1)
         try:
             self._pending.append(self._row(entry))
         except MalformedEntryError:
             self._pending.append(_NO_SENSE)
             return False
         return True
+
+    def _counted(self, more: int) -> None:
+        self.count += more
+        if self.count > ENTRY_LIMIT:
+            raise RefusedError(f"it has more than {ENTRY_LIMIT} entries")
 
     def _flush(self) -> None:
         if self._pending:
@@ -143,10 +155,16 @@ class Columns:
             if name in entry:
                 numbers[column] = _number(entry[name], name)
         call = self._call(entry)
-        source = self._sources.setdefault(self._frames.source(entry.get("frames")), len(self._sources))
+        source = self._source(entry)
         state = _state(entry.get("state"), numbers)
         p2p = entry.get("is_p2p") is True or self._is_message(self.calls[call])
         return *numbers.values(), self._group(entry), call, source, state, p2p, entry.get("retired") is True, True
+
+    def _source(self, entry: dict[object, object]) -> int:
+        source = self._frames.source(entry.get("frames"))
+        if len(self._sources) >= CALL_LIMIT:
+            return self._sources.get(source, 0)
+        return self._sources.setdefault(source, len(self._sources))
 
     def _is_message(self, call: Call) -> bool:
         spec = COLLECTIVES.get(call.op)
@@ -163,20 +181,22 @@ class Columns:
             name, description = str(number)[:80], ""
         else:
             raise MalformedEntryError("process_group")
-        index = self.groups.setdefault((name, description), len(self.groups))
-        if type(number) is int and 0 <= number <= _LARGEST:
-            self.ids[number] = index
-        return index
+        if len(self.groups) >= CALL_LIMIT:
+            raise RefusedError("it has more groups than any job")
+        return self.groups.setdefault((name[:_NAME_LIMIT], description[:_NAME_LIMIT]), len(self.groups))
 
     def _call(self, entry: dict[object, object]) -> int:
         name = entry.get("profiling_name")
-        if type(name) is not str or not name:
+        if type(name) is not str or not 0 < len(name) <= _NAME_LIMIT:
             raise MalformedEntryError("profiling_name")
         inputs = _buffers(entry, "input")
         outputs = _buffers(entry, "output")
         key = name, inputs, outputs
         index = self._calls.get(key)
         if index is None:
+            self._buffers += len(inputs) + len(outputs)
+            if len(self.calls) >= CALL_LIMIT or self._buffers > _BUFFER_LIMIT:
+                raise RefusedError("it has more distinct calls than any program makes")
             index = self._calls[key] = len(self.calls)
             backend, call = call_of(name, inputs, outputs)
             self.calls.append(call)

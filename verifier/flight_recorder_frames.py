@@ -12,6 +12,8 @@ from typing import Final
 from simcoll.folders import INSTALLED, OWN, SKIP
 from simcoll.record import UNKNOWN_SOURCE, Source
 
+_FILE_LIMIT: Final = 1 << 16
+_PATH_LIMIT: Final = 4096
 _PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 _PASSED_OVER: Final = re.compile(r"/(site|dist)-packages/(torch|simcoll)/|^<|\.(cpp|cc|cxx|c|cu|h|hpp|so[.\d]*)$|^\?*$")
 _LIBRARY: Final = re.compile(r"/lib(64)?/python\d[.\d]*/")
@@ -23,7 +25,7 @@ class Frames:
 
     def __init__(self) -> None:
         self._kinds: dict[str, int] = {}
-        self._torch: set[str] = set()
+        self._torch: tuple[str, ...] = ()
 
     def source(self, frames: object) -> Source:
         """The innermost line of the user's own code; frames are given innermost first."""
@@ -32,7 +34,7 @@ class Frames:
             if not isinstance(frame, dict):
                 continue
             file = frame.get("filename")
-            kind = self._kind(file) if isinstance(file, str) else SKIP
+            kind = self._kind(file) if isinstance(file, str) and len(file) <= _PATH_LIMIT else SKIP
             if kind == OWN:
                 return _source(frame)
             if kind == INSTALLED and installed is UNKNOWN_SOURCE:
@@ -42,13 +44,15 @@ class Frames:
     def _kind(self, file: str) -> int:
         kind = self._kinds.get(file)
         if kind is None:
-            kind = self._kinds[file] = self._look(file)
+            kind = self._look(file)
+            if len(self._kinds) < _FILE_LIMIT:
+                self._kinds[file] = kind
         return kind
 
     def _look(self, file: str) -> int:
         if (torchs := _TORCHS.fullmatch(file)) is not None:
-            self._torch.add(torchs[1])
-        if _PASSED_OVER.search(file) is not None or any(file.startswith(folder) for folder in self._torch):
+            self._torch = (*self._torch[:7], torchs[1])
+        if _PASSED_OVER.search(file) is not None or file.startswith(self._torch):
             return SKIP
         if any(packages in file for packages in _PACKAGES):
             return INSTALLED
@@ -60,5 +64,5 @@ def _source(frame: dict[object, object]) -> Source:
     return Source(
         file if isinstance(file, str) else "",
         line if type(line) is int and 0 <= line < 1 << 31 else 0,
-        name if isinstance(name, str) else "",
+        name[:_PATH_LIMIT] if isinstance(name, str) else "",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from simcoll.blackbox_header import UnreadableError
@@ -16,10 +15,11 @@ from simcoll.verifier.trace import MemoryTrace, Trace
 MODE: Final = "flight recorder"
 """The ``mode`` of these traces."""
 
-_TOKEN: Final = re.compile(r"(?<!local)(?<!local[_-])rank\D{0,2}(\d{1,7})", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"\d{1,7}")
+_TOKEN: Final = re.compile(r"(?<!local)(?<!local[_-])rank\D{0,2}(\d{1,7})(?!\d)", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"(?<!\d)\d{1,7}(?!\d)")
 _DEFAULT: Final = ("default_pg",)
 """Descriptions of the group of all ranks."""
+
 
 def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
     """One trace a rank, by rank; raises :class:`UnreadableError` where no file says whose dump it is."""
@@ -39,7 +39,8 @@ def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
 
 def ranks_of(dumps: Sequence[Dump]) -> list[int | None]:
     """The global rank of each dump: what it says itself, the number after ``rank`` in its name, or the last number in
-    the names that tells the files apart; None where there is none."""
+    the names that tells the files apart; None where there is none.
+    """
     found = [dump.rank if dump.rank is not None else _token(dump.path) for dump in dumps]
     rest = [index for index, rank in enumerate(found) if rank is None]
     for index, rank in zip(rest, _distinct_numbers([dumps[index].path for index in rest]), strict=True):
@@ -54,7 +55,8 @@ def _token(path: str) -> int | None:
 
 def _distinct_numbers(paths: Sequence[str]) -> Iterable[int | None]:
     """Of each name one number, at the last place at which the numbers of all names differ."""
-    for names in ([os.path.basename(path) for path in paths], list(paths)):
+    # Folders count where there are several: the folder of a lone file says nothing of its rank.
+    for names in ([os.path.basename(path) for path in paths], list(paths) if len(paths) > 1 else []):
         numbers = [[int(number) for number in _NUMBER.findall(name)] for name in names]
         for place in range(1, min(map(len, numbers), default=0) + 1):
             chosen = [found[-place] for found in numbers]

@@ -22,7 +22,7 @@ _DECODER: Final = json.JSONDecoder()
 class JsonStream:
     """A JSON document being read; ``found`` holds the outermost values so far, the entries left out."""
 
-    def __init__(self, text: str, take: Callable[[dict[object, object]], None]) -> None:
+    def __init__(self, text: str, take: Callable[[dict[object, object]], object]) -> None:
         self.found: dict[object, object] = {}
         self._text = text
         self._at = 0

@@ -10,16 +10,19 @@ that are complete are read. ``pickletools`` in Python's library describes the op
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, TypeAlias
 
 ENTRIES: Final = "entries"
-BYTES_LIMIT: Final = 32 << 20
+BYTES_LIMIT: Final = 64 << 20
 """Bytes of the file that may be held at once: all but the entries, and what several entries share."""
 CONTAINER_LIMIT: Final = 1 << 20
 MEMO_LIMIT: Final = 1 << 21
+_STEPS: Final = 1024
+"""Opcodes between two looks at the limits."""
 _LONG_LIMIT: Final = 16
 _LINE_LIMIT: Final = 1 << 16
+_TOO_MUCH: Final = "its opcodes take more from the stack than they put there"
 _ENTRY_DEPTH: Final = 3
 """Marks below an entry's values: of the dump's dict, of the list of entries, of the entry."""
 
@@ -38,6 +41,9 @@ class Entries(Protocol):
     def take(self, entry: dict[object, object], stream: PickleStream) -> None:
         """One entry, which stood in the file from ``stream.began`` to ``stream.at``; may move ``stream.at`` on."""
         ...
+
+
+Handler: TypeAlias = "Callable[[PickleStream], object]"
 
 
 class PickleStream:
@@ -68,16 +74,22 @@ class PickleStream:
         data, handlers = self.data, _HANDLERS
         try:
             while not self._stopped:
-                handler = handlers.get(data[self.at])
-                if handler is None:
-                    raise RefusedError(_refusal(data[self.at]))
-                self.at += 1
-                handler(self)
-        except (IndexError, struct.error) as error:
-            if self.at < len(data) and not isinstance(error, struct.error):
-                raise RefusedError("its opcodes take more from the stack than they put there") from error
+                self.bounded()
+                self._steps(data, handlers)
+        except IndexError as error:
+            # Only the file itself is ever indexed without a look.
             raise CutError from error
         return self.stack[-1] if self.stack else None
+
+    def _steps(self, data: bytes, handlers: Mapping[int, Handler]) -> None:
+        for _ in range(_STEPS):
+            handler = handlers.get(data[self.at])
+            if handler is None:
+                raise RefusedError(_refusal(data[self.at]))
+            self.at += 1
+            handler(self)
+            if self._stopped:
+                return
 
     def salvage(self) -> dict[object, object]:
         """The keys and values of the outermost dict that are complete, of a file that was cut."""
@@ -91,7 +103,7 @@ class PickleStream:
         return whole
 
     def bounded(self) -> None:
-        """Refuse what would take too much memory; called wherever containers, texts or memos are made."""
+        """Refuse what would take too much memory."""
         if self._containers > CONTAINER_LIMIT or len(self._memo) > MEMO_LIMIT or self.at - self._spared > BYTES_LIMIT:
             raise RefusedError("it would take more memory than any dump needs")
 
@@ -116,7 +128,6 @@ class PickleStream:
     def open(self, value: object) -> None:
         """Push a new container."""
         self._containers += 1
-        self.bounded()
         self.stack.append(value)
 
     def mark(self) -> None:
@@ -125,20 +136,35 @@ class PickleStream:
             self.began, self._begun = self.at - 2, (self._puts, self._containers)
         self.marks.append(len(self.stack))
         self._containers += 1
-        self.bounded()
 
     def popped(self) -> list[object]:
         """What lies above the last mark."""
+        if not self.marks:
+            raise RefusedError(_TOO_MUCH)
         first = self.marks.pop()
         items = self.stack[first:]
         del self.stack[first:]
         return items
 
+    def above(self, size: int) -> list[object]:
+        """The topmost items, which must lie above the last mark."""
+        first = len(self.stack) - size
+        if first < (self.marks[-1] if self.marks else 0):
+            raise RefusedError(_TOO_MUCH)
+        items = self.stack[first:]
+        del self.stack[first:]
+        return items
+
+    def top(self) -> object:
+        """The topmost item, which stays where it is."""
+        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
+            raise RefusedError(_TOO_MUCH)
+        return self.stack[-1]
+
     def put(self, index: int) -> None:
         """Memoize the top of the stack."""
-        self._memo[index] = self.stack[-1]
+        self._memo[index] = self.top()
         self._puts += 1
-        self.bounded()
 
     def spot(self, offset: int, code: int) -> None:
         """Remember which opcode pushes the number that comes to lie on the stack, if it is a value of an entry."""
@@ -158,7 +184,7 @@ class PickleStream:
     def set_items(self) -> None:
         """Give a dict its items; a whole entry of the dump is handed on."""
         items = self.popped()
-        holder = self.stack[-1]
+        holder = self.top()
         if not isinstance(holder, dict) or len(items) % 2:
             raise RefusedError("it sets items where there is no dict")
         for key in items[::2]:
@@ -171,7 +197,7 @@ class PickleStream:
 
     def append_items(self, items: list[object]) -> None:
         """Give a list its items."""
-        holder = self.stack[-1]
+        holder = self.top()
         if not isinstance(holder, list):
             raise RefusedError("it appends where there is no list")
         holder += items
@@ -241,16 +267,12 @@ def _text(stream: PickleStream, size: int) -> None:
 
 
 def _tuple(stream: PickleStream, size: int) -> None:
-    if len(stream.stack) < size + (stream.marks[-1] if stream.marks else 0):
-        raise RefusedError("its opcodes take more from the stack than they put there")
-    items = stream.stack[len(stream.stack) - size :]
-    del stream.stack[len(stream.stack) - size :]
-    stream.open(tuple(items))
+    stream.open(tuple(stream.above(size)))
 
 
 def _set_item(stream: PickleStream) -> None:
-    value, key = stream.stack.pop(), stream.stack.pop()
-    holder = stream.stack[-1]
+    key, value = stream.above(2)
+    holder = stream.top()
     if not isinstance(holder, dict) or (type(key) is not str and type(key) is not int):
         raise RefusedError("it sets an item that no dict of a dump has")
     holder[key] = value
@@ -294,13 +316,10 @@ def _length(stream: PickleStream, size: int) -> int:
 
 
 def _append(stream: PickleStream) -> None:
-    item = stream.stack.pop()
-    stream.append_items([item])
+    stream.append_items(stream.above(1))
 
 
-_Handler = Callable[[PickleStream], object]
-
-_HANDLERS: Final[dict[int, _Handler]] = {
+_HANDLERS: Final[dict[int, Handler]] = {
     code[0]: handler
     for code, handler in (
         (b"h", lambda stream: stream.get(stream.take(1)[0])),

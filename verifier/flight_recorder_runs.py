@@ -3,18 +3,19 @@
 A dump holds a few hundred kinds of entries: all that tells two of a kind apart are a few numbers, at the same places.
 So each entry that was read opcode by opcode becomes a *mould*: its bytes, and where in them the numbers stand. Every
 stretch of the file that has these bytes at all other places is such an entry, and its numbers are read as columns.
-That holds whatever the file contains: a stretch that equals a mould where it must is the same opcodes in the same order.
+That holds whatever the file contains: a stretch that equals a mould where it must is the same opcodes in one order.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.verifier.flight_recorder_entries import NUMBERED, ROW, UNREAD, Columns, Rows
+from simcoll.verifier.flight_recorder_entries import ENTRY_LIMIT, NUMBERED, ROW, UNREAD, Columns, Rows
 from simcoll.verifier.flight_recorder_pickle import FLOAT, LONG, NUMBERS, PickleStream
 
 _BEFORE: Final = 2
@@ -32,10 +33,11 @@ Words = npt.NDArray[np.uint64]
 class Follower:
     """Takes entries from a stream, and reads on by itself as far as it knows their kinds."""
 
-    def __init__(self, columns: Columns, data: bytes) -> None:
+    def __init__(self, columns: Columns, data: bytes, before: int = _BEFORE) -> None:
         self._columns = columns
         self._data = data
         self._seen = 0
+        self._before = before
         self._stretches: Stretches | None = None
 
     def take(self, entry: dict[object, object], stream: PickleStream) -> None:
@@ -46,7 +48,7 @@ class Follower:
         if not sound or stream.fresh or stream.at - stream.began > _LARGEST:
             return
         if self._stretches is None:
-            if self._seen < _BEFORE:
+            if self._seen < self._before:
                 return
             self._stretches = Stretches(self._data, stream.began, _key_size(self._data, stream.began))
         self._stretches.learn(stream, self._columns)
@@ -67,8 +69,8 @@ class Stretches:
         starts: list[int] = []
         if size:
             # The byte before a beginning is the end of the entry before it.
-            pattern = re.compile(b"(?<=u)" + re.escape(data[at : at + size]))
-            starts = [found.start() for found in pattern.finditer(data, at + size)]
+            pattern = re.compile(re.escape(b"u" + data[at : at + size]))
+            starts = [found.start() + 1 for found in islice(pattern.finditer(data, at + size), ENTRY_LIMIT)]
         self._data = np.frombuffer(data, np.uint8)
         self._starts = np.array(starts, np.int64)
         self._rows = np.zeros(max(len(starts) - 1, 0), ROW)

@@ -17,6 +17,7 @@ from simcoll.verifier.trace import AWAITED, SLOT, Slots
 
 _COALESCED: Final = "coalesced"
 _LAST: Final = (1 << 32) - 1
+_LOST: Final = "the ring wrapped: the order of their collectives is not judged"
 _WITHOUT_EVENTS: Final = ("gloo",)
 """Backends that record no start and no end: an entry stays scheduled, and is retired when its call has ended."""
 
@@ -42,13 +43,15 @@ def slots_of(columns: Columns) -> Ring:
     untold = backends[rows["call"]] & rows["retired"] if len(rows) else np.zeros(0, np.bool_)
     rows["state"][untold & (rows["state"] == State.SCHEDULED)] = State.COMPLETED
     wrapped = gap or bool(len(rows) and rows["record"][0] > 0)
-    rows = _batches(rows, calls)
+    rows, taken = _batches(rows, calls)
+    rows, lost = _renumbered(rows, taken, wrapped=wrapped)
+    problems += [f"{len(lost)} groups have batches of messages, which count as calls, and {_LOST}"] if lost else []
     numbers, first_p2p = _message_numbers(rows, wrapped=wrapped)
     slots = np.zeros(len(rows), SLOT)
     for name in ("group", "source", "state", "sequence", "scheduled_ns", "started_ns", "finished_ns"):
         slots[name] = rows[name]
     slots["signature"], slots["p2p_sequence"], slots["flags"] = rows["call"], numbers, AWAITED
-    dropped = _dropped(slots)
+    dropped = {**_dropped(slots), **dict.fromkeys(lost, _LAST)}
     return Ring(slots, calls, wrapped, bool(untold.any()), dropped, first_p2p, tuple(problems))
 
 
@@ -65,70 +68,60 @@ def _sound(rows: Rows) -> tuple[Rows, list[str], bool]:
     return rows[places[-1] + 1 :], [problem], True
 
 
-def _batches(rows: Rows, calls: list[Call]) -> Rows:
-    """One row for each coalesced call; messages of a batch get the state of the whole batch.
+def _batches(rows: Rows, calls: list[Call]) -> tuple[Rows, dict[int, set[int]]]:
+    """One row for each coalesced call, and the sequence numbers that batches of messages took, by group.
 
     NCCL records the calls between start and end of a coalesced group, which never change their state, and then the
-    group as a whole, under the sequence numbers of its calls.
+    group as a whole under the same numbers. So messages get the state of their batch; collectives become one.
     """
     ends = np.array([_ends_batch(call) for call in calls], np.bool_)
-    places = np.flatnonzero(ends[rows["call"]]) if len(rows) else np.zeros(0, np.intp)
-    if not len(places):
-        return rows
+    if not len(rows) or not ends[rows["call"]].any():
+        return rows, {}
+    # Another thread may have recorded a call of another group in between.
+    order = np.argsort(rows["group"], kind="stable")
+    rows = rows[order]
+    begins = np.ones(len(rows), np.bool_)
+    begins[1:] = np.any([rows[name][1:] != rows[name][:-1] for name in ("group", "sequence", "p2p_sequence")], axis=0)
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(rows)) - 1
+    batches = ends[rows["call"][last]] & (last > first)
+    messages = batches & rows["p2p"][first]
     keep = np.ones(len(rows), np.bool_)
+    keep[last[messages]] = False
+    _give_state(rows, messages, begins, last)
     made: dict[tuple[int, ...], int] = {}
-    for end in places.tolist():
-        members = _members(rows, end)
-        if members:
-            _put_together(rows, members, end, keep, calls, made)
-    return rows[keep]
+    for run in np.flatnonzero(batches & ~messages).tolist():
+        _put_together(rows, slice(int(first[run]), int(last[run])), calls, made)
+        keep[first[run] : last[run]] = False
+    taken: dict[int, set[int]] = {}
+    for row in rows[last[messages]]:
+        taken.setdefault(int(row["group"]), set()).add(int(row["sequence"]))
+    return rows[keep][np.argsort(order[keep], kind="stable")], taken
 
 
 def _ends_batch(call: Call) -> bool:
     return call.op == _COALESCED or call.spelling.endswith(f"_{_COALESCED}")
 
 
-def _members(rows: Rows, end: int) -> list[int]:
-    """The rows of the group that a row ends, in order."""
-    members: list[int] = []
-    place = end - 1
-    last = rows[end]
-    while place >= 0 and rows["group"][place] != last["group"]:
-        # Another thread may have recorded a call of another group in between.
-        place -= 1
-    while place >= 0 and rows["group"][place] == last["group"] and _same_batch(rows[place], last):
-        members.append(place)
-        place -= 1
-    return members[::-1]
-
-
-def _same_batch(row: npt.NDArray[np.void], end: npt.NDArray[np.void]) -> bool:
-    column = "p2p_sequence" if row["p2p"] else "sequence"
-    untold = row["state"] == State.SCHEDULED
-    return bool(untold and row["p2p"] == end["p2p"] and row[column] == end[column])
-
-
-def _put_together(
-    rows: Rows,
-    members: list[int],
-    end: int,
-    keep: npt.NDArray[np.bool_],
-    calls: list[Call],
-    made: dict[tuple[int, ...], int],
+def _give_state(
+    rows: Rows, messages: npt.NDArray[np.bool_], begins: npt.NDArray[np.bool_], last: npt.NDArray[np.intp]
 ) -> None:
-    if rows["p2p"][end]:
-        keep[end] = False
-        for name in ("state", "started_ns", "finished_ns", "retired"):
-            rows[name][members] = rows[name][end]
-        return
-    keep[members] = False
+    """Messages get how far their batch came."""
+    run = np.cumsum(begins) - 1
+    for name in ("state", "started_ns", "finished_ns", "retired"):
+        rows[name] = np.where(messages[run], rows[name][last[run]], rows[name])
+
+
+def _put_together(rows: Rows, members: slice, calls: list[Call], made: dict[tuple[int, ...], int]) -> None:
+    """Make the row that ends a batch of collectives that of one call with all their buffers."""
+    end = members.stop
     key = (*rows["call"][members].tolist(), int(rows["call"][end]))
     if key not in made:
         made[key] = len(calls)
         calls.append(_joined([calls[index] for index in key[:-1]], calls[key[-1]]))
     rows["call"][end] = made[key]
     if not rows["source"][end]:
-        rows["source"][end] = rows["source"][members[0]]
+        rows["source"][end] = rows["source"][members.start]
 
 
 def _joined(parts: list[Call], end: Call) -> Call:
@@ -138,6 +131,26 @@ def _joined(parts: list[Call], end: Call) -> Call:
     ops = {part.op for part in parts} | ({end.op} if end.op in COLLECTIVES else set())
     op = ops.pop() if len(ops) == 1 else f"{_COALESCED}: {', '.join(sorted(ops))}"
     return Call(op, parts[0].spelling, inputs, outputs, coalesced=len(parts) > 1)
+
+
+def _renumbered(rows: Rows, taken: Mapping[int, set[int]], *, wrapped: bool) -> tuple[Rows, list[int]]:
+    """Collectives counted without the numbers that batches of messages took, and the groups where nobody can.
+
+    ``startCoalescing`` counts a batch of messages as a collective, though only some ranks of the group may have one.
+    """
+    lost = []
+    for group, numbers in taken.items():
+        mine = rows["group"] == group
+        used = np.unique(rows["sequence"][mine & ~rows["p2p"]])
+        free = np.setdiff1d(np.array(sorted(numbers)), used)
+        if not len(free) or not len(used):
+            continue
+        if wrapped:
+            lost.append(group)
+            rows = rows[~mine | rows["p2p"]]
+        else:
+            rows["sequence"][mine] -= np.searchsorted(free, rows["sequence"][mine], "right")
+    return rows, lost
 
 
 def _message_numbers(rows: Rows, *, wrapped: bool) -> tuple[npt.NDArray[np.int64], dict[int, int]]:

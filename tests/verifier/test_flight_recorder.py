@@ -1,0 +1,335 @@
+"""Flight Recorder dumps become traces: every version, every way of writing, NCCL's and Gloo's habits."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcoll.call import Buffer
+from simcoll.record import State
+from simcoll.spec import COLLECTIVES, Kind
+from simcoll.verifier import flight_recorder_runs
+from simcoll.verifier.flight_recorder import UnreadableError, looks_like_dump, read_dump, traces_of
+from simcoll.verifier.flight_recorder_dump import UNKNOWN
+from simcoll.verifier.flight_recorder_jobs import ranks_of
+from simcoll.verifier.postmortem import judge
+from simcoll.verifier.trace import AWAITED
+from tests.flight_dumps import MINOR_VERSIONS, START_NS, USER, WRITERS, document, entry, message, torch_pickle
+
+
+def write(folder, value, name="nccl_trace_rank_0", writer="torch"):
+    path = folder / name
+    path.write_bytes(WRITERS[writer](value))
+    return path
+
+
+def read(folder, entries, name="nccl_trace_rank_0", writer="torch", **fields):
+    return read_dump(write(folder, document(entries, **fields), name, writer))
+
+
+def trace(folder, entries, **fields):
+    return traces_of([read(folder, entries, **fields)])[0]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("minor", MINOR_VERSIONS)
+def test_every_version_says_the_same(tmp_path, minor, writer):
+    entries = [entry(0), entry(1, "nccl:broadcast"), entry(2, state="started", retired=False)]
+    found = trace(tmp_path, entries, minor=minor, writer=writer)
+    slots = found.slots
+    assert (found.rank, found.world_size, found.problems) == (0, 2, ())
+    assert [group.ranks for group in found.groups] == [(0, 1)]
+    assert list(slots["sequence"]) == [1, 2, 3]
+    assert list(slots["state"]) == [State.COMPLETED, State.COMPLETED, State.STARTED]
+    assert list(slots["scheduled_ns"]) == [START_NS, START_NS + 1000, START_NS + 2000]
+    assert list(slots["finished_ns"]) == [START_NS + 500, START_NS + 1500, START_NS + 2500]
+    assert [found.signatures[index].op for index in slots["signature"]] == ["all_reduce", "broadcast", "all_reduce"]
+    assert found.signatures[0].inputs == found.signatures[0].outputs == (Buffer((4, 5), "float32"),)
+    assert found.unknown == UNKNOWN
+    assert not found.dropped
+    assert all(slots["flags"] == AWAITED)
+    if writer != "json":
+        source = found.sources[slots["source"][0]]
+        assert (source.file, source.line, source.function) == (USER["filename"], USER["line"], USER["name"])
+
+
+def test_a_newer_version_is_read_with_a_note(tmp_path):
+    found = read(tmp_path, [entry()], version="2.12")
+    assert len(found.slots) == 1
+    assert found.problems == ("the dump has version 2.12; what is newer in it than 2.11 is not read",)
+    assert len(read(tmp_path, [entry()], version=None).problems) == 1
+
+
+@pytest.mark.parametrize("version", ["1.5", "3.0"])
+def test_another_format_is_refused_in_one_line(tmp_path, version):
+    with pytest.raises(UnreadableError, match=rf"version {version}; versions 2\.0 to 2\.11 are read"):
+        read(tmp_path, [entry()], version=version)
+
+
+def test_a_dump_without_entries_is_a_rank_that_made_no_call(tmp_path):
+    value = document([])
+    del value["entries"]
+    assert len(read_dump(write(tmp_path, value, writer="json")).slots) == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (["nccl_trace_rank_3", "nccl_trace_rank_10"], [3, 10]),
+        (["rank3.pickle", "rank4.pickle"], [3, 4]),
+        (["prefix_3"], [3]),
+        (["job17_rank_00003_attempt2.pkl", "job17_rank_00004_attempt2.pkl"], [3, 4]),
+        (["host.example_3", "host.example_4"], [3, 4]),
+        (["node0_local_rank1_7.json", "node1_local_rank1_8.json"], [7, 8]),
+        (["dump3.v2", "dump4.v2"], [3, 4]),
+        (["Rank-5", "RANK6"], [5, 6]),
+        (["0/dump", "1/dump"], [0, 1]),
+        (["a"], [None]),
+    ],
+)
+def test_the_name_tells_the_rank(tmp_path, names, ranks):
+    dumps = []
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        dumps.append(read(tmp_path, [entry()], name))
+    assert ranks_of(dumps) == ranks
+
+
+def test_the_dump_itself_may_tell_the_rank(tmp_path):
+    assert ranks_of([read(tmp_path, [entry()], "rank_3", rank=5), read(tmp_path, [], "x", global_rank="6")]) == [5, 6]
+
+
+def test_without_any_rank_one_line_says_what_to_do(tmp_path):
+    with pytest.raises(UnreadableError, match="put the global rank into the file name"):
+        traces_of([read(tmp_path, [entry()], "dump")])
+
+
+def test_of_two_dumps_of_a_rank_the_later_is_read(tmp_path):
+    dumps = [read(tmp_path, [entry(n) for n in range(count)], f"{count}_rank_0") for count in (2, 5, 3)]
+    (found,) = traces_of(dumps)
+    assert len(found.slots) == 5
+    assert found.problems == ("has several dumps; 5_rank_0 tells most and is read",)
+
+
+def test_members_are_those_who_know_the_group_where_the_configuration_is_broken(tmp_path):
+    broken = {"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}
+    dumps = []
+    for rank in range(4):
+        own = entry(1, collective_seq_id=1, process_group=(str(1 + rank // 2), "undefined"), pg_id=1)
+        dumps.append(read(tmp_path, [entry(0), own], f"rank{rank}", **broken))
+    found = traces_of(dumps)
+    assert [[group.ranks for group in one.groups] for one in found] == [
+        [(0, 1, 2, 3), (0, 1)],
+        [(0, 1, 2, 3), (0, 1)],
+        [(0, 1, 2, 3), (2, 3)],
+        [(0, 1, 2, 3), (2, 3)],
+    ]
+
+
+@pytest.mark.parametrize(
+    "ranks", ["__import__('os').system('true')", "[0, 0]", "[0, -1]", "[" * 9, "[1e3]", 7, [0, "1"]]
+)
+def test_members_that_make_no_sense_are_not_believed(tmp_path, ranks):
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}
+    dumps = [read(tmp_path, [entry()], f"rank_{rank}", pg_config=config) for rank in range(2)]
+    assert [one.groups[0].ranks for one in traces_of(dumps)] == [(0, 1), (0, 1)]
+
+
+@pytest.mark.parametrize("name", [name for spec in COLLECTIVES.values() for name in spec.profiling])
+def test_every_profiled_name_of_the_table_is_its_row(tmp_path, name):
+    found = read(tmp_path, [entry(0, f"nccl:{name}" + (" 0->1" if name == "send" else ""))])
+    spec = COLLECTIVES[found.calls[found.slots["signature"][0]].op]
+    assert name in spec.profiling
+    assert (found.slots["p2p_sequence"][0] > 0) == (spec.kind is Kind.POINT_TO_POINT)
+
+
+def test_an_op_that_the_table_does_not_know_keeps_its_name(tmp_path):
+    assert [call.op for call in read(tmp_path, [entry(0, "nccl:new_window"), entry(1, "odd")]).calls] == [
+        "new_window",
+        "odd",
+    ]
+
+
+def test_messages_name_their_peer_and_are_numbered_one_by_one(tmp_path):
+    entries = [message(0, "nccl:send 0->1", 1), message(1, "nccl:recv 0<-1", 2), message(2, "gloo:recvAnySource", 3)]
+    found = read(tmp_path, entries)
+    assert [(call.op, call.peer, len(call.inputs), len(call.outputs)) for call in found.calls] == [
+        ("send", 1, 1, 0),
+        ("recv", 1, 0, 1),
+        ("recv", None, 0, 1),
+    ]
+    assert list(found.slots["p2p_sequence"]) == [1, 2, 3]
+
+
+def batch(first, sequence, p2p, *names, state="completed"):
+    about = {"collective_seq_id": sequence, "p2p_seq_id": p2p}
+    parts = [
+        message(first + n, name, p2p=p2p, state="scheduled", collective_seq_id=sequence) for n, name in enumerate(names)
+    ]
+    end = entry(
+        first + len(names),
+        "nccl:coalesced",
+        input_sizes=[],
+        output_sizes=[],
+        input_dtypes=[],
+        output_dtypes=[],
+        state=state,
+        **about,
+    )
+    return [*parts, end]
+
+
+def test_messages_of_a_batch_get_its_state_and_its_number_counts_for_nothing(tmp_path):
+    entries = [entry(0), *batch(1, 2, 0, "nccl:send 0->1", "nccl:recv 0<-1"), entry(4, collective_seq_id=3)]
+    slots = read(tmp_path, entries).slots
+    assert list(slots["p2p_sequence"]) == [0, 1, 2, 0]
+    assert list(slots["state"]) == [State.COMPLETED] * 4
+    assert list(slots["sequence"][slots["p2p_sequence"] == 0]) == [1, 2]
+
+
+def test_where_batches_count_and_the_ring_wrapped_the_collectives_are_not_judged(tmp_path):
+    entries = [*batch(5, 9, 0, "nccl:send 0->1"), entry(7, collective_seq_id=10)]
+    found = read(tmp_path, entries)
+    assert not (found.slots["p2p_sequence"] == 0).any()
+    assert found.dropped[0] == 0xFFFFFFFF
+    assert "is not judged" in found.problems[0]
+
+
+def test_collectives_of_a_coalesced_group_are_one_call(tmp_path):
+    parts = [entry(n, state="scheduled", collective_seq_id=4, input_sizes=[[n]], output_sizes=[[n]]) for n in (7, 8)]
+    end = entry(
+        9, "nccl:coalesced", collective_seq_id=4, input_sizes=[], output_sizes=[], input_dtypes=[], output_dtypes=[]
+    )
+    found = read(tmp_path, [*parts, end])
+    (slot,) = found.slots
+    call = found.calls[slot["signature"]]
+    assert (call.op, call.coalesced, [buffer.shape for buffer in call.inputs]) == ("all_reduce", True, [(7,), (8,)])
+    assert (slot["sequence"], slot["state"]) == (4, State.COMPLETED)
+
+
+def test_a_mixed_coalesced_group_is_a_call_of_its_own(tmp_path):
+    parts = [entry(0, "nccl:all_reduce", collective_seq_id=1), entry(1, "nccl:broadcast", collective_seq_id=1)]
+    found = read(tmp_path, [*parts, entry(2, "nccl:coalesced", collective_seq_id=1)])
+    assert found.calls[found.slots["signature"][0]].op == "coalesced: all_reduce, broadcast"
+
+
+def test_a_ring_that_wrapped_says_what_it_dropped(tmp_path):
+    entries = [entry(n) for n in range(100, 110)]
+    config = {name: {"name": name, "desc": "", "ranks": "[0, 1]"} for name in ("0", "silent")}
+    found = read(tmp_path, entries, pg_config=config)
+    assert dict(found.dropped) == {0: 100, 1: 0xFFFFFFFF}
+    assert traces_of([found])[0].problems == ()
+
+
+def test_gloo_says_no_states_and_a_retired_call_has_ended(tmp_path):
+    about = {"state": "scheduled", "time_discovered_completed_ns": None}
+    entries = [entry(0, "gloo:all_reduce", **about), entry(1, "gloo:all_reduce", retired=False, **about)]
+    found = read(tmp_path, entries)
+    assert list(found.slots["state"]) == [State.COMPLETED, State.SCHEDULED]
+    assert found.unknown == UNKNOWN | {"state"}
+    nccl = read(tmp_path, [entry(0, "nccl:all_reduce", **about)])
+    assert list(nccl.slots["state"]) == [State.SCHEDULED]
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        ([TORCHS := "/x/torch/distributed/distributed_c10d.py", "/x/torch/nn/a.py", "/me/a.py"], 3),
+        (["/env/lib/python3.12/site-packages/megatron/p2p.py", "/me/pretrain.py"], 2),
+        ([TORCHS, "/env/lib/python3.12/site-packages/megatron/p2p.py", "/usr/lib/python3.12/runpy.py"], 2),
+        (["/pytorch/torch/csrc/a.cpp", "??", "<frozen runpy>", "/env/lib/libtorch_cpu.so", "/me/a.py"], 5),
+        ([TORCHS], 0),
+    ],
+)
+def test_the_users_own_line_is_found_by_the_shape_of_the_paths(tmp_path, files, line):
+    frames = [{"name": "f", "filename": file, "line": place} for place, file in enumerate(files, 1)]
+    found = read(tmp_path, [entry(frames=frames)])
+    assert found.sources[found.slots["source"][0]].line == line
+
+
+def test_a_malformed_entry_hides_what_came_before_it(tmp_path):
+    found = read(tmp_path, [entry(0), entry(1, input_sizes="no"), entry(2), entry(3)])
+    assert list(found.slots["sequence"]) == [3, 4]
+    assert found.dropped[0] == 2
+    assert found.problems == ("entry 1 makes no sense; the entries before it are left out",)
+
+
+def test_a_file_that_was_cut_gives_the_entries_that_are_complete(tmp_path):
+    for writer in ("torch", "json", "protocol 2", "protocol 4"):
+        whole = WRITERS[writer](document([entry(n) for n in range(20)]))
+        path = tmp_path / "rank_0"
+        path.write_bytes(whole[: len(whole) * 2 // 3])
+        found = read_dump(path)
+        assert 5 < len(found.slots) < 20, writer
+        assert not found.complete
+        assert "the file ends before the dump does" in found.problems[0]
+        assert found.seen_ns == found.slots["scheduled_ns"][-1]
+
+
+def test_what_a_dump_is_not(tmp_path):
+    for content in (
+        b"",
+        b"PK\x03\x04",
+        b"{}",
+        b"[1]",
+        b"\x80\x02}.",
+        b"\x80\x02K\x01.",
+        b'{"version": 1}',
+        b"SIMCOLL\0",
+    ):
+        path = tmp_path / "rank_0"
+        path.write_bytes(content)
+        with pytest.raises(UnreadableError, match="rank_0"):
+            read_dump(path)
+    for path in (tmp_path, tmp_path / "missing", tmp_path / ("x" * 300)):
+        with pytest.raises(UnreadableError):
+            read_dump(path)
+    assert not looks_like_dump(b"SIMCOLL\0")
+
+
+FIELDS = st.fixed_dictionaries(
+    {
+        "profiling_name": st.sampled_from(["nccl:all_reduce", "nccl:broadcast", "gloo:barrier", "nccl:send 0->1"]),
+        "collective_seq_id": st.integers(0, 1 << 33),
+        "p2p_seq_id": st.sampled_from([0, 1, 255, 256, 65535, 65536]),
+        "record_id": st.integers(0, 70000),
+        "time_created_ns": st.one_of(st.none(), st.integers(-5, 1 << 62)),
+        "time_discovered_started_ns": st.one_of(st.none(), st.integers(0, 300)),
+        "duration_ms": st.one_of(st.none(), st.floats()),
+        "input_sizes": st.sampled_from([[[4]], [[4, 300]], [], [[1], [2]]]),
+        "state": st.sampled_from(["scheduled", "started", "completed", "lost"]),
+        "is_p2p": st.booleans(),
+        "odd": st.sampled_from([None, (1, 2, 3), {"record_id": 5}, [[7]]]),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(FIELDS, min_size=3, max_size=12), st.integers(2, 6))
+def test_entries_that_are_read_together_are_read_as_one_by_one(kinds, times):
+    entries = [entry(0, **fields) for fields in kinds * times]
+    data = torch_pickle(document(entries))
+    together, alone = _columns(data, 2), _columns(data, 1 << 30)
+    assert np.array_equal(together.rows(), alone.rows())
+    assert (together.calls, together.sources, together.groups) == (alone.calls, alone.sources, alone.groups)
+
+
+def _columns(data, before):
+    from simcoll.verifier.flight_recorder_entries import Columns
+    from simcoll.verifier.flight_recorder_pickle import PickleStream
+
+    columns = Columns()
+    stream = PickleStream(data, flight_recorder_runs.Follower(columns, data, before))
+    stream.read()
+    return columns
+
+
+def test_a_correct_job_has_no_finding(tmp_path):
+    dumps = [read(tmp_path, [entry(n) for n in range(50)], f"rank_{rank}") for rank in range(2)]
+    for dump in dumps:
+        os.utime(dump.path)
+    assert judge(traces_of(dumps)).findings == ()
