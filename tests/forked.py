@@ -10,10 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from simcoll.evidence import files_of, gather, read_launch
 from simcoll.monitor import LOOK_SECONDS, Monitor
@@ -24,6 +25,8 @@ from tests.documents import valid_report
 
 SERVER = Path(__file__).parent / "programs" / "forkserver.py"
 LIMIT_SECONDS = 60
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,33 @@ class Result:
 class ForkServer:
     """The process that forks the ranks; it runs one program at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, str(SERVER)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=SERVER.parent.parent
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=SERVER.parent.parent,
+            env={**os.environ, **(environment or {})},
         )
+
+    def run_bare(self, script: Path, out: Path, *, ranks: int, arguments: Sequence[str] = ()) -> list[int]:
+        """Run a script without simcoll; the ranks' exit codes. What they print is in ``output.txt``."""
+        request = {"script": str(script), "arguments": [*arguments], "ranks": ranks, "limit": LIMIT_SECONDS}
+        request |= {"out": str(out)}
+        self._send(request)
+        return [*self._answer()["exit_codes"]]
+
+    def _send(self, request: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
 
     def run(
         self,
@@ -57,12 +82,9 @@ class ForkServer:
         """Run a script to its end; ``stall`` puts the monitor over it, with that ``--stall``."""
         request = {"script": str(script), "arguments": [*arguments], "ranks": ranks, "mode": mode}
         request |= {"out": str(out), "limit": LIMIT_SECONDS}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        self._send(request)
         seen, ended = (None, set[int]()) if stall is None else self._watch(out, stall)
-        answer = json.loads(self._process.stdout.readline())
+        answer = self._answer()
         launch = read_launch(out / "launch.json")
         launch = replace(
             launch, ranks=tuple(replace(rank, stopped=rank.stopped or rank.pid in ended) for rank in launch.ranks)
@@ -100,18 +122,19 @@ def _runs(pid: int) -> bool:
 class Pool:
     """Several servers, each with a thread that gives it one program after the other."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = environment
         self._own = threading.local()
         self._servers: list[ForkServer] = []
         self._threads = ThreadPoolExecutor(count)
 
-    def submit(self, run: Callable[[ForkServer], Result]) -> Future[Result]:
+    def submit(self, run: Callable[[ForkServer], T]) -> Future[T]:
         """Have ``run`` called with a server that is free."""
         return self._threads.submit(self._run, run)
 
-    def _run(self, run: Callable[[ForkServer], Result]) -> Result:
+    def _run(self, run: Callable[[ForkServer], T]) -> T:
         if not hasattr(self._own, "server"):
-            self._own.server = ForkServer()
+            self._own.server = ForkServer(self._environment)
             self._servers.append(self._own.server)
         return run(self._own.server)
 

@@ -1,0 +1,43 @@
+"""What the programs of this folder share: a job on Gloo whose ranks leave their Flight Recorder dumps in a folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
+
+
+def dump(rank: int) -> None:
+    """Write this rank's dump into the folder that the first argument names, as JSON where the second says so."""
+    folder, form = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "pickle"
+    name = f"trace_rank_{rank}" + (".json" if form == "json" else "")
+    text = _dump_fr_trace_json() if form == "json" else _dump_fr_trace()
+    (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def job(main: Callable[[int], None], *, seconds: float = 2.5, timeout: float = 60) -> None:
+    """Run ``main(rank)`` and dump when it has ended or failed, or when it still hangs after so many seconds."""
+    rank = int(os.environ["RANK"])
+    watchdog = threading.Timer(seconds, _end, [rank])
+    watchdog.daemon = True
+    watchdog.start()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    try:
+        main(rank)
+    except RuntimeError as error:
+        print(f"rank {rank}: {error}")
+    dump(rank)
+    # A rank that left now would break the others' connections before they have dumped.
+    watchdog.join()
+
+
+def _end(rank: int) -> None:
+    if not list(Path(sys.argv[1]).glob(f"trace_rank_{rank}*")):
+        dump(rank)
+    os._exit(0)
