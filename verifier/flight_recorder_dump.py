@@ -40,10 +40,11 @@ class DumpGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dump:
-    """What one file says. ``rank`` is the global rank where the file says it. ``slots``, ``calls``, ``sources`` and
-    ``dropped`` are as a trace has them, by the index of ``groups``. Times are nanoseconds of the wall clock.
+    """What one file says; ``rank`` is the global rank where the file says it.
 
-    ``world_size`` is how many ranks the groups need that it names, 0 where it names no ranks. ``complete`` is False for a file whose end is missing: the rank has gone on after what it tells.
+    ``slots``, ``calls``, ``sources`` and ``dropped`` are as a trace has them, by the index of ``groups``. Times are
+    nanoseconds of the wall clock. ``world_size`` is how many ranks the groups need that it names, 0 where it names no
+    ranks. ``complete`` is False for a file whose end is missing: the rank has gone on after what it tells.
     """
 
     path: str
