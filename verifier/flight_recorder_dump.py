@@ -40,10 +40,11 @@ class DumpGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dump:
-    """What one file says. ``rank`` is the global rank where the file says it. ``slots``, ``calls``, ``sources`` and
-    ``dropped`` are as a trace has them, by the index of ``groups``. Times are nanoseconds of the wall clock.
+    """What one file says; ``rank`` is the global rank where the file says it.
 
-    ``complete`` is False for a file whose end is missing: the rank has gone on after what it tells.
+    ``slots``, ``calls``, ``sources`` and ``dropped`` are as a trace has them, by the index of ``groups``. Times are
+    nanoseconds of the wall clock. ``world_size`` is how many ranks the groups need that it names, 0 where it names no
+    ranks. ``complete`` is False for a file whose end is missing: the rank has gone on after what it tells.
     """
 
     path: str
@@ -59,6 +60,7 @@ class Dump:
     seen_ns: int
     complete: bool
     problems: tuple[str, ...]
+    world_size: int = 0
 
 
 def assemble(
@@ -66,7 +68,8 @@ def assemble(
 ) -> Dump:
     """A dump from its outermost values and its entries; raises :class:`UnreadableError` for another format."""
     version, notes = _version(path, found.get("version"))
-    groups = _groups(found, columns)
+    configured = _configuration(found.get("pg_config"))
+    groups = _groups(configured, columns)
     ring = slots_of(columns)
     last = int(ring.slots["scheduled_ns"].max(initial=0))
     return Dump(
@@ -83,6 +86,7 @@ def assemble(
         last if problems else max(last, written_ns),
         not problems,
         (*problems, *notes, *ring.problems),
+        1 + max((rank for _, ranks in configured.values() for rank in ranks), default=-1),
     )
 
 
@@ -110,11 +114,10 @@ def _rank(found: Mapping[object, object]) -> int | None:
     return None
 
 
-def _groups(found: Mapping[object, object], columns: Columns) -> tuple[DumpGroup, ...]:
-    """The groups of the entries, in their order, and those that only the configuration knows."""
-    configured = _configuration(found.get("pg_config"))
+def _groups(configured: Mapping[str, tuple[str, tuple[int, ...]]], columns: Columns) -> tuple[DumpGroup, ...]:
+    """The groups of the entries, in their order, and those that only the configuration knows, by a name."""
     groups = [DumpGroup(name, description, configured.get(name, ("", ()))[1]) for name, description in columns.groups]
-    known = {group.name for group in groups}
+    known = {"", *(group.name for group in groups)}
     rest = [DumpGroup(name, about[0], about[1]) for name, about in configured.items() if name not in known]
     return (*groups, *(group for group in rest if group.ranks))
 

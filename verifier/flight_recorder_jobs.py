@@ -29,12 +29,9 @@ def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
             f"{dumps[0].path}: neither the dump nor its name says which rank wrote it; "
             "put the global rank into the file name, as in nccl_trace_rank_3"
         )
-    members = _members(by_rank)
-    world_size = 1 + max((rank for ranks in [*members.values(), by_rank] for rank in ranks), default=-1)
-    return [
-        _trace(rank, dump, members, max(world_size, _stated_world(dump)), notes.get(rank, ()))
-        for rank, dump in sorted(by_rank.items())
-    ]
+    world_size = max([1 + max(by_rank, default=-1), *(dump.world_size for dump in by_rank.values())])
+    members = _members(by_rank, world_size)
+    return [_trace(rank, dump, members, world_size, notes.get(rank, ())) for rank, dump in sorted(by_rank.items())]
 
 
 def ranks_of(dumps: Sequence[Dump]) -> list[int | None]:
@@ -90,11 +87,11 @@ def _worth(dump: Dump) -> tuple[bool, int, int, int]:
     return dump.complete, last, len(dump.slots), dump.seen_ns
 
 
-def _members(by_rank: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
+def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, tuple[int, ...]]:
     """The members of the groups whose dumps do not say them: the ranks that know the group, all for the default one."""
     found: dict[str, set[int]] = {}
     # A rank that left no dump belongs to the job as well.
-    everybody = range(1 + max(by_rank, default=-1))
+    everybody = range(world_size)
     for rank, dump in by_rank.items():
         for group in dump.groups:
             if not _stated(group, rank):
@@ -108,10 +105,6 @@ def _members(by_rank: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
 
 def _stated(group: DumpGroup, rank: int) -> bool:
     return rank in group.ranks
-
-
-def _stated_world(dump: Dump) -> int:
-    return 1 + max((rank for group in dump.groups for rank in group.ranks), default=-1)
 
 
 def _trace(

@@ -121,6 +121,12 @@ def test_of_two_dumps_of_a_rank_the_later_is_read(tmp_path):
     assert found.problems == ("has several dumps; 5_rank_0 tells most and is read",)
 
 
+def test_what_gloo_configures_without_a_name_tells_how_many_ranks_there_are(tmp_path):
+    broken = {"pg_config": {"": {"name": "", "desc": "", "ranks": "[0, 1, 2]"}}}
+    found = traces_of([read(tmp_path, [entry()], f"rank{rank}", **broken) for rank in range(2)])
+    assert [(one.world_size, [group.ranks for group in one.groups]) for one in found] == [(3, [(0, 1, 2)])] * 2
+
+
 def test_members_are_those_who_know_the_group_where_the_configuration_is_broken(tmp_path):
     broken = {"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}
     dumps = []
@@ -347,3 +353,46 @@ def test_a_correct_job_has_no_finding(tmp_path):
     for dump in dumps:
         os.utime(dump.path)
     assert judge(traces_of(dumps)).findings == ()
+
+
+def leave_dumps(folder):
+    """What a rank does: a few calls, and both dumps of them."""
+
+    def program(rank):
+        import torch
+        import torch.distributed as dist
+        from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
+
+        pair, x = dist.new_group([0, 1]), torch.ones(4, 5)
+        dist.all_reduce(x)
+        dist.all_gather_into_tensor(torch.empty(12), torch.ones(4))
+        dist.broadcast(torch.ones(3, dtype=torch.bfloat16), src=1)
+        if rank < 2:
+            dist.all_reduce(torch.ones(2), group=pair)
+        dist.barrier()
+        (folder / f"pickled_{rank}").write_bytes(_dump_fr_trace())
+        (folder / f"texts_{rank}").write_bytes(_dump_fr_trace_json())
+        dist.barrier()
+
+    return program
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_real_dumps_of_gloo(tmp_path, ranks):
+    ranks(leave_dumps(tmp_path), size=3, mode=None, TORCH_FR_BUFFER_SIZE="50")
+    found = [traces_of([read_dump(tmp_path / f"{kind}_{rank}") for rank in range(3)]) for kind in ("pickled", "texts")]
+    for pickled, text in zip(*found, strict=True):
+        assert pickled.world_size == 3
+        assert pickled.groups == text.groups
+        assert pickled.groups[0].ranks == (0, 1, 2)
+        assert [group.ranks for group in pickled.groups[1:]] == ([(0, 1)] if pickled.rank < 2 else [])
+        ops = [pickled.signatures[index].op for index in pickled.slots["signature"]]
+        pairs = ["all_reduce"] * (pickled.rank < 2)
+        assert ops == ["all_reduce", "all_gather", "broadcast", *pairs, "barrier"]
+        assert ops == [text.signatures[index].op for index in text.slots["signature"]]
+        first = pickled.slots[0]
+        assert pickled.sources[first["source"]].file == __file__
+        assert first["state"] == State.COMPLETED
+        assert "state" in pickled.unknown
+    assert judge(found[0]).findings == judge(found[1]).findings == ()
