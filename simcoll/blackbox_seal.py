@@ -27,10 +27,11 @@ def seal(group: int, sequence: int, p2p_sequence: int, signature: int, source: i
 
 def seals(ring: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     """The seal of each slot."""
-    total = np.zeros(len(ring), np.uint64)
+    total: npt.NDArray[np.uint64] = np.zeros(len(ring), np.uint64)
     for field, factor in zip(_FIELDS, _FACTORS, strict=True):
         total += ring[field].astype(np.uint64) * np.uint64(factor)
-    return np.maximum(total >> np.uint64(32) & np.uint64(0xFFFF), np.uint64(1))
+    upper: npt.NDArray[np.uint64] = total >> np.uint64(32) & np.uint64(0xFFFF)
+    return np.maximum(upper, np.uint64(1))
 
 
 def intact(ring: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -38,8 +39,8 @@ def intact(ring: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     sound: npt.NDArray[np.bool_] = ring["state"] <= max(State)
     if ring["seal"].any():
         sound &= ring["seal"] == seals(ring)
-    ended = ring["state"] >= State.COMPLETED
-    return sound & ~(ended & (ring["finished_ns"] == 0))
+    sound &= (ring["state"] < State.COMPLETED) | (ring["finished_ns"] > 0)
+    return sound
 
 
 def settle(slots: npt.NDArray[Any]) -> None:
