@@ -54,13 +54,15 @@ SLOT_FIELDS = (
     ("source", "I"),
     ("state", "B"),
     ("flags", "B"),
-    ("reserved", "H"),
+    ("seal", "H"),
     ("scheduled_ns", "Q"),
     ("started_ns", "Q"),
     ("finished_ns", "Q"),
     ("check", "Q"),
 )
-"""One record. ``index`` counts records from 1 and stands at both ends (``check``): a slot torn by a kill shows."""
+"""One record. ``index`` counts records from 1 and stands at both ends (``check``): a slot torn by a kill
+shows. ``seal`` is :mod:`simcoll.blackbox_seal`'s.
+"""
 
 ENTRY_FIELDS = (("marker", "4s"), ("size", "I"), ("crc", "I"), ("index", "I"), ("kind", "I"))
 """What precedes an entry's JSON. The CRC-32 covers index, kind and JSON. Entries start at multiples of 4."""

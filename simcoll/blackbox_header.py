@@ -15,6 +15,9 @@ from importlib import metadata
 from simcoll import blackbox_format as layout
 from simcoll.blackbox_table import encode
 
+_LONGEST_JOB_NS = 10 * 366 * 86_400 * 10**9
+_CLOCK_SET_BACK_NS = 86_400 * 10**9
+
 
 class UnreadableError(ValueError):
     """A file is not a black box that this version reads; the text says what was found, what expected, what to do."""
@@ -96,11 +99,16 @@ def unpack_header(page: bytes, name: str) -> Header:
         monotonic_ns=values["monotonic_ns"],
         mode=values["mode"].rstrip(b"\0").decode("ascii", "replace"),
         lost=lost,
-        closed_ns=closed_ns,
-        dumped_ns=dumped_ns,
+        closed_ns=_moment(closed_ns, values["wall_ns"]),
+        dumped_ns=_moment(dumped_ns, values["wall_ns"]),
         about=about or {},
         damaged=about is None,
     )
+
+
+def _moment(time_ns: int, created_ns: int) -> int:
+    """A time that stands outside the checksum; 0 where it cannot be one of this job's."""
+    return time_ns if -_CLOCK_SET_BACK_NS <= time_ns - created_ns <= _LONGEST_JOB_NS else 0
 
 
 def _check_identity(page: bytes, name: str) -> None:

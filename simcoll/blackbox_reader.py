@@ -19,6 +19,7 @@ import numpy.typing as npt
 from simcoll import blackbox_format as layout
 from simcoll.blackbox_entries import Entries, Known, is_blank, read_entries
 from simcoll.blackbox_header import Header, UnreadableError, unpack_header
+from simcoll.blackbox_seal import intact, settle
 from simcoll.call import Call
 from simcoll.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
 
@@ -149,7 +150,7 @@ def _read(fd: int, name: str, known: Known | None) -> BlackBox:
         _forget(slots, last_gap, len(groups), dropped, dropped_p2p)
         slots = slots[slots["index"] > last_gap]
     if wrapped:
-        _assume_dropped(slots, groups, len(rows), dropped, dropped_p2p)
+        _assume_dropped(slots, _untold(groups, rows, newest - header.slot_count), dropped, dropped_p2p)
     return _assemble(name, header, entries, slots, (dropped, dropped_p2p), _problems(header, ring, entries, last_gap))
 
 
@@ -196,7 +197,7 @@ def _sound_slots(ring: Slots, capacity: int) -> tuple[Slots, int, int]:
         return whole, 0, int(whole["index"][-1]) if len(whole) else 0
     place = np.arange(len(ring), dtype=np.uint64)
     index, size = ring["index"], np.uint64(capacity)
-    sound = (index > 0) & (index == ring["check"]) & (ring["state"] <= max(State))
+    sound = (index > 0) & (index == ring["check"]) & intact(ring)
     sound &= ((index - np.uint64(1)) % size == place) & (index <= np.uint64(_MOST_RECORDS))
     newest = int(index[sound].max()) if sound.any() else 0
     if newest > capacity:
@@ -207,6 +208,7 @@ def _sound_slots(ring: Slots, capacity: int) -> tuple[Slots, int, int]:
     # In a ring that wrapped, the oldest place is the one that is overwritten next.
     gaps = gaps[gaps != newest - capacity + 1] if newest > capacity else gaps
     slots = ring[sound]
+    settle(slots)
     return slots[np.argsort(slots["index"])], int(gaps.max()) if gaps.size else 0, newest
 
 
@@ -223,9 +225,11 @@ def _whole_ring(ring: Slots, capacity: int) -> Slots | None:
     used = ring[:count]
     if not np.array_equal(index[:count], expected) or not np.array_equal(used["check"], expected):
         return None
-    if index[count:].any() or (used["state"] > max(State)).any():
+    if index[count:].any() or not intact(used).all():
         return None
-    return np.concatenate([used[last:], used[:last]])
+    slots = np.concatenate([used[last:], used[:last]])
+    settle(slots)
+    return slots
 
 
 def _resolve(slots: Slots, entries: Entries, last_gap: int) -> tuple[Slots, int]:
@@ -269,13 +273,23 @@ def _dropped(groups: list[int], rows: npt.NDArray[Any]) -> tuple[_Dropped, _Drop
     )
 
 
-def _assume_dropped(slots: Slots, groups: list[int], rows: int, dropped: _Dropped, dropped_p2p: _Dropped) -> None:
-    """Groups for which the table of groups has no row: all that is not in the ring may have been dropped from it."""
-    for place in (place for place, index in enumerate(groups) if index >= rows):
+def _untold(groups: list[int], rows: npt.NDArray[Any], dropped: int) -> list[int]:
+    """The places of groups for which the table of groups has no row, or one that does not add up."""
+    counts = rows["dropped_records"]
+    # A rank may have died between the count of a record and its loss.
+    if abs(int(counts.sum(dtype=np.float64)) - dropped) > 1 and len(groups) <= len(rows):
+        return [*range(len(groups))]
+    odd = rows["dropped"].astype(np.uint64) + rows["dropped_p2p"] != counts
+    return [place for place, index in enumerate(groups) if index >= len(rows) or odd[index]]
+
+
+def _assume_dropped(slots: Slots, untold: list[int], dropped: _Dropped, dropped_p2p: _Dropped) -> None:
+    """Of these groups all that is not in the ring may have been dropped from it."""
+    for place in untold:
         mine = slots[slots["group"] == place]
         for field, known in (("sequence", dropped), ("p2p_sequence", dropped_p2p)):
             numbers = mine[field][mine[field] > 0]
-            known[place] = max(known.get(place, 0), int(numbers.min()) - 1 if numbers.size else _ALL)
+            known[place] = int(numbers.min()) - 1 if numbers.size else _ALL
 
 
 def _forget(slots: Slots, gap: int, groups: int, dropped: _Dropped, dropped_p2p: _Dropped) -> None:

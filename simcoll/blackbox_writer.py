@@ -24,6 +24,7 @@ from typing import TypeVar
 from simcoll import blackbox_format as layout
 from simcoll.blackbox_format import EntryKind
 from simcoll.blackbox_header import pack_header
+from simcoll.blackbox_seal import seal
 from simcoll.blackbox_table import EntryTable, encode, reserve, whole_file, write_all
 from simcoll.call import Call
 from simcoll.record import Group, Source, State
@@ -38,7 +39,8 @@ _SLOT_SIZE = layout.SLOT.size
 # Plain numbers: every look at a member of an enum costs.
 _SCHEDULED_STATE, _STARTED_STATE = int(State.SCHEDULED), int(State.STARTED)
 _AWAITED = layout.AWAITED
-_INDEX = Struct("<I")
+_RESIGNED = Struct("<IIBBH")
+"""A slot from ``signature`` to ``seal``: both are written at once."""
 _SIGNATURE = layout.offset_of(layout.SLOT_FIELDS, "signature")
 _FLAGS = layout.offset_of(layout.SLOT_FIELDS, "flags")
 _STATE = layout.offset_of(layout.SLOT_FIELDS, "state")
@@ -125,18 +127,19 @@ class BlackBoxWriter:
             if ticket >= self._slots:
                 self._drop(offset)
             now = time.time_ns()
+            sequence, p2p_sequence = sequence & 0xFFFFFFFF, p2p_sequence & 0xFFFFFFFF
             _PACK_SLOT(
                 self._map,
                 offset,
                 ticket + 1,
                 group,
-                sequence & 0xFFFFFFFF,
-                p2p_sequence & 0xFFFFFFFF,
+                sequence,
+                p2p_sequence,
                 signature,
                 source,
                 _STARTED_STATE if started else _SCHEDULED_STATE,
                 asynchronous | _AWAITED if awaited else asynchronous,
-                0,
+                seal(group, sequence, p2p_sequence, signature, source),
                 now,
                 now if started else 0,
                 0,
@@ -169,7 +172,10 @@ class BlackBoxWriter:
             return
         with self._lock:
             if ticket + self._slots >= self._next:
-                _INDEX.pack_into(self._map, self._ring + ticket % self._slots * _SLOT_SIZE + _SIGNATURE, signature)
+                offset = self._ring + ticket % self._slots * _SLOT_SIZE
+                _, group, sequence, p2p_sequence, _, source, *state = layout.SLOT.unpack_from(self._map, offset)[:8]
+                own = seal(group, sequence, p2p_sequence, signature, source)
+                _RESIGNED.pack_into(self._map, offset + _SIGNATURE, signature, source, *state, own)
 
     def event(self, kind: str, **data: object) -> None:
         """Write down something else that happened: see :class:`simcoll.record.Event` for the kinds and their data.

@@ -12,7 +12,7 @@ def open_at_once(path: Path) -> BinaryIO:
 
     A pipe that has its writer (``<(nvidia-smi topo -m)``) is read as a file is. Raises OSError.
     """
-    file = open(path, "rb", opener=_opener)
+    file = open(path, "rb", opener=_opener)  # noqa: SIM115 - it is the caller's
     os.set_blocking(file.fileno(), True)
     return file
 

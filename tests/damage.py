@@ -1,4 +1,4 @@
-"""What happens to files: bits that flip, blocks that are lost, doubled or another file's, and things that are no files."""
+"""What happens to files: bits flip, blocks are lost, doubled or another file's, things in their place are no files."""
 
 from __future__ import annotations
 

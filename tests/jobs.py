@@ -29,8 +29,8 @@ def all_reduce(count: int, reduce_op: str = "sum") -> Call:
 
 
 def message(op: str, peer: int) -> Call:
-    buffers = ((tensor(3),), ()) if op == "send" else ((), (tensor(3),))
-    return Call(op, op, *buffers, peer=peer)
+    inputs, outputs = ((tensor(3),), ()) if op == "send" else ((), (tensor(3),))
+    return Call(op, op, inputs, outputs, peer=peer)
 
 
 def steps(rank: int) -> list[tuple[int, Call]]:
