@@ -13,7 +13,6 @@ from rich.text import Text
 
 from simcoll.reports.plain import plain
 from simcoll.verifier.describe import group_name, source_text
-from simcoll.verifier.failures import signal_name
 from simcoll.verifier.overview import Activity, Place, Progress, Summary
 from simcoll.verifier.ranges import ranks_text, verb
 
@@ -64,7 +63,8 @@ def groups_text(progress: Progress) -> str:
 
 def place_text(place: Place) -> str:
     """What ranks do and where: ``wait in all_reduce #184 of default_pg at train.py:41 since 12:03:07``."""
-    return f"{_doing(place)}{_process(place)}"
+    # A launcher that ends a job stops its ranks one by one, with whatever signal it takes.
+    return _doing(place) + ("; stopped" if place.process == "stopped" else "")
 
 
 def _doing(place: Place) -> str:
@@ -97,14 +97,6 @@ def _call(place: Place) -> str:
     of = group_name(group) if place.groups == 1 else f"{place.groups:,} groups {group.description}".rstrip()
     at = f" at {text}" if (text := source_text(record.source)) else ""
     return f"{record.call.op} {number} of {of}{at}"
-
-
-def _process(place: Place) -> str:
-    """What became of the process, where that says more than the rest."""
-    if place.exit_code is not None and place.exit_code < 0:
-        return f"; {place.process} ({signal_name(-place.exit_code)})"
-    code = f" (exit code {place.exit_code})" if place.exit_code else ""
-    return f"; {place.process}{code}" if place.process == "stopped" or code else ""
 
 
 def _places(summary: Summary) -> RenderableType:
