@@ -25,7 +25,7 @@ def render_summary(summary: Summary) -> RenderableType:
     """The summary as labelled rows; long lists of groups and places are cut."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
-    table.add_column()
+    table.add_column(overflow="fold")
     table.add_row(Text("job", "dim"), plain(job_text(summary)))
     if summary.progress:
         table.add_row(Text("finished", "dim"), _lines(progress_text(one) for one in summary.progress))
@@ -102,7 +102,7 @@ def _call(place: Place) -> str:
 def _places(summary: Summary) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(max_width=24)
-    table.add_column()
+    table.add_column(overflow="fold")
     for place in summary.places[:_ROWS]:
         table.add_row(plain(ranks_text(place.ranks)), plain(place_text(place)))
     if len(summary.places) > _ROWS:

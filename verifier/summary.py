@@ -90,7 +90,7 @@ def _place(state: RankState, trace: Trace | None, failure: Failure | None, stall
 def _row(trace: Trace) -> int | None:
     """The row that tells where a rank is: the first call for which it waits, otherwise its last one."""
     slots = trace.slots
-    waits = np.flatnonzero(np.isin(slots["state"], _OPEN) & (slots["flags"] & AWAITED != 0))
+    waits = np.flatnonzero((slots["state"] <= State.STARTED) & (slots["flags"] & AWAITED != 0))
     if len(waits):
         return int(waits[0])
     return len(slots) - 1 if len(slots) else None

@@ -129,6 +129,16 @@ def test_many_ranks_and_groups_fit(width: int) -> None:
     assert "at 32 more places" in text
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_long_path_keeps_its_line_number(width: int) -> None:
+    far = replace(record(1), source=Source("/a/very/long/path" * 12 + "/train.py", 4107, "step"))
+    place = replace(waiting(1), record=far)
+    progress = Progress("default_pg", 8, (WORLD,), tuple(range(8)), far, far)
+    text = drawn(render_summary(replace(summary(), progress=(progress,), places=(place,))), width)
+    text += drawn(render_histories([History((0,), (far,), (WORLD,))]), width)
+    assert "".join(text.split()).count("path/train.py:4107instep") == 3
+
+
 def test_what_is_hidden_is_said_and_counted() -> None:
     shown = Shown(("mesh_tp",), (0, 1), 2, 1)
     text = drawn(TerminalReport(Report(Verdict.FINDINGS, 8, "detail", (), (), 5, shown=shown)))
