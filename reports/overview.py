@@ -16,7 +16,9 @@ from simcoll.verifier.describe import group_name, source_text
 from simcoll.verifier.overview import Activity, Place, Progress, Summary
 from simcoll.verifier.ranges import ranks_text, verb
 
-MODES = ("off", "record", "check", "detail")
+_RECORDING = ("record", "check", "detail")
+"""Modes that record; what is recorded otherwise is the work of another recorder."""
+
 _ROWS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -38,10 +40,10 @@ def job_text(summary: Summary) -> str:
     """``8 ranks recorded in mode detail, 2026-11-21 12:00:00 to 12:03:07 UTC``."""
     of = "" if summary.recorded == summary.world_size else f" of {summary.world_size:,}"
     noun = "rank" if summary.world_size == 1 else "ranks"
-    modes = [kind for kind in summary.kinds if kind in MODES]
-    said = [f"mode {' and '.join(modes)}"] if modes else []
-    said += [kind for kind in summary.kinds if kind and kind not in MODES]
-    how = f" recorded in {', '.join(said)}" if said else " recorded"
+    modes = [kind for kind in summary.kinds if kind in _RECORDING]
+    said = [f"in mode {' and '.join(modes)}"] if modes else []
+    said += [f"by {kind}" for kind in summary.kinds if kind and kind not in _RECORDING]
+    how = f" recorded {' and '.join(said)}".rstrip()
     lacking = f"; the records never state {', '.join(summary.unknown)}" if summary.unknown else ""
     return f"{summary.recorded:,}{of} {noun}{how}{_span(summary)}{lacking}"
 

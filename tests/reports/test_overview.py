@@ -108,8 +108,8 @@ def test_places_in_words(place: Place, text: str) -> None:
 
 
 def test_what_the_data_is_from() -> None:
-    dumps = Summary(1024, 1000, ("Flight Recorder dumps",), unknown=("reduce_op", "root"))
-    said = "1,000 of 1,024 ranks recorded in Flight Recorder dumps; the records never state reduce_op, root"
+    dumps = Summary(1024, 1000, ("flight recorder",), unknown=("reduce_op", "root"))
+    said = "1,000 of 1,024 ranks recorded by flight recorder; the records never state reduce_op, root"
     assert job_text(dumps) == said
 
 
