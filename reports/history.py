@@ -18,6 +18,7 @@ from simcoll.verifier.overview import History
 from simcoll.verifier.ranges import ranks_text
 
 _SHOWN = 16
+_COLUMNS = 6
 
 
 def render_histories(histories: Sequence[History]) -> RenderableType:
@@ -35,6 +36,9 @@ def _table(history: History) -> RenderableType:
     if not history.records:
         return Text("no call recorded")
     table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(_COLUMNS - 1):
+        table.add_column()
+    table.add_column(overflow="fold")
     for record, group in zip(history.records, history.groups, strict=True):
         table.add_row(*map(plain, _cells(record, group)))
     return table

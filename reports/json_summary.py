@@ -63,7 +63,6 @@ def _place(place: Place) -> dict[str, object]:
         "ranks": list(place.ranks),
         "activity": place.activity.value,
         "state": place.process,
-        "exit_code": place.exit_code,
         "group": None if place.group is None else place.group.name,
         "groups": place.groups,
         "call": None if place.record is None else record_document(place.record),

@@ -13,11 +13,12 @@ from rich.text import Text
 
 from simcoll.reports.plain import plain
 from simcoll.verifier.describe import group_name, source_text
-from simcoll.verifier.failures import signal_name
 from simcoll.verifier.overview import Activity, Place, Progress, Summary
 from simcoll.verifier.ranges import ranks_text, verb
 
-MODES = ("off", "record", "check", "detail")
+_RECORDING = ("record", "check", "detail")
+"""Modes that record; what is recorded otherwise is the work of another recorder."""
+
 _ROWS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -26,7 +27,7 @@ def render_summary(summary: Summary) -> RenderableType:
     """The summary as labelled rows; long lists of groups and places are cut."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
-    table.add_column()
+    table.add_column(overflow="fold")
     table.add_row(Text("job", "dim"), plain(job_text(summary)))
     if summary.progress:
         table.add_row(Text("finished", "dim"), _lines(progress_text(one) for one in summary.progress))
@@ -39,10 +40,10 @@ def job_text(summary: Summary) -> str:
     """``8 ranks recorded in mode detail, 2026-11-21 12:00:00 to 12:03:07 UTC``."""
     of = "" if summary.recorded == summary.world_size else f" of {summary.world_size:,}"
     noun = "rank" if summary.world_size == 1 else "ranks"
-    modes = [kind for kind in summary.kinds if kind in MODES]
-    said = [f"mode {' and '.join(modes)}"] if modes else []
-    said += [kind for kind in summary.kinds if kind and kind not in MODES]
-    how = f" recorded in {', '.join(said)}" if said else " recorded"
+    modes = [kind for kind in summary.kinds if kind in _RECORDING]
+    said = [f"in mode {' and '.join(modes)}"] if modes else []
+    said += [f"by {kind}" for kind in summary.kinds if kind and kind not in _RECORDING]
+    how = f" recorded {' and '.join(said)}".rstrip()
     lacking = f"; the records never state {', '.join(summary.unknown)}" if summary.unknown else ""
     return f"{summary.recorded:,}{of} {noun}{how}{_span(summary)}{lacking}"
 
@@ -64,7 +65,8 @@ def groups_text(progress: Progress) -> str:
 
 def place_text(place: Place) -> str:
     """What ranks do and where: ``wait in all_reduce #184 of default_pg at train.py:41 since 12:03:07``."""
-    return f"{_doing(place)}{_process(place)}"
+    # A launcher that ends a job stops its ranks one by one, with whatever signal it takes.
+    return _doing(place) + ("; stopped" if place.process == "stopped" else "")
 
 
 def _doing(place: Place) -> str:
@@ -99,18 +101,10 @@ def _call(place: Place) -> str:
     return f"{record.call.op} {number} of {of}{at}"
 
 
-def _process(place: Place) -> str:
-    """What became of the process, where that says more than the rest."""
-    if place.exit_code is not None and place.exit_code < 0:
-        return f"; {place.process} ({signal_name(-place.exit_code)})"
-    code = f" (exit code {place.exit_code})" if place.exit_code else ""
-    return f"; {place.process}{code}" if place.process == "stopped" or code else ""
-
-
 def _places(summary: Summary) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(max_width=24)
-    table.add_column()
+    table.add_column(overflow="fold")
     for place in summary.places[:_ROWS]:
         table.add_row(plain(ranks_text(place.ranks)), plain(place_text(place)))
     if len(summary.places) > _ROWS:

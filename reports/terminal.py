@@ -154,7 +154,7 @@ def _sides(finding: Finding) -> RenderableType:
     """Who says what: one row a side, its call with the differing fields marked, its source lines below."""
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(max_width=24)
-    table.add_column(ratio=1)
+    table.add_column(ratio=1, overflow="fold")
     for place, side in enumerate(finding.sides[:_SIDES_SHOWN]):
         if place:
             table.add_row("", "")

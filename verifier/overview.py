@@ -26,13 +26,12 @@ class Place:
     ``record`` is the call in which they are, or after which they are; ``inside`` says which. Of ranks in several groups
     of one kind ``group`` and ``record`` are the first rank's, and ``groups`` says how many there are. ``line`` is where
     their program stands, seen from outside; ``since_ns`` when the first of them made the call (wall clock; 0: unknown);
-    ``process`` and ``exit_code`` what became of their processes; ``reason`` why they failed.
+    ``process`` what became of their processes; ``reason`` why they failed.
     """
 
     ranks: tuple[int, ...]
     activity: Activity
     process: str
-    exit_code: int | None = None
     group: Group | None = None
     groups: int = 0
     record: Record | None = None

@@ -37,7 +37,7 @@ class Selection:
 
 def check_selection(selection: Selection, traces: Sequence[Trace], world_size: int) -> None:
     """Raise :class:`SelectionError` where no group has one of the names, or the job has no such rank."""
-    groups = {group for trace in traces for group in trace.groups}
+    groups = {group for trace in traces for group in trace.groups} if selection.groups else set()
     for name in selection.groups:
         if not any(name in (group.name, group.description) for group in groups):
             raise SelectionError(f"no group {name!r:.80} in the records; they have {_known(groups)}")

@@ -66,7 +66,7 @@ def _places(
 def _place(state: RankState, trace: Trace | None, failure: Failure | None, stall: Stall | None) -> Place:
     line = UNKNOWN_SOURCE if stall is None else stall.places.get(state.rank, UNKNOWN_SOURCE)
     reason = "" if failure is None else _reason(failure)
-    bare = Place((state.rank,), Activity.UNSEEN, state.status.value, state.exit_code, line=line, reason=reason)
+    bare = Place((state.rank,), Activity.UNSEEN, state.status.value, line=line, reason=reason)
     row = None if trace is None else _row(trace)
     record = None if trace is None or row is None else record_at(trace, row)
     if trace is None or row is None or record is None:
@@ -90,7 +90,7 @@ def _place(state: RankState, trace: Trace | None, failure: Failure | None, stall
 def _row(trace: Trace) -> int | None:
     """The row that tells where a rank is: the first call for which it waits, otherwise its last one."""
     slots = trace.slots
-    waits = np.flatnonzero(np.isin(slots["state"], _OPEN) & (slots["flags"] & AWAITED != 0))
+    waits = np.flatnonzero((slots["state"] <= State.STARTED) & (slots["flags"] & AWAITED != 0))
     if len(waits):
         return int(waits[0])
     return len(slots) - 1 if len(slots) else None
@@ -117,7 +117,7 @@ def _key(place: Place) -> object:
         at = (source.file, source.line)
         call = (kind_of(place.group), record.call.op, record.sequence, record.p2p_sequence, record.state, at)
     line = (place.line.file, place.line.line)
-    return (place.activity, place.process, place.exit_code, place.inside, place.reason, line, call)
+    return (place.activity, place.process, place.inside, place.reason, line, call)
 
 
 def _together(crowd: Sequence[Place]) -> Place:

@@ -45,15 +45,16 @@ class Coding:
     def codes(self, trace: Trace) -> Codes:
         """The code of each row of a trace."""
         slots = trace.slots
-        table = np.array([*map(self.line, trace.groups), -1], np.int64)
+        mine = (self.line(group) if trace.rank in group.ranks else -1 for group in trace.groups)
+        table = np.array([*mine, -1], np.int64)
         lines = table[np.minimum(slots["group"], len(trace.groups))]
         message = slots["p2p_sequence"] > 0
         numbers = np.where(message, slots["p2p_sequence"], slots["sequence"]).astype(np.int64)
         codes = np.full(len(slots), -1, np.int64)
         for kind in np.unique((lines * 2 + message)[lines >= 0]):
-            mine = np.flatnonzero(lines * 2 + message == kind)
-            lives = self._life(numbers[mine])
-            codes[mine] = (((kind >> 1) * _LIVES + lives) * 2 + (kind & 1)) << 32 | numbers[mine]
+            rows = np.flatnonzero(lines * 2 + message == kind)
+            lives = self._life(numbers[rows])
+            codes[rows] = (((kind >> 1) * _LIVES + lives) * 2 + (kind & 1)) << 32 | numbers[rows]
         return codes
 
     def of_findings(self, findings: Sequence[Finding]) -> Codes:

@@ -96,8 +96,8 @@ RECORD = Record("0", 7, Call("barrier", "barrier"), Source("train.py", 41, "step
 @pytest.mark.parametrize("activity", Activity)
 def test_the_summary_is_valid_whatever_ranks_do(activity: Activity) -> None:
     places = [
-        Place((0,), activity, "running", None, GROUP, 1, RECORD, True, RECORD.source, 10**9, "raised ValueError"),
-        Place((1,), activity, "failed", -9),
+        Place((0,), activity, "running", GROUP, 1, RECORD, True, RECORD.source, 10**9, "raised ValueError"),
+        Place((1,), activity, "failed"),
     ]
     progress = (Progress("default_pg", 2, (GROUP,), (0, 1), RECORD, RECORD), Progress("", 2, (GROUP,), (0, 1)))
     summary = Summary(2, 2, ("detail",), 10**9, 2 * 10**9, progress, tuple(places), ("root",))

@@ -30,12 +30,12 @@ def record(number: int, state: State = State.COMPLETED, group: str = "0", at_ns:
 
 def waiting(*ranks: int, **of: object) -> Place:
     call = record(184, State.STARTED)
-    place = Place(ranks, Activity.WAITS, "stopped", -15, WORLD, 1, call, inside=True, since_ns=NOON + 187 * 10**9)
+    place = Place(ranks, Activity.WAITS, "stopped", WORLD, 1, call, inside=True, since_ns=NOON + 187 * 10**9)
     return replace(place, **of)  # type: ignore[arg-type]
 
 
 def summary() -> Summary:
-    busy = Place((3,), Activity.OWN_CODE, "stopped", -9, WORLD, 1, record(183), line=Source("data.py", 7, "load"))
+    busy = Place((3,), Activity.OWN_CODE, "stopped", WORLD, 1, record(183), line=Source("data.py", 7, "load"))
     progress = (
         Progress("default_pg", 8, (WORLD,), tuple(range(8)), record(183), record(183)),
         Progress("mesh_tp", 2, PAIRS, tuple(range(8)), record(90, group="2"), record(92, group="4")),
@@ -60,10 +60,9 @@ PICTURE = """\
             4)
   now       ranks 0-2 and 4-7  wait in all_reduce #184 of default_pg at
                                train.py:41 in step since 12:03:07; stopped
-                               (SIGTERM)
             rank 3             is in its own code at data.py:7 in load after
                                all_reduce #183 of default_pg at train.py:41 in
-                               step; stopped (SIGKILL)"""
+                               step; stopped"""
 
 
 def test_the_picture_of_a_summary() -> None:
@@ -81,25 +80,25 @@ def test_a_report_begins_with_it_and_a_clean_one_is_one_line() -> None:
     ("place", "text"),
     [
         (Place((1,), Activity.UNSEEN, "running"), "no call recorded"),
-        (Place((1,), Activity.FAILED, "failed", -9), "failed; failed (SIGKILL)"),
+        (Place((1,), Activity.FAILED, "failed", reason="was killed by SIGKILL"), "failed: was killed by SIGKILL"),
         (
-            waiting(1, activity=Activity.FAILED, process="failed", exit_code=1, reason="raised ValueError"),
-            "failed in all_reduce #184 of default_pg at train.py:41 in step: raised ValueError; failed (exit code 1)",
+            waiting(1, activity=Activity.FAILED, process="failed", reason="raised ValueError"),
+            "failed in all_reduce #184 of default_pg at train.py:41 in step: raised ValueError",
         ),
         (
-            waiting(1, activity=Activity.OPEN, process="running", exit_code=None),
+            waiting(1, activity=Activity.OPEN, process="running"),
             "has all_reduce #184 of default_pg at train.py:41 in step open since 12:03:07",
         ),
         (
-            waiting(1, 2, activity=Activity.ENDED, process="finished", exit_code=0, inside=False),
+            waiting(1, 2, activity=Activity.ENDED, process="finished", inside=False),
             "ended after all_reduce #184 of default_pg at train.py:41 in step",
         ),
         (
-            waiting(1, 2, group=PAIRS[0], groups=2, process="running", exit_code=None, since_ns=0),
+            waiting(1, 2, group=PAIRS[0], groups=2, process="running", since_ns=0),
             "wait in all_reduce #184 of 2 groups mesh_tp at train.py:41 in step",
         ),
         (
-            waiting(1, record=Record("0", 3, Call("send", "send"), p2p_sequence=5), process="running", exit_code=None),
+            waiting(1, record=Record("0", 3, Call("send", "send"), p2p_sequence=5), process="running"),
             "waits in send message #5 of default_pg since 12:03:07",
         ),
     ],
@@ -109,8 +108,8 @@ def test_places_in_words(place: Place, text: str) -> None:
 
 
 def test_what_the_data_is_from() -> None:
-    dumps = Summary(1024, 1000, ("Flight Recorder dumps",), unknown=("reduce_op", "root"))
-    said = "1,000 of 1,024 ranks recorded in Flight Recorder dumps; the records never state reduce_op, root"
+    dumps = Summary(1024, 1000, ("flight recorder",), unknown=("reduce_op", "root"))
+    said = "1,000 of 1,024 ranks recorded by flight recorder; the records never state reduce_op, root"
     assert job_text(dumps) == said
 
 
@@ -128,6 +127,16 @@ def test_many_ranks_and_groups_fit(width: int) -> None:
     assert len(text.splitlines()) < 90
     assert "and 32 more kinds of groups" in text
     assert "at 32 more places" in text
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_long_path_keeps_its_line_number(width: int) -> None:
+    far = replace(record(1), source=Source("/a/very/long/path" * 12 + "/train.py", 4107, "step"))
+    place = replace(waiting(1), record=far)
+    progress = Progress("default_pg", 8, (WORLD,), tuple(range(8)), far, far)
+    text = drawn(render_summary(replace(summary(), progress=(progress,), places=(place,))), width)
+    text += drawn(render_histories([History((0,), (far,), (WORLD,))]), width)
+    assert "".join(text.split()).count("path/train.py:4107instep") == 3
 
 
 def test_what_is_hidden_is_said_and_counted() -> None:

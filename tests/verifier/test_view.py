@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
+from io import StringIO
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source, State
+from simcoll.reports.json_report import json_report
+from simcoll.reports.terminal import TerminalReport
 from simcoll.verifier.finding import Report
 from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.selection import Selection, SelectionError
-from simcoll.verifier.trace import MemoryTrace, trace_of
+from simcoll.verifier.trace import SLOT, MemoryTrace, trace_of
 from simcoll.verifier.view import View, viewed
+from tests.documents import check_report
 
 TENSORS = (Buffer((4,), "float32"),)
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))
@@ -105,3 +115,21 @@ def test_a_timeline_is_there_if_it_is_asked_for() -> None:
 def test_more_than_there_is_shows_all() -> None:
     report = shown(View(last=1000))
     assert {len(history.records) for history in report.histories} == {2 * STEPS}
+
+
+@given(st.binary(min_size=SLOT.itemsize, max_size=40 * SLOT.itemsize), st.integers(0, 3))
+def test_whatever_a_damaged_record_says_is_shown(noise: bytes, victim: int) -> None:
+    """Rows that point nowhere, states and times that cannot be: no error, and the other ranks as they are."""
+    traces = job()
+    rows = np.frombuffer(noise[: len(noise) // SLOT.itemsize * SLOT.itemsize], SLOT)
+    traces[victim] = replace(traces[victim], slots=np.concatenate([traces[victim].slots, rows]))
+    report = shown(View(Selection(), last=5, timeline=True), traces)
+    Console(file=StringIO(), width=80).print(TerminalReport(report))
+    check_report(json.loads(json.dumps(json_report(report))))
+
+
+def test_groups_of_others_in_a_record_have_no_columns() -> None:
+    traces = job()
+    traces[0] = replace(traces[0], groups=(WORLD, PAIRS[1]))
+    timeline = shown(View(Selection(("tp",)), timeline=True), traces).timeline
+    assert [column.group.name for column in timeline.columns] == ["a1"] * STEPS
