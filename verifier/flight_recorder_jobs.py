@@ -88,10 +88,12 @@ def _worth(dump: Dump) -> tuple[bool, int, int, int]:
 def _members(by_rank: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
     """The members of the groups whose dumps do not say them: the ranks that know the group, all for the default one."""
     found: dict[str, set[int]] = {}
+    # A rank that left no dump belongs to the job as well.
+    everybody = range(1 + max(by_rank, default=-1))
     for rank, dump in by_rank.items():
         for group in dump.groups:
             if not _stated(group, rank):
-                found.setdefault(group.name, set()).update((rank,), by_rank if group.description in _DEFAULT else ())
+                found.setdefault(group.name, set()).update((rank,), everybody if group.description in _DEFAULT else ())
             elif group.name in found or not group.ranks:
                 continue
     for rank, dump in by_rank.items():
