@@ -22,7 +22,7 @@ from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
 from simcoll.verifier.unwatched import known_absent, seconds_waited, standing
-from simcoll.verifier.waits import Wait, Waits, call_at, in_time, waits_of
+from simcoll.verifier.waits import Wait, Waits, in_time, waits_of
 from simcoll.verifier.whereabouts import left_group, whereabouts
 
 _SHOWN = 8
@@ -117,7 +117,7 @@ def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
     ]
     pairs = list(zip(together, cycle, [*together[1:], together[0]], strict=True))
     clauses = [
-        f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {call_at(wait.group, wait.record)} for {ranks_text(after)}"
+        f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {wait.where} for {ranks_text(after)}"
         for ranks, wait, after in pairs[:_SHOWN]
     ]
     everybody = {rank for ranks in together for rank in ranks}
@@ -144,7 +144,7 @@ def _ended(job: Job, waits: Waits) -> list[Finding]:
         gone = sorted(rank for rank in wait.needs if rank in job.ended)
         if gone and not wait.any:
             message = (
-                f"{ranks_text(gone)} had ended while rank {wait.rank} still waited in {call_at(wait.group, wait.record)} for "
+                f"{ranks_text(gone)} had ended while rank {wait.rank} still waited in {wait.where} for "
                 f"{verb(gone, 'it', 'them')}"
             )
             sides = (_side(wait, "waits"), *whereabouts(job, gone))

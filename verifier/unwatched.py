@@ -45,8 +45,8 @@ def seconds_waited(wait: Wait, stall: Stall) -> float:
 def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
     """Where only records tell of it: calls to which all known members have come, and which take longer than they may.
 
-    If every rank of the job stands in one of several such calls, nobody is left to set them free: SC204. Otherwise it is
-    SC201 without a culprit.
+    If every rank of the job stands in one of several such calls, nobody is left to set them free: SC204. Otherwise it
+    is SC201 without a culprit.
     """
     calls: dict[tuple[Group, int], list[tuple[int, Record]]] = {}
     for rank in sorted(waits.waiting):
@@ -120,9 +120,8 @@ def open_waits(job: Job, stall: Stall, unmatched: Sequence[Unmatched] = ()) -> l
         late = sorted(wait.needs - waits.waiting - set(job.ended))
         if late and not wait.any:
             waiting = sorted({other.rank for other in waits.all() if other.call == wait.call})
-            where = call_at(wait.group, wait.record)
             return [
-                f"when the records end, {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {where}, to which "
-                f"{ranks_text(late)} had not come; they do not tell for how long"
+                f"when the records end, {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {wait.where}, to "
+                f"which {ranks_text(late)} had not come; they do not tell for how long"
             ]
     return []

@@ -46,6 +46,11 @@ class Wait:
             return self.rank, self.group, self.record.p2p_sequence
         return self.group, self.life, self.record.sequence
 
+    @property
+    def where(self) -> str:
+        """The call by its place: ``all_reduce #7 of group 0``."""
+        return call_at(self.group, self.record)
+
     def met_by(self, ranks: set[int]) -> bool:
         """Whether these ranks are all that it needs."""
         return not self.needs.isdisjoint(ranks) if self.any else self.needs <= ranks
