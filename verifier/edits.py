@@ -85,6 +85,9 @@ def departures(features: Ints, reference: Ints, other: Ints, path: Path, *, swap
     blocks = _blocks(features, reference, other, path, end)
     if swaps:
         blocks = _swaps(features, reference, other, blocks)
+        if _reordered_to_the_end(features, reference, other, blocks):
+            blocks[-1] = _to_the_end(reference, other, blocks[-1])
+            found.reached = len(reference)
     blocks = _unclear_ones_joined(blocks)
     if blocks and _unrelated(features, reference, other, path, blocks, end):
         first = blocks[0]
@@ -135,6 +138,18 @@ def _reordered(features: Ints, reference: Ints, other: Ints, block: _Block) -> b
     if block.skips < 2 or UNKNOWN in theirs or UNKNOWN in mine:
         return False
     return Counter(features[theirs, STATEMENT].tolist()) == Counter(features[mine, STATEMENT].tolist())
+
+
+def _reordered_to_the_end(features: Ints, reference: Ints, other: Ints, blocks: Sequence[_Block]) -> bool:
+    """Whether both sequences end with the same calls in another order: then none is extra, and nobody is behind."""
+    if not blocks or blocks[-1].swapped:
+        return False
+    tail = _to_the_end(reference, other, blocks[-1])
+    return tail.even and tail.skips <= _APART and _reordered(features, reference, other, tail)
+
+
+def _to_the_end(reference: Ints, other: Ints, block: _Block) -> _Block:
+    return replace(block, high=len(reference), last=len(other), swapped=True)
 
 
 def _unclear_ones_joined(blocks: Sequence[_Block]) -> list[_Block]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from simcoll.record import State
 from simcoll.verifier.creations import (
     Creation,
     by_place,
@@ -13,7 +12,6 @@ from simcoll.verifier.creations import (
     membership_mismatches,
     unmade_groups,
 )
-from simcoll.verifier.describe import group_text
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.matching import Unmatched
@@ -23,12 +21,11 @@ from simcoll.verifier.rules_order import DEADLOCK_CYCLE, MISSING_RANK
 from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
-from simcoll.verifier.waits import Wait, Waits, awaited, waits_of
+from simcoll.verifier.unwatched import known_absent, seconds_waited, standing
+from simcoll.verifier.waits import Wait, Waits, in_time, waits_of
 from simcoll.verifier.whereabouts import left_group, whereabouts
 
 _SHOWN = 8
-_LARGEST_ELEMENT, _SLOW = 16, 10e6
-"""Bytes of an element, at most, and bytes in a second that a slow network carries."""
 
 
 def halt_findings(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ()) -> list[Finding]:
@@ -120,7 +117,7 @@ def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
     ]
     pairs = list(zip(together, cycle, [*together[1:], together[0]], strict=True))
     clauses = [
-        f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {_call(wait)} for {ranks_text(after)}"
+        f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {wait.where} for {ranks_text(after)}"
         for ranks, wait, after in pairs[:_SHOWN]
     ]
     everybody = {rank for ranks in together for rank in ranks}
@@ -143,11 +140,11 @@ def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
 
 def _ended(job: Job, waits: Waits) -> list[Finding]:
     """SC702: a rank ended well while others still had a collective to do with it."""
-    for wait in _in_time(waits.all()):
+    for wait in in_time(waits.all()):
         gone = sorted(rank for rank in wait.needs if rank in job.ended)
         if gone and not wait.any:
             message = (
-                f"{ranks_text(gone)} had ended while rank {wait.rank} still waited in {_call(wait)} for "
+                f"{ranks_text(gone)} had ended while rank {wait.rank} still waited in {wait.where} for "
                 f"{verb(gone, 'it', 'them')}"
             )
             sides = (_side(wait, "waits"), *whereabouts(job, gone))
@@ -160,14 +157,14 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
     gone = set(job.ended) | {rank for rank in job.failures if rank not in waits.by_rank}
     # What simcoll takes to connect is not the rank's own delay.
     gone |= set() if stall is None else stall.connecting
-    for wait in _in_time(waits.all()):
+    for wait in in_time(waits.all()):
         # Who waits in something else is not late: who keeps it is, or nobody, where all have come to what it waits in.
-        late = _known(wait, wait.needs - waits.stuck - gone - waits.waiting, stall)
+        late = known_absent(wait, wait.needs - waits.stuck - gone - waits.waiting, stall)
         if not late or wait.any:
             continue
         together = [other for other in waits.all() if other.call == wait.call]
         waiting = sorted({other.rank for other in together})
-        for_how_long = "" if stall is None else f" for {_seconds(wait, stall):.0f} s"
+        for_how_long = "" if stall is None else f" for {seconds_waited(wait, stall):.0f} s"
         message = (
             f"{ranks_text(late)} did not come to {_number(wait)}, where {ranks_text(waiting)} waited{for_how_long}"
         )
@@ -179,26 +176,6 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
             message += ", but had destroyed the group"
         return [_finding(code, severity, message, wait, late, sides, ranks=waiting)]
     return []
-
-
-def _known(wait: Wait, late: Collection[int], stall: Stall | None) -> list[int]:
-    """The ranks that are known not to have come.
-
-    Nobody is laid to a rank of which nothing tells, unless it alone, or a few like it, can be what a call still waits
-    for to which all others have come.
-    """
-    if stall is None or stall.watched:
-        return sorted(late)
-    since = wait.record.scheduled_ns
-    if seen := sorted(rank for rank in late if stall.misses(rank, since)):
-        return seen
-    alone = 2 * len(late) < len(wait.group.ranks) and wait.record.state is not State.FAILED
-    return sorted(late) if alone and stall.misses(wait.rank, since) else []
-
-
-def _seconds(wait: Wait, stall: Stall) -> float:
-    """For how long a wait was seen."""
-    return stall.seconds if stall.watched else (stall.until[wait.rank] - wait.record.scheduled_ns) / 1e9
 
 
 def _stopped(job: Job, stall: Stall) -> Finding:
@@ -228,7 +205,7 @@ def _nobody(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
     if stall is None or not stall.over or not waits.waiting:
         return []
     if not stall.watched:
-        return _standing(job, waits, stall)
+        return standing(job, waits, stall)
     message = (
         f"the job stood still for {stall.seconds:.0f} s, and no rank is known to be missing: where each rank is stands "
         "below"
@@ -245,63 +222,12 @@ def _nobody(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
     ]
 
 
-def _standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
-    """SC201 without a culprit where only records tell of it: a call that takes longer than a slow network needs."""
-    rank, group, record = min(
-        ((rank, *awaited(job.traces[rank])) for rank in waits.waiting), key=lambda one: (one[2].scheduled_ns, one[0])
-    )
-    moved = sum(buffer.elements for buffer in (*record.call.inputs, *record.call.outputs)) * _LARGEST_ELEMENT
-    seconds = (stall.until[rank] - record.scheduled_ns) / 1e9
-    if seconds < stall.patience_ns / 1e9 + moved / _SLOW:
-        return []
-    came = [one for one in group.ranks if one in waits.waiting]
-    message = (
-        f"{ranks_text(came)} waited in {record.call.op} (collective {record.sequence}) for {seconds:.0f} s, and the "
-        "records do not tell for whom: a rank that left none, or what they do not state, may be the cause"
-    )
-    side = Side(tuple(came), record.call, lines([(rank, record.source)]), "waited")
-    return [
-        Finding(
-            MISSING_RANK.code,
-            MISSING_RANK.severity,
-            message,
-            group=group,
-            sequence=None if record.p2p_sequence else record.sequence,
-            ranks=tuple(came),
-            sides=(side,),
-        )
-    ]
-
-
-def open_waits(job: Job, stall: Stall, unmatched: Sequence[Unmatched] = ()) -> list[str]:
-    """In words who waited for whom when the records end, where these do not tell for how long: the first such call."""
-    waits = waits_of(job, stall, unmatched)
-    for wait in _in_time(waits.all()):
-        late = sorted(wait.needs - waits.waiting - set(job.ended))
-        if late and not wait.any:
-            waiting = sorted({other.rank for other in waits.all() if other.call == wait.call})
-            return [
-                f"when the records end, {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {_call(wait)}, to "
-                f"which {ranks_text(late)} had not come; they do not tell for how long"
-            ]
-    return []
-
-
-def _in_time(waits: Iterable[Wait]) -> list[Wait]:
-    return sorted(waits, key=lambda wait: (wait.record.scheduled_ns, wait.rank))
-
-
 def _number(wait: Wait) -> str:
     """The collective by its number, or the message by its other end."""
     record = wait.record
     if not record.p2p_sequence:
         return f"{record.call.op} (collective {record.sequence})"
     return "a receive of its message" if record.call.op == "send" else "a send to it"
-
-
-def _call(wait: Wait) -> str:
-    number = wait.record.p2p_sequence or wait.record.sequence
-    return f"{wait.record.call.op} #{number} of {group_text(wait.group)}"
 
 
 def _side(wait: Wait, note: str) -> Side:

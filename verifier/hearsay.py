@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from simcoll.verifier.finding import Finding
-from simcoll.verifier.halts import open_waits
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.inferred import is_dump
 from simcoll.verifier.matching import Matching
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.stated import in_words, unknown_fields
 from simcoll.verifier.trace import Life, Stall, Trace, reached
+from simcoll.verifier.unwatched import open_waits
 
 
 def with_unknown(findings: Iterable[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.record import Group, Record, State
+from simcoll.verifier.describe import group_text
 from simcoll.verifier.failures import Nature
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.matching import Unmatched
@@ -48,6 +49,11 @@ class Wait:
         if self.record.p2p_sequence:
             return self.rank, self.group, self.record.p2p_sequence
         return self.group, self.life, self.record.sequence
+
+    @property
+    def where(self) -> str:
+        """The call by its place: ``all_reduce #7 of group 0``."""
+        return call_at(self.group, self.record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,16 @@ def waits_of(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ())
     gone = set(job.ended) | {rank for rank in job.failures if rank not in by_rank}
     stuck = _stuck(by_rank, (set(job.traces) | members) - gone)
     return Waits(by_rank, frozenset(stuck), frozenset(rank for rank, mine in rows.items() if mine))
+
+
+def in_time(waits: Iterable[Wait]) -> list[Wait]:
+    """Waits in the order in which they began."""
+    return sorted(waits, key=lambda wait: (wait.record.scheduled_ns, wait.rank))
+
+
+def call_at(group: Group, record: Record) -> str:
+    """A call by its place: ``all_reduce #7 of group 0``."""
+    return f"{record.call.op} #{record.p2p_sequence or record.sequence} of {group_text(group)}"
 
 
 def _waiting_rows(job: Job, trace: Trace, stall: Stall | None) -> list[int]:

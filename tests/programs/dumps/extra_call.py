@@ -1,5 +1,5 @@
 # expect: SC202 culprits=2
-"""One rank sums once more than the others."""
+"""One rank sums once more than the others, and is a call behind them from there on."""
 
 import torch
 import torch.distributed as dist
@@ -8,10 +8,10 @@ from leaving import job
 
 def main(rank: int) -> None:
     for step in range(4):
-        dist.all_reduce(torch.ones(16))
+        dist.all_reduce(torch.ones(4))
         if rank == 2 and step == 1:
-            dist.all_reduce(torch.ones(16))  # <- bug
-        dist.barrier()
+            dist.all_reduce(torch.ones(4))  # <- bug
+        dist.all_reduce(torch.ones(4))
 
 
 job(main)

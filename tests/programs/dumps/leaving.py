@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
+
+LINGERS = 0.5
+"""Seconds that a rank stays when it has dumped: not all have started at one moment."""
 
 
 def dump(rank: int) -> None:
@@ -32,12 +36,17 @@ def job(main: Callable[[int], None], *, seconds: float = 2.5, timeout: float = 6
         main(rank)
     except RuntimeError as error:
         print(f"rank {rank}: {error}")
-    dump(rank)
+    _dump_once(rank)
     # A rank that left now would break the others' connections before they have dumped.
     watchdog.join()
 
 
-def _end(rank: int) -> None:
+def _dump_once(rank: int) -> None:
     if not list(Path(sys.argv[1]).glob(f"trace_rank_{rank}*")):
         dump(rank)
+
+
+def _end(rank: int) -> None:
+    _dump_once(rank)
+    time.sleep(LINGERS)
     os._exit(0)

@@ -1,5 +1,5 @@
 # expect: SC202 culprits=1
-"""One rank leaves out the sum of a metric in the middle; from there on it is a call ahead."""
+"""One rank leaves out the sum of a metric in the middle; from there on it is a call ahead, and nothing breaks."""
 
 import torch
 import torch.distributed as dist
@@ -8,10 +8,10 @@ from leaving import job
 
 def main(rank: int) -> None:
     for step in range(5):
-        dist.all_reduce(torch.ones(16))
+        dist.all_reduce(torch.ones(4))
         if not (rank == 1 and step == 2):
-            dist.all_reduce(torch.ones(1))  # <- bug
-        dist.broadcast(torch.ones(8), src=0)
+            dist.all_reduce(torch.ones(4))  # <- bug
+        dist.all_reduce(torch.ones(4))
 
 
 job(main)

@@ -1,0 +1,214 @@
+"""Jobs that nobody watched: who is late by the records alone, and who is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from simcoll.call import Buffer, Call
+from simcoll.record import Event, Group, Record, Source, State
+from simcoll.verifier.finding import Finding, Report, Severity
+from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.trace import MemoryTrace, trace_of
+
+SECOND = 10**9
+BUFFER = (Buffer((4,), "float32"),)
+CALL = Call("all_reduce", "all_reduce", BUFFER, BUFFER)
+BROADCAST = Call("broadcast", "broadcast", BUFFER, BUFFER)
+UNKNOWN = frozenset({"reduce_op", "root", "input_splits", "output_splits", "tag", "device", "order"})
+GLOO = UNKNOWN | {"state"}
+WORLD = Group("0", "default_pg", (0, 1, 2, 3))
+EXIT = Event("exit", 20 * SECOND, {})
+
+
+def call(
+    sequence: int,
+    at: float,
+    state: State = State.SCHEDULED,
+    *,
+    group: Group = WORLD,
+    what: Call = CALL,
+    finished: float = 0,
+    asynchronous: bool = False,
+    awaited: bool = True,
+) -> Record:
+    line = Source("train.py", 10 + sequence, "step")
+    started = at if state in (State.STARTED, State.COMPLETED) else 0
+    times = (int(at * SECOND), int(started * SECOND), int(finished * SECOND))
+    return Record(group.name, sequence, what, line, state, asynchronous, awaited, 0, *times)
+
+
+def ended(sequence: int, at: float, **of: object) -> Record:
+    """A call of which Gloo's dump says that it has ended, well or not."""
+    return replace(call(sequence, at, State.COMPLETED, **of), started_ns=0)  # type: ignore[arg-type]
+
+
+def dump(
+    rank: int,
+    records: Sequence[Record],
+    written: float,
+    *,
+    groups: Sequence[Group] = (WORLD,),
+    unknown: frozenset[str] = GLOO,
+    world_size: int = 4,
+) -> MemoryTrace:
+    trace = trace_of(rank, world_size, groups, records, mode="flight recorder")
+    return replace(trace, unknown=unknown, seen_ns=int(written * SECOND))
+
+
+def box(rank: int, records: Sequence[Record], events: Sequence[Event] = ()) -> MemoryTrace:
+    return trace_of(rank, 4, [WORLD], records, mode="record", events=events)
+
+
+def only(report: Report) -> Finding:
+    [finding] = report.findings
+    return finding
+
+
+def came(*ranks: int, at: float = 2, written: float = 8) -> list[MemoryTrace]:
+    """Dumps of ranks that wait in the second collective."""
+    return [dump(rank, [ended(1, 1), call(2, at)], written) for rank in ranks]
+
+
+def test_a_rank_that_did_not_come_is_named() -> None:
+    report = judge([*came(0, 1, 2), dump(3, [ended(1, 1)], 8)])
+    finding = only(report)
+    assert (finding.code, finding.culprits, finding.sequence) == ("SC201", (3,), 2)
+    assert "for 6 s" in finding.message
+    assert finding.sides[0].ranks == (0, 1, 2)
+    assert exit_code(report) == 3
+
+
+def test_who_waits_for_a_moment_waits_for_nobody() -> None:
+    report = judge([*came(0, 1, 2, at=7.5), dump(3, [ended(1, 1)], 8)])
+    assert report.findings == ()
+    assert any("not written at one moment" in note for note in report.notes)
+
+
+def test_a_dump_that_was_written_before_the_call_blames_nobody() -> None:
+    later = [dump(rank, [ended(1, 1), ended(2, 6), ended(3, 7)], 8) for rank in range(3)]
+    report = judge([*later, dump(3, [ended(1, 1)], 5)])
+    assert report.findings == ()
+    assert any("rank 3" in note for note in report.notes)
+
+
+def test_a_call_that_ended_without_a_rank_has_failed() -> None:
+    failed = [dump(rank, [ended(1, 1), ended(2, 2)], 5) for rank in range(3)]
+    finding = only(judge([*failed, dump(3, [ended(1, 1)], 8)]))
+    assert (finding.code, finding.culprits) == ("SC201", (3,))
+
+
+def test_a_broadcast_may_end_without_a_rank() -> None:
+    left = [dump(rank, [ended(1, 1), ended(2, 2, what=BROADCAST)], 5) for rank in range(3)]
+    assert judge([*left, dump(3, [ended(1, 1)], 8)]).findings == ()
+
+
+def test_a_rank_that_left_no_dump_is_what_all_others_wait_for() -> None:
+    finding = only(judge(came(0, 1, 2)))
+    assert (finding.code, finding.culprits) == ("SC201", (3,))
+    assert any(side.note.startswith("left no record") for side in finding.sides)
+
+
+def test_a_rank_that_left_no_dump_is_not_blamed_where_another_is_known_to_be_late() -> None:
+    finding = only(judge([*came(0, 1), dump(3, [ended(1, 1)], 8)]))
+    assert (finding.code, finding.culprits) == ("SC201", (3,))
+
+
+def test_most_ranks_without_a_dump_are_not_blamed() -> None:
+    report = judge(came(0))
+    assert all(not finding.culprits for finding in report.findings)
+
+
+def test_a_call_that_stands_though_all_came() -> None:
+    finding = only(judge(came(0, 1, 2, 3)))
+    assert (finding.code, finding.culprits, finding.ranks) == ("SC201", (), (0, 1, 2, 3))
+    assert set(finding.unknown) == {"reduce_op", "device", "order"}
+
+
+def test_a_large_transfer_takes_its_time() -> None:
+    large = (Buffer((10**9,), "float32"),)
+    what = Call("all_reduce", "all_reduce", large, large)
+    assert judge([dump(rank, [call(1, 1, what=what)], 8) for rank in range(4)]).findings == ()
+
+
+def test_all_ranks_that_stand_in_several_groups_are_a_deadlock() -> None:
+    first, second = Group("1", "", (0, 1)), Group("2", "", (2, 3))
+    traces = [
+        dump(rank, [call(1, 2, group=mine)], 8, groups=[mine])
+        for rank, mine in enumerate((first, first, second, second))
+    ]
+    finding = only(judge(traces))
+    assert (finding.code, finding.culprits, finding.ranks) == ("SC204", (), (0, 1, 2, 3))
+
+
+def test_a_cycle_over_two_groups() -> None:
+    first, second = Group("1", "", (0, 1, 2, 3)), Group("2", "", (0, 1, 2, 3))
+    groups = [first, second]
+    traces = [
+        dump(rank, [call(1, 2, State.STARTED, group=groups[rank > 1])], 60, groups=groups, unknown=UNKNOWN)
+        for rank in range(4)
+    ]
+    assert only(judge(traces)).code == "SC204"
+
+
+def queued(rank: int, waits_since: float | None, written: float) -> MemoryTrace:
+    """A dump of NCCL, whose states are known."""
+    records = [call(1, 1, State.COMPLETED, finished=1.1)]
+    records += [] if waits_since is None else [call(2, waits_since)]
+    return dump(rank, records, written, unknown=UNKNOWN)
+
+
+@pytest.mark.parametrize(("seconds", "culprits"), [(5, ()), (600, (3,))])
+def test_a_device_may_hold_a_call_back(seconds: float, culprits: tuple[int, ...]) -> None:
+    traces = [queued(rank, 2, 2 + seconds) for rank in range(3)] + [queued(3, None, 2 + seconds)]
+    findings = judge(traces).findings
+    assert [finding.culprits for finding in findings] == ([culprits] if culprits else [])
+
+
+def waiting(rank: int, at: float = 10) -> MemoryTrace:
+    return box(rank, [call(1, 1, State.COMPLETED, finished=1.1), call(2, at, State.STARTED)])
+
+
+def busy(rank: int, until: float = 0, events: Sequence[Event] = ()) -> MemoryTrace:
+    """A rank that has not come to the second collective; an event shows until when it lived."""
+    more = [Event("created", int(until * SECOND), {})] if until else []
+    return box(rank, [call(1, 1, State.COMPLETED, finished=1.1)], [*more, *events])
+
+
+def test_a_job_ended_in_the_middle_of_work_is_silent() -> None:
+    report = judge([waiting(0), waiting(1), waiting(2), busy(3, until=12)])
+    assert report.findings == ()
+    assert any("rank 3 had not come" in note for note in report.notes)
+
+
+def test_a_rank_that_others_outlived_for_long_is_late() -> None:
+    report = judge([waiting(0), waiting(1), waiting(2), busy(3, until=100)])
+    finding = only(report)
+    assert (finding.code, finding.culprits, finding.severity) == ("SC201", (3,), Severity.WARNING)
+    assert exit_code(report) == 0
+
+
+def test_a_rank_that_ended_is_proved_to_be_gone() -> None:
+    finding = only(judge([waiting(0), waiting(1), waiting(2), busy(3, events=[EXIT])]))
+    assert (finding.code, finding.culprits, finding.severity) == ("SC702", (3,), Severity.ERROR)
+
+
+def test_a_cycle_is_proved_unless_ranks_have_threads() -> None:
+    first, second = Group("1", "", (0, 1)), Group("2", "", (0, 1))
+
+    def rank(number: int, group: Group, *before: Record) -> MemoryTrace:
+        records = [*before, call(1, 10, State.STARTED, group=group)]
+        return trace_of(number, 2, [WORLD, first, second], records, mode="record")
+
+    assert only(judge([rank(0, first), rank(1, second)])).code == "SC204"
+    at_once = [call(1, 1, State.COMPLETED, finished=3), call(2, 2, State.COMPLETED, finished=4)]
+    assert judge([rank(0, first, *at_once), rank(1, second, *at_once)]).findings == ()
+
+
+@pytest.mark.parametrize("kind", ["finished", "failed"])
+def test_what_a_rank_said_of_its_end_comes_first(kind: str) -> None:
+    said = {"finished": [EXIT], "failed": [Event("exception", 11 * SECOND, {"type": "ValueError", "message": "x"})]}
+    report = judge([box(rank, [call(1, 1, State.COMPLETED, finished=1.1)], said[kind]) for rank in range(4)])
+    assert {finding.code for finding in report.findings} == ({"SC701"} if kind == "failed" else set())

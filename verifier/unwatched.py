@@ -1,0 +1,127 @@
+"""What halted a job of which nobody tells but its ranks' own records: who is known to be missing, and what stands.
+
+:mod:`simcoll.verifier.inferred` tells which calls are waited in. A rank of which nothing tells is not blamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from simcoll.record import Group, Record, State
+from simcoll.verifier.finding import Finding, Side
+from simcoll.verifier.incidents import Job
+from simcoll.verifier.matching import Unmatched
+from simcoll.verifier.ranges import ranks_text, verb
+from simcoll.verifier.rules_order import DEADLOCK_CYCLE, MISSING_RANK
+from simcoll.verifier.sides import lines
+from simcoll.verifier.trace import Stall
+from simcoll.verifier.waits import Wait, Waits, awaited, call_at, in_time, waits_of
+
+_SHOWN = 8
+_LARGEST_ELEMENT, _SLOW = 16, 10e6
+"""Bytes of an element, at most, and bytes in a second that a slow network carries."""
+
+
+def known_absent(wait: Wait, late: Collection[int], stall: Stall | None) -> list[int]:
+    """The ranks that are known not to have come.
+
+    Nobody is laid to a rank of which nothing tells, unless it alone, or a few like it, can be what a call still waits
+    for to which all others have come.
+    """
+    if stall is None or stall.watched:
+        return sorted(late)
+    since = wait.record.scheduled_ns
+    if seen := sorted(rank for rank in late if stall.misses(rank, since)):
+        return seen
+    alone = 2 * len(late) < len(wait.group.ranks) and wait.record.state is not State.FAILED
+    return sorted(late) if alone and stall.misses(wait.rank, since) else []
+
+
+def seconds_waited(wait: Wait, stall: Stall) -> float:
+    """For how long a wait was seen."""
+    return stall.seconds if stall.watched else (stall.until[wait.rank] - wait.record.scheduled_ns) / 1e9
+
+
+def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
+    """Where only records tell of it: calls to which all known members have come, and which take longer than they may.
+
+    If every rank of the job stands in one of several such calls, nobody is left to set them free: SC204. Otherwise it
+    is SC201 without a culprit.
+    """
+    calls: dict[tuple[Group, int], list[tuple[int, Record]]] = {}
+    for rank in sorted(waits.waiting):
+        group, record = awaited(job.traces[rank])
+        if _takes_too_long(rank, record, stall) and not record.p2p_sequence:
+            calls.setdefault((group, record.sequence), []).append((rank, record))
+    if not calls:
+        return []
+    for rank, last in job.last.items():
+        # A rank whose last call is one in which another one stands has failed in it, just before its record ended.
+        group = next((group for group in job.traces[rank].groups if group.name == last.group), None)
+        if rank not in waits.waiting and group is not None and (group, last.sequence) in calls:
+            calls[group, last.sequence].append((rank, last))
+    everybody = {rank for ranks in calls.values() for rank, _ in ranks}
+    size = max(trace.world_size for trace in job.traces.values())
+    if len(calls) > 1 and len(everybody) == size:
+        return [_knot(calls)]
+    return [_unclear(calls, everybody)]
+
+
+def _takes_too_long(rank: int, record: Record, stall: Stall) -> bool:
+    moved = sum(buffer.elements for buffer in (*record.call.inputs, *record.call.outputs)) * _LARGEST_ELEMENT
+    return stall.until[rank] - record.scheduled_ns >= stall.patience_ns + moved / _SLOW * 1e9
+
+
+def _knot(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]]) -> Finding:
+    clauses = [
+        f"{ranks_text(rank for rank, _ in ranks)} {verb(ranks, 'waits', 'wait')} in {call_at(group, ranks[0][1])}"
+        for (group, _), ranks in list(calls.items())[:_SHOWN]
+    ]
+    everybody = tuple(sorted(rank for ranks in calls.values() for rank, _ in ranks))
+    message = f"none of them can go on: {', '.join(clauses)}, and no rank is left that could come"
+    return Finding(
+        DEADLOCK_CYCLE.code, DEADLOCK_CYCLE.severity, message, ranks=everybody, sides=_waiting_sides(calls.values())
+    )
+
+
+def _unclear(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]], ranks: Iterable[int]) -> Finding:
+    (group, sequence), members = next(iter(calls.items()))
+    message = (
+        f"{ranks_text(rank for rank, _ in members)} waited in {members[0][1].call.op} (collective {sequence}), and the "
+        "records do not tell for whom: a rank that left none, or what they do not state, may be the cause"
+    )
+    return Finding(
+        MISSING_RANK.code,
+        MISSING_RANK.severity,
+        message,
+        group=group,
+        sequence=sequence,
+        ranks=tuple(sorted(ranks)),
+        sides=_waiting_sides(calls.values()),
+    )
+
+
+def _waiting_sides(calls: Iterable[Sequence[tuple[int, Record]]]) -> tuple[Side, ...]:
+    return tuple(
+        Side(
+            tuple(rank for rank, _ in ranks),
+            ranks[0][1].call,
+            lines((rank, record.source) for rank, record in ranks),
+            "waited",
+        )
+        for ranks in list(calls)[:_SHOWN]
+    )
+
+
+def open_waits(job: Job, stall: Stall, unmatched: Sequence[Unmatched] = ()) -> list[str]:
+    """In words who waited for whom when the records end, where these do not tell for how long: the first such call."""
+    waits = waits_of(job, stall, unmatched)
+    for wait in in_time(waits.all()):
+        late = sorted(wait.needs - waits.waiting - set(job.ended))
+        if late and not wait.any:
+            waiting = sorted({other.rank for other in waits.all() if other.call == wait.call})
+            return [
+                f"when the records end, {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {wait.where}, to "
+                f"which {ranks_text(late)} had not come; they do not tell for how long"
+            ]
+    return []
