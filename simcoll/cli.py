@@ -52,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments[:1] and arguments[0] == "calibrate":
             return _calibrate(arguments[1:])
         return _other(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write("simcoll: interrupted\n")
+        return 130
     except BrokenPipeError:
         # The reader of stdout has gone (`simcoll ... | head`); nothing more can be said to it, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

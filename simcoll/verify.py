@@ -31,7 +31,7 @@ def verify(paths: Sequence[Path], *, html: Path | None = None, json: bool = Fals
         return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give black boxes or their folder")
     with progress_bar() as progress:
         evidence = gather(paths, _launches(paths), progress=progress)
-    for text in (*evidence.unreadable, *evidence.notes):
+    for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
         outlet.warn(text)
     if not evidence.traces:
         places = ", ".join(str(path) for path in paths)
