@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-training bench-estimate gpu picture clean
+.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify gpu picture clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -58,6 +58,9 @@ bench-training: $(READY)  ## what a training step of a real model costs in each 
 
 bench-estimate: $(READY)  ## how right the estimator is on measured rows, beside PyTorch's model, and how fast
 	@$(BIN)/python -m benchmarks.estimate $(ARGS)
+
+bench-verify: $(READY)  ## how long `simcoll verify` takes over the black boxes of 4,096 ranks, and in how much memory
+	@$(BIN)/python -m benchmarks.verify $(ARGS)
 
 gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reason where there is no GPU
 	@PYTHON=$(BIN)/python benchmarks/gpu_check.sh

@@ -2,8 +2,9 @@
 
 Each row makes the black boxes of one job (the ranks' files are written from one template, column by column), and runs
 the command as a user does: a process of its own, start-up, reading, judging and rendering included, on two cores. The
-memory is the most that the command and its workers held together (PSS, looked at twenty times a second). ``x2`` repeats
-a row with twice the records: linear growth gives 2 or less. Nothing here is a test: it measures, and says on what.
+memory is the most that the command and its workers held together (PSS, looked at twenty times a second). ``x2`` is how
+many times the processors' seconds grow with twice the records: 2 or less is linear. Nothing here is a test: it
+measures, and says on what.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -33,12 +35,16 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run: what was verified, how long it took, the most memory (MiB), the findings; seconds with twice as much."""
+    """One run: what was verified, how long it took, and how long processors were at work, the most memory (MiB).
+
+    ``codes`` are the findings, ``seconds_x2`` the processors' seconds with twice the records.
+    """
 
     scenario: str
     ranks: int
     records: int
     seconds: float
+    cpu_seconds: float
     peak_mib: float
     codes: tuple[str, ...]
     seconds_x2: float | None = None
@@ -51,7 +57,7 @@ class Row:
     @property
     def growth(self) -> float | None:
         """Times longer with twice the records."""
-        return None if self.seconds_x2 is None else self.seconds_x2 / self.seconds
+        return None if self.seconds_x2 is None else self.seconds_x2 / self.cpu_seconds
 
 
 def measure(job: Job, cores: int, folder: Path) -> Row:
@@ -61,18 +67,20 @@ def measure(job: Job, cores: int, folder: Path) -> Row:
     command = [sys.executable, "-m", "simcoll", "verify", "--json", str(folder)]
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as out:
-        process = subprocess.Popen(command, stdout=out, preexec_fn=lambda: _on_cores(cores))  # noqa: PLW1509
+        process = subprocess.Popen(command, stdout=out, preexec_fn=lambda: _on_cores(cores))
         peak = 0.0
-        while process.poll() is None:
+        while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
             peak = max(peak, _tree_mib(process.pid))
             time.sleep(_LOOK_SECONDS)
         seconds = time.perf_counter() - begin
+        process.returncode = os.waitstatus_to_exitcode(ended[1])
         out.seek(0)
         text = out.read()
     if process.returncode not in (0, 3):
         raise RuntimeError(f"{job}: `simcoll verify` exited {process.returncode}")
     codes = [finding["code"] for finding in json.loads(text)["findings"]]
-    return Row(job.scenario, job.ranks, job.records, seconds, peak, tuple(codes))
+    cpu_seconds = ended[2].ru_utime + ended[2].ru_stime
+    return Row(job.scenario, job.ranks, job.records, seconds, cpu_seconds, peak, tuple(codes))
 
 
 def _on_cores(count: int) -> None:
@@ -95,8 +103,8 @@ def _tree_mib(pid: int) -> float:
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows, with what misses the goal in red."""
-    drawn = Table(title="simcoll verify, black boxes", title_justify="left")
-    for name in ("scenario", "found", "ranks", "records", "seconds", "records/s", "peak MiB", "x2"):
+    drawn = Table(title="simcoll verify, black boxes", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("scenario", "found", "ranks", "records", "seconds", "cpu s", "records/s", "peak MiB", "x2"):
         drawn.add_column(name, justify="left" if name in ("scenario", "found") else "right", no_wrap=True)
     for row in rows:
         drawn.add_row(
@@ -105,6 +113,7 @@ def table(rows: Sequence[Row]) -> Table:
             f"{row.ranks:,}",
             f"{row.records:,}",
             _marked(f"{row.seconds:.2f}", row.seconds <= GOAL_SECONDS),
+            f"{row.cpu_seconds:.2f}",
             f"{row.rate / 1e6:.2f} M",
             _marked(f"{row.peak_mib:,.0f}", row.peak_mib <= GOAL_MIB),
             "-" if row.growth is None else f"{row.growth:.2f}",
@@ -127,7 +136,7 @@ def measure_all(options: argparse.Namespace, progress: Console) -> list[Row]:
                 row = min((measure(job, options.cores, Path(folder) / "job") for _ in range(options.rounds)), key=_time)
                 if options.twice:
                     double = replace(job, records=2 * records)
-                    row = replace(row, seconds_x2=measure(double, options.cores, Path(folder) / "job").seconds)
+                    row = replace(row, seconds_x2=measure(double, options.cores, Path(folder) / "job").cpu_seconds)
                 rows.append(row)
     return rows
 

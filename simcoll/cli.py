@@ -53,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments[:1] and arguments[0] == "calibrate":
             return _calibrate(arguments[1:])
         return _other(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write("simcoll: interrupted\n")
+        return 130
     except BrokenPipeError:
         # The reader of stdout has gone (`simcoll ... | head`): no word about it.
         _drop_stdout()

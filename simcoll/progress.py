@@ -38,14 +38,15 @@ class _Bar:
     console: Console
     _begin: float = field(default_factory=time.monotonic)
     _progress: Progress | None = None
-    _task: TaskID = TaskID(0)
+    _task: TaskID | None = None
 
     def update(self, done: int, total: int) -> None:
         if self._progress is None:
             if time.monotonic() - self._begin < _PATIENCE_SECONDS or done == total:
                 return
             self._progress = self._shown(total)
-        self._progress.update(self._task, completed=done)
+        if self._task is not None:
+            self._progress.update(self._task, completed=done)
 
     def end(self) -> None:
         if self._progress is not None:

@@ -34,7 +34,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 MEMORY_LIMIT = 2 << 30
 """Bytes that one process may take for reading."""
 
-_MANY_FILES = 256
+_MANY_FILES = 1024
 _LARGE_BYTES = 16 << 20
 _MOST_WORKERS = 16
 _AHEAD = 4

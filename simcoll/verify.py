@@ -70,7 +70,7 @@ def verify(request: Request) -> int:
         return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give black boxes or their folder")
     with progress_bar() as progress:
         evidence = gather(request.paths, _launches(request.paths), progress=progress)
-    for text in (*evidence.unreadable, *evidence.notes):
+    for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
         outlet.warn(text)
     if not evidence.traces:
         places = ", ".join(str(path) for path in request.paths)
