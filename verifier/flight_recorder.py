@@ -44,7 +44,7 @@ def read_dump(path: str | Path) -> Dump:
         raise UnreadableError(f"{name}: is no Flight Recorder dump: it is neither a pickle nor a JSON object")
     found, problem = _json(data, columns) if _is_json(data[:4096]) else _pickle(data, columns)
     if problem is not None and not columns.count:
-        raise UnreadableError(f"{name}: cannot be read as a Flight Recorder dump: {problem}; nothing of it was run")
+        raise UnreadableError(f"{name}: cannot be read as a Flight Recorder dump: {problem}")
     if not columns.count and not _is_dump(found):
         raise UnreadableError(f"{name}: is no Flight Recorder dump: it has neither entries nor a version")
     problems = [] if problem is None else [f"{problem}; the {columns.count} entries before it were read"]

@@ -374,5 +374,5 @@ _HANDLERS: Final[dict[int, Handler]] = {
 
 def _refusal(code: int) -> str:
     if code in b"cioRb\x81\x82\x83\x84\x92\x93PQ":
-        return "it names Python objects, which no dump does and which may run code"
+        return "it names Python objects, which no dump does and which may run code; nothing was run"
     return f"opcode {code:#04x} has no place in a dump"

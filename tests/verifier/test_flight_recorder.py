@@ -216,7 +216,7 @@ def test_where_batches_count_and_the_ring_wrapped_the_collectives_are_not_judged
     found = read(tmp_path, entries)
     assert not (found.slots["p2p_sequence"] == 0).any()
     assert found.dropped[0] == 0xFFFFFFFF
-    assert "is not judged" in found.problems[0]
+    assert "are not judged" in found.problems[0]
 
 
 def test_collectives_of_a_coalesced_group_are_one_call(tmp_path):
