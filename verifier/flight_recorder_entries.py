@@ -17,7 +17,7 @@ from simcoll.call import Buffer, Call
 from simcoll.record import UNKNOWN_SOURCE, Source, State
 from simcoll.spec import COLLECTIVES, CollectiveSpec, Kind
 from simcoll.verifier.flight_recorder_frames import Frames
-from simcoll.verifier.flight_recorder_pickle import RefusedError
+from simcoll.verifier.flight_recorder_stream import RefusedError
 
 ROW: Final = np.dtype(
     [

@@ -328,6 +328,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(FIELDS, min_size=3, max_size=12), st.integers(2, 6))
 def test_entries_that_are_read_together_are_read_as_one_by_one(kinds, times):
@@ -340,11 +341,12 @@ def test_entries_that_are_read_together_are_read_as_one_by_one(kinds, times):
 
 def _columns(data, before):
     from simcoll.verifier.flight_recorder_entries import Columns
-    from simcoll.verifier.flight_recorder_pickle import PickleStream
+    from simcoll.verifier.flight_recorder_pickle import read_pickle
+    from simcoll.verifier.flight_recorder_stream import PickleStream
 
     columns = Columns()
     stream = PickleStream(data, flight_recorder_runs.Follower(columns, data, before))
-    stream.read()
+    read_pickle(stream)
     return columns
 
 
