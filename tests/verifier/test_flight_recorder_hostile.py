@@ -94,7 +94,7 @@ BOMBS = {
     "next buffer": b"\x80\x05\x97.",
     "extension": b"\x80\x02\x82\x01.",
     "deep lists": b"\x80\x02" + b"](" * 100_000,
-    "deep tuples": b"\x80\x02)" + b"\x85" * 500_000 + b".",
+    "deep tuples": b"\x80\x02)" + b"\x85" * 100_000 + b".",
     "deep key": b"\x80\x02}()" + b"\x85" * 100_000 + b"K\x01u.",
     "a tuple that doubles as key": b"\x80\x02}()" + b"q\x00h\x00\x86" * 60 + b"K\x01u.",
     "a list that holds itself": b"\x80\x02]q\x00h\x00a.",
