@@ -246,7 +246,7 @@ _TABLE = (
         ],
         semantics.all_reduce,
         functions=["all_reduce", "all_reduce_coalesced"],
-        profiling=["all_reduce", "allreduce_coalesced", "sparse_all_reduce"],
+        profiling=["all_reduce", "allreduce_coalesced", "sparse_all_reduce", "all_reduce_sparse"],
         measured="inputs",
         agree=frozenset({"reduce_op", "count", "shape", "order"}),
         schedules=["ring", "tree", "halving_doubling", "hierarchical", "nvls", "nvls_tree", "direct"],

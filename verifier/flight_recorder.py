@@ -17,8 +17,9 @@ from simcoll.verifier.flight_recorder_dump import Dump, assemble
 from simcoll.verifier.flight_recorder_entries import Columns
 from simcoll.verifier.flight_recorder_jobs import traces_of
 from simcoll.verifier.flight_recorder_json import JsonStream
-from simcoll.verifier.flight_recorder_pickle import ENTRIES, CutError, PickleStream, RefusedError
+from simcoll.verifier.flight_recorder_pickle import read_pickle
 from simcoll.verifier.flight_recorder_runs import Follower
+from simcoll.verifier.flight_recorder_stream import ENTRIES, CutError, PickleStream, RefusedError
 
 __all__ = ["SIZE_LIMIT", "Dump", "UnreadableError", "looks_like_dump", "read_dump", "traces_of"]
 
@@ -44,7 +45,7 @@ def read_dump(path: str | Path) -> Dump:
         raise UnreadableError(f"{name}: is no Flight Recorder dump: it is neither a pickle nor a JSON object")
     found, problem = _json(data, columns) if _is_json(data[:4096]) else _pickle(data, columns)
     if problem is not None and not columns.count:
-        raise UnreadableError(f"{name}: cannot be read as a Flight Recorder dump: {problem}; nothing of it was run")
+        raise UnreadableError(f"{name}: cannot be read as a Flight Recorder dump: {problem}")
     if not columns.count and not _is_dump(found):
         raise UnreadableError(f"{name}: is no Flight Recorder dump: it has neither entries nor a version")
     problems = [] if problem is None else [f"{problem}; the {columns.count} entries before it were read"]
@@ -79,7 +80,7 @@ def _is_json(head: bytes) -> bool:
 def _pickle(data: bytes, columns: Columns) -> tuple[Mapping[object, object], str | None]:
     stream = PickleStream(data, Follower(columns, data))
     try:
-        whole = stream.read()
+        whole = read_pickle(stream)
     except CutError:
         return stream.salvage(), f"the file ends before the dump does, after {len(data)} bytes"
     except RefusedError as error:

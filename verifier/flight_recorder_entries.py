@@ -17,7 +17,7 @@ from simcoll.call import Buffer, Call
 from simcoll.record import UNKNOWN_SOURCE, Source, State
 from simcoll.spec import COLLECTIVES, CollectiveSpec, Kind
 from simcoll.verifier.flight_recorder_frames import Frames
-from simcoll.verifier.flight_recorder_pickle import RefusedError
+from simcoll.verifier.flight_recorder_stream import RefusedError
 
 ROW: Final = np.dtype(
     [
@@ -64,6 +64,7 @@ ENTRY_LIMIT: Final = 1 << 20
 CALL_LIMIT: Final = 1 << 18
 """Distinct calls of one dump, and distinct lines; a million buffers in all of them."""
 _BUFFER_LIMIT: Final = 1 << 20
+_GROUP_LIMIT: Final = 1 << 14
 _LARGEST: Final = (1 << 63) - 1
 _NAME_LIMIT: Final = 1024
 _TENSORS: Final = 1 << 14
@@ -181,7 +182,7 @@ class Columns:
             name, description = str(number)[:80], ""
         else:
             raise MalformedEntryError("process_group")
-        if len(self.groups) >= CALL_LIMIT:
+        if len(self.groups) >= _GROUP_LIMIT:
             raise RefusedError("it has more groups than any job")
         return self.groups.setdefault((name[:_NAME_LIMIT], description[:_NAME_LIMIT]), len(self.groups))
 

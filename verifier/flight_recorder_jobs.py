@@ -88,19 +88,18 @@ def _worth(dump: Dump) -> tuple[bool, int, int, int]:
 
 
 def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, tuple[int, ...]]:
-    """The members of the groups whose dumps do not say them: the ranks that know the group, all for the default one."""
-    found: dict[str, set[int]] = {}
-    # A rank that left no dump belongs to the job as well.
-    everybody = range(world_size)
-    for rank, dump in by_rank.items():
-        for group in dump.groups:
-            if not _stated(group, rank):
-                found.setdefault(group.name, set()).update((rank,), everybody if group.description in _DEFAULT else ())
-    for rank, dump in by_rank.items():
-        for group in dump.groups:
-            if group.name in found and _stated(group, rank):
-                found[group.name].update(group.ranks)
-    return {name: tuple(sorted(ranks)) for name, ranks in found.items()}
+    """The members of the groups whose dumps do not say them: the ranks that know the group, all for the default one.
+
+    A rank that left no dump belongs to the job, and so to the default group, as well.
+    """
+    known = [(rank, group) for rank, dump in by_rank.items() for group in dump.groups]
+    found: dict[str, set[int]] = {group.name: set() for rank, group in known if not _stated(group, rank)}
+    default = {group.name for _, group in known if group.description in _DEFAULT}
+    for rank, group in known:
+        if group.name in found and group.name not in default:
+            found[group.name].update(group.ranks if _stated(group, rank) else (rank,))
+    everybody = tuple(range(world_size))
+    return {name: everybody if name in default else tuple(sorted(ranks)) for name, ranks in found.items()}
 
 
 def _stated(group: DumpGroup, rank: int) -> bool:

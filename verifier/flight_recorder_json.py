@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from simcoll.verifier.flight_recorder_pickle import ENTRIES, CutError, RefusedError
+from simcoll.verifier.flight_recorder_stream import ENTRIES, CutError, RefusedError
 
 _WINDOW: Final = 1 << 18
 _VALUE_LIMIT: Final = 16 << 20

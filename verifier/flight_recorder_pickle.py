@@ -1,244 +1,26 @@
 """Reads a Flight Recorder pickle, opcode by opcode, without unpickling: plain containers, texts and numbers only.
 
-No object of any other kind can come of it, no name is looked up, nothing is called. Keys are texts or numbers, so that
-nothing nested is ever hashed. What a file can make it hold in memory is bounded by the limits below.
-
-The entries of a dump are handed on one by one and forgotten (:class:`Entries`); of a file that was cut, the entries
-that are complete are read. ``pickletools`` in Python's library describes the opcodes.
+No object of any other kind can come of it, no name is looked up, nothing is called. ``pickletools`` in Python's library
+describes the opcodes.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
-ENTRIES: Final = "entries"
-BYTES_LIMIT: Final = 64 << 20
-"""Bytes of the file that may be held at once: all but the entries, and what several entries share."""
-OPCODE_LIMIT: Final = 1 << 23
-"""Opcodes, each of which may make one object, that may be held likewise: what 50,000 entries take that Python's own
-pickler wrote, which refers back to parts of each."""
-CONTAINER_LIMIT: Final = 1 << 20
-MEMO_LIMIT: Final = 1 << 21
-_STEPS: Final = 1024
-"""Opcodes between two looks at the limits."""
-_LONG_LIMIT: Final = 16
-_LINE_LIMIT: Final = 1 << 16
-_TOO_MUCH: Final = "its opcodes take more from the stack than they put there"
-_ENTRY_DEPTH: Final = 3
-"""Marks below an entry's values: of the dump's dict, of the list of entries, of the entry."""
-
-
-class CutError(Exception):
-    """The file ends before the pickle does."""
-
-
-class RefusedError(Exception):
-    """The file asks for what a dump never has; the text says what."""
-
-
-class Entries(Protocol):
-    """What takes a dump's entries."""
-
-    def take(self, entry: dict[object, object], stream: PickleStream) -> None:
-        """One entry, which stood in the file from ``stream.began`` to ``stream.at``; may move ``stream.at`` on."""
-        ...
-
-
-Handler: TypeAlias = "Callable[[PickleStream], object]"
-
-
-class PickleStream:
-    """A pickle being read: the stack, where marks lie in it, what was memoized.
-
-    ``began`` is where the entry that was handed on last begins in the file, ``fresh`` whether it memoized anything.
-    """
-
-    def __init__(self, data: bytes, entries: Entries) -> None:
-        self.data = data
-        self.at = 0
-        self.began = 0
-        self.fresh = False
-        self.stack: list[object] = []
-        self.marks: list[int] = []
-        self._spots: dict[int, tuple[int, int]] = {}
-        self._puts = 0
-        self._items: list[object] = []
-        self._memo: dict[int, object] = {}
-        self._entries = entries
-        self._begun = (0, 0, 0)
-        self._opcodes = 0
-        self._containers = 0
-        self._spared = 0
-        self._stopped = False
-
-    def read(self) -> object:
-        """The object that the pickle holds, its entries left out; raises :class:`CutError`, :class:`RefusedError`."""
-        data, handlers = self.data, _HANDLERS
-        try:
-            while not self._stopped:
-                self.bounded()
-                self._steps(data, handlers)
-        except IndexError as error:
-            # Only the file itself is ever indexed without a look.
-            raise CutError from error
-        return self.stack[-1] if self.stack else None
-
-    def _steps(self, data: bytes, handlers: Mapping[int, Handler]) -> None:
-        for _ in range(_STEPS):
-            handler = handlers.get(data[self.at])
-            if handler is None:
-                raise RefusedError(_refusal(data[self.at]))
-            self.at += 1
-            self._opcodes += 1
-            handler(self)
-            if self._stopped:
-                return
-
-    def salvage(self) -> dict[object, object]:
-        """The keys and values of the outermost dict that are complete, of a file that was cut."""
-        first = self.marks[0] if self.marks else 0
-        last = self.marks[1] if len(self.marks) > 1 else len(self.stack)
-        pairs = self.stack[first:last]
-        whole: dict[object, object] = {}
-        if first and isinstance(self.stack[first - 1], dict):
-            whole.update(self.stack[first - 1])  # type: ignore[call-overload]
-        whole.update((key, value) for key, value in zip(pairs[::2], pairs[1::2], strict=False) if type(key) is str)
-        return whole
-
-    def bounded(self) -> None:
-        """Refuse what would take too much memory."""
-        many = self._containers > CONTAINER_LIMIT or len(self._memo) > MEMO_LIMIT or self._opcodes > OPCODE_LIMIT
-        if many or self.at - self._spared > BYTES_LIMIT:
-            raise RefusedError("it would take more memory than any dump needs")
-
-    def take(self, size: int) -> bytes:
-        """The next bytes of the file."""
-        end = self.at + size
-        if end > len(self.data):
-            raise CutError
-        found = self.data[self.at : end]
-        self.at = end
-        return found
-
-    def line(self) -> str:
-        """The next line of the file, as the oldest pickles write values."""
-        end = self.data.find(b"\n", self.at, self.at + _LINE_LIMIT)
-        if end < 0:
-            raise CutError
-        found = self.data[self.at : end].decode("utf-8", "replace")
-        self.at = end + 1
-        return found
-
-    def open(self, value: object) -> None:
-        """Push a new container."""
-        self._containers += 1
-        self.stack.append(value)
-
-    def mark(self) -> None:
-        """Remember where the items of a container begin."""
-        if len(self.marks) == 2 and self._in_entries():
-            self.began, self._begun = self.at - 2, (self._puts, self._containers, self._opcodes)
-        self.marks.append(len(self.stack))
-        self._containers += 1
-
-    def popped(self) -> list[object]:
-        """What lies above the last mark."""
-        if not self.marks:
-            raise RefusedError(_TOO_MUCH)
-        first = self.marks.pop()
-        items = self.stack[first:]
-        del self.stack[first:]
-        return items
-
-    def above(self, size: int) -> list[object]:
-        """The topmost items, which must lie above the last mark."""
-        first = len(self.stack) - size
-        if first < (self.marks[-1] if self.marks else 0):
-            raise RefusedError(_TOO_MUCH)
-        items = self.stack[first:]
-        del self.stack[first:]
-        return items
-
-    def top(self) -> object:
-        """The topmost item, which stays where it is."""
-        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise RefusedError(_TOO_MUCH)
-        return self.stack[-1]
-
-    def put(self, index: int) -> None:
-        """Memoize the top of the stack."""
-        self._memo[index] = self.top()
-        self._puts += 1
-
-    def spot(self, offset: int, code: int) -> None:
-        """Remember which opcode pushes the number that comes to lie on the stack, if it is a value of an entry."""
-        if len(self.marks) == _ENTRY_DEPTH:
-            self._spots[len(self.stack)] = offset, code
-
-    def get(self, index: int) -> None:
-        """Push what was memoized."""
-        if index not in self._memo:
-            raise RefusedError("it refers to what it does not hold")
-        self.stack.append(self._memo[index])
-
-    def memoize(self) -> None:
-        """Memoize under the next free number."""
-        self.put(len(self._memo))
-
-    def set_items(self) -> None:
-        """Give a dict its items; a whole entry of the dump is handed on."""
-        items = self.popped()
-        holder = self.top()
-        if not isinstance(holder, dict) or len(items) % 2:
-            raise RefusedError("it sets items where there is no dict")
-        for key in items[::2]:
-            if type(key) is not str and type(key) is not int:
-                raise RefusedError("a key of it is neither a text nor a number")
-        holder.update(zip(items[::2], items[1::2], strict=True))
-        self._items = items
-        if len(self.marks) == 2 and len(self.stack) == self.marks[1] + 1 and self._in_entries():
-            self._hand_on(holder)
-
-    def append_items(self, items: list[object]) -> None:
-        """Give a list its items."""
-        holder = self.top()
-        if not isinstance(holder, list):
-            raise RefusedError("it appends where there is no list")
-        holder += items
-
-    def stop(self) -> None:
-        """The end of the pickle."""
-        self._stopped = True
-
-    def _in_entries(self) -> bool:
-        first = self.marks[1]
-        return first >= 2 and isinstance(self.stack[first - 1], list) and self.stack[first - 2] == ENTRIES
-
-    def numbers(self) -> dict[object, tuple[int, int]]:
-        """Of the entry that was handed on last: offset in the file and opcode of its numbers, by key."""
-        first, found = len(self.stack) + 1, {}
-        for place in range(1, len(self._items), 2):
-            spot = self._spots.get(first + place, (0, 0))
-            if spot[0] > self.began and isinstance(self._items[place], (int, float)):
-                found[self._items[place - 1]] = spot
-        return found
-
-    def _hand_on(self, entry: dict[object, object]) -> None:
-        self.stack.pop()
-        self.fresh = self._puts != self._begun[0]
-        self._entries.take(entry, self)
-        if not self.fresh:
-            # Nothing of it stays behind.
-            _, self._containers, self._opcodes = self._begun
-            self._spared += self.at - self.began
-
+from simcoll.verifier.flight_recorder_stream import BYTES_LIMIT, CutError, Handler, PickleStream, RefusedError
 
 NUMBERS: Final = {ord("K"): (1, False), ord("M"): (2, False), ord("J"): (4, True)}
 """The opcodes of small numbers: how many bytes, and whether they have a sign."""
 LONG: Final = 0x8A
 FLOAT: Final = ord("G")
+_LONG_LIMIT: Final = 16
+
+
+def read_pickle(stream: PickleStream) -> object:
+    """The object that a pickle holds, its entries left out; raises :class:`CutError` and :class:`RefusedError`."""
+    return stream.read(_HANDLERS)
 
 
 def _small(stream: PickleStream, code: int) -> None:
@@ -370,9 +152,3 @@ _HANDLERS: Final[dict[int, Handler]] = {
         (b".", PickleStream.stop),
     )
 }
-
-
-def _refusal(code: int) -> str:
-    if code in b"cioRb\x81\x82\x83\x84\x92\x93PQ":
-        return "it names Python objects, which no dump does and which may run code"
-    return f"opcode {code:#04x} has no place in a dump"

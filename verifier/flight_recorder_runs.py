@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.verifier.flight_recorder_entries import ENTRY_LIMIT, NUMBERED, ROW, UNREAD, Columns, Rows
-from simcoll.verifier.flight_recorder_pickle import FLOAT, LONG, NUMBERS, PickleStream
+from simcoll.verifier.flight_recorder_pickle import FLOAT, LONG, NUMBERS
+from simcoll.verifier.flight_recorder_stream import PickleStream
 
 _BEFORE: Final = 2
 """Entries that are read before the first one that follows a mould."""

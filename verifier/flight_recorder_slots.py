@@ -17,7 +17,10 @@ from simcoll.verifier.trace import AWAITED, SLOT, Slots
 
 _COALESCED: Final = "coalesced"
 _LAST: Final = (1 << 32) - 1
-_LOST: Final = "the ring wrapped: the order of their collectives is not judged"
+_LOST: Final = (
+    "batches of messages took numbers of collectives, and the ring wrapped: "
+    "the collectives of the groups that have such batches are not judged"
+)
 _WITHOUT_EVENTS: Final = ("gloo",)
 """Backends that record no start and no end: an entry stays scheduled, and is retired when its call has ended."""
 
@@ -45,7 +48,7 @@ def slots_of(columns: Columns) -> Ring:
     wrapped = gap or bool(len(rows) and rows["record"][0] > 0)
     rows, taken = _batches(rows, calls, wrapped=wrapped)
     rows, lost = _renumbered(rows, taken, wrapped=wrapped)
-    problems += [f"{len(lost)} groups have batches of messages, which count as calls, and {_LOST}"] if lost else []
+    problems += [_LOST] if lost else []
     numbers, first_p2p = _message_numbers(rows, wrapped=wrapped)
     slots = np.zeros(len(rows), SLOT)
     for name in ("group", "source", "state", "sequence", "scheduled_ns", "started_ns", "finished_ns"):
