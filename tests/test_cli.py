@@ -188,6 +188,7 @@ def test_groups_and_ranks_that_are_not_there_are_named(capsys, tmp_path):
     assert said == "simcoll: the job has no rank 7; it has ranks 0-1\n"
 
 
+@pytest.mark.slow
 def test_the_last_calls_and_the_timeline_are_shown_of_a_clean_job_too(capsys, tmp_path):
     assert main(["verify", str(record(tmp_path, ["sum"] * 4)), "--last", "5", "--timeline"]) == 0
     out = capsys.readouterr().out

@@ -142,6 +142,7 @@ def test_hostile_text_stays_text() -> None:
     json.dumps(result).encode("utf-8")
 
 
+@pytest.mark.slow
 def test_a_real_report() -> None:
     run = run_of(demo_report())
     assert [result["ruleId"] for result in run["results"]] == ["SC104"]

@@ -116,6 +116,7 @@ def test_nothing_recorded_has_no_summary() -> None:
     assert summary_of(job([], {0: []})).places[0].activity is Activity.UNSEEN
 
 
+@pytest.mark.slow
 @given(st.lists(st.sets(st.integers(2, 12)), min_size=1, max_size=5))
 def test_the_last_finished_by_all_is_the_last_common_one(finished: list[set[int]]) -> None:
     """Collectives may end in any order, and on some ranks not at all."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,6 +125,7 @@ def test_a_job_without_calls() -> None:
     assert drawn(traces([], [], [])).columns == ()
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from(["sum", "max"]), max_size=8), min_size=1, max_size=4), st.integers(1, 12))
 def test_every_rank_has_one_row_and_a_cell_a_column(ranks: list[list[str]], count: int) -> None:
     members = Group("0", "", tuple(range(len(ranks))))

@@ -117,6 +117,7 @@ def test_more_than_there_is_shows_all() -> None:
     assert {len(history.records) for history in report.histories} == {2 * STEPS}
 
 
+@pytest.mark.slow
 @given(st.binary(min_size=SLOT.itemsize, max_size=40 * SLOT.itemsize), st.integers(0, 3))
 def test_whatever_a_damaged_record_says_is_shown(noise: bytes, victim: int) -> None:
     """Rows that point nowhere, states and times that cannot be: no error, and the other ranks as they are."""
