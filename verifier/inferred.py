@@ -37,6 +37,11 @@ _AT_ONCE: Final = _SECOND
 _QUEUED: Final = 10 * _SECOND
 _UNTOLD: Final = 30 * _SECOND
 
+_APART: Final = _SECOND // 100
+_LONGEST: Final = 3600 * _SECOND
+"""Ranks do not write their dumps within a hundredth of a second, and no call outlasts its timeout by far, which is half
+an hour if nobody gave another: then the files are copies, and tell their own time."""
+
 _Mask = npt.NDArray[np.bool_]
 
 
@@ -67,12 +72,17 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
         over=not boxes,
         until=until,
         patience_ns=_UNTOLD if boxes else max(map(_patience, traces)),
+        dated=bool(boxes) or _dated([trace.seen_ns for trace in traces], since),
     )
 
 
 def is_dump(trace: Trace) -> bool:
     """Whether a trace is a backend's own, which leaves fields out and says of no call whether somebody waits for it."""
     return bool(trace.unknown)
+
+
+def _dated(written: Sequence[int], since: int) -> bool:
+    return max(written) - since <= _LONGEST and max(written) - min(written) >= _APART
 
 
 def _ended(trace: Trace) -> bool:

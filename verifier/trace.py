@@ -147,7 +147,7 @@ class Stall:
     says that the job was ended for it: nobody was to come any more, or the time that was given for it had passed.
 
     Where nobody has watched the job, ``until`` says up to when the record of each rank tells of it, and ``patience_ns``
-    how long a rank must be seen not to come.
+    how long a rank must be seen not to come. ``dated`` is False where these times may be those of copies.
     """
 
     since_ns: int
@@ -160,6 +160,7 @@ class Stall:
     over: bool = True
     until: Mapping[int, int] = field(default_factory=dict)
     patience_ns: int = 0
+    dated: bool = True
 
     @property
     def seconds(self) -> float:

@@ -34,7 +34,7 @@ def known_absent(wait: Wait, late: Collection[int], stall: Stall | None) -> list
     if seen := sorted(rank for rank in late if stall.misses(rank, since)):
         return seen
     alone = 2 * len(late) < len(wait.group.ranks) and wait.record.state is not State.FAILED
-    return sorted(late) if alone and stall.misses(wait.rank, since) else []
+    return sorted(late) if alone and stall.dated and stall.misses(wait.rank, since) else []
 
 
 def seconds_waited(wait: Wait, stall: Stall) -> float:
@@ -57,14 +57,15 @@ def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
         return []
     for rank, last in job.last.items():
         # A rank whose last call is one in which another one stands has failed in it, just before its record ended.
-        group = next((group for group in job.traces[rank].groups if group.name == last.group), None)
-        if rank not in waits.waiting and group is not None and (group, last.sequence) in calls:
-            calls[group, last.sequence].append((rank, last))
+        known = [group for group in job.traces[rank].groups if group.name == last.group]
+        if rank not in waits.waiting and known and (known[0], last.sequence) in calls:
+            calls[known[0], last.sequence].append((rank, last))
     everybody = {rank for ranks in calls.values() for rank, _ in ranks}
     size = max(trace.world_size for trace in job.traces.values())
     if len(calls) > 1 and len(everybody) == size:
         return [_knot(calls)]
-    return [_unclear(calls, everybody)]
+    # The last call of a Gloo dump may have ended, just before, without a word.
+    return [_unclear(calls, everybody)] if stall.dated else []
 
 
 def _takes_too_long(rank: int, record: Record, stall: Stall) -> bool:
@@ -73,10 +74,10 @@ def _takes_too_long(rank: int, record: Record, stall: Stall) -> bool:
 
 
 def _knot(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]]) -> Finding:
-    clauses = [
-        f"{ranks_text(rank for rank, _ in ranks)} {verb(ranks, 'waits', 'wait')} in {call_at(group, ranks[0][1])}"
-        for (group, _), ranks in list(calls.items())[:_SHOWN]
-    ]
+    clauses = []
+    for (group, _), members in list(calls.items())[:_SHOWN]:
+        ranks = [rank for rank, _ in members]
+        clauses.append(f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {call_at(group, members[0][1])}")
     everybody = tuple(sorted(rank for ranks in calls.values() for rank, _ in ranks))
     message = f"none of them can go on: {', '.join(clauses)}, and no rank is left that could come"
     return Finding(
