@@ -18,6 +18,9 @@ from simcoll.verifier.trace import Stall
 from simcoll.verifier.waits import Wait, Waits, awaited, call_at, in_time, waits_of
 
 _SHOWN = 8
+_UNSEEN_NS, _UNCLEAR_NS = 2 * 10**9, 7 * 10**9
+"""What a call must stand longer where no record shows who is missing: in a Gloo dump the last one may have ended."""
+
 _LARGEST_ELEMENT, _SLOW = 16, 10e6
 """Bytes of an element, at most, and bytes in a second that a slow network carries."""
 
@@ -34,7 +37,7 @@ def known_absent(wait: Wait, late: Collection[int], stall: Stall | None) -> list
     if seen := sorted(rank for rank in late if stall.misses(rank, since)):
         return seen
     alone = 2 * len(late) < len(wait.group.ranks) and wait.record.state is not State.FAILED
-    return sorted(late) if alone and stall.dated and stall.misses(wait.rank, since) else []
+    return sorted(late) if alone and stall.dated and stall.misses(wait.rank, since + _UNSEEN_NS) else []
 
 
 def seconds_waited(wait: Wait, stall: Stall) -> float:
@@ -64,8 +67,8 @@ def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
     size = max(trace.world_size for trace in job.traces.values())
     if len(calls) > 1 and len(everybody) == size:
         return [_knot(calls)]
-    # The last call of a Gloo dump may have ended, just before, without a word.
-    return [_unclear(calls, everybody)] if stall.dated else []
+    long = any(stall.misses(rank, record.scheduled_ns + _UNCLEAR_NS) for (rank, record), *_ in calls.values())
+    return [_unclear(calls, everybody)] if stall.dated and long else []
 
 
 def _takes_too_long(rank: int, record: Record, stall: Stall) -> bool:
