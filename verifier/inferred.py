@@ -6,8 +6,8 @@ own record shows for how long; and the record of the other goes on for as long a
 
 A dump ends when it was written, and is written because something is wrong. But torch needs seconds to write one: it
 looks up the names of all frames (2.4 s for four ranks on two cores), and the records are those of before. So three
-seconds are asked for; a device may hold a call back behind its computation for ten. A black box ends when its rank does, which
-nothing tells but what others still did: there it takes half a minute.
+seconds are asked for; a device may hold a call back behind its computation for ten. A black box ends when its rank
+does, which nothing tells but what others still did: there it takes half a minute.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
         over=not boxes,
         until=until,
         patience_ns=_UNTOLD if boxes else max(map(_patience, traces)),
+        guessed=not boxes and max(map(_patience, traces)) == _AT_ONCE,
         dated=bool(boxes) or _dated([trace.seen_ns for trace in traces], since),
     )
 

@@ -147,7 +147,8 @@ class Stall:
     says that the job was ended for it: nobody was to come any more, or the time that was given for it had passed.
 
     Where nobody has watched the job, ``until`` says up to when the record of each rank tells of it, and ``patience_ns``
-    how long a rank must be seen not to come. ``dated`` is False where these times may be those of copies.
+    how long a rank must be seen not to come. ``dated`` is False where these times may be those of copies,
+    ``guessed`` is True where a group may have more members than the records know.
     """
 
     since_ns: int
@@ -161,6 +162,7 @@ class Stall:
     until: Mapping[int, int] = field(default_factory=dict)
     patience_ns: int = 0
     dated: bool = True
+    guessed: bool = False
 
     @property
     def seconds(self) -> float:

@@ -48,8 +48,8 @@ def seconds_waited(wait: Wait, stall: Stall) -> float:
 def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
     """Where only records tell of it: calls to which all known members have come, and which take longer than they may.
 
-    If every rank of the job stands in one of several such calls, nobody is left to set them free: SC204. Otherwise it
-    is SC201 without a culprit.
+    Where members are only known by their calls, and every rank of the job stands in one of several, each of these waits
+    for a rank that stands in another: SC204. Otherwise it is SC201 without a culprit.
     """
     calls: dict[tuple[Group, int], list[tuple[int, Record]]] = {}
     for rank in sorted(waits.waiting):
@@ -65,7 +65,8 @@ def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
             calls[known[0], last.sequence].append((rank, last))
     everybody = {rank for ranks in calls.values() for rank, _ in ranks}
     size = max(trace.world_size for trace in job.traces.values())
-    if len(calls) > 1 and len(everybody) == size:
+    unseen = all(stall.misses(rank, record.scheduled_ns + _UNSEEN_NS) for (rank, record), *_ in calls.values())
+    if stall.guessed and len(calls) > 1 and len(everybody) == size and unseen:
         return [_knot(calls)]
     long = any(stall.misses(rank, record.scheduled_ns + _UNCLEAR_NS) for (rank, record), *_ in calls.values())
     return [_unclear(calls, everybody)] if stall.dated and long else []

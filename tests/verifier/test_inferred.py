@@ -158,6 +158,21 @@ def test_all_ranks_that_stand_in_several_groups_are_a_deadlock() -> None:
     assert (finding.code, finding.culprits, finding.ranks) == ("SC204", (), (0, 1, 2, 3))
 
 
+def test_groups_whose_members_have_all_come_are_no_deadlock() -> None:
+    first, second = Group("1", "", (0, 1)), Group("2", "", (2, 3))
+    traces = [
+        dump(
+            rank,
+            [call(1, 1, State.COMPLETED, group=mine, finished=2), call(2, 2, group=mine)],
+            15 + rank,
+            groups=[mine],
+            unknown=UNKNOWN,
+        )
+        for rank, mine in enumerate((first, first, second, second))
+    ]
+    assert judge(traces).findings == ()
+
+
 def test_a_cycle_over_two_groups() -> None:
     first, second = Group("1", "", (0, 1, 2, 3)), Group("2", "", (0, 1, 2, 3))
     groups = [first, second]
