@@ -74,6 +74,7 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
         over=not boxes,
         until=until,
         patience_ns=_UNTOLD if boxes else max(map(_patience, traces)),
+        writing_ns=max(0, min(until[trace.rank] - _last_ns(trace) for trace in traces)),
         guessed=not boxes and max(map(_patience, traces)) == _AT_ONCE,
         dated=bool(boxes) or _dated([trace.seen_ns for trace in traces], since),
     )

@@ -148,7 +148,8 @@ class Stall:
 
     Where nobody has watched the job, ``until`` says up to when the record of each rank tells of it, and ``patience_ns``
     how long a rank must be seen not to come. ``dated`` is False where these times may be those of copies,
-    ``guessed`` is True where a group may have more members than the records know.
+    ``guessed`` is True where a group may have more members than the records know. ``writing_ns`` is the most that any
+    rank may have taken to write its record.
     """
 
     since_ns: int
@@ -163,6 +164,7 @@ class Stall:
     patience_ns: int = 0
     dated: bool = True
     guessed: bool = False
+    writing_ns: int = 0
 
     @property
     def seconds(self) -> float:

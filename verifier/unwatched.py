@@ -18,8 +18,9 @@ from simcoll.verifier.trace import Stall
 from simcoll.verifier.waits import Wait, Waits, awaited, call_at, in_time, waits_of
 
 _SHOWN = 8
-_UNSEEN_NS, _UNCLEAR_NS = 2 * 10**9, 7 * 10**9
-"""What a call must stand longer where no record shows who is missing: in a Gloo dump the last one may have ended."""
+_KNOT_NS, _UNSEEN_NS, _UNCLEAR_NS = 2 * 10**9, 7 * 10**9, 27 * 10**9
+"""What a call must stand longer where no record shows who is missing: in a Gloo dump the last one may have ended, and
+on a busy machine a dump takes ten seconds."""
 
 _LARGEST_ELEMENT, _SLOW = 16, 10e6
 """Bytes of an element, at most, and bytes in a second that a slow network carries."""
@@ -37,7 +38,8 @@ def known_absent(wait: Wait, late: Collection[int], stall: Stall | None) -> list
     if seen := sorted(rank for rank in late if stall.misses(rank, since)):
         return seen
     alone = 2 * len(late) < len(wait.group.ranks) and wait.record.state is not State.FAILED
-    return sorted(late) if alone and stall.dated and stall.misses(wait.rank, since + _UNSEEN_NS) else []
+    long = stall.misses(wait.rank, since + min(_UNSEEN_NS, stall.writing_ns))
+    return sorted(late) if alone and stall.dated and long else []
 
 
 def seconds_waited(wait: Wait, stall: Stall) -> float:
@@ -65,7 +67,7 @@ def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
             calls[known[0], last.sequence].append((rank, last))
     everybody = {rank for ranks in calls.values() for rank, _ in ranks}
     size = max(trace.world_size for trace in job.traces.values())
-    unseen = all(stall.misses(rank, record.scheduled_ns + _UNSEEN_NS) for (rank, record), *_ in calls.values())
+    unseen = all(stall.misses(rank, record.scheduled_ns + _KNOT_NS) for (rank, record), *_ in calls.values())
     if stall.guessed and len(calls) > 1 and len(everybody) == size and unseen:
         return [_knot(calls)]
     long = any(stall.misses(rank, record.scheduled_ns + _UNCLEAR_NS) for (rank, record), *_ in calls.values())
