@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.call import Buffer, Call
-from simcoll.spec import COLLECTIVES, METHODS, CollectiveSpec, Kind, spec_of
+from simcoll.spec import COLLECTIVES, METHODS, CollectiveSpec, Kind, Rooted, spec_of
 from simcoll.word import word
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -198,6 +198,38 @@ def test_a_fault_on_some_ranks_is_a_mismatch_and_on_all_is_not() -> None:
     short = replace(right, outputs=(flat(2),) * 2)
     assert total([right, short, right]) != 0
     assert total([short] * 3) == 0
+
+
+def test_the_buffers_of_a_rooted_call_may_give_the_root_away() -> None:
+    gather, scatter = COLLECTIVES["gather"], COLLECTIVES["scatter"]
+    assert gather.shows_root(Call("gather", "gather", (flat(2),), (flat(2),) * 4))
+    assert not gather.shows_root(Call("gather", "gather", (flat(2),)))
+    assert scatter.shows_root(Call("scatter", "scatter", (flat(8),), (flat(2),)))
+    assert not COLLECTIVES["broadcast"].shows_root(Call("broadcast", "broadcast", (flat(2),), (flat(2),)))
+
+
+def test_flows_rest_on_fields_that_a_record_may_leave_out() -> None:
+    unknown = frozenset({"reduce_op", "root", "input_splits", "output_splits"})
+    both = {
+        name: set(spec.hidden(Call(name, name, (flat(4),), (flat(4),)), unknown)) for name, spec in COLLECTIVES.items()
+    }
+    assert {name: hidden for name, hidden in both.items() if hidden} == {
+        "gather": {"root"},
+        "scatter": {"root"},
+        "all_to_all": {"input_splits", "output_splits"},
+    }
+    listed = Call("all_to_all", "alltoall", (flat(1),) * 4, (flat(4),))
+    assert COLLECTIVES["all_to_all"].hidden(listed, unknown) == {"output_splits"}
+
+
+@pytest.mark.parametrize("spec", COLLECTIVES.values(), ids=lambda spec: spec.name)
+def test_whom_a_call_cannot_end_without(spec: CollectiveSpec) -> None:
+    rootless = Call(spec.name, spec.name)
+    assert spec.needs(rootless, 1, 2) == (spec.rooted is None and spec.kind is not Kind.POINT_TO_POINT)
+    if spec.rooted is not None:
+        to_me, to_other = replace(rootless, root=1), replace(rootless, root=2)
+        assert spec.needs(to_me, 1, 2) == (spec.rooted is Rooted.TO_ROOT)
+        assert spec.needs(to_other, 1, 2) == (spec.rooted is Rooted.FROM_ROOT)
 
 
 def test_every_method_belongs_to_one_row() -> None:

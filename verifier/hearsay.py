@@ -14,6 +14,9 @@ from simcoll.verifier.stated import in_words, unknown_fields
 from simcoll.verifier.trace import Life, Stall, Trace, reached
 from simcoll.verifier.unwatched import open_waits
 
+_OVERWRITTEN = (1 << 32) - 1
+"""The last sequence that a ring dropped of a group of which it has nothing left."""
+
 
 def with_unknown(findings: Iterable[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:
     """Findings that name the fields which their calls must agree on and which the records leave out."""
@@ -47,7 +50,7 @@ def _not_at_once(dumps: Sequence[Trace]) -> list[str]:
     furthest: dict[Life, int] = {}
     for mine in come.values():
         for life, sequence in mine.items():
-            furthest[life] = max(furthest.get(life, 0), sequence)
+            furthest[life] = max(furthest.get(life, 0), sequence if sequence < _OVERWRITTEN else 0)
     behind = sorted(rank for rank, mine in come.items() if any(furthest[life] > mine[life] for life in mine))
     if not behind:
         return []

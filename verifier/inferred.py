@@ -4,9 +4,10 @@ Nobody has watched such a job: it ran under another launcher, or left Flight Rec
 told only as far as its own record goes, so that three things are asked for before anybody is late. Somebody waits; its
 own record shows for how long; and the record of the other goes on for as long and shows that it did not come.
 
-A dump ends when it was written, and is written because something is wrong. One second of waiting is more than the
-moments by which the dumps of a running job are apart; a device may hold a call back behind its computation for ten. A
-black box ends when its rank does, which nothing tells but what others still did: there it takes half a minute.
+A dump ends when it was written, and is written because something is wrong. But torch needs seconds to write one: it
+looks up the names of all frames (2.4 s for four ranks on two cores), and the records are those of before. So three
+seconds are asked for; a device may hold a call back behind its computation for ten. A black box ends when its rank
+does, which nothing tells but what others still did: there it takes half a minute.
 """
 
 from __future__ import annotations
@@ -33,9 +34,15 @@ from simcoll.verifier.trace import (
 )
 
 _SECOND: Final = 1_000_000_000
-_AT_ONCE: Final = _SECOND
+_AT_ONCE: Final = 3 * _SECOND
+_FAILED: Final = 5 * _SECOND
 _QUEUED: Final = 10 * _SECOND
 _UNTOLD: Final = 30 * _SECOND
+
+_APART: Final = _SECOND // 100
+_LONGEST: Final = 3600 * _SECOND
+"""Ranks do not write their dumps within a hundredth of a second, and no call outlasts its timeout by far, which is half
+an hour if nobody gave another: then the files are copies, and tell their own time."""
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -67,12 +74,19 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
         over=not boxes,
         until=until,
         patience_ns=_UNTOLD if boxes else max(map(_patience, traces)),
+        writing_ns=max(0, min(until[trace.rank] - _last_ns(trace) for trace in traces)),
+        guessed=not boxes and max(map(_patience, traces)) == _AT_ONCE,
+        dated=bool(boxes) or _dated([trace.seen_ns for trace in traces], since),
     )
 
 
 def is_dump(trace: Trace) -> bool:
     """Whether a trace is a backend's own, which leaves fields out and says of no call whether somebody waits for it."""
     return bool(trace.unknown)
+
+
+def _dated(written: Sequence[int], since: int) -> bool:
+    return max(written) - since <= _LONGEST and max(written) - min(written) >= _APART
 
 
 def _ended(trace: Trace) -> bool:
@@ -127,7 +141,7 @@ def _failed(trace: Trace, until: Mapping[int, int], come: Mapping[int, Mapping[L
             if behind is None or until[other] < until[trace.rank]:
                 continue
             late = mine & (slots["sequence"] > behind)
-            late &= until[other] - slots["scheduled_ns"].astype(np.int64) >= _AT_ONCE
+            late &= until[other] - slots["scheduled_ns"].astype(np.int64) >= _FAILED
             for row in np.flatnonzero(late & ~failed).tolist():
                 failed[row] = _needs(trace, life, row, other)
     return failed

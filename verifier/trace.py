@@ -147,7 +147,9 @@ class Stall:
     says that the job was ended for it: nobody was to come any more, or the time that was given for it had passed.
 
     Where nobody has watched the job, ``until`` says up to when the record of each rank tells of it, and ``patience_ns``
-    how long a rank must be seen not to come.
+    how long a rank must be seen not to come. ``dated`` is False where these times may be those of copies,
+    ``guessed`` is True where a group may have more members than the records know. ``writing_ns`` is the most that any
+    rank may have taken to write its record.
     """
 
     since_ns: int
@@ -160,6 +162,9 @@ class Stall:
     over: bool = True
     until: Mapping[int, int] = field(default_factory=dict)
     patience_ns: int = 0
+    dated: bool = True
+    guessed: bool = False
+    writing_ns: int = 0
 
     @property
     def seconds(self) -> float:

@@ -18,6 +18,10 @@ from simcoll.verifier.trace import Stall
 from simcoll.verifier.waits import Wait, Waits, awaited, call_at, in_time, waits_of
 
 _SHOWN = 8
+_KNOT_NS, _UNSEEN_NS, _UNCLEAR_NS = 2 * 10**9, 7 * 10**9, 27 * 10**9
+"""What a call must stand longer where no record shows who is missing: in a Gloo dump the last one may have ended, and
+on a busy machine a dump takes ten seconds."""
+
 _LARGEST_ELEMENT, _SLOW = 16, 10e6
 """Bytes of an element, at most, and bytes in a second that a slow network carries."""
 
@@ -34,7 +38,8 @@ def known_absent(wait: Wait, late: Collection[int], stall: Stall | None) -> list
     if seen := sorted(rank for rank in late if stall.misses(rank, since)):
         return seen
     alone = 2 * len(late) < len(wait.group.ranks) and wait.record.state is not State.FAILED
-    return sorted(late) if alone and stall.misses(wait.rank, since) else []
+    long = stall.misses(wait.rank, since + min(_UNSEEN_NS, stall.writing_ns))
+    return sorted(late) if alone and stall.dated and long else []
 
 
 def seconds_waited(wait: Wait, stall: Stall) -> float:
@@ -45,8 +50,8 @@ def seconds_waited(wait: Wait, stall: Stall) -> float:
 def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
     """Where only records tell of it: calls to which all known members have come, and which take longer than they may.
 
-    If every rank of the job stands in one of several such calls, nobody is left to set them free: SC204. Otherwise it
-    is SC201 without a culprit.
+    Where members are only known by their calls, and every rank of the job stands in one of several, each of these waits
+    for a rank that stands in another: SC204. Otherwise it is SC201 without a culprit.
     """
     calls: dict[tuple[Group, int], list[tuple[int, Record]]] = {}
     for rank in sorted(waits.waiting):
@@ -57,14 +62,16 @@ def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
         return []
     for rank, last in job.last.items():
         # A rank whose last call is one in which another one stands has failed in it, just before its record ended.
-        group = next((group for group in job.traces[rank].groups if group.name == last.group), None)
-        if rank not in waits.waiting and group is not None and (group, last.sequence) in calls:
-            calls[group, last.sequence].append((rank, last))
+        known = [group for group in job.traces[rank].groups if group.name == last.group]
+        if rank not in waits.waiting and known and (known[0], last.sequence) in calls:
+            calls[known[0], last.sequence].append((rank, last))
     everybody = {rank for ranks in calls.values() for rank, _ in ranks}
     size = max(trace.world_size for trace in job.traces.values())
-    if len(calls) > 1 and len(everybody) == size:
+    unseen = all(stall.misses(rank, record.scheduled_ns + _KNOT_NS) for (rank, record), *_ in calls.values())
+    if stall.guessed and len(calls) > 1 and len(everybody) == size and unseen:
         return [_knot(calls)]
-    return [_unclear(calls, everybody)]
+    long = any(stall.misses(rank, record.scheduled_ns + _UNCLEAR_NS) for (rank, record), *_ in calls.values())
+    return [_unclear(calls, everybody)] if stall.dated and long else []
 
 
 def _takes_too_long(rank: int, record: Record, stall: Stall) -> bool:
@@ -73,10 +80,10 @@ def _takes_too_long(rank: int, record: Record, stall: Stall) -> bool:
 
 
 def _knot(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]]) -> Finding:
-    clauses = [
-        f"{ranks_text(rank for rank, _ in ranks)} {verb(ranks, 'waits', 'wait')} in {call_at(group, ranks[0][1])}"
-        for (group, _), ranks in list(calls.items())[:_SHOWN]
-    ]
+    clauses = []
+    for (group, _), members in list(calls.items())[:_SHOWN]:
+        ranks = [rank for rank, _ in members]
+        clauses.append(f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {call_at(group, members[0][1])}")
     everybody = tuple(sorted(rank for ranks in calls.values() for rank, _ in ranks))
     message = f"none of them can go on: {', '.join(clauses)}, and no rank is left that could come"
     return Finding(

@@ -70,4 +70,6 @@ def _state(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source | None
         return "simcoll connects to the store from this line", stall.places.get(rank)
     if stall is not None and rank in stall.places:
         return "is at this line", stall.places[rank]
-    return "busy elsewhere" if rank in job.traces else "left no record", None
+    if rank not in job.traces:
+        return "left no record", None
+    return "busy elsewhere" if stall is None or stall.watched else "its record goes no further", None

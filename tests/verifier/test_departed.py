@@ -237,6 +237,10 @@ def test_calls_in_another_order_are_one_finding(odd: str) -> None:
     assert (finding.sequence, finding.culprits) == (begin, (2,))
 
 
+def test_calls_swapped_at_the_very_end_are_neither_extra_nor_lacking() -> None:
+    assert [one.code for one in found(traces_of(["abcd", "abcd", "abdc", "abcd"]))] == ["SC203"]
+
+
 def test_swapped_calls_in_words() -> None:
     (finding,) = found(traces_of(with_odd("abrzab", "abzrab")))
     assert finding.message == (

@@ -12,9 +12,9 @@ from leaving import job
 def main(rank: int) -> None:
     dist.all_reduce(torch.ones(4))
     if rank == 1:
-        time.sleep(0.5)
+        time.sleep(0.3)
         os._exit(0)
     dist.all_reduce(torch.ones(4))  # <- bug
 
 
-job(main)
+job(main, seconds=6)

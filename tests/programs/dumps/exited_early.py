@@ -13,4 +13,4 @@ def main(rank: int) -> None:
     dist.all_reduce(torch.ones(4))  # <- bug
 
 
-job(main)
+job(main, seconds=6)

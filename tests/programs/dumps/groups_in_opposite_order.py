@@ -14,4 +14,4 @@ def main(rank: int) -> None:
     dist.all_reduce(torch.ones(4), group=second)
 
 
-job(main)
+job(main, seconds=6)

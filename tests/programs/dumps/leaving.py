@@ -25,7 +25,7 @@ def dump(rank: int) -> None:
     (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
 
 
-def job(main: Callable[[int], None], *, seconds: float = 2.5, timeout: float = 60) -> None:
+def job(main: Callable[[int], None], *, seconds: float = 3.8, timeout: float = 60) -> None:
     """Run ``main(rank)`` and dump when it has ended or failed, or when it still hangs after so many seconds."""
     rank = int(os.environ["RANK"])
     watchdog = threading.Timer(seconds, _end, [rank])

@@ -13,9 +13,9 @@ from leaving import job
 def main(rank: int) -> None:
     dist.all_reduce(torch.ones(4))
     if rank == 1:
-        subprocess.Popen(["sh", "-c", f"sleep 3.5; kill -9 {os.getpid()}"])
+        subprocess.Popen(["sh", "-c", f"sleep 12; kill -9 {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
     dist.all_reduce(torch.ones(4))  # <- bug
 
 
-job(main)
+job(main, seconds=11)
