@@ -162,7 +162,7 @@ def _read_ring(fd: int, header: Header) -> Slots:
         data = os.pread(fd, wanted, header.ring_offset + start * layout.SLOT.size)
         chunk = np.frombuffer(_whole(data, layout.SLOT.size), SLOT_DTYPE)
         chunks.append(chunk)
-        if len(data) < wanted or not chunk["index"].any():
+        if len(data) < wanted or (not chunk["index"].any() and not _goes_on(fd, header, start + _CHUNK)):
             break
     return np.concatenate(chunks)
 
@@ -170,6 +170,12 @@ def _read_ring(fd: int, header: Header) -> Slots:
 def _read_rows(fd: int, header: Header) -> npt.NDArray[Any]:
     """The table of groups, which says what a ring that wrapped has lost."""
     return np.frombuffer(_whole(os.pread(fd, header.group_count * layout.GROUP.size, layout.PAGE)), _GROUP_DTYPE)
+
+
+def _goes_on(fd: int, header: Header, start: int) -> bool:
+    """Whether anything stands behind a blank part of the ring, which is then lost and not its end."""
+    looks = range(start, header.slot_count, _CHUNK)
+    return any(any(os.pread(fd, layout.SLOT.size, header.ring_offset + at * layout.SLOT.size)) for at in looks)
 
 
 def _read_table(fd: int, header: Header) -> bytes:

@@ -10,12 +10,15 @@ import threading
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simcoll import blackbox_format as layout
 from simcoll.blackbox import NO_TICKET, BlackBoxError, BlackBoxWriter, UnreadableError, read_black_box
+from simcoll.blackbox_reader import SLOT_DTYPE
+from simcoll.blackbox_seal import intact, seal
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Source, State
 
@@ -321,6 +324,30 @@ def test_a_file_that_was_cut_gives_what_is_left(tmp_path):
     read = read_black_box(damaged(tmp_path, cut))
     assert len(read.slots) == 0
     assert "the end of the file is missing" in read.problems
+
+
+@pytest.mark.parametrize("blank", [2048, 5 * 1024, 30_000])
+def test_a_blank_in_the_ring_is_not_its_end(tmp_path, blank):
+    box = make(tmp_path / "box", records=65_536)
+    box.group(GROUP)
+    fill(box, 40_000)
+    data = bytearray(box.path.read_bytes())
+    data[RING + 1024 * 64 : RING + (1024 + blank) * 64] = bytes(blank * 64)
+    box.path.write_bytes(data)
+    read = read_black_box(box.path)
+    assert (int(read.slots["sequence"][0]), read.record(-1).sequence) == (1024 + blank + 1, 40_000)
+    assert read.dropped == {0: 1024 + blank}
+
+
+@pytest.mark.parametrize("field", ["group", "sequence", "p2p_sequence", "signature", "source"])
+def test_no_bit_of_a_call_flips_unseen(tmp_path, field):
+    slots = np.zeros(64, SLOT_DTYPE)
+    slots["group"], slots["sequence"], slots["signature"], slots["source"], slots["p2p_sequence"] = 1, 70_000, 3, 5, 0
+    stated = [seal(*(int(slots[0][name]) for name in ("group", "sequence", "p2p_sequence", "signature", "source")))]
+    slots["seal"], slots["index"], slots["finished_ns"], slots["state"] = stated, 1, 1, State.COMPLETED
+    assert intact(slots).all()
+    slots[field][:32] ^= np.uint32(1) << np.arange(32, dtype=np.uint32)
+    assert intact(slots).tolist() == [False] * 32 + [True] * 32
 
 
 @pytest.mark.parametrize(
