@@ -31,12 +31,12 @@ def verify(paths: Sequence[Path], *, html: Path | None = None, json: bool = Fals
         return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give black boxes or their folder")
     with progress_bar() as progress:
         evidence = gather(paths, _launches(paths), progress=progress)
+        report = judge(evidence.traces, evidence.outcome, _stall(paths)) if evidence.traces else None
     for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
         outlet.warn(text)
-    if not evidence.traces:
+    if report is None:
         places = ", ".join(str(path) for path in paths)
         return outlet.refuse(BAD_INPUT, f"no readable black box (*.simcoll) or Flight Recorder dump in {places}")
-    report = judge(evidence.traces, evidence.outcome, _stall(paths))
     if html is not None:
         try:
             write_whole(html, html_report(report))
