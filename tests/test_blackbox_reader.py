@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from simcoll import blackbox_reader
 from simcoll.blackbox import BlackBoxWriter, read_black_box
-from simcoll.blackbox_entries import Known
+from simcoll.blackbox_entries import Known, read_entries
+from simcoll.blackbox_format import EntryKind
 from simcoll.blackbox_reader import SLOT_DTYPE, _sound_slots, _whole_ring
+from simcoll.blackbox_table import encode, pack_entry
 from simcoll.call import Call
-from simcoll.record import Group, Source
+from simcoll.record import Event, Group, Source
 
 CAPACITY = 8
 
@@ -68,3 +70,37 @@ def test_what_files_have_in_common_is_one_object(tmp_path):
     assert first.groups[0] is second.groups[0]
     assert first.signatures[0] is second.signatures[0]
     assert first.sources[0] is second.sources[0]
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(("creating", "created", "destroyed")),
+        st.dictionaries(st.text(max_size=3), st.one_of(st.integers(-3, 3), st.text(max_size=3), st.none()), max_size=3),
+    ),
+    max_size=6,
+)
+
+
+@given(EVENTS)
+def test_events_that_ranks_have_in_common_are_read_as_they_are(events):
+    times = [10**18 + place for place in range(len(events))]
+    payloads = [
+        encode({"kind": kind, "time_ns": time, "data": data}) for (kind, data), time in zip(events, times, strict=True)
+    ]
+    table = b"".join(pack_entry(EntryKind.EVENT, place, payload) for place, payload in enumerate(payloads))
+    known = Known()
+    for _ in range(2):
+        entries = read_entries(table, known)
+        assert list(entries.events.values()) == [
+            Event(kind, time, data) for (kind, data), time in zip(events, times, strict=True)
+        ]
+        assert entries.damaged == []
+
+
+@pytest.mark.parametrize(
+    "payload", [b'{"kind":"created","time_ns":1,"data":{"a":1}', b'{"kind":"created","time_ns":1,"data":{}}x']
+)
+def test_a_malformed_making_is_named(payload):
+    entries = read_entries(pack_entry(EntryKind.EVENT, 0, payload))
+    assert entries.events == {}
+    assert entries.damaged == ["entry 0 of kind 4 is malformed (JSONDecodeError)"]
