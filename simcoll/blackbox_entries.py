@@ -7,6 +7,7 @@ marker, which cannot occur inside an entry's JSON (it has a line break, and JSON
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from simcoll.call import Call
 from simcoll.record import Event, Group, Source
 
 _Value = TypeVar("_Value")
+_MAKING = re.compile(rb'\{"kind":"(creating|created)","time_ns":(\d{1,19}),"data":(?=\{)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,12 @@ class Entries:
     damaged: list[str] = field(default_factory=list)
 
 
+class CommonData(dict[str, object]):
+    """The data of an event that many ranks tell alike; as a key it stands for itself."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """Groups, signatures and source lines by their entries' JSON: what many ranks state alike is parsed once."""
@@ -38,6 +46,7 @@ class Known:
     groups: dict[bytes, Group] = field(default_factory=dict)
     signatures: dict[bytes, Call] = field(default_factory=dict)
     sources: dict[bytes, Source] = field(default_factory=dict)
+    makings: dict[bytes, CommonData] = field(default_factory=dict)
 
 
 def read_entries(table: bytes, known: Known | None = None) -> Entries:
@@ -87,9 +96,20 @@ def _keep(entries: Entries, known: Known, kind: int, index: int, payload: bytes)
     elif kind == EntryKind.SOURCE:
         entries.sources.setdefault(index, _once(known.sources, payload, _source))
     elif kind == EntryKind.EVENT:
-        entries.events.setdefault(index, _event(json.loads(payload)))
+        entries.events.setdefault(index, _made_alike(known, payload) or _event(json.loads(payload)))
     else:
         raise ValueError(kind)
+
+
+def _made_alike(known: Known, payload: bytes) -> Event | None:
+    """The making of a group, of which every rank of a large job tells hundreds of times, and all but the time alike."""
+    found = _MAKING.match(payload)
+    if found is None or not payload.endswith(b"}}"):
+        return None
+    data = known.makings.get(payload[found.end() : -1])
+    if data is None:
+        data = known.makings[payload[found.end() : -1]] = CommonData(_event(json.loads(payload)).data)
+    return Event(found[1].decode(), int(found[2]), data)
 
 
 def _once(known: dict[bytes, _Value], payload: bytes, read: Callable[[object], _Value]) -> _Value:

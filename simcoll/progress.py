@@ -15,16 +15,17 @@ _PATIENCE_SECONDS = 0.7
 
 
 @contextmanager
-def progress_bar(text: str = "reading", unit: str = "files") -> Iterator[Callable[[int, int], None] | None]:
+def progress_bar(text: str = "reading", then: str = "judging") -> Iterator[Callable[[int, int], None] | None]:
     """Take (done, total) and draw them on stderr after a moment; None where stderr is no terminal.
 
+    When all is done it says what comes ``then``, and that this goes on.
     The bar goes away with the end of the block. NO_COLOR and dumb terminals are respected as rich does it.
     """
     console = Console(stderr=True)
     if not console.is_terminal or os.environ.get("TERM") in ("dumb", "unknown"):
         yield None
         return
-    bar = _Bar(text, unit, console)
+    bar = _Bar(text, then, console)
     try:
         yield bar.update
     finally:
@@ -34,7 +35,7 @@ def progress_bar(text: str = "reading", unit: str = "files") -> Iterator[Callabl
 @dataclass(slots=True)
 class _Bar:
     text: str
-    unit: str
+    then: str
     console: Console
     _begin: float = field(default_factory=time.monotonic)
     _progress: Progress | None = None
@@ -45,15 +46,17 @@ class _Bar:
             if time.monotonic() - self._begin < _PATIENCE_SECONDS or done == total:
                 return
             self._progress = self._shown(total)
-        if self._task is not None:
+        if self._task is not None and done < total:
             self._progress.update(self._task, completed=done)
+        elif self._task is not None:
+            self._progress.update(self._task, description=self.then, total=None)
 
     def end(self) -> None:
         if self._progress is not None:
             self._progress.stop()
 
     def _shown(self, total: int) -> Progress:
-        columns = (TextColumn(f"simcoll: {self.text}"), BarColumn(), MofNCompleteColumn(), TextColumn(self.unit))
+        columns = (TextColumn("simcoll: {task.description}"), BarColumn(), MofNCompleteColumn())
         progress = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
         self._task = progress.add_task(self.text, total=total)
         progress.start()

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from simcoll.blackbox_entries import CommonData
 from simcoll.call import Call
 from simcoll.record import Group, Source
 from simcoll.verifier.flight_recorder_dump import DumpGroup
 
-SHARED = (Group, Call, Source, DumpGroup)
+SHARED = frozenset({Group, Call, Source, DumpGroup, CommonData})
 """Types whose values are sent once."""
 
 _HEAD = Struct("<QQQ")

@@ -70,12 +70,12 @@ def verify(request: Request) -> int:
         return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give black boxes or their folder")
     with progress_bar() as progress:
         evidence = gather(request.paths, _launches(request.paths), progress=progress)
+        report = judge(evidence.traces, evidence.outcome, _stall(request.paths)) if evidence.traces else None
     for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
         outlet.warn(text)
-    if not evidence.traces:
+    if report is None:
         places = ", ".join(str(path) for path in request.paths)
         return outlet.refuse(BAD_INPUT, f"no readable black box (*.simcoll) or Flight Recorder dump in {places}")
-    report = judge(evidence.traces, evidence.outcome, _stall(request.paths))
     try:
         shown = viewed(report, evidence.traces, view)
     except SelectionError as error:

@@ -112,8 +112,8 @@ def test_a_folder_without_black_boxes(capsys, tmp_path):
     assert "no readable black box" in refused(capsys, 2, "verify", tmp_path)
     assert main(["verify", str(tmp_path / "fr_rank0.json")]) == 2
     err = capsys.readouterr().err
-    assert "expected a simcoll black box" in err
-    assert "Flight Recorder dumps are not among" in err
+    assert "is no Flight Recorder dump" in err
+    assert "no readable black box (*.simcoll) or Flight Recorder dump in" in err
 
 
 def test_json_has_one_document_on_stdout_even_for_an_error(capsys, tmp_path):

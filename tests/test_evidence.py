@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from simcoll.blackbox import BlackBoxWriter
-from simcoll.evidence import Launch, LaunchedRank, files_of, gather, outcome_of, read_launch
+from simcoll.blackbox import BlackBoxWriter, UnreadableError
+from simcoll.evidence import Evidence, Launch, LaunchedRank, files_of, gather, outcome_of, read_launch
 from simcoll.verifier.trace import RankExit
 
 
@@ -71,3 +71,94 @@ def test_an_account_is_read(tmp_path):
     path = tmp_path / "launch.json"
     path.write_text(json.dumps({"ranks": [rank], "error": None, "interrupted": "SIGINT"}))
     assert read_launch(path) == Launch((LaunchedRank(1, -9, 4),), None, "SIGINT")
+
+
+def dump(path, rank=0):
+    """A Flight Recorder dump, as JSON, of one call."""
+    entry = {
+        "pg_id": 0,
+        "pg_name": "0",
+        "process_group": ["0", "default_pg"],
+        "collective_seq_id": 1,
+        "p2p_seq_id": 0,
+        "op_id": 1,
+        "record_id": 0,
+        "profiling_name": "nccl:all_reduce",
+        "time_created_ns": 1_700_000_000_000_000_000,
+        "input_sizes": [[4]],
+        "input_dtypes": ["Float"],
+        "output_sizes": [[4]],
+        "output_dtypes": ["Float"],
+        "state": "completed",
+        "is_p2p": False,
+        "frames": [],
+    }
+    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"version": "2.10", "pg_config": groups, "entries": [entry]}))
+    return path
+
+
+def test_dumps_are_told_by_what_is_in_them(tmp_path):
+    for rank in (1, 0):
+        dump(tmp_path / f"nccl_trace_rank_{rank}")
+    (tmp_path / "rank0.log").write_text("starting\n")
+    (tmp_path / "events.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    (tmp_path / ".hidden").write_text("{}")
+    (tmp_path / "launch.json").write_text('{"ranks": [], "version": 1}')
+    evidence = gather([tmp_path])
+    assert [trace.rank for trace in evidence.traces] == [0, 1]
+    assert evidence.notes == (f"{tmp_path}: 2 other files were passed over",)
+    assert evidence.unreadable == ()
+
+
+def test_each_host_may_have_a_folder(tmp_path):
+    dump(tmp_path / "host1" / "trace_rank_1")
+    dump(tmp_path / "host0" / "trace_rank_0")
+    dump(tmp_path / "host0" / "deeper" / "trace_rank_7")
+    (tmp_path / "README").write_text("of this job")
+    evidence = gather([tmp_path])
+    assert [trace.rank for trace in evidence.traces] == [0, 1]
+    assert evidence.notes == (f"{tmp_path}: 1 other file was passed over",)
+
+
+def test_black_boxes_of_hosts_in_folders(tmp_path):
+    for rank in (0, 1):
+        (tmp_path / f"host{rank}").mkdir()
+        box(tmp_path / f"host{rank}" / f"rank{rank:05d}.simcoll", rank)
+    assert [trace.rank for trace in gather([tmp_path]).traces] == [0, 1]
+
+
+def test_black_boxes_come_before_dumps(tmp_path):
+    first = box(tmp_path / "rank00000.simcoll")
+    other = dump(tmp_path / "trace_rank_1")
+    assert [trace.mode for trace in gather([tmp_path]).traces] == ["detail"]
+    evidence = gather([first, other])
+    assert [trace.mode for trace in evidence.traces] == ["detail"]
+    assert evidence.notes == ("1 Flight Recorder dumps were left out: black boxes tell more",)
+
+
+def test_a_file_given_twice_counts_once(tmp_path):
+    path = box(tmp_path / "rank00000.simcoll")
+    assert gather([path, tmp_path, path]).notes == ()
+
+
+def test_a_black_box_by_another_name(tmp_path):
+    box(tmp_path / "rank00000.simcoll").rename(tmp_path / "saved.bin")
+    assert [trace.rank for trace in gather([tmp_path / "saved.bin"]).traces] == [0]
+    assert [trace.rank for trace in gather([tmp_path]).traces] == [0]
+
+
+def test_dumps_that_cannot_be_put_together(tmp_path, monkeypatch):
+    def refuse(dumps):
+        raise UnreadableError(f"{dumps[0].path}: whose is it?")
+
+    monkeypatch.setattr("simcoll.evidence.traces_of", refuse)
+    path = dump(tmp_path / "trace")
+    assert gather([path]) == Evidence((), None, (), (f"{path}: whose is it?",))
+
+
+def test_what_is_no_dump_is_refused_when_it_is_named(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text("starting\n")
+    assert "expected a simcoll black box" in gather([path]).unreadable[0]

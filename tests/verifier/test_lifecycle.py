@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Event, Group, Record, Source, State
@@ -109,3 +111,22 @@ def test_an_overlap_is_an_error_where_both_write_at_once(both: bool, running: bo
 def test_events_of_any_shape_are_read() -> None:
     odd = [Event("changed", 1, {}), Event("overlap", 2, {"other": 7, "source": [1]}), event("overlap", other=[])]
     assert len(memory_findings(traces([], [], events=odd))) == 3
+
+
+LINES = st.tuples(st.sampled_from((7, 8)), st.booleans(), st.sampled_from((State.SCHEDULED, State.COMPLETED)))
+
+
+@given(st.lists(LINES, max_size=9))
+def test_what_is_left_is_what_a_look_at_each_record_finds(program: list[tuple[int, bool, State]]) -> None:
+    calls = [record(k + 1, awaited=awaited, line=line, state=state) for k, (line, awaited, state) in enumerate(program)]
+    counts: dict[int, int] = {}
+    for k, (line, awaited, state) in enumerate(program):
+        waited = [place for place, other in enumerate(program) if other[0] == line and other[1]]
+        last_of_many = any(place < k for place in waited) and not any(place > k for place in waited)
+        if state is State.COMPLETED and not awaited and not last_of_many:
+            counts[line] = counts.get(line, 0) + 1
+    found = never_waited(traces(calls, []))
+    assert [finding.sides[0].sources[0].source.line for finding in found] == list(counts)
+    assert [
+        f"({count} calls in all)" in finding.message for finding, count in zip(found, counts.values(), strict=True)
+    ] == [count > 1 for count in counts.values()]
