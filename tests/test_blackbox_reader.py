@@ -10,9 +10,10 @@ from simcoll.blackbox import BlackBoxWriter, read_black_box
 from simcoll.blackbox_entries import Known, read_entries
 from simcoll.blackbox_format import EntryKind
 from simcoll.blackbox_reader import SLOT_DTYPE, _sound_slots, _whole_ring
+from simcoll.blackbox_seal import seals
 from simcoll.blackbox_table import encode, pack_entry
 from simcoll.call import Call
-from simcoll.record import Event, Group, Source
+from simcoll.record import Event, Group, Source, State
 
 CAPACITY = 8
 
@@ -24,6 +25,8 @@ def ring(records: int) -> np.ndarray:
         slots[place]["index"] = slots[place]["check"] = index
         slots[place]["sequence"] = index
         slots[place]["state"] = index % 5
+        slots[place]["finished_ns"] = index if index % 5 >= State.COMPLETED else 0
+    slots["seal"] = np.where(slots["index"] > 0, seals(slots), 0)
     return slots
 
 

@@ -37,6 +37,7 @@ class Stated:
     digests: npt.NDArray[np.uint64]
     tokens: npt.NDArray[np.int32]
     calls: npt.NDArray[np.int32]
+    even: npt.NDArray[np.bool_]
 
 
 def fingerprint(column: npt.NDArray[Any]) -> bytes:
@@ -118,8 +119,8 @@ class GroupColumns:
     def check(self) -> int:
         """Compare what is stated; returns at how many positions all ranks of the group are proved to agree.
 
-        Equal digests of all ranks of a group are words that add up to zero. Ranks with equal columns are looked at
-        together, and words are added up only where digests leave it open.
+        Equal digests of all ranks of a group are words that add up to zero, if each is even. Ranks with equal columns
+        are looked at together, and words are added up only where digests leave it open.
         """
         courses: dict[tuple[bytes, bytes], tuple[Part, int]] = {}
         for part in self.parts:
@@ -136,7 +137,8 @@ class GroupColumns:
             np.maximum.at(most, place, digests)
         self._complete = counts == len(self.group.ranks)
         alike = (least == most) & (least != 0)
-        self._good = np.where(self._complete, alike & self._once_each(), alike | (counts == 1))
+        proved = alike & self._once_each() & ~self._uneven()
+        self._good = np.where(self._complete, proved, alike | (counts == 1))
         self._add_up(np.flatnonzero(self._complete & ~self._good))
         return int((self._complete & self._good).sum())
 
@@ -144,6 +146,15 @@ class GroupColumns:
         """Whether no rank has two records at one position, nor two parts: counting ranks is then counting records."""
         ranks = {part.group_rank for part in self.parts}
         return len(ranks) == len(self.parts) and all((np.diff(part.sequences) > 0).all() for part in self.parts)
+
+    def _uneven(self) -> npt.NDArray[np.bool_]:
+        """At which positions some rank's word is not its statement's alone."""
+        uneven = np.zeros(len(self._sequences), np.bool_)
+        for part in self.parts:
+            if not part.stated.even.all():
+                odd = part.sequences[~part.stated.even[part.kinds]]
+                uneven[np.searchsorted(self._sequences, odd)] = True
+        return uneven
 
     def _add_up(self, places: npt.NDArray[np.intp]) -> None:
         """Note at which of these positions the words add up to zero."""
@@ -268,6 +279,7 @@ def _rows(trace: Trace, group: Group, rows: npt.NDArray[np.int32], words: Words)
         np.array([word.digest for word in said], np.uint64),
         np.array([words.token(word, source) for word, source in zip(said, sources, strict=True)], np.int32),
         np.array([words.call(trace.signatures[used[k][0]], source) for k, source in enumerate(sources)], np.int32),
+        np.array([word.even for word in said], np.bool_),
     )
     return Part(trace, group_rank, rows, sequences, kinds, stated)
 

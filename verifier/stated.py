@@ -96,7 +96,8 @@ def _elements(buffers: Collection[Buffer]) -> int:
 
 
 def flow_sum(spec: CollectiveSpec, call: Call, group_rank: int, size: int, unknown: frozenset[str]) -> tuple[int, bool]:
-    """The part of a call's word that proves its flows as far as they are known, and whether its statement says all.
+    """The part of a call's word that proves its flows as far as they are known, and whether its statement says all
+    that can be said of it while a rank of the group is not there.
 
     The parts of a group add up to zero modulo 2^64 where the flows agree.
     """

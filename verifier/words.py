@@ -23,12 +23,14 @@ STATEMENT, OUTLINE, OP, LINE = range(4)
 class Word:
     """What one rank's call says: its word, its statement's digest (0 where flows speak as well), and its statement.
 
-    ``stated`` counts the distinct statements of all traces.
+    ``stated`` counts the distinct statements of all traces. ``even`` says that the word is the statement's alone: where
+    all ranks of a group state the same, such words add up to zero.
     """
 
     whole: int
     digest: int
     stated: int
+    even: bool
 
 
 @dataclass(slots=True)
@@ -96,7 +98,7 @@ class Words:
         digest, number = self._statements[statement]
         flows, says_all = flow_sum(spec, call, group_rank, size, self.unknown)
         whole = (digest_word(digest, group_rank, size) + flows) & _MASK
-        return Word(whole, digest if says_all else 0, number)
+        return Word(whole, digest if says_all else 0, number, flows == 0)
 
     def _kind(self, statement: Statement) -> tuple[int, int]:
         contents = tuple(replace(content, shape=None, order=None) for content in statement.contents)
