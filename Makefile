@@ -59,7 +59,7 @@ bench-training: $(READY)  ## what a training step of a real model costs in each 
 bench-estimate: $(READY)  ## how right the estimator is on measured rows, beside PyTorch's model, and how fast
 	@$(BIN)/python -m benchmarks.estimate $(ARGS)
 
-bench-verify: $(READY)  ## how long `simcoll verify` takes over the black boxes of 4,096 ranks, and in how much memory
+bench-verify: $(READY)  ## how long `simcoll verify` takes over 4,096 ranks, and beside torchfrtrace on the same dumps
 	@$(BIN)/python -m benchmarks.verify $(ARGS)
 
 gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reason where there is no GPU

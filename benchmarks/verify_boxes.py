@@ -24,6 +24,7 @@ from simcoll.record import Group, Source, State
 SCENARIOS = ("correct", "groups", "wrapped", "skipped", "dtype", "missing", "pipeline")
 _TENSOR_PARALLEL = 8
 _STEP_NS = 1_000_000
+_END_NS = 1_900_000_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +179,17 @@ def _entries(job: Job, rank: int, plan: Plan) -> bytes:
         pack_entry(EntryKind.SIGNATURE, index, encode(call.to_json())) for index, call in enumerate(_calls(job, rank))
     )
     table += _SOURCE_ENTRIES
-    if job.scenario not in ("skipped", "missing"):
-        exit_event = {"kind": "exit", "time_ns": 1_900_000_000_000_000_000 + rank, "data": {}}
-        table += pack_entry(EntryKind.EVENT, 0, encode(exit_event))
+    if job.scenario != "skipped":
+        table += pack_entry(EntryKind.EVENT, 0, encode(_end(job, rank)))
     return table
+
+
+def _end(job: Job, rank: int) -> dict[str, object]:
+    """How a rank ended: by itself, or with the error of a wait for the rank that has not come."""
+    if job.scenario != "missing" or rank % _TENSOR_PARALLEL != job.odd % _TENSOR_PARALLEL:
+        return {"kind": "exit", "time_ns": _END_NS + rank, "data": {}}
+    error = {"type": "DistBackendError", "message": "NCCL communicator was aborted: timeout"}
+    return {"kind": "exception", "time_ns": _END_NS + rank, "data": error}
 
 
 def _calls(job: Job, rank: int) -> Sequence[Call]:

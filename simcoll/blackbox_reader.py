@@ -7,6 +7,7 @@ what came after it.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -174,8 +175,17 @@ def _read_rows(fd: int, header: Header) -> npt.NDArray[Any]:
 
 def _goes_on(fd: int, header: Header, start: int) -> bool:
     """Whether anything stands behind a blank part of the ring, which is then lost and not its end."""
-    looks = range(start, header.slot_count, _CHUNK)
+    looks = range(_next_data(fd, header, start), header.slot_count, _CHUNK)
     return any(any(os.pread(fd, layout.SLOT.size, header.ring_offset + at * layout.SLOT.size)) for at in looks)
+
+
+def _next_data(fd: int, header: Header, start: int) -> int:
+    """The slot, from this one on, before which the file holds nothing; a file system may not know of holes."""
+    offset = header.ring_offset + start * layout.SLOT.size
+    try:
+        return start + (os.lseek(fd, offset, os.SEEK_DATA) - offset) // layout.SLOT.size
+    except OSError as error:
+        return header.slot_count if error.errno == errno.ENXIO else start
 
 
 def _read_table(fd: int, header: Header) -> bytes:
