@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from simcoll.blackbox_header import UnreadableError
@@ -19,6 +19,8 @@ _TOKEN: Final = re.compile(r"(?<!local)(?<!local[_-])rank\D{0,2}(\d{1,7})(?!\d)"
 _NUMBER: Final = re.compile(r"(?<!\d)\d{1,7}(?!\d)")
 _DEFAULT: Final = ("default_pg",)
 """Descriptions of the group of all ranks."""
+_MOST_RANKS: Final = 1 << 20
+"""A larger number is no rank's."""
 
 
 def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
@@ -37,11 +39,21 @@ def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
 def ranks_of(dumps: Sequence[Dump]) -> list[int | None]:
     """The global rank of each dump: what it says itself, the number after ``rank`` in its name, or the last number in
     the names that tells the files apart; None where there is none.
+
+    Names that differ in more than numbers, such as their ending, are looked at apart. Which number is meant where one
+    is alone among others, nobody knows.
     """
     found = [dump.rank if dump.rank is not None else _token(dump.path) for dump in dumps]
     rest = [index for index, rank in enumerate(found) if rank is None]
-    for index, rank in zip(rest, _distinct_numbers([dumps[index].path for index in rest]), strict=True):
-        found[index] = rank
+    alike: dict[str, list[int]] = {}
+    for index in rest:
+        alike.setdefault(_NUMBER.sub("#", os.path.basename(dumps[index].path)), []).append(index)
+    limit = max((dump.world_size for dump in dumps), default=0) or _MOST_RANKS
+    for name, indices in alike.items():
+        if len(indices) == 1 < len(rest) and name.count("#") > 1:
+            continue
+        for index, rank in zip(indices, _numbers([dumps[index].path for index in indices], limit), strict=True):
+            found[index] = rank
     return found
 
 
@@ -50,16 +62,24 @@ def _token(path: str) -> int | None:
     return int(tokens[-1]) if tokens else None
 
 
-def _distinct_numbers(paths: Sequence[str]) -> Iterable[int | None]:
-    """Of each name one number, at the last place at which the numbers of all names differ."""
+def _numbers(paths: Sequence[str], limit: int) -> Sequence[int | None]:
+    """Of each name the number at the last place at which the numbers of all names differ, preferably below the limit.
+
+    Where a rank has left several files there is no such place: then it is the one that counts 0, 1, 2.
+    """
     # Folders count where there are several: the folder of a lone file says nothing of its rank.
-    for names in ([os.path.basename(path) for path in paths], list(paths) if len(paths) > 1 else []):
-        numbers = [[int(number) for number in _NUMBER.findall(name)] for name in names]
-        for place in range(1, min(map(len, numbers), default=0) + 1):
-            chosen = [found[-place] for found in numbers]
-            if len(set(chosen)) == len(chosen):
-                return chosen
-    return [None] * len(paths)
+    looks = [[os.path.basename(path) for path in paths], *([paths] if len(paths) > 1 else [])]
+    places = sorted((place for names in looks for place in _places(names)), key=lambda place: max(place) >= limit)
+    for place in places:
+        if len(set(place)) == len(place):
+            return place
+    return next((place for place in places if set(place) == {*range(max(place) + 1)} != {0}), [None] * len(paths))
+
+
+def _places(names: Sequence[str]) -> list[list[int]]:
+    """The numbers in the names, by their place in them, the last one first."""
+    numbers = [[int(number) for number in reversed(_NUMBER.findall(name))] for name in names]
+    return [list(place) for place in zip(*numbers, strict=False)]
 
 
 def _one_a_rank(dumps: Sequence[Dump]) -> tuple[dict[int, Dump], dict[int, tuple[str, ...]]]:
@@ -72,19 +92,19 @@ def _one_a_rank(dumps: Sequence[Dump]) -> tuple[dict[int, Dump], dict[int, tuple
             continue
         first = chosen.setdefault(rank, dump)
         if first is not dump:
-            better = max(first, dump, key=_worth)
-            chosen[rank] = better
-            notes[rank] = (f"has several dumps; {os.path.basename(better.path)} tells most and is read",)
+            chosen[rank] = max(first, dump, key=_worth)
+            notes[rank] = ("of several dumps the one that tells most is read",)
     nameless = [os.path.basename(dump.path) for rank, dump in zip(ranks, dumps, strict=True) if rank is None]
     if nameless and chosen:
-        about = f"nothing says whose dump {nameless[0]} is, nor {len(nameless) - 1} others; they are left out"
+        more = f" (and {len(nameless) - 1} more)" if len(nameless) > 1 else ""
+        about = f"nothing says which rank wrote {nameless[0]}{more}: left out"
         notes[min(chosen)] = (*notes.get(min(chosen), ()), about)
     return chosen, notes
 
 
-def _worth(dump: Dump) -> tuple[bool, int, int, int]:
+def _worth(dump: Dump) -> tuple[bool, int, int, bool, int]:
     last = int(dump.slots["scheduled_ns"].max(initial=0))
-    return dump.complete, last, len(dump.slots), dump.seen_ns
+    return dump.complete, last, len(dump.slots), any(source.file for source in dump.sources), dump.seen_ns
 
 
 def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, tuple[int, ...]]:

@@ -31,7 +31,7 @@ from simcoll.verifier.moment import when_it_was_ended
 from simcoll.verifier.outsiders import calls_of_outsiders, explained_by_outsiders
 from simcoll.verifier.p2p import unequal_messages
 from simcoll.verifier.parameters import model_mismatches, without_consequences
-from simcoll.verifier.ranges import ranks_text, span_text
+from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_order import MISSING_RANK
 from simcoll.verifier.stragglers import stragglers
 from simcoll.verifier.summary import summarise
@@ -39,6 +39,8 @@ from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
 from simcoll.verifier.unmatched import unmatched_messages
 
 _HOLDING_NOBODY_UP = ("SC502", "SC503")
+_MOST_NOTES = 20
+"""So many notes on damaged records are shown."""
 
 
 def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: Stall | None = None) -> Report:
@@ -250,11 +252,13 @@ def _missing_notes(traces: Sequence[Trace], outcome: LaunchOutcome | None) -> li
 
 
 def _damage_notes(traces: Sequence[Trace]) -> list[str]:
-    problems = [f"rank {trace.rank}: {problem}" for trace in traces for problem in trace.problems]
-    wrapped = [trace.rank for trace in traces if trace.dropped]
-    if wrapped:
-        problems.append(
-            f"the oldest records of {'rank' if len(wrapped) == 1 else 'ranks'} {span_text(wrapped)} "
-            "were overwritten and not judged"
-        )
-    return problems[:20]
+    by_problem: dict[str, list[int]] = {}
+    for trace in traces:
+        for problem in trace.problems:
+            by_problem.setdefault(problem, []).append(trace.rank)
+    notes = [f"{ranks_text(ranks)}: {problem}" for problem, ranks in by_problem.items()]
+    if len(notes) > _MOST_NOTES:
+        notes[_MOST_NOTES:] = [f"{len(notes) - _MOST_NOTES} more notes on damaged or incomplete records are left out"]
+    if wrapped := [trace.rank for trace in traces if trace.dropped]:
+        notes.append(f"the oldest records of {ranks_text(wrapped)} were overwritten and not judged")
+    return notes

@@ -89,18 +89,39 @@ def test_a_dump_without_entries_is_a_rank_that_made_no_call(tmp_path):
         (["Rank-5", "RANK6"], [5, 6]),
         (["0/dump", "1/dump"], [0, 1]),
         (["a"], [None]),
+        (["gloo_0.json", "gloo_1.json", "gloo_0.pickle", "gloo_1.pickle"], [0, 1, 0, 1]),
+        (["step100_0", "step100_1", "step200_0", "step200_1"], [0, 1, 0, 1]),
+        (["0_at_7", "1_at_7", "0_at_9", "1_at_9"], [0, 1, 0, 1]),
+        (["7_at_3", "8_at_3", "8_at_3 copy"], [7, 8, None]),
     ],
 )
 def test_the_name_tells_the_rank(tmp_path, names, ranks):
+    job = {"pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(11)))}}}
     dumps = []
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        dumps.append(read(tmp_path, [entry()], name))
+        dumps.append(read(tmp_path, [entry()], name, **job))
     assert ranks_of(dumps) == ranks
 
 
 def test_the_dump_itself_may_tell_the_rank(tmp_path):
     assert ranks_of([read(tmp_path, [entry()], "rank_3", rank=5), read(tmp_path, [], "x", global_rank="6")]) == [5, 6]
+
+
+def test_a_number_that_no_rank_has_is_not_taken_for_one(tmp_path):
+    job = {"pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}}
+    names = ("0_pid4711", "1_pid4712")
+    assert ranks_of([read(tmp_path, [entry()], name, **job) for name in names]) == [0, 1]
+
+
+def test_of_a_pickle_and_json_the_one_with_lines_is_read(tmp_path):
+    names = ("gloo_0.json", "gloo_0.pickle", "gloo_1.json", "gloo_1.pickle")
+    dumps = []
+    for name in names:
+        writer = "json" if name.endswith("json") else "torch"
+        dumps.append(read(tmp_path, [entry()], name, writer))
+    lines = [trace.sources[trace.slots["source"][0]].line for trace in traces_of(dumps)]
+    assert lines == [USER["line"]] * 2
 
 
 def test_without_any_rank_one_line_says_what_to_do(tmp_path):
@@ -111,14 +132,14 @@ def test_without_any_rank_one_line_says_what_to_do(tmp_path):
 def test_a_dump_of_nobody_is_left_out_and_named(tmp_path):
     dumps = [read(tmp_path, [entry()], name) for name in ("rank_0", "copy", "other")]
     (found,) = traces_of(dumps)
-    assert found.problems == ("nothing says whose dump copy is, nor 1 others; they are left out",)
+    assert found.problems == ("nothing says which rank wrote copy (and 1 more): left out",)
 
 
 def test_of_two_dumps_of_a_rank_the_later_is_read(tmp_path):
     dumps = [read(tmp_path, [entry(n) for n in range(count)], f"{count}_rank_0") for count in (2, 5, 3)]
     (found,) = traces_of(dumps)
     assert len(found.slots) == 5
-    assert found.problems == ("has several dumps; 5_rank_0 tells most and is read",)
+    assert found.problems == ("of several dumps the one that tells most is read",)
 
 
 def test_what_gloo_configures_without_a_name_tells_how_many_ranks_there_are(tmp_path):
