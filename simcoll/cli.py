@@ -1,4 +1,4 @@
-"""The command line: ``simcoll run``, ``verify``, ``topology``, ``demo``, ``rules``.
+"""The command line: ``simcoll run``, ``verify``, ``estimate``, ``topology``, ``calibrate``, ``rules``, ``demo``.
 
 Nothing here imports torch, and each command imports what it needs when it is called. Exit codes: 0 nothing wrong, 1
 the program could not start or failed before any group existed, 2 usage or unreadable input, 3 findings.
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_parser("run", help="start a job as torchrun does, and report what is wrong", add_help=False)
     _command(commands, "demo", "a planted bug on four simulated ranks, no torch needed")
-    _add_verify_options(_command(commands, "verify", "judge what a job left behind"))
+    _add_verify_options(_command(commands, "verify", "say what happened to a job, from what its ranks left"))
     add_topology_command(commands)
     add_estimate_command(commands)
     commands.add_parser("calibrate", help="measure this cluster, and write a topology of it", add_help=False)
@@ -134,7 +134,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_verify_options(parser: _Parser) -> None:
-    parser.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="black boxes, or folders of them")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="+", type=Path, help="black boxes or Flight Recorder dumps, or folders of them"
+    )
     files = parser.add_argument_group("files")
     files.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
     files.add_argument("--sarif", metavar="FILE", type=Path, help="also write all findings as SARIF 2.1.0")

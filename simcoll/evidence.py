@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from simcoll.blackbox import BlackBox, UnreadableError
@@ -49,12 +49,16 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The traces of one run by rank, what became of the processes (None: unknown), and what was left out and why."""
+    """The traces of one run by rank, what became of the processes (None: unknown), and what was left out and why.
+
+    ``folders`` are those beside whose records a launcher may have left its account.
+    """
 
     traces: tuple[Trace, ...]
     outcome: LaunchOutcome | None
     notes: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = field(default=())
+    unreadable: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
 
 
 def gather(
@@ -70,20 +74,33 @@ def gather(
     ``paths`` are files and folders; ``since_ns`` (wall clock) leaves out the black boxes of earlier runs in the same
     folder. ``workers`` and ``progress`` are as :func:`simcoll.reading.read_files` takes them.
     """
+    paths = list(paths)
     found = [find_records(path) for path in paths]
     files = list(dict.fromkeys(file for one in found for file in one.files))
     outcomes = read_files(files, workers=workers, progress=progress)
     boxes = [one for one in outcomes if isinstance(one, BlackBox) and one.created_ns >= since_ns]
     dumps = [one for one in outcomes if isinstance(one, Dump)]
     unreadable = [str(one) for one in outcomes if isinstance(one, UnreadableError)]
-    traces: Sequence[Trace]
-    traces, notes = _one_run(boxes)
+    chosen, notes = _one_run(boxes)
     if dumps and boxes:
-        notes.append(f"{len(dumps)} Flight Recorder dumps were left out: black boxes tell more")
-    elif dumps:
-        traces = _traces(dumps, unreadable)
+        unused = _counted(len(dumps), "Flight Recorder dump", "Flight Recorder dumps")
+        notes.append(f"{unused} left out: black boxes tell more")
     notes += [one.note for one in found if one.note]
-    return Evidence(tuple(traces), outcome_of(launches) if launches else None, tuple(notes), tuple(unreadable))
+    traces: Sequence[Trace] = chosen if boxes else _traces(dumps, unreadable)
+    outcome = outcome_of(launches) if launches else None
+    folders = _folders(paths, chosen if boxes else dumps)
+    return Evidence(tuple(traces), outcome, tuple(notes), tuple(unreadable), folders)
+
+
+def _folders(paths: Sequence[Path], used: Sequence[BlackBox | Dump]) -> tuple[Path, ...]:
+    """The folders that were given, and those below them of which a record is used: not those of other runs."""
+    given = [path for path in paths if path.is_dir()]
+    below = sorted({Path(one.path).parent for one in used})
+    return tuple(dict.fromkeys([*given, *(folder for folder in below if any(map(folder.is_relative_to, given)))]))
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one} was" if number == 1 else f"{number:,} {many} were"
 
 
 def _traces(dumps: Sequence[Dump], unreadable: list[str]) -> Sequence[Trace]:
@@ -119,8 +136,7 @@ def find_records(path: Path) -> Found:
         for folder in filter(Path.is_dir, _visible(path)):
             more, others = _records_in(folder)
             files, passed = files + more, passed + others
-    note = f"{path}: {passed} other {'file was' if passed == 1 else 'files were'} passed over" if passed else ""
-    return Found(files, note)
+    return Found(files, f"{path}: {_counted(passed, 'other file', 'other files')} passed over" if passed else "")
 
 
 def _records_in(folder: Path) -> tuple[list[Path], int]:
@@ -193,5 +209,6 @@ def _one_run(boxes: list[BlackBox]) -> tuple[list[BlackBox], list[str]]:
     for box in sorted((box for box in same if box.attempt == attempt), key=lambda box: box.created_ns):
         by_rank[box.rank] = box
     left_out = len(boxes) - len(by_rank)
-    notes = [f"{left_out} black boxes of other runs or earlier attempts were left out"] if left_out else []
+    others = _counted(left_out, "black box of another run or attempt", "black boxes of other runs or earlier attempts")
+    notes = [f"{others} left out"] if left_out else []
     return [by_rank[rank] for rank in sorted(by_rank)], notes

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
 
-from simcoll.evidence import LAUNCH_PATTERN, Launch, gather, read_launch
+from simcoll.evidence import LAUNCH_PATTERN, Evidence, gather, outcome_of, read_launch
 from simcoll.outlet import Outlet, write_whole
 from simcoll.preconditions import BAD_INPUT
 from simcoll.progress import progress_bar
@@ -23,7 +23,7 @@ from simcoll.verifier.ranges import parse_ranks
 from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules import RULES
 from simcoll.verifier.selection import Selection, SelectionError
-from simcoll.verifier.trace import Stall
+from simcoll.verifier.trace import LaunchOutcome, Stall
 from simcoll.verifier.view import View, viewed
 
 _CALLS = re.compile("0*[1-9][0-9]{0,6}")
@@ -56,7 +56,7 @@ class Request:
 
 
 def verify(request: Request) -> int:
-    """Judge black boxes, or the folders that hold them, and show the report; the exit code of the contract.
+    """Judge records (black boxes, Flight Recorder dumps), and show the report; the exit code of the contract.
 
     A file that cannot be read is named and left out; where none is left, that is an error.
     """
@@ -67,10 +67,10 @@ def verify(request: Request) -> int:
         return outlet.refuse(BAD_INPUT, str(error))
     missing = next((path for path in request.paths if not path.exists()), None)
     if missing is not None:
-        return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give black boxes or their folder")
+        return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give records or their folder")
     with progress_bar() as progress:
-        evidence = gather(request.paths, _launches(request.paths), progress=progress)
-        report = judge(evidence.traces, evidence.outcome, _stall(request.paths)) if evidence.traces else None
+        evidence = gather(request.paths, progress=progress)
+        report = _judged(evidence) if evidence.traces else None
     for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
         outlet.warn(text)
     if report is None:
@@ -114,16 +114,23 @@ def show_rules(code: str | None, *, json: bool = False) -> int:
     return 0
 
 
-def _launches(paths: Sequence[Path]) -> list[Launch]:
-    """The launchers' accounts beside the black boxes; none where the job ran under another launcher."""
-    files = [file for path in paths if path.is_dir() for file in sorted(path.glob(LAUNCH_PATTERN))]
-    return [launch for launch in map(read_launch, files) if launch.ranks]
+def _judged(evidence: Evidence) -> Report:
+    return judge(evidence.traces, _outcome(evidence), _stall(evidence))
 
 
-def _stall(paths: Sequence[Path]) -> Stall | None:
+def _outcome(evidence: Evidence) -> LaunchOutcome | None:
+    """The launchers' accounts that lie beside the records; None where the job ran under another launcher."""
+    launches = [launch for launch in map(read_launch, _beside(evidence, LAUNCH_PATTERN)) if launch.ranks]
+    return outcome_of(launches) if launches else None
+
+
+def _stall(evidence: Evidence) -> Stall | None:
     """What the monitors saw, where the job stood still."""
-    files = [file for path in paths if path.is_dir() for file in sorted(path.glob(STALL_PATTERN))]
-    return together(filter(None, map(read_stall, files)))
+    return together(filter(None, map(read_stall, _beside(evidence, STALL_PATTERN))))
+
+
+def _beside(evidence: Evidence, pattern: str) -> list[Path]:
+    return [file for folder in evidence.folders for file in sorted(folder.glob(pattern))]
 
 
 def _page(rule: Rule) -> dict[str, object]:

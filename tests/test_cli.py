@@ -221,6 +221,20 @@ def test_a_damaged_file_is_named_and_the_rest_is_judged(capsys, tmp_path):
     assert "rank00002.simcoll: found" in capsys.readouterr().err
 
 
+def test_the_accounts_of_launchers_are_used_wherever_the_records_lie(capsys, tmp_path):
+    record(tmp_path, ["sum", "sum"])
+    for folder, rank, code in (("host0", 0, 0), ("host1", 1, -9), ("earlier", None, 1)):
+        (tmp_path / folder).mkdir()
+        ranks = {"rank": rank or 0, "exit_code": code, "ended_ns": 1, "stopped": False}
+        (tmp_path / folder / "launch.json").write_text(json.dumps({"ranks": [ranks]}))
+        if rank is not None:
+            (tmp_path / f"rank{rank:05d}.simcoll").rename(tmp_path / folder / f"rank{rank:05d}.simcoll")
+    assert main(["verify", "--json", str(tmp_path)]) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert [(state["rank"], state["exit_code"]) for state in report["ranks"]] == [(0, 0), (1, -9)]
+    assert [finding["code"] for finding in report["findings"]] == ["SC701"]
+
+
 def test_rules(capsys):
     assert main(["rules"]) == 0
     listed = capsys.readouterr().out

@@ -129,13 +129,24 @@ def test_black_boxes_of_hosts_in_folders(tmp_path):
     assert [trace.rank for trace in gather([tmp_path]).traces] == [0, 1]
 
 
+def test_accounts_are_looked_for_where_the_records_of_the_run_lie(tmp_path):
+    for folder in ("earlier", "host0", "host1"):
+        (tmp_path / folder).mkdir()
+    box(tmp_path / "earlier" / "rank00000.simcoll", world_size=3)
+    hosts = [tmp_path / f"host{rank}" for rank in (0, 1)]
+    paths = [box(host / f"rank{rank:05d}.simcoll", rank) for rank, host in enumerate(hosts)]
+    assert gather([tmp_path]).folders == (tmp_path, *hosts)
+    assert gather([hosts[0], paths[1]]).folders == (hosts[0],)
+    assert gather(paths).folders == ()
+
+
 def test_black_boxes_come_before_dumps(tmp_path):
     first = box(tmp_path / "rank00000.simcoll")
     other = dump(tmp_path / "trace_rank_1")
     assert [trace.mode for trace in gather([tmp_path]).traces] == ["detail"]
     evidence = gather([first, other])
     assert [trace.mode for trace in evidence.traces] == ["detail"]
-    assert evidence.notes == ("1 Flight Recorder dumps were left out: black boxes tell more",)
+    assert evidence.notes == ("1 Flight Recorder dump was left out: black boxes tell more",)
 
 
 def test_a_file_given_twice_counts_once(tmp_path):
