@@ -22,7 +22,10 @@ class Field:
 
 
 def fields_of(call: Call, group: Group | None, differing: Collection[str]) -> list[Field]:
-    """The fields that a call has: the op, then those that differ. ``differing`` names fields as a finding does."""
+    """The fields that a call has and its record states: the op, then those that differ.
+
+    ``differing`` names fields as a finding does.
+    """
     fields = _fields(call, group, differing)
     return fields[:1] + sorted(fields[1:], key=lambda field: not field.differs)
 
@@ -32,11 +35,12 @@ def _fields(call: Call, group: Group | None, differing: Collection[str]) -> list
     sizes = bool({"count", "shape", "contents", "arguments"} & set(differing))
     found = [Field("", call.op, "op" in differing)]
     if tensors:
-        found += [
+        stated = [
             Field("dtype", _joined(tensors, lambda buffer: buffer.dtype), bool({"dtype", "contents"} & set(differing))),
             Field("shape", _shapes(tensors), sizes),
             Field("on", _joined(tensors, lambda buffer: buffer.device), "device" in differing),
         ]
+        found += [field for field in stated if field.value]
     if call.outputs and call.outputs != tensors:
         found.append(Field("into", _shapes(call.outputs), sizes))
     if any(buffer.order is not None for buffer in tensors) or "order" in differing:

@@ -83,7 +83,7 @@ def _side(side: Side, group: Group | None) -> dict[str, object]:
 
 
 def call_document(call: Call, group: Group | None) -> dict[str, object]:
-    """A call's fields as a report states them: only those that it has."""
+    """A call's fields as a report states them: only those that it has and that its record states."""
     buffers = call.inputs or call.outputs
     document: dict[str, object] = {
         "op": call.op,
@@ -103,7 +103,7 @@ def call_document(call: Call, group: Group | None) -> dict[str, object]:
         "coalesced": call.coalesced or None,
         "form": call.form,
     }
-    return {name: value for name, value in document.items() if value is not None}
+    return {name: value for name, value in document.items() if value not in (None, "")}
 
 
 def _orders(call: Call) -> list[list[int] | None] | None:

@@ -25,9 +25,10 @@ class MalformedCallError(ValueError):
 class Buffer:
     """One tensor of a call.
 
-    ``shape`` is in elements. ``device`` is the device type (``cpu``, ``cuda``) and ``index`` its number, which ranks
-    never have to agree on. ``order`` lists the dimensions longer than one, outermost in memory first, numbered after
-    dimensions of size one are dropped; None is row-major (C-contiguous).
+    ``shape`` is in elements. ``dtype`` and ``device`` (the device's type: ``cpu``, ``cuda``) are empty where a record
+    does not state them. ``index`` is the device's number, on which ranks never have to agree. ``order`` lists the
+    dimensions longer than one, outermost in memory first, numbered after dimensions of size one are dropped; None is
+    row-major (C-contiguous).
     """
 
     shape: tuple[int, ...]

@@ -37,9 +37,10 @@ def buffers_text(buffers: tuple[Buffer, ...]) -> str:
 
 
 def buffer_text(buffer: Buffer) -> str:
-    """``float32[20, 10] on cpu``, with the memory order where it is not row-major."""
+    """``float32[20, 10] on cpu``, with the memory order where it is not row-major; without what no record states."""
     order = "" if buffer.order is None else f" in memory order {list(buffer.order)}"
-    return f"{buffer.dtype}{list(buffer.shape)} on {buffer.device}{order}"
+    place = f" on {buffer.device}" if buffer.device else ""
+    return f"{buffer.dtype}{list(buffer.shape)}{place}{order}"
 
 
 def sizes_text(sizes: tuple[int, ...]) -> str:

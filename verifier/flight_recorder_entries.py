@@ -69,6 +69,8 @@ _LARGEST: Final = (1 << 63) - 1
 _NAME_LIMIT: Final = 1024
 _TENSORS: Final = 1 << 14
 _DIMENSIONS: Final = 64
+_DEVICE: Final = ""
+"""No dump states the devices of its buffers."""
 _PEERS: Final = re.compile(r"(\d{1,7})(->|<-)(\d{1,7})")
 _DTYPES: Final = {
     "Byte": "uint8",
@@ -259,7 +261,7 @@ def _buffers(entry: dict[object, object], side: str) -> tuple[Buffer, ...]:
         raise MalformedEntryError(f"{side}_sizes")
     # A version that does not write the dtypes says nothing of them, which is the same for all ranks.
     named = list(dtypes) if len(dtypes) == len(sizes) else [""] * len(sizes)
-    return tuple(Buffer(_shape(shape), _dtype(dtype)) for shape, dtype in zip(sizes, named, strict=True))
+    return tuple(Buffer(_shape(shape), _dtype(dtype), _DEVICE) for shape, dtype in zip(sizes, named, strict=True))
 
 
 def _shape(value: object) -> tuple[int, ...]:

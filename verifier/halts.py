@@ -14,7 +14,7 @@ from simcoll.verifier.creations import (
 )
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.incidents import Job
-from simcoll.verifier.matching import Unmatched
+from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.rules_order import DEADLOCK_CYCLE, MISSING_RANK

@@ -14,7 +14,7 @@ from simcoll.spec import COLLECTIVES
 from simcoll.verifier.describe import call_text, source_text
 from simcoll.verifier.failures import number, source_of, text
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
-from simcoll.verifier.matching import Unmatched
+from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rule import Rule

@@ -13,7 +13,7 @@ from simcoll.verifier.describe import record_text
 from simcoll.verifier.failures import Nature
 from simcoll.verifier.finding import Finding, Severity, Side
 from simcoll.verifier.incidents import Job
-from simcoll.verifier.matching import Lane, Unmatched
+from simcoll.verifier.lanes import Lane, Unmatched
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_flight import WORK_NEVER_WAITED
 from simcoll.verifier.sides import lines

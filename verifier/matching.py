@@ -14,100 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from simcoll.call import ANY_SOURCE, Call
-from simcoll.record import Group, Record, State
+from simcoll.record import Group, State
 from simcoll.spec import COLLECTIVES, Kind
+from simcoll.verifier.lanes import NO_ROWS, End, Lane, Unmatched
 from simcoll.verifier.trace import Life, Trace, lives, record_at
-
-Rows = npt.NDArray[np.intp]
-"""Rows of a trace's ``slots``."""
-
-_NONE: Rows = np.zeros(0, np.intp)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class End:
-    """One rank's sends to a peer, or its receives from it, in the order in which they were made."""
-
-    trace: Trace
-    rows: Rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def states(self) -> npt.NDArray[np.uint8]:
-        """How far each row came."""
-        states: npt.NDArray[np.uint8] = self.trace.slots["state"][self.rows]
-        return states
-
-    def part(self, places: npt.NDArray[np.bool_] | slice) -> End:
-        """Some of the rows, in the same order."""
-        return End(self.trace, self.rows[places])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Lane:
-    """The messages of one tag from one rank of a group to another; on NCCL those of all tags (``tag`` is None).
-
-    ``sender`` and ``receiver`` are global ranks. ``ordered`` says that the n-th send meets the n-th receive for
-    certain. ``open`` are the receiver's receives from any source, which may take these messages too, and have not said
-    what they took. Of a lane that is not ``whole``, the ends are those that are not done.
-    """
-
-    group: Group
-    sender: int
-    receiver: int
-    tag: int | None
-    sends: End
-    receives: End
-    ordered: bool
-    open: End
-    whole: bool = True
-
-    @property
-    def paired(self) -> int:
-        """How many messages have both ends."""
-        return min(len(self.sends), len(self.receives))
-
-    def sound(self) -> bool:
-        """Whether nothing that is left over is done: a call that is done has met its other end."""
-        left = [self.receives.part(slice(self.paired, None))]
-        left += [] if len(self.open) else [self.left_sends()]
-        return not any((end.states() == State.COMPLETED).any() for end in left)
-
-    def left_sends(self) -> End:
-        """The sends that no receive which names the sender has met."""
-        return self.sends.part(slice(self.paired, None))
-
-
-@dataclass(frozen=True, slots=True)
-class Unmatched:
-    """A send or receive (of a global rank) whose other end no rank has made. ``peer`` is None for any source.
-
-    ``pending`` says that it has not ended, ``awaited`` that somebody waits for it, or did when it failed.
-    """
-
-    rank: int
-    peer: int | None
-    record: Record
-    group: Group
-
-    @property
-    def pending(self) -> bool:
-        """Whether it has neither ended nor failed."""
-        return self.record.state in (State.SCHEDULED, State.STARTED)
-
-    @property
-    def awaited(self) -> bool:
-        """Whether a thread waits for it, or has waited."""
-        return self.record.awaited
-
-    @property
-    def sends(self) -> bool:
-        """Whether it is a send."""
-        return self.record.call.op == "send"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,8 +41,8 @@ class _Member:
 
     def open(self, tag: int | None) -> End:
         """Receives from any source that have not said whose message they took."""
-        end = self.receives.get(ANY_SOURCE, End(self.trace, _NONE))
-        return end if tag is None else end.part(_tags(end) == tag)
+        end = self.receives.get(ANY_SOURCE, End(self.trace, NO_ROWS))
+        return end if tag is None else end.part(end.tags() == tag)
 
 
 def match_messages(traces: Sequence[Trace]) -> Matching:
@@ -203,8 +115,8 @@ def _lanes(group: Group, members: dict[int, _Member]) -> Iterator[Lane]:
     for receiver, to in members.items():
         for sender in sorted(senders[receiver] & members.keys() - {receiver}):
             of = members[sender]
-            sends = of.sends.get(receiver, End(of.trace, _NONE))
-            receives = to.receives.get(sender, End(to.trace, _NONE))
+            sends = of.sends.get(receiver, End(of.trace, NO_ROWS))
+            receives = to.receives.get(sender, End(to.trace, NO_ROWS))
             if of.whole and to.whole:
                 yield from _split(group, sends, receives, to)
             else:
@@ -216,9 +128,9 @@ def _split(group: Group, sends: End, receives: End, receiver: _Member) -> Iterat
 
     Where both sides name the same tags in the same order, it makes no difference.
     """
-    devices = _devices(sends) | _devices(receives)
+    devices = sends.devices() | receives.devices()
     waiting = receiver.open(None)
-    sent, received = _tags(sends), _tags(receives)
+    sent, received = sends.tags(), receives.tags()
     both = min(len(sent), len(received))
     same = bool((sent[:both] == received[:both]).all())
     ordered = same and len(devices) == 1 and _in_turn(receives, waiting)
@@ -229,8 +141,8 @@ def _split(group: Group, sends: End, receives: End, receiver: _Member) -> Iterat
 
 
 def _by_tag(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[Lane]:
-    """One lane a tag; none at all for what is not on CPUs."""
-    if (_devices(sends) | _devices(receives)) - {"cpu"}:
+    """One lane a tag; none at all for what is not on CPUs. Records that do not state a device state no tag either."""
+    if (sends.devices() | receives.devices()) - {"cpu", ""}:
         return
     sent, received = _tagged(sends), _tagged(receives)
     for tag in sorted(sent.keys() | received.keys()):
@@ -245,7 +157,7 @@ def _tagged(end: End) -> dict[int, End]:
     """The parts of an end by tag."""
     if not len(end):
         return {}
-    tags = _tags(end)
+    tags = end.tags()
     order = np.argsort(tags, kind="stable")
     starts = np.flatnonzero(np.diff(tags[order])) + 1
     parts = np.split(order, starts)
@@ -275,19 +187,6 @@ def _in_turn(receives: End, waiting: End) -> bool:
     return not mixed and later
 
 
-def _devices(end: End) -> set[str]:
-    used = np.unique(end.trace.slots["signature"][end.rows])
-    calls = [end.trace.signatures[int(index)] for index in used]
-    return {buffer.device for call in calls for buffer in (*call.inputs, *call.outputs)}
-
-
-def _tags(end: End) -> npt.NDArray[np.int64]:
-    signatures = end.trace.slots["signature"][end.rows]
-    used, place = np.unique(signatures, return_inverse=True)
-    tags = np.array([end.trace.signatures[int(index)].tag or 0 for index in used], np.int64)
-    return tags[place]
-
-
 def _left_over(lane: Lane) -> Iterator[Unmatched]:
     """What of a lane has no other end; a send that a receive from any source may have taken is not counted."""
     found = list(_unmatched(lane.group, lane.receives.part(slice(lane.paired, None)), lane.sender))
@@ -303,7 +202,7 @@ def _nobody_sent(group: Group, members: dict[int, _Member]) -> Iterator[Unmatche
         return
     for receiver, member in members.items():
         end = member.receives.get(ANY_SOURCE)
-        tags = [] if end is None else np.unique(_tags(end)).tolist()
+        tags = [] if end is None else np.unique(end.tags()).tolist()
         for tag in tags:
             waiting = member.open(tag)
             there = sum(_spare(one, member, receiver, sender, tag) for sender, one in members.items())
@@ -314,8 +213,8 @@ def _nobody_sent(group: Group, members: dict[int, _Member]) -> Iterator[Unmatche
 def _spare(of: _Member, to: _Member, receiver: int, sender: int, tag: int) -> int:
     """How many messages of one sender no receive that names it takes."""
     sends, receives = of.sends.get(receiver), to.receives.get(sender)
-    sent = 0 if sends is None else int((_tags(sends) == tag).sum())
-    taken = 0 if receives is None else int((_tags(receives) == tag).sum())
+    sent = 0 if sends is None else int((sends.tags() == tag).sum())
+    taken = 0 if receives is None else int((receives.tags() == tag).sum())
     return max(sent - taken, 0)
 
 

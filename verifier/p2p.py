@@ -10,7 +10,8 @@ import numpy as np
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, State
 from simcoll.verifier.finding import Finding, Side
-from simcoll.verifier.matching import Lane, Matching
+from simcoll.verifier.lanes import Lane
+from simcoll.verifier.matching import Matching
 from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rule import Rule
@@ -143,9 +144,12 @@ def _fatal(matching: Matching, aborted: Collection[int]) -> Iterator[tuple[Messa
 
 
 def _impossible(message: Message) -> bool:
-    """Whether the receive ended well with fewer bytes than were sent, which Gloo does not survive."""
+    """Whether the receive ended well with fewer bytes than were sent, which Gloo does not survive.
+
+    Where the record does not state the device, it may have been Gloo.
+    """
     sent, room = _size(message.send.call.inputs), _size(message.receive.call.outputs)
-    on_cpu = all(buffer.device == "cpu" for buffer in message.receive.call.outputs)
+    on_cpu = all(buffer.device in ("cpu", "") for buffer in message.receive.call.outputs)
     done = message.receive.state is State.COMPLETED
     return done and on_cpu and sent is not None and room is not None and sent > room
 

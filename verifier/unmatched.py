@@ -12,7 +12,7 @@ from simcoll.record import Record, State
 from simcoll.verifier.failures import Nature
 from simcoll.verifier.finding import Finding, Severity, Side
 from simcoll.verifier.incidents import Job
-from simcoll.verifier.matching import Unmatched
+from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_pairs import P2P_TAG_MISMATCH, P2P_UNMATCHED
 from simcoll.verifier.sides import lines

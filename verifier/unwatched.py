@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from simcoll.record import Group, Record, State
 from simcoll.verifier.finding import Finding, Side
 from simcoll.verifier.incidents import Job
-from simcoll.verifier.matching import Unmatched
+from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_order import DEADLOCK_CYCLE, MISSING_RANK
 from simcoll.verifier.sides import lines

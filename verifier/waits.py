@@ -19,7 +19,7 @@ from simcoll.record import Group, Record, State
 from simcoll.verifier.describe import group_text
 from simcoll.verifier.failures import Nature
 from simcoll.verifier.incidents import Job
-from simcoll.verifier.matching import Unmatched
+from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, reached, record_at
 
 _Need: TypeAlias = tuple[frozenset[int], bool]

@@ -48,7 +48,7 @@ def test_every_version_says_the_same(tmp_path, minor, writer):
     assert list(slots["scheduled_ns"]) == [START_NS, START_NS + 1000, START_NS + 2000]
     assert list(slots["finished_ns"]) == [START_NS + 500, START_NS + 1500, START_NS + 2500]
     assert [found.signatures[index].op for index in slots["signature"]] == ["all_reduce", "broadcast", "all_reduce"]
-    assert found.signatures[0].inputs == found.signatures[0].outputs == (Buffer((4, 5), "float32"),)
+    assert found.signatures[0].inputs == found.signatures[0].outputs == (Buffer((4, 5), "float32", ""),)
     assert found.unknown == UNKNOWN
     assert not found.dropped
     assert all(slots["flags"] == AWAITED)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
+from json import dumps
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source, State
+from simcoll.reports.html_report import html_report
+from simcoll.reports.json_report import call_document
+from simcoll.reports.sarif import sarif_report
+from simcoll.reports.terminal import TerminalReport
 from simcoll.spec import COLLECTIVES
 from simcoll.verifier.compare import compare
 from simcoll.verifier.finding import Finding, Report
@@ -25,7 +33,7 @@ MASK = (1 << 64) - 1
 
 
 def buffers(*counts: int, dtype: str = "float32") -> tuple[Buffer, ...]:
-    return tuple(Buffer((count,), dtype) for count in counts)
+    return tuple(Buffer((count,), dtype, "") for count in counts)
 
 
 def reduced(count: int, dtype: str = "float32") -> Call:
@@ -117,6 +125,24 @@ def test_a_finding_names_what_its_records_leave_out() -> None:
     assert set(finding.unknown) == {"reduce_op", "device", "order"}
     [finding] = judged([gathered(2, 8), gathered(2), gathered(2, 8), gathered(2)]).findings
     assert "root" not in finding.unknown
+
+
+def test_no_report_shows_a_device_that_no_record_states() -> None:
+    report = judged([reduced(4), reduced(4), reduced(5), reduced(4)])
+    [finding] = report.findings
+    stream = StringIO()
+    Console(file=stream, width=100).print(TerminalReport(report))
+    [run] = sarif_report(report, 3, Path("/src"))["runs"]  # type: ignore[misc]
+    said = dumps(run["results"])  # type: ignore[index]
+    assert "all_reduce(float32[4])" in said
+    assert all("float32" in text and "cpu" not in text for text in (stream.getvalue(), html_report(report), said))
+    assert finding.sides[0].call is not None
+    assert call_document(finding.sides[0].call, WORLD) == {
+        "op": "all_reduce",
+        "spelling": "all_reduce",
+        "dtype": "float32",
+        "shapes": [[4]],
+    }
 
 
 def test_the_report_says_once_what_was_not_judged() -> None:
