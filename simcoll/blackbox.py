@@ -4,8 +4,8 @@
 evaluated, memory is bounded by the format's own limits, and whatever is damaged is left out and named.
 """
 
-from simcoll.blackbox_header import UnreadableError
 from simcoll.blackbox_reader import BlackBox, read_black_box
 from simcoll.blackbox_writer import NO_TICKET, BlackBoxError, BlackBoxWriter
+from simcoll.errors import UnreadableError
 
 __all__ = ["NO_TICKET", "BlackBox", "BlackBoxError", "BlackBoxWriter", "UnreadableError", "read_black_box"]

@@ -14,13 +14,10 @@ from importlib import metadata
 
 from simcoll import blackbox_format as layout
 from simcoll.blackbox_table import encode
+from simcoll.errors import UnreadableError
 
 _LONGEST_JOB_NS = 10 * 366 * 86_400 * 10**9
 _CLOCK_SET_BACK_NS = 86_400 * 10**9
-
-
-class UnreadableError(ValueError):
-    """A file is not a black box that this version reads; the text says what was found, what expected, what to do."""
 
 
 @dataclass(frozen=True, slots=True)

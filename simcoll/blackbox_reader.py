@@ -19,9 +19,11 @@ import numpy.typing as npt
 
 from simcoll import blackbox_format as layout
 from simcoll.blackbox_entries import Entries, Known, is_blank, read_entries
-from simcoll.blackbox_header import Header, UnreadableError, unpack_header
+from simcoll.blackbox_header import Header, unpack_header
 from simcoll.blackbox_seal import intact, settle
 from simcoll.call import Call
+from simcoll.errors import UnreadableError
+from simcoll.opened import opened_record
 from simcoll.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
 
 _CODES = {"Q": "<u8", "I": "<u4", "H": "<u2", "B": "u1"}
@@ -106,17 +108,8 @@ def read_black_box(path: str | Path, known: Known | None = None) -> BlackBox:
     Raises :class:`UnreadableError` where there is no black box of this format to read, and nothing else.
     """
     name = str(path)
-    try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UnreadableError(f"{name}: cannot be opened: {reason}; give a black box that you may read") from error
-    try:
+    with opened_record(name, "a black box") as fd:
         return _read(fd, name, known)
-    except OSError as error:
-        raise UnreadableError(f"{name}: cannot be read: {error.strerror}; give a black box, a regular file") from error
-    finally:
-        os.close(fd)
 
 
 def last_activity(path: str | Path) -> tuple[int, int] | None:

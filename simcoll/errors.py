@@ -16,6 +16,10 @@ class ConfigurationError(SimcollError, ValueError):
     """A mode, a path or an environment variable that simcoll cannot use."""
 
 
+class UnreadableError(ValueError):
+    """A file is no record (black box, Flight Recorder dump) that this version reads: what was found, what to give."""
+
+
 class StdoutError(SimcollError):
     """What a command says does not arrive: the disk behind stdout is full, say."""
 

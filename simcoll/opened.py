@@ -3,8 +3,33 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from simcoll.errors import UnreadableError
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+@contextmanager
+def opened_record(path: str, wanted: str) -> Iterator[int]:
+    """A descriptor of a file that should be what is ``wanted`` (``a black box``), without waiting for a pipe's writer.
+
+    Raises :class:`~simcoll.errors.UnreadableError` for whatever the system refuses, also within the block.
+    """
+    try:
+        fd = os.open(path, _FLAGS)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UnreadableError(f"{path}: cannot be opened: {reason}; give {wanted} that you may read") from error
+    try:
+        yield fd
+    except OSError as error:
+        raise UnreadableError(f"{path}: cannot be read: {error.strerror}; give {wanted}, a regular file") from error
+    finally:
+        os.close(fd)
 
 
 def open_at_once(path: Path) -> BinaryIO:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from simcoll import blackbox_format as layout
-from simcoll.blackbox import BlackBox, UnreadableError, read_black_box
+from simcoll.blackbox import BlackBox, read_black_box
 from simcoll.blackbox_entries import Known
 from simcoll.blackbox_format import SUFFIX
+from simcoll.errors import UnreadableError
+from simcoll.opened import opened_record
 from simcoll.verifier.flight_recorder import Dump, looks_like_dump, read_dump
 
 RecordFile: TypeAlias = "BlackBox | Dump"
@@ -48,12 +50,7 @@ def is_record_file(path: Path) -> bool:
 def head_of(path: Path) -> bytes:
     """The first bytes of a regular file; none of what is no file, or may not be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError):
+        with opened_record(str(path), "a record") as fd:
+            return os.read(fd, _HEAD)
+    except UnreadableError:
         return b""
-    try:
-        return os.read(fd, _HEAD)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from simcoll.blackbox_header import UnreadableError
+from simcoll.errors import UnreadableError
+from simcoll.opened import opened_record
 from simcoll.verifier.flight_recorder_dump import Dump, assemble
 from simcoll.verifier.flight_recorder_entries import Columns
 from simcoll.verifier.flight_recorder_jobs import traces_of
@@ -53,12 +54,7 @@ def read_dump(path: str | Path) -> Dump:
 
 
 def _contents(name: str) -> tuple[bytes, int]:
-    try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UnreadableError(f"{name}: cannot be opened: {reason}; give a dump that you may read") from error
-    try:
+    with opened_record(name, "a dump") as fd:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
             raise UnreadableError(f"{name}: is no regular file; give a dump")
@@ -66,10 +62,6 @@ def _contents(name: str) -> tuple[bytes, int]:
             raise UnreadableError(f"{name}: has {about.st_size} bytes, more than the {SIZE_LIMIT} that are read")
         with open(fd, "rb", closefd=False) as file:
             return file.read(SIZE_LIMIT), about.st_mtime_ns
-    except OSError as error:
-        raise UnreadableError(f"{name}: cannot be read: {error.strerror}") from error
-    finally:
-        os.close(fd)
 
 
 def _is_json(head: bytes) -> bool:

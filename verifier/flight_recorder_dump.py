@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.blackbox_header import UnreadableError
 from simcoll.call import Call
+from simcoll.errors import UnreadableError
 from simcoll.record import Source
 from simcoll.verifier.flight_recorder_entries import Columns
 from simcoll.verifier.flight_recorder_slots import Ring, slots_of

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from simcoll.blackbox_header import UnreadableError
+from simcoll.errors import UnreadableError
 from simcoll.record import Group
 from simcoll.verifier.flight_recorder_dump import Dump, DumpGroup
 from simcoll.verifier.trace import MemoryTrace, Trace

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from simcoll.record import Group
 from simcoll.spec import Flows, SparseFlow
-from simcoll.verifier.fields import SIZE_MISMATCH
 from simcoll.verifier.rule import Rule
+from simcoll.verifier.rules_fields import SIZE_MISMATCH
 from simcoll.verifier.sides import Parts, Voice, outvoted, part
 from simcoll.verifier.stated import moved
 

@@ -25,10 +25,10 @@ from simcoll.verifier.trace import (
     AWAITED,
     HANDED_ON,
     Life,
-    MemoryTrace,
     Slots,
     Stall,
     Trace,
+    altered,
     lives,
     reached,
 )
@@ -105,7 +105,7 @@ def _patience(trace: Trace) -> int:
     return _QUEUED if bool(slots["started_ns"].any() or slots["finished_ns"].any()) else _AT_ONCE
 
 
-def _marked(trace: Trace, until: Mapping[int, int], come: Mapping[int, Mapping[Life, int]]) -> MemoryTrace:
+def _marked(trace: Trace, until: Mapping[int, int], come: Mapping[int, Mapping[Life, int]]) -> Trace:
     """A dump whose calls are awaited where they have stood long enough; what could not end well has failed."""
     slots = trace.slots.copy()
     failed = _failed(trace, until, come) if "state" in trace.unknown else np.zeros(len(slots), np.bool_)
@@ -113,21 +113,7 @@ def _marked(trace: Trace, until: Mapping[int, int], come: Mapping[int, Mapping[L
     begun = np.where(slots["started_ns"] > 0, slots["started_ns"], slots["scheduled_ns"]).astype(np.int64)
     standing = _unfinished(slots) & (until[trace.rank] - begun >= _patience(trace))
     slots["flags"] = np.where(standing | failed, slots["flags"] | AWAITED, slots["flags"] & ~np.uint8(AWAITED))
-    return MemoryTrace(
-        trace.rank,
-        trace.world_size,
-        trace.mode,
-        trace.groups,
-        trace.signatures,
-        trace.sources,
-        trace.events,
-        slots,
-        trace.dropped,
-        trace.problems,
-        trace.dropped_p2p,
-        trace.unknown,
-        trace.seen_ns,
-    )
+    return altered(trace, slots, trace.events)
 
 
 def _failed(trace: Trace, until: Mapping[int, int], come: Mapping[int, Mapping[Life, int]]) -> _Mask:

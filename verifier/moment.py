@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from simcoll.record import State
-from simcoll.verifier.trace import LaunchOutcome, MemoryTrace, Stall, Trace
+from simcoll.verifier.trace import LaunchOutcome, Stall, Trace, altered
 
 
 def when_it_was_ended(
@@ -34,21 +34,7 @@ def _trace(trace: Trace, until: int) -> Trace:
     slots = slots.copy()
     slots["state"][later] = np.where(slots["started_ns"][later] > 0, State.STARTED, State.SCHEDULED)
     slots["finished_ns"][later] = 0
-    return MemoryTrace(
-        trace.rank,
-        trace.world_size,
-        trace.mode,
-        trace.groups,
-        trace.signatures,
-        trace.sources,
-        events,
-        slots[slots["scheduled_ns"] <= until],
-        trace.dropped,
-        trace.problems,
-        trace.dropped_p2p,
-        trace.unknown,
-        trace.seen_ns,
-    )
+    return altered(trace, slots[slots["scheduled_ns"] <= until], events)
 
 
 def _outcome(outcome: LaunchOutcome, until: int) -> LaunchOutcome:

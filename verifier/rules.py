@@ -1,11 +1,13 @@
-"""Every rule by its code. A rule stands beside its logic; those whose findings come from elsewhere stand together."""
+"""Every rule by its code. A rule stands beside its logic, or with others of its kind where several modules use it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from simcoll.verifier.fields import (
+from simcoll.verifier.flows import SPLIT_MISMATCH
+from simcoll.verifier.rule import Rule
+from simcoll.verifier.rules_fields import (
     COALESCED_MISMATCH,
     DEVICE_MISMATCH,
     DTYPE_MISMATCH,
@@ -14,8 +16,6 @@ from simcoll.verifier.fields import (
     ROOT_MISMATCH,
     SIZE_MISMATCH,
 )
-from simcoll.verifier.flows import SPLIT_MISMATCH
-from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules_flight import FLIGHT_RULES
 from simcoll.verifier.rules_job import JOB_RULES
 from simcoll.verifier.rules_order import ORDER_RULES

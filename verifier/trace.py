@@ -200,6 +200,25 @@ class MemoryTrace:
     seen_ns: int = 0
 
 
+def altered(trace: Trace, slots: Slots, events: Sequence[Event]) -> MemoryTrace:
+    """A trace with other records and events, which says the rest as it did."""
+    return MemoryTrace(
+        trace.rank,
+        trace.world_size,
+        trace.mode,
+        trace.groups,
+        trace.signatures,
+        trace.sources,
+        events,
+        slots,
+        trace.dropped,
+        trace.problems,
+        trace.dropped_p2p,
+        trace.unknown,
+        trace.seen_ns,
+    )
+
+
 def trace_of(
     rank: int,
     world_size: int,
