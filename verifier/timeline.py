@@ -18,7 +18,9 @@ from simcoll.verifier.trace import Trace
 COLUMNS = 60
 """Columns that are kept where nobody says how many."""
 
-_AROUND = range(-3, 2)
+_AROUND = (0, -1, 1, -2, -3)
+"""Columns beside that of a finding, those that tell most first."""
+
 _EXPLAINED = 8
 _MERGED = 64
 _LATEST = np.iinfo(np.uint64).max
@@ -74,10 +76,9 @@ class _Columns:
 
 
 def _chosen(codes: Codes, wrong: Codes, count: int) -> list[int]:
-    """The columns that are kept: some around each of the first findings, and the last ones."""
-    near = [
-        int(place) + step for place in np.flatnonzero(np.isin(lifeless(codes), wrong))[:_EXPLAINED] for step in _AROUND
-    ]
+    """The columns that are kept: those of the first findings, some around them, and the last ones."""
+    found = np.flatnonzero(np.isin(lifeless(codes), wrong))[:_EXPLAINED].tolist()
+    near = [place + step for step in _AROUND for place in found]
     kept = list(dict.fromkeys(place for place in near if 0 <= place < len(codes)))[:count]
     known = set(kept)
     place = len(codes) - 1

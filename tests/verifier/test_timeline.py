@@ -103,6 +103,14 @@ def test_columns_near_a_finding_are_kept_and_the_last_ones() -> None:
     assert timeline.total == 200
 
 
+@pytest.mark.parametrize(("count", "numbers"), [(1, [50]), (2, [50, 90]), (4, [49, 50, 89, 90])])
+def test_where_few_columns_are_shown_those_of_findings_come_first(count: int, numbers: list[int]) -> None:
+    many = [record(n) for n in range(1, 101)]
+    findings = [Finding("SC104", Severity.ERROR, "m", WORLD, place, (0, 1, 2), (1,)) for place in (50, 90)]
+    timeline = drawn(traces(many, many, many), findings, count=count)
+    assert [column.number for column in timeline.columns] == numbers
+
+
 def test_messages_have_columns_of_their_own() -> None:
     send = Record("0", 1, Call("send", "send", TENSORS, peer=1), p2p_sequence=1, scheduled_ns=2 * SECOND)
     timeline = drawn(traces([record(1), send], [record(1)], [record(1)]))
