@@ -19,6 +19,8 @@ from simcoll.verifier.ranges import ranks_text, verb
 _RECORDING = ("record", "check", "detail")
 """Modes that record; what is recorded otherwise is the work of another recorder."""
 
+_OTHERS = {"flight recorder": "torch's Flight Recorder"}
+
 _ROWS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -42,10 +44,9 @@ def job_text(summary: Summary) -> str:
     noun = "rank" if summary.world_size == 1 else "ranks"
     modes = [kind for kind in summary.kinds if kind in _RECORDING]
     said = [f"in mode {' and '.join(modes)}"] if modes else []
-    said += [f"by {kind}" for kind in summary.kinds if kind and kind not in _RECORDING]
+    said += [f"by {_OTHERS.get(kind, kind)}" for kind in summary.kinds if kind and kind not in _RECORDING]
     how = f" recorded {' and '.join(said)}".rstrip()
-    lacking = f"; the records never state {', '.join(summary.unknown)}" if summary.unknown else ""
-    return f"{summary.recorded:,}{of} {noun}{how}{_span(summary)}{lacking}"
+    return f"{summary.recorded:,}{of} {noun}{how}{_span(summary)}"
 
 
 def progress_text(progress: Progress) -> str:

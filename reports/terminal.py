@@ -17,7 +17,7 @@ from simcoll.reports.history import render_histories
 from simcoll.reports.overview import render_summary
 from simcoll.reports.plain import plain, safe
 from simcoll.reports.timeline import TimelineText
-from simcoll.verifier.describe import group_text, record_text, source_text
+from simcoll.verifier.describe import fields_text, group_text, record_text, source_text
 from simcoll.verifier.failures import signal_name
 from simcoll.verifier.finding import Finding, RankState, Report, Severity, Side, Verdict
 from simcoll.verifier.ranges import ranks_text
@@ -36,8 +36,8 @@ class TerminalReport:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield plain(summary_line(self.report), "bold" if self.report.findings else "")
-        yield from (plain(f"  {text}") for text in shown_texts(self.report))
-        yield from (plain(f"  note: {note}") for note in self.report.notes)
+        asides = [*shown_texts(self.report), *(f"note: {note}" for note in self.report.notes)]
+        yield from (Padding(plain(text), (0, 0, 0, 2)) for text in asides)
         if self.report.verdict is not Verdict.OK:
             summary = self.report.summary
             yield from _states(self.report.ranks) if summary is None else [render_summary(summary)]
@@ -134,7 +134,7 @@ def _parts(finding: Finding) -> Iterator[RenderableType]:
     yield Text("")
     yield _labelled("culprits", _culprits(finding), "bold")
     if finding.unknown:
-        yield _labelled("unknown", f"{', '.join(finding.unknown)} (the records do not say)")
+        yield _labelled("unknown", f"{fields_text(finding.unknown)} (the records do not say)")
     if finding.before:
         yield _labelled("before", ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before))
     yield _labelled("advice", RULES[finding.code].advice)

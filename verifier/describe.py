@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source
 from simcoll.verifier.ranges import ranks_text
@@ -10,6 +12,19 @@ NAMELESS = ("", "undefined")
 """The description of a group to which nobody gave one: c10d has a word for it."""
 
 _BUFFERS_SHOWN = 4
+
+_IN_WORDS = {
+    "reduce_op": "reduce op",
+    "root": "root",
+    "input_splits": "splits",
+    "output_splits": "splits",
+    "tag": "tag",
+    "device": "device",
+    "order": "memory order",
+    "shape": "shape",
+    "dtype": "dtype",
+    "count": "element count",
+}
 
 
 def call_text(call: Call, group: Group | None = None) -> str:
@@ -41,6 +56,11 @@ def buffer_text(buffer: Buffer) -> str:
     order = "" if buffer.order is None else f" in memory order {list(buffer.order)}"
     place = f" on {buffer.device}" if buffer.device else ""
     return f"{buffer.dtype}{list(buffer.shape)}{place}{order}"
+
+
+def fields_text(names: Collection[str]) -> str:
+    """Fields of a call as people call them, each once: ``reduce op, root, splits``; other names are left out."""
+    return ", ".join(dict.fromkeys(text for name, text in _IN_WORDS.items() if name in names))
 
 
 def sizes_text(sizes: tuple[int, ...]) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from simcoll.verifier.describe import fields_text
 from simcoll.verifier.finding import Finding
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.inferred import is_dump
 from simcoll.verifier.matching import Matching
 from simcoll.verifier.ranges import ranks_text
-from simcoll.verifier.stated import in_words, unknown_fields
+from simcoll.verifier.stated import unknown_fields
 from simcoll.verifier.trace import Life, Stall, Trace, reached
 from simcoll.verifier.unwatched import open_waits
 
@@ -35,7 +36,7 @@ def notes_of_records(job: Job, stall: Stall | None, findings: Sequence[Finding],
     traces = list(job.traces.values())
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     notes = []
-    if text := in_words(unknown):
+    if text := fields_text(unknown):
         notes.append(f"these records do not state {text}: mismatches of these were not judged")
     if not any(finding.culprits for finding in findings):
         notes += _not_at_once([trace for trace in traces if is_dump(trace)])

@@ -18,29 +18,11 @@ from simcoll.word import flow_word
 _MASK = (1 << 64) - 1
 _TOTAL_KEY = 0x9FB21C651E98DF25
 
-_IN_WORDS = {
-    "reduce_op": "reduce op",
-    "root": "root",
-    "input_splits": "splits",
-    "output_splits": "splits",
-    "tag": "tag",
-    "device": "device",
-    "order": "memory order",
-    "shape": "shape",
-    "dtype": "dtype",
-    "count": "element count",
-}
-
 
 def unknown_fields(ops: Collection[str], unknown: frozenset[str]) -> tuple[str, ...]:
     """The fields that ranks which make these calls must agree on, and that their records leave out."""
     specs = [COLLECTIVES[op] for op in ops if op in COLLECTIVES]
     return tuple(sorted(unknown & frozenset[str]().union(*(spec.agree | spec.law_reads for spec in specs))))
-
-
-def in_words(unknown: Collection[str]) -> str:
-    """Fields as people call them, each once: ``reduce op, root, splits``; what is no field of a call is left out."""
-    return ", ".join(dict.fromkeys(text for name, text in _IN_WORDS.items() if name in unknown))
 
 
 def stated(spec: CollectiveSpec, call: Call, group_rank: int, size: int, unknown: frozenset[str]) -> Statement:

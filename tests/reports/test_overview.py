@@ -53,8 +53,7 @@ def drawn(picture: RenderableType, width: int = 80) -> str:
 
 
 PICTURE = """\
-  job       8 ranks recorded in mode detail, 2026-10-01 12:00:00 to 12:03:20
-            UTC; the records never state root
+  job       8 ranks recorded in mode detail, 2026-10-01 12:00:00 to 12:03:20 UTC
   finished  default_pg (ranks 0-7): all_reduce #183 at train.py:41 in step
             4 groups mesh_tp of 2 ranks (ranks 0-7): #90 (group 2) to #92 (group
             4)
@@ -109,8 +108,7 @@ def test_places_in_words(place: Place, text: str) -> None:
 
 def test_what_the_data_is_from() -> None:
     dumps = Summary(1024, 1000, ("flight recorder",), unknown=("reduce_op", "root"))
-    said = "1,000 of 1,024 ranks recorded by flight recorder; the records never state reduce_op, root"
-    assert job_text(dumps) == said
+    assert job_text(dumps) == "1,000 of 1,024 ranks recorded by torch's Flight Recorder"
 
 
 def test_no_time_is_too_late_for_a_calendar() -> None:

@@ -114,11 +114,11 @@ def test_no_majority_and_unknown_fields_are_said() -> None:
     report = a_report()
     finding: Finding = report.findings[0]
     other = Finding(
-        finding.code, finding.severity, "m", finding.group, 7, (0, 1), unknown=("root",), sides=finding.sides
+        finding.code, finding.severity, "m", finding.group, 7, (0, 1), unknown=("root", "order"), sides=finding.sides
     )
     text = drawn(Report(Verdict.FINDINGS, 4, "record", (other,), ()))
     assert "culprits: no majority names one" in text
-    assert "unknown: root (the records do not say)" in text
+    assert "unknown: root, memory order (the records do not say)" in text
 
 
 def test_what_matched_before_is_listed() -> None:

@@ -22,9 +22,10 @@ from simcoll.reports.sarif import sarif_report
 from simcoll.reports.terminal import TerminalReport
 from simcoll.spec import COLLECTIVES
 from simcoll.verifier.compare import compare
+from simcoll.verifier.describe import fields_text
 from simcoll.verifier.finding import Finding, Report
 from simcoll.verifier.postmortem import exit_code, judge
-from simcoll.verifier.stated import flow_sum, in_words, unknown_fields
+from simcoll.verifier.stated import flow_sum, unknown_fields
 from simcoll.verifier.trace import MemoryTrace, trace_of
 
 UNKNOWN = frozenset({"reduce_op", "root", "input_splits", "output_splits", "tag", "device", "order"})
@@ -176,8 +177,8 @@ def test_a_field_is_named_where_its_row_compares_it(field: str, op: str) -> None
 
 
 def test_fields_in_words() -> None:
-    assert in_words(UNKNOWN) == "reduce op, root, splits, tag, device, memory order"
-    assert in_words({"state"}) == ""
+    assert fields_text(UNKNOWN) == "reduce op, root, splits, tag, device, memory order"
+    assert fields_text({"state"}) == ""
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=5), st.data())
