@@ -83,7 +83,7 @@ def _places(names: Sequence[str]) -> list[list[int]]:
 
 
 def _one_a_rank(dumps: Sequence[Dump]) -> tuple[dict[int, Dump], dict[int, tuple[str, ...]]]:
-    """The dump of each rank: the newest, and of those that are equally new the one that says most."""
+    """The dump of each rank: one that was not cut, of those the newest, of equally new ones the one that says most."""
     chosen: dict[int, Dump] = {}
     notes: dict[int, tuple[str, ...]] = {}
     ranks = ranks_of(dumps)
