@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from simcoll.blackbox_format import SUFFIX as BOX_SUFFIX
 from simcoll.dump_signal import SUFFIX
 from simcoll.errors import ConfigurationError, SimcollError
 
@@ -49,7 +50,7 @@ def dump(dir: str | os.PathLike[str] | None = None) -> Path:  # noqa: A002
 
 def stacks_name(box_name: str) -> str:
     """The name of the file of stacks that goes with a black box."""
-    return box_name.removesuffix(".simcoll") + SUFFIX
+    return box_name.removesuffix(BOX_SUFFIX) + SUFFIX
 
 
 def write_stacks(path: Path, who: str) -> None:

@@ -23,6 +23,7 @@ from typing import TypeAlias, cast
 
 from simcoll.blackbox import UnreadableError
 from simcoll.blackbox_entries import Known
+from simcoll.blackbox_format import SUFFIX
 from simcoll.reading_wire import Receiver
 from simcoll.reading_worker import LENGTH, READY
 from simcoll.record_files import RecordFile, read_record_file
@@ -81,7 +82,7 @@ def _workers_for(paths: Sequence[Path]) -> int:
 def _is_large(path: Path) -> bool:
     """Whether a file is large; the size of a black box says little, and it is bounded by its format."""
     try:
-        return path.suffix != ".simcoll" and path.stat().st_size > _LARGE_BYTES
+        return path.suffix != SUFFIX and path.stat().st_size > _LARGE_BYTES
     except OSError:
         return False
 

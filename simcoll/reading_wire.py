@@ -15,17 +15,21 @@ from typing import Any
 
 import numpy as np
 
+from simcoll.blackbox import BlackBox
 from simcoll.blackbox_entries import CommonData
-from simcoll.call import Call
-from simcoll.record import Group, Source
-from simcoll.verifier.flight_recorder_dump import DumpGroup
+from simcoll.call import Buffer, Call
+from simcoll.errors import UnreadableError
+from simcoll.record import Event, Group, Members, Source
+from simcoll.verifier.flight_recorder_dump import Dump, DumpGroup
 
 SHARED = frozenset({Group, Call, Source, DumpGroup, CommonData})
 """Types whose values are sent once."""
 
 _HEAD = Struct("<QQQ")
 _SIZE = Struct("<Q")
-_BUILTINS = frozenset({"frozenset", "set", "bytearray"})
+_SENT = (*SHARED, BlackBox, Buffer, Dump, Event, Members, UnreadableError, frozenset)
+_TYPES = {(one.__module__, one.__qualname__): one for one in _SENT}
+_OF_ARRAYS = frozenset({"dtype", "ndarray", "scalar", "_frombuffer", "_reconstruct"})
 
 
 @dataclass(slots=True)
@@ -96,14 +100,16 @@ class Receiver:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes values of simcoll and numpy, nothing else."""
+    """Makes what readers send and numpy's arrays, nothing else: the files that were read may be anybody's."""
 
     def __init__(self, data: memoryview, shared: list[object], buffers: Iterator[object]) -> None:
         super().__init__(BytesIO(data), buffers=buffers)
         self._shared = shared
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.partition(".")[0] in ("simcoll", "numpy") or (module == "builtins" and name in _BUILTINS):
+        if (module, name) in _TYPES:
+            return _TYPES[module, name]
+        if module.partition(".")[0] == "numpy" and name in _OF_ARRAYS:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name}")
 

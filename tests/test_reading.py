@@ -1,8 +1,11 @@
 """Files are read by other processes with the same result as here; what goes wrong with one costs that one alone."""
 
 import os
+import pickle
 import signal
 import subprocess
+from io import FileIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from simcoll import reading
 from simcoll.blackbox import BlackBox, BlackBoxWriter, UnreadableError
 from simcoll.call import Buffer, Call
 from simcoll.reading import read_files
+from simcoll.reading_wire import Receiver, Sender
 from simcoll.record import Group, Source
 
 CALL = Call("all_reduce", "allreduce", (Buffer((4,), "float32"),), (Buffer((4,), "float32"),), reduce_op="sum")
@@ -149,6 +153,15 @@ def test_sigint_does_not_reach_a_reading_process(tmp_path, started):
     outcomes = read_files(write(tmp_path, 30), workers=1, progress=interrupt)
     assert all(isinstance(one, BlackBox) for one in outcomes)
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("value", [print, BlackBoxWriter, Path("/")])
+def test_nothing_is_made_of_an_answer_but_what_readers_send(value):
+    read, write = os.pipe()
+    with FileIO(read) as answers, FileIO(write, "w") as pipe:
+        Sender(pipe).send(value)
+        with pytest.raises(pickle.UnpicklingError):
+            Receiver(answers, {}).receive()
 
 
 def test_arrays_arrive_whole(tmp_path):
