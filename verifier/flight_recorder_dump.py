@@ -70,7 +70,7 @@ def assemble(
     version, notes = _version(path, found.get("version"))
     configured = _configuration(found.get("pg_config"))
     groups = _groups(configured, columns)
-    ring = slots_of(columns)
+    ring = slots_of(columns, int(version.partition(".")[2] or NEWEST))
     last = int(ring.slots["scheduled_ns"].max(initial=0))
     return Dump(
         path,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from simcoll.call import Buffer, Call
 from simcoll.record import UNKNOWN_SOURCE, Source, State
-from simcoll.spec import COLLECTIVES, CollectiveSpec, Kind
+from simcoll.spec import COLLECTIVES, CollectiveSpec, Kind, Rooted
 from simcoll.verifier.flight_recorder_frames import Frames
 from simcoll.verifier.flight_recorder_stream import RefusedError
 
@@ -69,6 +69,8 @@ _LARGEST: Final = (1 << 63) - 1
 _NAME_LIMIT: Final = 1024
 _TENSORS: Final = 1 << 14
 _DIMENSIONS: Final = 64
+_PLACEHOLDER: Final = "Undefined"
+"""The dtype of a tensor that stands where a rank that is not the root has none."""
 _DEVICE: Final = ""
 """No dump states the devices of its buffers."""
 _PEERS: Final = re.compile(r"(\d{1,7})(->|<-)(\d{1,7})")
@@ -216,6 +218,9 @@ def call_of(name: str, inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...]) 
         return backend, Call(title or name, title or name, inputs, outputs)
     if spec.kind is Kind.POINT_TO_POINT:
         return backend, _message(spec, title, ends, inputs, outputs)
+    if spec.rooted is Rooted.FROM_ROOT and "root" in spec.law_reads and len(inputs) == 1 != len(outputs):
+        # NCCL has one form for all collectives, which takes a scatter's result first, and then the root's list.
+        inputs, outputs = outputs, inputs
     return backend, Call(spec.name, title, inputs, outputs, coalesced=_is_list(spec, inputs, outputs))
 
 
@@ -261,7 +266,8 @@ def _buffers(entry: dict[object, object], side: str) -> tuple[Buffer, ...]:
         raise MalformedEntryError(f"{side}_sizes")
     # A version that does not write the dtypes says nothing of them, which is the same for all ranks.
     named = list(dtypes) if len(dtypes) == len(sizes) else [""] * len(sizes)
-    return tuple(Buffer(_shape(shape), _dtype(dtype), _DEVICE) for shape, dtype in zip(sizes, named, strict=True))
+    pairs = [pair for pair in zip(sizes, named, strict=True) if pair[1] != _PLACEHOLDER]
+    return tuple(Buffer(_shape(shape), _dtype(dtype), _DEVICE) for shape, dtype in pairs)
 
 
 def _shape(value: object) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -21,8 +21,11 @@ _LOST: Final = (
     "batches of messages took numbers of collectives, and the ring wrapped: "
     "the collectives of the groups that have such batches are not judged"
 )
-_WITHOUT_EVENTS: Final = ("gloo",)
-"""Backends that record no start and no end: an entry stays scheduled, and is retired when its call has ended."""
+_FIRST_TENSOR_ONLY: Final = 4
+"""The last minor version in which, before PyTorch's pull request 135049, of a list its first tensor is recorded."""
+_CUT: Final = "this version of torch records the first tensor alone of a list: sizes of such calls are not judged"
+_GLOO: Final = "gloo"
+"""The backend that records no start and no end: an entry stays scheduled, and is retired when its call has ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,11 +41,14 @@ class Ring:
     problems: tuple[str, ...] = ()
 
 
-def slots_of(columns: Columns) -> Ring:
-    """The entries of a dump as slots."""
-    rows, calls = columns.rows(), list(columns.calls)
-    rows, problems, gap = _sound(rows)
-    backends = np.array([backend in _WITHOUT_EVENTS for backend in columns.backends], np.bool_)
+def slots_of(columns: Columns, minor: int) -> Ring:
+    """The entries of a dump of version 2.``minor`` as slots."""
+    rows, problems, gap = _sound(columns.rows())
+    calls = list(columns.calls)
+    if minor <= _FIRST_TENSOR_ONLY and (cut := _lists_cut(columns)):
+        calls = [replace(call, inputs=(), outputs=()) if index in cut else call for index, call in enumerate(calls)]
+        problems.append(_CUT)
+    backends = np.array([backend == _GLOO for backend in columns.backends], np.bool_)
     untold = backends[rows["call"]] & rows["retired"] if len(rows) else np.zeros(0, np.bool_)
     rows["state"][untold & (rows["state"] == State.SCHEDULED)] = State.COMPLETED
     wrapped = gap or bool(len(rows) and rows["record"][0] > 0)
@@ -56,6 +62,13 @@ def slots_of(columns: Columns) -> Ring:
     slots["signature"], slots["p2p_sequence"], slots["flags"] = rows["call"], numbers, AWAITED
     dropped = {**_dropped(slots), **dict.fromkeys(lost, _LAST)}
     return Ring(slots, calls, wrapped, bool(untold.any()), dropped, first_p2p, tuple(problems))
+
+
+def _lists_cut(columns: Columns) -> set[int]:
+    """The calls that take a list for all ranks, of which only the first tensor was recorded: no size tells anything."""
+    listed = {name for name, spec in COLLECTIVES.items() if spec.law_reads}
+    told = zip(columns.calls, columns.backends, strict=True)
+    return {index for index, (call, backend) in enumerate(told) if call.op in listed and backend != _GLOO}
 
 
 def _sound(rows: Rows) -> tuple[Rows, list[str], bool]:

@@ -57,6 +57,42 @@ def test_every_version_says_the_same(tmp_path, minor, writer):
         assert (source.file, source.line, source.function) == (USER["filename"], USER["line"], USER["name"])
 
 
+def rooted(op, rank, root, recorded=4):
+    """A gather or scatter as NCCL writes it: the result of a scatter first, and a placeholder on the other ranks."""
+    count = recorded if rank == root else 1
+    return entry(
+        0,
+        f"nccl:{op}",
+        input_sizes=[[2]],
+        output_sizes=[[2] if rank == root else [0]] * count,
+        output_dtypes=["Float" if rank == root else "Undefined"] * count,
+    )
+
+
+def judged(folder, entries_by_rank, **fields):
+    dumps = [read(folder, entries, f"rank_{rank}", **fields) for rank, entries in enumerate(entries_by_rank)]
+    return judge(traces_of(dumps))
+
+
+@pytest.mark.parametrize("op", ["gather", "scatter"])
+def test_gather_and_scatter_of_nccl(tmp_path, op):
+    right = judged(tmp_path, [[rooted(op, rank, 1)] for rank in range(4)], ranks=range(4))
+    assert (right.findings, right.agreed) == ((), 1)
+    two = judged(tmp_path, [[rooted(op, rank, rank % 2)] for rank in range(4)], ranks=range(4))
+    assert [finding.code for finding in two.findings] == ["SC105"]
+
+
+@pytest.mark.parametrize("op", ["gather", "scatter"])
+def test_older_versions_record_the_first_tensor_of_a_list(tmp_path, op):
+    report = judged(tmp_path, [[rooted(op, rank, 1, recorded=1)] for rank in range(4)], ranks=range(4), minor=2)
+    assert (report.findings, report.agreed) == ((), 1)
+    assert "first tensor alone" in report.notes[0]
+    sizes = [((1,), (1,)), ((5,), (2,)), ((1,), (3,)), ((2,), (9,))]
+    calls = [[entry(0, "nccl:all_to_all", input_sizes=[of], output_sizes=[to])] for of, to in sizes]
+    assert judged(tmp_path, calls, ranks=range(4), minor=2).findings == ()
+    assert [one.code for one in judged(tmp_path, calls, ranks=range(4)).findings] == ["SC106"]
+
+
 def test_a_newer_version_is_read_with_a_note(tmp_path):
     found = read(tmp_path, [entry()], version="2.12")
     assert len(found.slots) == 1
