@@ -7,6 +7,7 @@ from dataclasses import replace
 from io import StringIO
 from json import dumps
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -133,8 +134,8 @@ def test_no_report_shows_a_device_that_no_record_states() -> None:
     [finding] = report.findings
     stream = StringIO()
     Console(file=stream, width=100).print(TerminalReport(report))
-    [run] = sarif_report(report, 3, Path("/src"))["runs"]  # type: ignore[misc]
-    said = dumps(run["results"])  # type: ignore[index]
+    [run] = cast("list[dict[str, object]]", sarif_report(report, 3, Path("/src"))["runs"])
+    said = dumps(run["results"])
     assert "all_reduce(float32[4])" in said
     assert all("float32" in text and "cpu" not in text for text in (stream.getvalue(), html_report(report), said))
     assert finding.sides[0].call is not None
