@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,17 +199,31 @@ def _rank(entry: dict[str, object]) -> LaunchedRank:
     return LaunchedRank(rank, code, ended, entry["stopped"] is True, _whole(pid))
 
 
-def _one_run(boxes: list[BlackBox]) -> tuple[list[BlackBox], list[str]]:
+def _one_run(boxes: Sequence[BlackBox]) -> tuple[list[BlackBox], list[str]]:
     """The boxes of the newest run, one a rank."""
     if not boxes:
         return [], []
-    newest = max(boxes, key=lambda box: box.created_ns)
-    same = [box for box in boxes if (box.run, box.world_size) == (newest.run, newest.world_size)]
-    attempt = max(box.attempt for box in same)
     by_rank: dict[int, BlackBox] = {}
-    for box in sorted((box for box in same if box.attempt == attempt), key=lambda box: box.created_ns):
+    for box in sorted(_of_newest_run(boxes), key=lambda box: box.created_ns):
         by_rank[box.rank] = box
     left_out = len(boxes) - len(by_rank)
     others = _counted(left_out, "black box of another run or attempt", "black boxes of other runs or earlier attempts")
     notes = [f"{others} left out"] if left_out else []
     return [by_rank[rank] for rank in sorted(by_rank)], notes
+
+
+def _of_newest_run(boxes: Sequence[BlackBox]) -> list[BlackBox]:
+    """Those of the run and attempt of the newest box; of folders that hold the same ranks, that of the newest alone.
+
+    Launchers may give all runs one id, or none; hosts never hold the same ranks.
+    """
+    newest = max(boxes, key=lambda box: box.created_ns)
+    folder = os.path.dirname(newest.path)
+    same = [box for box in boxes if _run_of(box) == _run_of(newest)]
+    ranks = {box.rank for box in same if os.path.dirname(box.path) == folder}
+    other_runs = {os.path.dirname(box.path) for box in same if box.rank in ranks} - {folder}
+    return [box for box in same if os.path.dirname(box.path) not in other_runs]
+
+
+def _run_of(box: BlackBox) -> tuple[str, int, int]:
+    return box.run, box.world_size, box.attempt

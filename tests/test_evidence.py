@@ -39,6 +39,19 @@ def test_boxes_of_other_runs_are_left_out(tmp_path):
     assert [trace.world_size for trace in gather(files_of(tmp_path)).traces] == [2]
 
 
+def test_runs_of_one_id_in_folders_of_their_own_are_not_mixed(tmp_path):
+    for folder, ranks in (("first", (0, 1, 2)), ("second", (0, 2))):
+        (tmp_path / folder).mkdir()
+        for rank in ranks:
+            box(tmp_path / folder / f"rank{rank:05d}.simcoll", rank, world_size=3)
+    evidence = gather([tmp_path])
+    assert [trace.path for trace in evidence.traces] == [
+        str(tmp_path / "second" / f"rank{rank:05d}.simcoll") for rank in (0, 2)
+    ]
+    assert evidence.notes == ("3 black boxes of other runs or earlier attempts were left out",)
+    assert evidence.folders == (tmp_path, tmp_path / "second")
+
+
 def test_older_boxes_do_not_count(tmp_path):
     path = box(tmp_path / "rank00000.simcoll")
     created = gather([path]).traces[0].created_ns
