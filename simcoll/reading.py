@@ -11,7 +11,6 @@ import json
 import os
 import pickle
 import selectors
-import signal
 import subprocess
 import sys
 from collections import deque
@@ -27,6 +26,7 @@ from simcoll.blackbox_format import SUFFIX
 from simcoll.reading_wire import Receiver
 from simcoll.reading_worker import LENGTH, READY
 from simcoll.record_files import RecordFile, read_record_file
+from simcoll.verifier.failures import signal_name
 
 Outcome: TypeAlias = "RecordFile | UnreadableError"
 Progress: TypeAlias = Callable[[int, int], None]
@@ -130,46 +130,71 @@ class _Worker:
 
 def _read_apart(paths: Sequence[Path], count: int, limit: int) -> Iterator[tuple[int, Outcome]]:
     """Each file's index and outcome, in the order in which they come."""
-    left = deque(range(len(paths)))
-    kept: dict[object, object] = {}
-    workers: set[_Worker] = set()
     with selectors.DefaultSelector() as selector:
+        pool = _Pool(paths, limit, selector, deque(range(len(paths))))
         try:
-            for _ in range(count):
-                workers.add(_started(selector, kept, limit))
-            while left or any(worker.pending for worker in workers):
-                for key, _ in selector.select():
-                    worker: _Worker = key.data
-                    try:
-                        answer = worker.receiver.receive()
-                    except (EOFError, OSError, pickle.UnpicklingError):
-                        selector.unregister(key.fileobj)
-                        workers.remove(worker)
-                        yield from _given_up(worker, paths, left)
-                        if left:
-                            workers.add(_started(selector, kept, limit))
-                        continue
-                    if worker.ready:
-                        yield worker.pending.popleft(), cast("Outcome", answer)
-                    worker.ready = worker.ready or answer == READY
-                    while left and len(worker.pending) < _AHEAD:
-                        index = left.popleft()
-                        worker.give(index, paths[index])
+            yield from pool.outcomes(count)
         finally:
-            for worker in workers:
-                worker.end()
+            pool.end()
 
 
-def _given_up(worker: _Worker, paths: Sequence[Path], left: deque[int]) -> Iterator[tuple[int, Outcome]]:
-    """The outcome of the file at which a process died; the others that it was given go back."""
-    code = _exit_code(worker)
-    if not worker.ready:
-        raise _CannotStartError
-    if worker.pending:
-        index = worker.pending.popleft()
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        yield index, UnreadableError(f"{paths[index]}: the process that read it ended by {how}; leave the file out")
-    left.extendleft(reversed(worker.pending))
+@dataclass(slots=True, eq=False)
+class _Pool:
+    """The processes that read, and the files (by index) that none of them was given yet."""
+
+    paths: Sequence[Path]
+    limit: int
+    selector: selectors.BaseSelector
+    left: deque[int]
+    workers: set[_Worker] = field(default_factory=set)
+    kept: dict[object, object] = field(default_factory=dict)
+
+    def outcomes(self, count: int) -> Iterator[tuple[int, Outcome]]:
+        """Have so many processes read all files."""
+        for _ in range(count):
+            self._start()
+        while self.left or any(worker.pending for worker in self.workers):
+            for key, _ in self.selector.select():
+                yield from self._answered(key.data)
+
+    def end(self) -> None:
+        """End all processes."""
+        for worker in self.workers:
+            worker.end()
+
+    def _start(self) -> None:
+        worker = _started(self.kept, self.limit)
+        self.workers.add(worker)
+        self.selector.register(worker.receiver.pipe, selectors.EVENT_READ, worker)
+
+    def _answered(self, worker: _Worker) -> Iterator[tuple[int, Outcome]]:
+        try:
+            answer = worker.receiver.receive()
+        except (EOFError, OSError, pickle.UnpicklingError):
+            yield from self._given_up(worker)
+            return
+        if worker.ready:
+            yield worker.pending.popleft(), cast("Outcome", answer)
+        worker.ready = worker.ready or answer == READY
+        while self.left and len(worker.pending) < _AHEAD:
+            index = self.left.popleft()
+            worker.give(index, self.paths[index])
+
+    def _given_up(self, worker: _Worker) -> Iterator[tuple[int, Outcome]]:
+        """The outcome of the file at which a process died; the others that it was given go to another one."""
+        self.selector.unregister(worker.receiver.pipe)
+        self.workers.remove(worker)
+        code = _exit_code(worker)
+        if not worker.ready:
+            raise _CannotStartError
+        if worker.pending:
+            index = worker.pending.popleft()
+            how = signal_name(-code) if code < 0 else f"exit code {code}"
+            reason = f"the process that read it ended by {how}; leave the file out"
+            yield index, UnreadableError(f"{self.paths[index]}: {reason}")
+        self.left.extendleft(reversed(worker.pending))
+        if self.left:
+            self._start()
 
 
 def _exit_code(worker: _Worker) -> int:
@@ -179,7 +204,7 @@ def _exit_code(worker: _Worker) -> int:
     return worker.end()
 
 
-def _started(selector: selectors.BaseSelector, kept: dict[object, object], limit: int) -> _Worker:
+def _started(kept: dict[object, object], limit: int) -> _Worker:
     # Its own threads would only get in the way of the others', and their stacks count as memory.
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-I", "-c", _START.format(limit), json.dumps(sys.path)]
@@ -191,9 +216,7 @@ def _started(selector: selectors.BaseSelector, kept: dict[object, object], limit
         raise _CannotStartError from error
     answers = cast(FileIO, process.stdout)
     _widen(answers.fileno())
-    worker = _Worker(process, Receiver(answers, kept))
-    selector.register(answers, selectors.EVENT_READ, worker)
-    return worker
+    return _Worker(process, Receiver(answers, kept))
 
 
 def _widen(pipe: int) -> None:
