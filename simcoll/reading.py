@@ -209,8 +209,14 @@ def _started(kept: dict[object, object], limit: int) -> _Worker:
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-I", "-c", _START.format(limit), json.dumps(sys.path)]
     try:
+        # Ctrl-C reaches every process of the session, also one that has just begun; this one ends its readers itself.
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment, close_fds=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+            start_new_session=True,
         )
     except OSError as error:
         raise _CannotStartError from error
