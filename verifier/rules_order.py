@@ -9,8 +9,9 @@ MISSING_RANK = Rule(
     "missing-rank",
     "Look where the missing rank is instead: it must make this call too, or the others must not.",
     means=(
-        "Some ranks wait in a collective to which another rank of the group has not come within the timeout, "
-        "although it has not failed."
+        "Some ranks wait in a collective to which another rank of the group has not come in time, although it has not "
+        "failed. Where nobody watched the job, the ranks' own records must show for how long; if all that are known "
+        "have come, and the call still does not end, no culprit is named."
     ),
     harm=(
         "The waiting ranks are stuck until the group's timeout, half an hour by default; then they fail, and blame "
