@@ -1,7 +1,8 @@
 """SC801: one rank for which the others wait, again and again, and what that costs.
 
 How long a rank is inside a synchronous collective is told by its own clock alone: whoever comes last is inside for the
-shortest time. So hosts whose clocks differ do not matter.
+shortest time. So hosts whose clocks differ do not matter. A dump tells when a call was queued and when its end was seen:
+that is no time in which a rank was inside.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from simcoll.record import State
 from simcoll.verifier.columns import GroupColumns, Part
 from simcoll.verifier.describe import group_text
 from simcoll.verifier.finding import Finding
+from simcoll.verifier.inferred import is_dump
 from simcoll.verifier.rules_job import STRAGGLER
 from simcoll.verifier.trace import ASYNCHRONOUS
 
@@ -40,6 +42,8 @@ def stragglers(groups: Sequence[GroupColumns]) -> list[Finding]:
 
 def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
     if len(columns.parts) != len(columns.group.ranks) or len(columns.parts) < 2:
+        return None
+    if any(is_dump(part.trace) for part in columns.parts):
         return None
     known = [_completed(part) for part in columns.parts]
     if _most_lost(known) < _SECONDS_LOST:

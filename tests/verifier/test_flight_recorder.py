@@ -93,6 +93,17 @@ def test_older_versions_record_the_first_tensor_of_a_list(tmp_path, op):
     assert [one.code for one in judged(tmp_path, calls, ranks=range(4)).findings] == ["SC106"]
 
 
+def test_how_far_ranks_queue_ahead_of_the_device_makes_nobody_slow(tmp_path):
+    half = 10**9 // 2
+
+    def queued(rank):
+        ahead = 10 if rank == 2 else 12
+        times = [(START_NS + (n - ahead) * half, START_NS + n * half) for n in range(100)]
+        return [entry(n, time_created_ns=a, time_discovered_completed_ns=b) for n, (a, b) in enumerate(times)]
+
+    assert judged(tmp_path, [queued(rank) for rank in range(4)], ranks=range(4)).findings == ()
+
+
 def test_a_newer_version_is_read_with_a_note(tmp_path):
     found = read(tmp_path, [entry()], version="2.12")
     assert len(found.slots) == 1
