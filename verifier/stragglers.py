@@ -1,8 +1,8 @@
 """SC801: one rank for which the others wait, again and again, and what that costs.
 
 How long a rank is inside a synchronous collective is told by its own clock alone: whoever comes last is inside for the
-shortest time. So hosts whose clocks differ do not matter. A dump tells when a call was queued and when its end was seen:
-that is no time in which a rank was inside.
+shortest time. So hosts whose clocks differ do not matter. A dump tells when a call was queued and when its end was
+seen: that is no time in which a rank was inside.
 """
 
 from __future__ import annotations
