@@ -96,8 +96,7 @@ def _batches(rows: Rows, calls: list[Call], *, wrapped: bool) -> tuple[Rows, dic
     # Another thread may have recorded a call of another group in between.
     order = np.argsort(rows["group"], kind="stable")
     rows = rows[order]
-    begins = np.ones(len(rows), np.bool_)
-    begins[1:] = np.any([rows[name][1:] != rows[name][:-1] for name in ("group", "sequence", "p2p_sequence")], axis=0)
+    begins = _begins(rows, "group", "sequence", "p2p_sequence")
     first = np.flatnonzero(begins)
     last = np.append(first[1:], len(rows)) - 1
     batches = ends[rows["call"][last]] & (last > first)
@@ -105,14 +104,25 @@ def _batches(rows: Rows, calls: list[Call], *, wrapped: bool) -> tuple[Rows, dic
     keep = np.ones(len(rows), np.bool_)
     keep[last[messages]] = False
     _give_state(rows, messages, begins, last)
+    # Of a group's first batch in a ring that wrapped, the first calls may be overwritten.
+    cut = wrapped & ends[rows["call"][last]] & ~rows["p2p"][first] & _begins(rows[first], "group")
+    for run in np.flatnonzero(cut).tolist():
+        keep[first[run] : last[run] + 1] = False
     made: dict[tuple[int, ...], int] = {}
-    for run in np.flatnonzero(batches & ~messages).tolist():
+    for run in np.flatnonzero(batches & ~messages & ~cut).tolist():
         _put_together(rows, slice(int(first[run]), int(last[run])), calls, made)
         keep[first[run] : last[run]] = False
     taken: dict[int, set[int]] = {}
     for place in first[messages & (rows["sequence"][first] > _before(rows, first, wrapped=wrapped))].tolist():
         taken.setdefault(int(rows["group"][place]), set()).add(int(rows["sequence"][place]))
     return rows[keep][np.argsort(order[keep], kind="stable")], taken
+
+
+def _begins(rows: Rows, *names: str) -> npt.NDArray[np.bool_]:
+    """Which rows differ in one of these columns from the row before."""
+    begins = np.ones(len(rows), np.bool_)
+    begins[1:] = np.any([rows[name][1:] != rows[name][:-1] for name in names], axis=0)
+    return begins
 
 
 def _before(rows: Rows, first: npt.NDArray[np.intp], *, wrapped: bool) -> npt.NDArray[np.int64]:

@@ -104,6 +104,20 @@ def test_how_far_ranks_queue_ahead_of_the_device_makes_nobody_slow(tmp_path):
     assert judged(tmp_path, [queued(rank) for rank in range(4)], ranks=range(4)).findings == ()
 
 
+def gathers(number, sequence):
+    """A coalesced group of two collectives."""
+    parts = [entry(n, "nccl:_all_gather_base", collective_seq_id=sequence) for n in (number, number + 1)]
+    nothing = {"input_sizes": [], "input_dtypes": [], "output_sizes": [], "output_dtypes": []}
+    return [*parts, entry(number + 2, "nccl:coalesced", collective_seq_id=sequence, **nothing)]
+
+
+@pytest.mark.parametrize(("lost", "agreed"), [*enumerate([3, 2, 2, 1, 1, 1, 1])])
+def test_the_first_batch_of_a_ring_that_wrapped_may_lack_its_first_calls(tmp_path, lost, agreed):
+    whole = [*gathers(0, 1), *gathers(3, 2), entry(6, collective_seq_id=3)]
+    report = judged(tmp_path, [whole, whole[lost:]])
+    assert (report.findings, report.agreed) == ((), agreed)
+
+
 def test_a_newer_version_is_read_with_a_note(tmp_path):
     found = read(tmp_path, [entry()], version="2.12")
     assert len(found.slots) == 1
@@ -288,14 +302,14 @@ def test_where_batches_count_and_the_ring_wrapped_the_collectives_are_not_judged
 
 
 def test_collectives_of_a_coalesced_group_are_one_call(tmp_path):
-    parts = [entry(n, state="scheduled", collective_seq_id=4, input_sizes=[[n]], output_sizes=[[n]]) for n in (7, 8)]
+    parts = [entry(n, state="scheduled", collective_seq_id=4, input_sizes=[[n]], output_sizes=[[n]]) for n in (0, 1)]
     end = entry(
-        9, "nccl:coalesced", collective_seq_id=4, input_sizes=[], output_sizes=[], input_dtypes=[], output_dtypes=[]
+        2, "nccl:coalesced", collective_seq_id=4, input_sizes=[], output_sizes=[], input_dtypes=[], output_dtypes=[]
     )
     found = read(tmp_path, [*parts, end])
     (slot,) = found.slots
     call = found.calls[slot["signature"]]
-    assert (call.op, call.coalesced, [buffer.shape for buffer in call.inputs]) == ("all_reduce", True, [(7,), (8,)])
+    assert (call.op, call.coalesced, [buffer.shape for buffer in call.inputs]) == ("all_reduce", True, [(0,), (1,)])
     assert (slot["sequence"], slot["state"]) == (4, State.COMPLETED)
 
 
