@@ -107,7 +107,8 @@ def test_how_far_ranks_queue_ahead_of_the_device_makes_nobody_slow(tmp_path):
 def gathers(number, sequence):
     """A coalesced group of two collectives."""
     parts = [entry(n, "nccl:_all_gather_base", collective_seq_id=sequence) for n in (number, number + 1)]
-    nothing = {"input_sizes": [], "input_dtypes": [], "output_sizes": [], "output_dtypes": []}
+    sides = ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes")
+    nothing: dict[str, object] = {name: [] for name in sides}
     return [*parts, entry(number + 2, "nccl:coalesced", collective_seq_id=sequence, **nothing)]
 
 
