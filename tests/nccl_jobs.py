@@ -89,16 +89,20 @@ class NcclJob:
             self._note(rank, name, description, f"nccl:{op}", own, ended)
 
     def _batch(self, name: str, description: str, ranks: Sequence[int]) -> None:
-        """Collectives between start and end of a coalesced group."""
-        size, count, ended = self.chance.randrange(1, 9), len(ranks), self._run(ranks)
-        for rank in ranks:
-            gathers = [sized([size], [size * count])] * 2
+        """Collectives between start and end of a coalesced group; some ranks take their time to make them all."""
+        size, count = self.chance.randrange(1, 9), len(ranks)
+        took = [self.chance.choice((2, 2, SECOND)) for _ in ranks]
+        for rank, nanoseconds in zip(ranks, took, strict=True):
+            self._queued[rank] += nanoseconds
+        ended = self._run(ranks)
+        for rank, early in zip(ranks, took, strict=True):
             if self.minor < PARTS_RECORDED:
                 both = sized([size] * 2, [size * count] * 2)
                 self._note(rank, name, description, "nccl:all_gather_into_tensor_coalesced", both, ended)
                 continue
-            for place, part in enumerate(gathers):
-                self._note(rank, name, description, "nccl:_all_gather_base", part, None, more=not place)
+            part = sized([size], [size * count])
+            self._note(rank, name, description, "nccl:_all_gather_base", part, None, early_ns=early)
+            self._note(rank, name, description, "nccl:_all_gather_base", part, None, more=False, early_ns=early // 2)
             self._note(rank, name, description, "nccl:coalesced", sized([], []), ended, more=False)
 
     def _message(self, name: str, description: str, ranks: Sequence[int]) -> None:
@@ -116,9 +120,8 @@ class NcclJob:
         """Queue a call on these ranks; when it ends on their devices."""
         for rank in ranks:
             self._queued[rank] += self.chance.randrange(1, SECOND // 20)
-        ended = max(max(self._queued[rank], self._device[rank]) for rank in ranks) + self.chance.randrange(
-            1, SECOND // 50
-        )
+        begun = max(max(self._queued[rank], self._device[rank]) for rank in ranks)
+        ended = begun + self.chance.randrange(1, SECOND // 50)
         for rank in ranks:
             self._device[rank] = ended
         return ended
@@ -134,13 +137,14 @@ class NcclJob:
         *,
         message: bool = False,
         more: bool = True,
+        early_ns: int = 0,
     ) -> None:
         """Record an entry; one that is not ``more`` goes by the numbers of the one before."""
         counts = self._counts.setdefault((rank, name), [0, 0])
         counts[message] += more
         about: Fields = {"process_group": (name, description), "is_p2p": message}
         about |= {"collective_seq_id": counts[0], "p2p_seq_id": counts[1]}
-        self.entries[rank].append(Made(op, {**about, **buffers}, self._queued[rank], ended_ns))
+        self.entries[rank].append(Made(op, {**about, **buffers}, self._queued[rank] - early_ns, ended_ns))
 
     def dump(self, folder: Path, rank: int, seen_ns: int, written_ns: int, ring: int) -> Path:
         """Write what the rank's ring of so many entries holds at a moment."""

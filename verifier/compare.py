@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from simcoll.record import Group, Record
+from simcoll.record import Group, Record, State
 from simcoll.spec import COLLECTIVES, Kind
 from simcoll.verifier.fields import Difference, differing_fields, differing_ops, faulty_calls, shown_root
 from simcoll.verifier.finding import Finding
@@ -30,6 +30,8 @@ def compare(
     members = [(rank, record) for rank, record in sorted(records.items()) if 0 <= rank < len(group.ranks)]
     voices = [_voice(group, rank, record, unknown) for rank, record in members]
     voices = [voice for voice in voices if voice.spec is None or voice.spec.kind is not Kind.POINT_TO_POINT]
+    if any(voice.call.coalesced for voice in voices):
+        voices = [voice for voice in voices if not _has_just_begun(voice)]
     if not voices:
         return []
     if (ops := differing_ops(voices)) is not None:
@@ -46,6 +48,12 @@ def _voice(group: Group, group_rank: int, record: Record, unknown: frozenset[str
     if "root" in unknown and spec.shows_root(record.call):
         statement = replace(statement, root=group_rank)
     return Voice(group_rank, rank, size, record, spec, statement, unknown)
+
+
+def _has_just_begun(voice: Voice) -> bool:
+    """Whether a call may be the first part of a coalesced one: its rank's dump was written while it was made."""
+    just_made = voice.record.state is State.SCHEDULED and not voice.record.awaited
+    return bool(voice.unknown) and just_made and not voice.call.coalesced
 
 
 def _with_root(voices: Sequence[Voice]) -> Sequence[Voice]:

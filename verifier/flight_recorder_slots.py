@@ -163,7 +163,7 @@ def _joined(parts: list[Call], end: Call) -> Call:
     outputs = tuple(buffer for part in parts for buffer in part.outputs)
     ops = {part.op for part in parts} | ({end.op} if end.op in COLLECTIVES else set())
     op = ops.pop() if len(ops) == 1 else f"{_COALESCED}: {', '.join(sorted(ops))}"
-    return Call(op, parts[0].spelling, inputs, outputs, coalesced=len(parts) > 1)
+    return Call(op, parts[0].spelling, inputs, outputs, coalesced=True)
 
 
 def _renumbered(rows: Rows, taken: Mapping[int, set[int]], *, wrapped: bool) -> tuple[Rows, list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 import pytest
@@ -117,6 +118,13 @@ def test_the_first_batch_of_a_ring_that_wrapped_may_lack_its_first_calls(tmp_pat
     whole = [*gathers(0, 1), *gathers(3, 2), entry(6, collective_seq_id=3)]
     report = judged(tmp_path, [whole, whole[lost:]])
     assert (report.findings, report.agreed) == ((), agreed)
+
+
+@pytest.mark.parametrize(("stands", "codes"), [(False, []), (True, ["SC110"])])
+def test_a_dump_may_be_written_within_a_batch(tmp_path, stands, codes):
+    whole = [{**one, "state": "scheduled", "time_discovered_completed_ns": None} for one in gathers(0, 1)]
+    begun = {**whole[0], "time_created_ns": START_NS if stands else time.time_ns()}
+    assert [finding.code for finding in judged(tmp_path, [whole, [begun]]).findings] == codes
 
 
 def test_a_newer_version_is_read_with_a_note(tmp_path):
