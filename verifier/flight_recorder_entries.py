@@ -64,6 +64,8 @@ ENTRY_LIMIT: Final = 1 << 20
 CALL_LIMIT: Final = 1 << 18
 """Distinct calls of one dump, and distinct lines; a million buffers in all of them."""
 _BUFFER_LIMIT: Final = 1 << 20
+_LOOKED_LIMIT: Final = 1 << 24
+"""Buffers and dimensions of all entries that are looked at: in a pickle, they can share a list of any length."""
 _GROUP_LIMIT: Final = 1 << 14
 _LARGEST: Final = (1 << 63) - 1
 _NAME_LIMIT: Final = 1024
@@ -107,7 +109,7 @@ class Columns:
         self._pending: list[tuple[object, ...]] = []
         self._calls: dict[object, int] = {}
         self._frames = Frames()
-        self._buffers = 0
+        self._buffers = self._looked = 0
         self._sources: dict[Source, int] = {UNKNOWN_SOURCE: 0}
 
     @property
@@ -192,6 +194,9 @@ class Columns:
             raise MalformedEntryError("profiling_name")
         inputs = _buffers(entry, "input")
         outputs = _buffers(entry, "output")
+        self._looked += sum(1 + len(buffer.shape) for buffer in (*inputs, *outputs))
+        if self._looked > _LOOKED_LIMIT:
+            raise RefusedError("its entries have more tensors than any program's")
         key = name, inputs, outputs
         index = self._calls.get(key)
         if index is None:
