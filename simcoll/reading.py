@@ -11,7 +11,6 @@ import json
 import os
 import pickle
 import selectors
-import signal
 import subprocess
 import sys
 from collections import deque
@@ -26,6 +25,7 @@ from simcoll.blackbox_entries import Known
 from simcoll.reading_wire import Receiver
 from simcoll.reading_worker import LENGTH, READY
 from simcoll.record_files import RecordFile, read_record_file
+from simcoll.verifier.failures import signal_name
 
 Outcome: TypeAlias = "RecordFile | UnreadableError"
 Progress: TypeAlias = Callable[[int, int], None]
@@ -166,7 +166,7 @@ def _given_up(worker: _Worker, paths: Sequence[Path], left: deque[int]) -> Itera
         raise _CannotStartError
     if worker.pending:
         index = worker.pending.popleft()
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        how = signal_name(-code) if code < 0 else f"exit code {code}"
         yield index, UnreadableError(f"{paths[index]}: the process that read it ended by {how}; leave the file out")
     left.extendleft(reversed(worker.pending))
 
@@ -183,8 +183,14 @@ def _started(selector: selectors.BaseSelector, kept: dict[object, object], limit
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-I", "-c", _START.format(limit), json.dumps(sys.path)]
     try:
+        # Ctrl-C reaches every process of the session, also one that has just begun; this one ends its readers itself.
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment, close_fds=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+            start_new_session=True,
         )
     except OSError as error:
         raise _CannotStartError from error
