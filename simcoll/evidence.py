@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,7 +97,7 @@ def _traces(dumps: Sequence[Dump], unreadable: list[str]) -> Sequence[Trace]:
 
 def files_of(path: Path) -> list[Path]:
     """The black boxes that a path names: itself, or those in a folder, by name."""
-    return sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+    return sorted(path.glob(f"*{SUFFIX}")) if os.path.isdir(path) else [path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,11 @@ def find_records(path: Path) -> Found:
 
     Dumps are told by what is in them, whatever their names; hidden files are passed over.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return Found([path])
     files, passed = _records_in(path)
     if not files:
-        for folder in filter(Path.is_dir, _visible(path)):
+        for folder in filter(os.path.isdir, _visible(path)):
             more, others = _records_in(folder)
             files, passed = files + more, passed + others
     note = f"{path}: {passed} other {'file was' if passed == 1 else 'files were'} passed over" if passed else ""
@@ -127,7 +128,7 @@ def _records_in(folder: Path) -> tuple[list[Path], int]:
     """The files of one folder to be read, and how many others stand beside the dumps among them."""
     if boxes := files_of(folder):
         return boxes, 0
-    files = [path for path in _visible(folder) if path.is_file() and not _is_own(path)]
+    files = [path for path in _visible(folder) if os.path.isfile(path) and not _is_own(path)]
     dumps = [path for path in files if is_record_file(path)]
     return dumps, len(files) - len(dumps)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
+from stat import S_ISDIR
 
 from simcoll.evidence import LAUNCH_PATTERN, Launch, gather, read_launch
 from simcoll.outlet import Outlet, write_whole
@@ -65,9 +67,9 @@ def verify(request: Request) -> int:
         view = request.view()
     except ValueError as error:
         return outlet.refuse(BAD_INPUT, str(error))
-    missing = next((path for path in request.paths if not path.exists()), None)
-    if missing is not None:
-        return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give black boxes or their folder")
+    for path in request.paths:
+        if reason := _unreachable(path):
+            return outlet.refuse(BAD_INPUT, f"{path}: {reason}; give black boxes or their folder")
     with progress_bar() as progress:
         evidence = gather(request.paths, _launches(request.paths), progress=progress)
         report = judge(evidence.traces, evidence.outcome, _stall(request.paths)) if evidence.traces else None
@@ -86,10 +88,9 @@ def verify(request: Request) -> int:
 def _hand_out(request: Request, report: Report, shown: Report, outlet: Outlet) -> int:
     """Write the files that were asked for, then show the report. SARIF is for gates, and has every finding."""
     code = exit_code(report)
-    root = Path.cwd() / (request.srcroot or "")
     files: list[tuple[Path | None, Callable[[], str]]] = [
         (request.html, lambda: html_report(shown)),
-        (request.sarif, lambda: dumps(sarif_report(report, code, root), indent=2) + "\n"),
+        (request.sarif, lambda: dumps(sarif_report(report, code, _source_root(request)), indent=2) + "\n"),
     ]
     for path, text in files:
         if path is not None:
@@ -99,6 +100,22 @@ def _hand_out(request: Request, report: Report, shown: Report, outlet: Outlet) -
                 return outlet.refuse(BAD_INPUT, f"cannot write {path}: {error.strerror}; choose another file")
     outlet.show(shown)
     return code
+
+
+def _unreachable(path: Path) -> str:
+    """Why nothing can be read at a path; empty where something is there."""
+    try:
+        if S_ISDIR(path.stat().st_mode):
+            os.scandir(path).close()
+    except FileNotFoundError:
+        return "no such file or folder"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return ""
+
+
+def _source_root(request: Request) -> Path:
+    return Path.cwd() / (request.srcroot or "")
 
 
 def show_rules(code: str | None, *, json: bool = False) -> int:
@@ -116,13 +133,13 @@ def show_rules(code: str | None, *, json: bool = False) -> int:
 
 def _launches(paths: Sequence[Path]) -> list[Launch]:
     """The launchers' accounts beside the black boxes; none where the job ran under another launcher."""
-    files = [file for path in paths if path.is_dir() for file in sorted(path.glob(LAUNCH_PATTERN))]
+    files = [file for path in paths if os.path.isdir(path) for file in sorted(path.glob(LAUNCH_PATTERN))]
     return [launch for launch in map(read_launch, files) if launch.ranks]
 
 
 def _stall(paths: Sequence[Path]) -> Stall | None:
     """What the monitors saw, where the job stood still."""
-    files = [file for path in paths if path.is_dir() for file in sorted(path.glob(STALL_PATTERN))]
+    files = [file for path in paths if os.path.isdir(path) for file in sorted(path.glob(STALL_PATTERN))]
     return together(filter(None, map(read_stall, files)))
 
 
