@@ -87,6 +87,9 @@ _DTYPES: Final = {
 }
 """Names of c10's ScalarType where torch's name is not the same word in lower case."""
 
+_DTYPE: Final = re.compile(r"(?:(?:Q?U?Int|Bits|B?Float|Complex)\d\w{0,20}|Bool|Undefined)", re.IGNORECASE)
+"""The other names, those of types to come included; what is none of them was damaged."""
+
 _PROFILED: Final = {name: spec for spec in COLLECTIVES.values() for name in (spec.name, *spec.profiling)}
 
 
@@ -203,8 +206,8 @@ class Columns:
             self._buffers += len(inputs) + len(outputs)
             if len(self.calls) >= CALL_LIMIT or self._buffers > _BUFFER_LIMIT:
                 raise RefusedError("it has more distinct calls than any program makes")
-            index = self._calls[key] = len(self.calls)
             backend, call = call_of(name, inputs, outputs)
+            index = self._calls[key] = len(self.calls)
             self.calls.append(call)
             self.backends.append(backend)
         return index
@@ -217,6 +220,8 @@ def call_of(name: str, inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...]) 
     spec = _PROFILED.get(title)
     if spec is None:
         return backend, Call(title or name, title or name, inputs, outputs)
+    if spec.in_place and inputs and outputs and inputs != outputs:
+        raise MalformedEntryError(f"{name} has one buffer, and its sizes or dtypes differ before and after")
     if spec.kind is Kind.POINT_TO_POINT:
         return backend, _message(spec, title, ends, inputs, outputs)
     return backend, Call(spec.name, title, inputs, outputs, coalesced=_is_list(spec, inputs, outputs))
@@ -259,12 +264,12 @@ def _state(value: object, row: Mapping[str, int]) -> State:
 
 
 def _buffers(entry: dict[object, object], side: str) -> tuple[Buffer, ...]:
-    sizes, dtypes = entry.get(f"{side}_sizes", ()), entry.get(f"{side}_dtypes", ())
+    sizes, dtypes = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
     if not isinstance(sizes, (list, tuple)) or not isinstance(dtypes, (list, tuple)) or len(sizes) > _TENSORS:
         raise MalformedEntryError(f"{side}_sizes")
-    # A version that does not write the dtypes says nothing of them, which is the same for all ranks.
-    named = list(dtypes) if len(dtypes) == len(sizes) else [""] * len(sizes)
-    return tuple(Buffer(_shape(shape), _dtype(dtype)) for shape, dtype in zip(sizes, named, strict=True))
+    if len(sizes) != len(dtypes):
+        raise MalformedEntryError(f"{side}_dtypes")
+    return tuple(Buffer(_shape(shape), _dtype(dtype)) for shape, dtype in zip(sizes, dtypes, strict=True))
 
 
 def _shape(value: object) -> tuple[int, ...]:
@@ -276,6 +281,6 @@ def _shape(value: object) -> tuple[int, ...]:
 
 
 def _dtype(value: object) -> str:
-    if type(value) is not str:
+    if type(value) is not str or (value not in _DTYPES and _DTYPE.fullmatch(value) is None):
         raise MalformedEntryError("dtypes")
     return _DTYPES.get(value, value.lower())

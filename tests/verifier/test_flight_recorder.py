@@ -292,11 +292,34 @@ def test_the_users_own_line_is_found_by_the_shape_of_the_paths(tmp_path, files, 
     assert found.sources[found.slots["source"][0]].line == line
 
 
-def test_a_malformed_entry_hides_what_came_before_it(tmp_path):
-    found = read(tmp_path, [entry(0), entry(1, input_sizes="no"), entry(2), entry(3)])
+def without(field, **fields):
+    return {name: value for name, value in entry(1, **fields).items() if name != field}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        entry(1, input_sizes="no"),
+        without("input_sizes"),
+        without("output_dtypes"),
+        entry(1, input_dtypes=["Float", "Float"]),
+        entry(1, input_dtypes=["Fmoat"], output_dtypes=["Fmoat"]),
+        entry(1, input_sizes=[[4, 7]]),
+        entry(1, "nccl:broadcast", output_dtypes=["Half"]),
+    ],
+    ids=["no sizes", "sizes missing", "dtypes missing", "more dtypes", "no dtype", "another size", "another dtype"],
+)
+def test_an_entry_that_no_backend_writes_hides_what_came_before_it(tmp_path, bad):
+    found = read(tmp_path, [entry(0), bad, entry(2), entry(3)])
     assert list(found.slots["sequence"]) == [3, 4]
     assert found.dropped[0] == 2
     assert found.problems == ("entry 1 makes no sense; the entries before it are left out",)
+
+
+@pytest.mark.parametrize("dtype", ["Float8_e4m3fn", "BFloat16", "UInt7", "QUInt4x2", "Bits16", "Bool", "Float4_e2m1fn"])
+def test_a_dtype_that_torch_may_have_is_read(tmp_path, dtype):
+    found = read(tmp_path, [entry(0, input_dtypes=[dtype], output_dtypes=[dtype])])
+    assert [call.inputs[0].dtype for call in found.calls] == [dtype.lower()]
 
 
 def test_a_file_that_was_cut_gives_the_entries_that_are_complete(tmp_path):
