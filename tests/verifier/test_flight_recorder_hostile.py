@@ -169,7 +169,7 @@ def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch, read):
 @pytest.mark.parametrize("limit", ["ENTRY_LIMIT", "CALL_LIMIT", "_BUFFER_LIMIT", "_LOOKED_LIMIT"])
 def test_more_than_any_program_makes_is_not_kept(monkeypatch, read, limit):
     monkeypatch.setattr(flight_recorder_entries, limit, 5)
-    found = read(torch_pickle(document([entry(n, input_sizes=[[n]]) for n in range(50)])))
+    found = read(torch_pickle(document([entry(n, input_sizes=[[n]], output_sizes=[[n]]) for n in range(50)])))
     assert 1 <= len(found.slots) <= 5
     assert not found.complete
 
