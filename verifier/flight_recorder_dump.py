@@ -118,7 +118,9 @@ def _rank(found: Mapping[object, object]) -> int | None:
 
 def _groups(configured: Mapping[str, tuple[str, tuple[int, ...]]], columns: Columns) -> tuple[DumpGroup, ...]:
     """The groups of the entries, in their order, and those that only the configuration knows, by a name."""
-    groups = [DumpGroup(name, description, configured.get(name, ("", ()))[1]) for name, description in columns.groups]
+    groups = [
+        DumpGroup(name, description, configured.get(name, ("", ()))[1]) for name, description in columns.groups.items()
+    ]
     known = {"", *(group.name for group in groups)}
     rest = [DumpGroup(name, about[0], about[1]) for name, about in configured.items() if name not in known]
     return (*groups, *(group for group in rest if group.ranks))

@@ -100,14 +100,16 @@ class MalformedEntryError(ValueError):
 class Columns:
     """The tables that entries refer to, filled as they come.
 
-    ``groups`` holds names and descriptions, ``backends`` the backend that each call was profiled for.
+    ``groups`` holds descriptions by name: a group that is destroyed and made again under its old name counts from 1
+    again, whatever it is called besides. ``backends`` holds the backend that each call was profiled for.
     """
 
     def __init__(self) -> None:
-        self.groups: dict[tuple[str, str], int] = {}
+        self.groups: dict[str, str] = {}
         self.calls: list[Call] = []
         self.backends: list[str] = []
         self.count = 0
+        self._places: dict[str, int] = {}
         self._pieces: list[Rows] = []
         self._pending: list[tuple[object, ...]] = []
         self._calls: dict[object, int] = {}
@@ -178,18 +180,16 @@ class Columns:
 
     def _group(self, entry: dict[object, object]) -> int:
         group = entry.get("process_group", entry.get("pg_name"))
-        number = entry.get("pg_id", 0)
         if isinstance(group, (tuple, list)) and 1 <= len(group) <= 2 and all(type(part) is str for part in group):
             name, description = group[0], group[-1] if len(group) == 2 else ""
         elif type(group) is str:
             name, description = group, ""
-        elif group is None and type(number) in (int, str):
-            name, description = str(number)[:80], ""
         else:
             raise MalformedEntryError("process_group")
         if len(self.groups) >= _GROUP_LIMIT:
             raise RefusedError("it has more groups than any job")
-        return self.groups.setdefault((name[:_NAME_LIMIT], description[:_NAME_LIMIT]), len(self.groups))
+        self.groups.setdefault(name[:_NAME_LIMIT], description[:_NAME_LIMIT])
+        return self._places.setdefault(name[:_NAME_LIMIT], len(self._places))
 
     def _call(self, entry: dict[object, object]) -> int:
         name = entry.get("profiling_name")
