@@ -53,6 +53,9 @@ NUMBERED: Final = {
 }
 """The fields of an entry that are a number each, by the column that takes them."""
 
+_COUNTED: Final = frozenset({"collective_seq_id", "seq_id"})
+"""Either of these says where among its group's calls an entry stands."""
+
 _NUMBERS: Final = tuple(dict.fromkeys(NUMBERED.values()))
 _NO_SENSE: Final = (*(0 for _ in _NUMBERS), 0, 0, 0, 0, False, False, False)
 
@@ -158,6 +161,8 @@ class Columns:
             self._pending = []
 
     def _row(self, entry: dict[object, object]) -> tuple[object, ...]:
+        if entry.keys().isdisjoint(_COUNTED):
+            raise MalformedEntryError("collective_seq_id")
         numbers = dict.fromkeys(_NUMBERS, 0)
         for name, column in NUMBERED.items():
             if name in entry:

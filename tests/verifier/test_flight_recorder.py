@@ -303,20 +303,11 @@ def without(field, **fields):
         without("input_sizes"),
         without("output_dtypes"),
         without("process_group"),
+        without("collective_seq_id"),
         entry(1, input_dtypes=["Float", "Float"]),
         entry(1, input_dtypes=["Fmoat"], output_dtypes=["Fmoat"]),
         entry(1, input_sizes=[[4, 7]]),
         entry(1, "nccl:broadcast", output_dtypes=["Half"]),
-    ],
-    ids=[
-        "no sizes",
-        "sizes missing",
-        "dtypes missing",
-        "no group",
-        "more dtypes",
-        "no dtype",
-        "another size",
-        "another dtype",
     ],
 )
 def test_an_entry_that_no_backend_writes_hides_what_came_before_it(tmp_path, bad):
@@ -466,7 +457,14 @@ def remade(rank, damaged=()):
 
 
 @pytest.mark.parametrize(
-    "damaged", [{1: {"state": "scheduked"}}, {2: {"input_sizes": None}}, {3: {"process_group": ("0", "default_qg")}}]
+    "damaged",
+    [
+        {1: {"state": "scheduked"}},
+        {2: {"input_sizes": None}},
+        {3: {"process_group": ("0", "default_qg")}},
+        {0: {"profiling_name": "gloo:all_redude"}},
+        {3: {"profiling_name": "gloo:broadcasu"}},
+    ],
 )
 def test_damage_leaves_the_lives_of_a_group_in_line(tmp_path, damaged):
     dumps = []
