@@ -222,11 +222,10 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
             for life, own in _by_life(
                 rows, trace.slots["sequence"][rows], from_end=(group.name, group.ranks) in wrapped
             ):
-                key = group.name, group.ranks, life
-                if key not in found:
-                    found[key] = GroupColumns(group, words)
-                if len(mine := own if known.all() else own[known[trace.slots["signature"][own]]]):
-                    found[key].add(_rows(trace, group, mine, words))
+                mine = own if known.all() else own[known[trace.slots["signature"][own]]]
+                if len(mine):
+                    columns = found.setdefault((group.name, group.ranks, life), GroupColumns(group, words))
+                    columns.add(_rows(trace, group, mine, words))
     return list(found.values())
 
 
