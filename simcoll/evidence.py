@@ -19,6 +19,8 @@ from simcoll.verifier.trace import LaunchOutcome, RankExit, Trace
 
 LAUNCH_PATTERN = "launch*.json"
 _LAUNCH_LIMIT = 64 << 20
+_MOST_NAMED = 20
+"""So many files that cannot be read are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,15 @@ def gather(
     elif dumps:
         traces = _traces(dumps, unreadable)
     notes += [one.note for one in found if one.note]
-    return Evidence(tuple(traces), outcome_of(launches) if launches else None, tuple(notes), tuple(unreadable))
+    return Evidence(tuple(traces), outcome_of(launches) if launches else None, tuple(notes), tuple(_first(unreadable)))
+
+
+def _first(texts: Sequence[str]) -> Sequence[str]:
+    """As many as somebody reads, and how many more there are."""
+    more = len(texts) - _MOST_NAMED
+    if more <= 0:
+        return texts
+    return [*texts[:_MOST_NAMED], f"{more:,} more {'file' if more == 1 else 'files'} cannot be read"]
 
 
 def _traces(dumps: Sequence[Dump], unreadable: list[str]) -> Sequence[Trace]:
