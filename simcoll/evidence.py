@@ -107,7 +107,15 @@ def _traces(dumps: Sequence[Dump], unreadable: list[str]) -> Sequence[Trace]:
 
 def files_of(path: Path) -> list[Path]:
     """The black boxes that a path names: itself, or those in a folder, by name."""
-    return sorted(path.glob(f"*{SUFFIX}")) if os.path.isdir(path) else [path]
+    return matching(path, f"*{SUFFIX}") if os.path.isdir(path) else [path]
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """The files of a folder that have such a name, sorted; none of what is no folder, or is gone."""
+    try:
+        return sorted(folder.glob(pattern)) if os.path.isdir(folder) else []
+    except OSError:
+        return []
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from simcoll.blackbox_format import SUFFIX
 from simcoll.dump_signal import SUFFIX as DUMP_SUFFIX
 from simcoll.dump_signal import remove_unused
-from simcoll.evidence import LAUNCH_PATTERN, Evidence, Launch, files_of, gather, read_launch
+from simcoll.evidence import LAUNCH_PATTERN, Evidence, Launch, files_of, gather, matching, read_launch
 from simcoll.job import JobEnd, run_job
 from simcoll.monitor import Monitor
 from simcoll.opened import open_at_once
@@ -103,7 +103,15 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
 
 
 def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
-    return [path for path in sorted(folder.glob(pattern)) if path.stat().st_mtime_ns >= since_ns]
+    return [path for path in matching(folder, pattern) if _changed_ns(path) >= since_ns]
+
+
+def _changed_ns(path: Path) -> int:
+    """When a file was last written; -1 where it is gone."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return -1
 
 
 def _all_nodes(folder: Path, own: Launch, since_ns: int) -> list[Launch]:

@@ -10,7 +10,7 @@ from json import dumps
 from pathlib import Path
 from stat import S_ISDIR
 
-from simcoll.evidence import LAUNCH_PATTERN, Launch, gather, read_launch
+from simcoll.evidence import LAUNCH_PATTERN, Launch, gather, matching, read_launch
 from simcoll.outlet import Outlet, write_whole
 from simcoll.preconditions import BAD_INPUT
 from simcoll.progress import progress_bar
@@ -133,13 +133,13 @@ def show_rules(code: str | None, *, json: bool = False) -> int:
 
 def _launches(paths: Sequence[Path]) -> list[Launch]:
     """The launchers' accounts beside the black boxes; none where the job ran under another launcher."""
-    files = [file for path in paths if os.path.isdir(path) for file in sorted(path.glob(LAUNCH_PATTERN))]
+    files = [file for path in paths for file in matching(path, LAUNCH_PATTERN)]
     return [launch for launch in map(read_launch, files) if launch.ranks]
 
 
 def _stall(paths: Sequence[Path]) -> Stall | None:
     """What the monitors saw, where the job stood still."""
-    files = [file for path in paths if os.path.isdir(path) for file in sorted(path.glob(STALL_PATTERN))]
+    files = [file for path in paths for file in matching(path, STALL_PATTERN)]
     return together(filter(None, map(read_stall, files)))
 
 
