@@ -19,6 +19,10 @@ from simcoll.call import Call
 from simcoll.record import Event, Group, Source
 
 _Value = TypeVar("_Value")
+_PATIENCE = 64 << 20
+"""So many bytes of entries may turn out to be damaged, besides the table's own, before its rest is given up."""
+_LEAST = 1 << 10
+"""Bytes for which each damaged entry counts at least."""
 _MAKING = re.compile(rb'\{"kind":"(creating|created)","time_ns":(\d{1,19}),"data":(?=\{)')
 
 
@@ -65,7 +69,7 @@ def read_entries(table: bytes, known: Known | None = None) -> Entries:
 
 def _sound_entries(table: bytes, damaged: list[str]) -> Iterator[tuple[int, int, bytes]]:
     """The entries whose checksum is right. What a hostile file can make this cost is bounded by ``budget``."""
-    position, budget = 0, 4 * len(table)
+    position, budget, written = 0, 4 * len(table) + _PATIENCE, len(table.rstrip(b"\0"))
     while 0 <= position <= len(table) - layout.ENTRY.size and budget > 0:
         marker, size, crc, index, kind = layout.ENTRY.unpack_from(table, position)
         end = position + layout.ENTRY.size + size
@@ -75,11 +79,12 @@ def _sound_entries(table: bytes, damaged: list[str]) -> Iterator[tuple[int, int,
                 position = -(-end // 4) * 4
                 continue
             budget -= size
-        if marker == b"\0\0\0\0" and is_blank(table[position:]):
+        if position >= written:
             return
         following = table.find(layout.ENTRY_MARKER, position + 1)
         if marker != b"\0\0\0\0" or following >= 0:
             damaged.append(f"the entry at byte {position} of the table is damaged")
+            budget -= _LEAST
         position = following
 
 

@@ -136,7 +136,7 @@ def _check_sizes(values: Mapping[str, int], page: bytes, name: str) -> None:
         and values["ring_offset"] == layout.ring_offset(values["group_count"])
         and values["table_offset"] == values["ring_offset"] + values["slot_count"] * layout.SLOT.size
         and values["about_size"] <= layout.ABOUT_LIMIT
-        and values["rank"] < max(values["world_size"], 1)
+        and values["rank"] < max(values["world_size"], 1) <= layout.MAX_RANKS
     )
     if not sound:
         raise UnreadableError(

@@ -41,7 +41,9 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+        from simcoll.outlet import printable
+
+        self.exit(2, f"{self.prog}: {printable(message)}; see `{self.prog} --help`\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,18 +56,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _calibrate(arguments[1:])
         return _other(arguments)
     except KeyboardInterrupt:
-        sys.stderr.write("simcoll: interrupted\n")
-        return 130
+        return _end_early("interrupted", 130)
     except BrokenPipeError:
         # The reader of stdout has gone (`simcoll ... | head`): no word about it.
         _drop_stdout()
         return 1
+    except MemoryError:
+        return _end_early("there is not enough memory; give it more, or read fewer files at once", 2)
     except StdoutError as error:
-        from simcoll.preconditions import BAD_INPUT
-
         _drop_stdout()
-        sys.stderr.write(f"simcoll: {error}\n")
-        return BAD_INPUT
+        return _end_early(str(error), 2)
+
+
+def _end_early(why: str, code: int) -> int:
+    from simcoll.outlet import warn
+
+    warn(why)
+    return code
 
 
 def _drop_stdout() -> None:

@@ -19,6 +19,8 @@ from simcoll.verifier.trace import LaunchOutcome, RankExit, Trace
 
 LAUNCH_PATTERN = "launch*.json"
 _LAUNCH_LIMIT = 64 << 20
+_MOST_NAMED = 20
+"""So many files that cannot be read are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +92,26 @@ def gather(
     traces: Sequence[Trace] = chosen if boxes else _traces(dumps, unreadable)
     outcome = outcome_of(launches) if launches else None
     folders = _folders(paths, chosen if boxes else dumps)
-    return Evidence(tuple(traces), outcome, tuple(notes), tuple(unreadable), folders)
+    return Evidence(tuple(traces), outcome, tuple(notes), tuple(_first(unreadable)), folders)
 
 
 def _folders(paths: Sequence[Path], used: Sequence[BlackBox | Dump]) -> tuple[Path, ...]:
     """The folders that were given, and those below them of which a record is used: not those of other runs."""
-    given = [path for path in paths if path.is_dir()]
+    given = [path for path in paths if os.path.isdir(path)]
     below = sorted({Path(one.path).parent for one in used})
     return tuple(dict.fromkeys([*given, *(folder for folder in below if any(map(folder.is_relative_to, given)))]))
 
 
 def _counted(number: int, one: str, many: str) -> str:
     return f"{number} {one} was" if number == 1 else f"{number:,} {many} were"
+
+
+def _first(texts: Sequence[str]) -> Sequence[str]:
+    """As many as somebody reads, and how many more there are."""
+    more = len(texts) - _MOST_NAMED
+    if more <= 0:
+        return texts
+    return [*texts[:_MOST_NAMED], f"{more:,} more {'file' if more == 1 else 'files'} cannot be read"]
 
 
 def _traces(dumps: Sequence[Dump], unreadable: list[str]) -> Sequence[Trace]:
@@ -114,7 +124,15 @@ def _traces(dumps: Sequence[Dump], unreadable: list[str]) -> Sequence[Trace]:
 
 def files_of(path: Path) -> list[Path]:
     """The black boxes that a path names: itself, or those in a folder, by name."""
-    return sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+    return matching(path, f"*{SUFFIX}") if os.path.isdir(path) else [path]
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """The files of a folder that have such a name, sorted; none of what is no folder, or is gone."""
+    try:
+        return sorted(folder.glob(pattern)) if os.path.isdir(folder) else []
+    except OSError:
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +148,11 @@ def find_records(path: Path) -> Found:
 
     Dumps are told by what is in them, whatever their names; hidden files are passed over.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return Found([path])
     files, passed = _records_in(path)
     if not files:
-        for folder in filter(Path.is_dir, _visible(path)):
+        for folder in filter(os.path.isdir, _visible(path)):
             more, others = _records_in(folder)
             files, passed = files + more, passed + others
     return Found(files, f"{path}: {_counted(passed, 'other file', 'other files')} passed over" if passed else "")
@@ -144,7 +162,7 @@ def _records_in(folder: Path) -> tuple[list[Path], int]:
     """The files of one folder to be read, and how many others stand beside the dumps among them."""
     if boxes := files_of(folder):
         return boxes, 0
-    files = [path for path in _visible(folder) if path.is_file() and not _is_own(path)]
+    files = [path for path in _visible(folder) if os.path.isfile(path) and not _is_own(path)]
     dumps = [path for path in files if is_record_file(path)]
     return dumps, len(files) - len(dumps)
 

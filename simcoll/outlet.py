@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -16,6 +19,9 @@ from simcoll.reports.json_report import json_report
 from simcoll.reports.terminal import TerminalReport
 from simcoll.verifier.finding import Report
 
+_NARROWEST = 20
+"""Columns below which nothing can be read; a machine without a terminal may say that it has none."""
+
 
 class Outlet:
     """The output of one command; with ``json`` stdout carries one JSON document and nothing else."""
@@ -24,6 +30,11 @@ class Outlet:
         self.json = json
         # On a terminal rich knows the width; elsewhere a fixed one keeps what is logged the same everywhere.
         self._console = Console(highlight=False, soft_wrap=False)
+        if self._console.width < _NARROWEST:
+            self._console.width = _NARROWEST
+        # What an encoding such as ASCII lacks is said in escapes.
+        if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+            sys.stdout.reconfigure(errors="backslashreplace")
 
     def show(self, report: Report) -> None:
         """Put a report on stdout, as a picture for people or as JSON."""
@@ -59,7 +70,7 @@ class Outlet:
 
     def warn(self, text: str) -> None:
         """One line on stderr."""
-        sys.stderr.write(f"simcoll: {_printable(text)}\n")
+        warn(text)
 
     def refuse(self, code: int, text: str) -> int:
         """Say in one line why nothing was done; returns the exit code."""
@@ -69,12 +80,18 @@ class Outlet:
         return code
 
 
+def warn(text: str) -> None:
+    """One line on stderr, whatever the text holds; one that cannot be written is no reason to end."""
+    with contextlib.suppress(OSError):
+        print(f"simcoll: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a text file so that a reader never sees half of it; raises OSError.
 
     A device or a pipe is written to as it is: a file must never take its place.
     """
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
         return
     draft = path.with_name(f".{path.name}.draft")
@@ -86,6 +103,6 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """A text from outside as one harmless line: no line breaks, no control sequences."""
     return "".join(character if character.isprintable() else " " for character in text)

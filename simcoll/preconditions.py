@@ -65,8 +65,8 @@ def check_script(path: Path, *, compiles: bool) -> None:
 
     Folders and archives with a ``__main__.py``, and compiled files, run as Python runs them.
     """
-    if path.is_dir():
-        if (path / "__main__.py").is_file():
+    if os.path.isdir(path):
+        if os.path.isfile(path / "__main__.py"):
             return
         raise RefusedError(BAD_INPUT, f"{path} is a folder without __main__.py: expected a Python script")
     try:

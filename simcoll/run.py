@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,15 +13,17 @@ from pathlib import Path
 from simcoll.blackbox_format import SUFFIX
 from simcoll.dump_signal import SUFFIX as DUMP_SUFFIX
 from simcoll.dump_signal import remove_unused
-from simcoll.evidence import LAUNCH_PATTERN, Evidence, Launch, files_of, gather, read_launch
+from simcoll.evidence import LAUNCH_PATTERN, Evidence, Launch, files_of, gather, matching, read_launch
 from simcoll.job import JobEnd, run_job
 from simcoll.monitor import Monitor
+from simcoll.opened import open_at_once
 from simcoll.outlet import Outlet
 from simcoll.preconditions import BAD_INPUT, CANNOT_START, RefusedError, check_request, prepare_folder
 from simcoll.stacks import SUFFIX as STACK_SUFFIX
 from simcoll.stall_file import PATTERN as STALL_PATTERN
 from simcoll.stall_file import read_stall, together
 from simcoll.torchrun_arguments import RunRequest, RunUsageError, split
+from simcoll.verifier.failures import signal_name
 from simcoll.verifier.finding import Report, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.trace import Stall
@@ -102,7 +103,15 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
 
 
 def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
-    return [path for path in sorted(folder.glob(pattern)) if path.stat().st_mtime_ns >= since_ns]
+    return [path for path in matching(folder, pattern) if _changed_ns(path) >= since_ns]
+
+
+def _changed_ns(path: Path) -> int:
+    """When a file was last written; -1 where it is gone."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return -1
 
 
 def _all_nodes(folder: Path, own: Launch, since_ns: int) -> list[Launch]:
@@ -142,7 +151,7 @@ def _remarks(launch: Launch, end: JobEnd, stall: Stall | None) -> list[str]:
     if stall is not None and stall.over:
         remarks.append(f"the job was ended after it had stood still for {stall.seconds:.0f} s")
     elif end.signal is not None:
-        remarks.append(f"the job was ended from outside by {signal.Signals(end.signal).name}")
+        remarks.append(f"the job was ended from outside by {signal_name(end.signal)}")
     elif end.exit_code < 0:
         remarks.append(f"{_died(end)}; the ranks that it left were killed")
     elif launch.error:
@@ -152,7 +161,7 @@ def _remarks(launch: Launch, end: JobEnd, stall: Stall | None) -> list[str]:
 
 def _died(end: JobEnd) -> str:
     if end.exit_code < 0:
-        return f"the launcher was killed by {signal.Signals(-end.exit_code).name}"
+        return f"the launcher was killed by {signal_name(-end.exit_code)}"
     return f"the launcher ended with exit code {end.exit_code} before it started a rank; its own message is above"
 
 
@@ -173,7 +182,7 @@ def _remove_results(folder: Path) -> None:
 def _is_result(path: Path) -> bool:
     """Whether simcoll wrote a file: the folder may hold the user's own of such a name."""
     try:
-        with path.open("rb") as file:
+        with open_at_once(path) as file:
             return b"simcoll" in file.read(_BEGINNING_BYTES).lower()
     except OSError:
         return False

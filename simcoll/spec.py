@@ -127,6 +127,11 @@ class CollectiveSpec:
     rooted: Rooted | None = None
     law_reads: frozenset[str] = frozenset()
 
+    @property
+    def in_place(self) -> bool:
+        """Whether the buffers that a call reads are those that it writes, however it is spelt."""
+        return all(method.buffers == _IN_PLACE for method in self.methods)
+
     def statement(self, call: Call, group_rank: int, group_size: int) -> Statement:
         """What this call commits every rank of the group to."""
         flows = self.law(call, group_rank, group_size)

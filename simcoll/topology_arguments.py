@@ -7,6 +7,7 @@ imports nothing but the standard library.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -85,7 +86,7 @@ def _is_file(name: str) -> bool:
         return False
     path = Path(name)
     looks = len(path.parts) > 1 or path.suffix.lower() in (".json", ".yaml", ".yml", ".xml", ".txt")
-    return looks or path.exists()
+    return looks or os.path.exists(path)
 
 
 def _given(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:

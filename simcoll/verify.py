@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
+from stat import S_ISDIR
 
-from simcoll.evidence import LAUNCH_PATTERN, Evidence, gather, outcome_of, read_launch
+from simcoll.evidence import LAUNCH_PATTERN, Evidence, gather, matching, outcome_of, read_launch
 from simcoll.outlet import Outlet, write_whole
 from simcoll.preconditions import BAD_INPUT
 from simcoll.progress import progress_bar
@@ -65,9 +67,9 @@ def verify(request: Request) -> int:
         view = request.view()
     except ValueError as error:
         return outlet.refuse(BAD_INPUT, str(error))
-    missing = next((path for path in request.paths if not path.exists()), None)
-    if missing is not None:
-        return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give records or their folder")
+    for path in request.paths:
+        if reason := _unreachable(path):
+            return outlet.refuse(BAD_INPUT, f"{path}: {reason}; give records or their folder")
     with progress_bar() as progress:
         evidence = gather(request.paths, progress=progress)
         report = _judged(evidence) if evidence.traces else None
@@ -86,10 +88,9 @@ def verify(request: Request) -> int:
 def _hand_out(request: Request, report: Report, shown: Report, outlet: Outlet) -> int:
     """Write the files that were asked for, then show the report. SARIF is for gates, and has every finding."""
     code = exit_code(report)
-    root = Path.cwd() / (request.srcroot or "")
     files: list[tuple[Path | None, Callable[[], str]]] = [
         (request.html, lambda: html_report(shown)),
-        (request.sarif, lambda: dumps(sarif_report(report, code, root), indent=2) + "\n"),
+        (request.sarif, lambda: dumps(sarif_report(report, code, _source_root(request)), indent=2) + "\n"),
     ]
     for path, text in files:
         if path is not None:
@@ -99,6 +100,22 @@ def _hand_out(request: Request, report: Report, shown: Report, outlet: Outlet) -
                 return outlet.refuse(BAD_INPUT, f"cannot write {path}: {error.strerror}; choose another file")
     outlet.show(shown)
     return code
+
+
+def _unreachable(path: Path) -> str:
+    """Why nothing can be read at a path; empty where something is there."""
+    try:
+        if S_ISDIR(path.stat().st_mode):
+            os.scandir(path).close()
+    except FileNotFoundError:
+        return "no such file or folder"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return ""
+
+
+def _source_root(request: Request) -> Path:
+    return Path.cwd() / (request.srcroot or "")
 
 
 def show_rules(code: str | None, *, json: bool = False) -> int:
@@ -130,7 +147,7 @@ def _stall(evidence: Evidence) -> Stall | None:
 
 
 def _beside(evidence: Evidence, pattern: str) -> list[Path]:
-    return [file for folder in evidence.folders for file in sorted(folder.glob(pattern))]
+    return [file for folder in evidence.folders for file in matching(folder, pattern)]
 
 
 def _page(rule: Rule) -> dict[str, object]:

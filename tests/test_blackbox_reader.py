@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simcoll import blackbox_reader
 from simcoll.blackbox import BlackBoxWriter, read_black_box
 from simcoll.blackbox_entries import Known, read_entries
-from simcoll.blackbox_format import EntryKind
+from simcoll.blackbox_format import ENTRY_MARKER, EntryKind
 from simcoll.blackbox_reader import SLOT_DTYPE, _sound_slots, _whole_ring
 from simcoll.blackbox_seal import seals
 from simcoll.blackbox_table import encode, pack_entry
@@ -16,6 +16,7 @@ from simcoll.call import Call
 from simcoll.record import Event, Group, Source, State
 
 CAPACITY = 8
+GROUPS = [{"name": name, "description": "", "ranks": [0]} for name in "ab"]
 
 
 def ring(records: int) -> np.ndarray:
@@ -107,3 +108,14 @@ def test_a_malformed_making_is_named(payload):
     entries = read_entries(pack_entry(EntryKind.EVENT, 0, payload))
     assert entries.events == {}
     assert entries.damaged == ["entry 0 of kind 4 is malformed (JSONDecodeError)"]
+
+
+def test_a_table_of_nothing_but_damage_is_given_up():
+    assert len(read_entries(ENTRY_MARKER * (1 << 18)).damaged) < 1 << 17
+
+
+def test_blanks_between_entries_cost_nothing():
+    first, second = (pack_entry(EntryKind.GROUP, place, encode(group)) for place, group in enumerate(GROUPS))
+    entries = read_entries(bytes(40) + first + bytes(4000) + second + bytes(4000))
+    assert sorted(entries.groups) == [0, 1]
+    assert len(entries.damaged) == 2

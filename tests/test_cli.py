@@ -23,7 +23,7 @@ def simcoll(*arguments, env=None, cwd=None):
     return subprocess.run(command, capture_output=True, text=True, env=environment | (env or {}), cwd=cwd, check=False)
 
 
-def record(folder, reduce_ops, states=State.COMPLETED):
+def record(folder, reduce_ops, states=State.COMPLETED, file="train.py"):
     """One all_reduce on as many ranks as there are reduce ops, as black boxes."""
     for rank, reduce_op in enumerate(reduce_ops):
         path = folder / f"rank{rank:05d}.simcoll"
@@ -31,7 +31,7 @@ def record(folder, reduce_ops, states=State.COMPLETED):
         tensor = Buffer((20, 10), "float32")
         call = Call("all_reduce", "allreduce", (tensor,), (tensor,), reduce_op=reduce_op)
         group = box.group(Group("0", "default_pg", tuple(range(len(reduce_ops)))))
-        ticket = box.schedule(group, 1, box.signature(call), box.source(Source("train.py", 41, "step", "x")))
+        ticket = box.schedule(group, 1, box.signature(call), box.source(Source(file, 41, "step", "x")))
         box.finished(ticket, states)
         box.event("exit")
         box.close()
@@ -97,6 +97,11 @@ def test_the_version(capsys):
         (("verify", "--sarif"), "--sarif: expected one argument"),
         (("rules", "SC999"), "unknown code 'SC999': expected one of SC101"),
         (("verify", "no-such-folder"), "no-such-folder: no such file or folder"),
+        (("verify", "x" * 5000), "cannot be read: File name too long"),
+        (("verify", f"{__file__}/x"), "cannot be read: Not a directory"),
+        (("verify", "x", "--\n\x1b[31m"), "--  [31m"),
+        (("topology", "show", "--topology", "x" * 5000), "xxx"),
+        (("run", "x" * 5000), "cannot be read: File name too long"),
         (("run",), "no script given"),
         (("run", "--mode"), "--mode needs a value"),
         (("run", "--mode", "loud", "x.py"), "unknown mode 'loud'"),
@@ -194,6 +199,54 @@ def test_the_last_calls_and_the_timeline_are_shown_of_a_clean_job_too(capsys, tm
     out = capsys.readouterr().out
     assert out.startswith("simcoll: 1 collective on 4 ranks agrees\nlast calls of ranks 0-3\n")
     assert "timeline: 1 call in order of time" in out
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may list every folder")
+def test_a_folder_that_may_not_be_listed_is_named(capsys, tmp_path):
+    tmp_path.chmod(0)
+    assert f"{tmp_path}: cannot be read: Permission denied" in refused(capsys, 2, "verify", tmp_path)
+    assert f"{tmp_path / 'x'}: cannot be read: Permission denied" in refused(capsys, 2, "verify", tmp_path / "x")
+
+
+def test_a_folder_that_is_gone_is_no_reason_to_end(capsys, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    assert main(["verify", str(record(tmp_path, ["sum"] * 4))]) == 0
+    assert capsys.readouterr().out.strip() == "simcoll: 1 collective on 4 ranks agrees"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({"PYTHONIOENCODING": "ascii"}, "tr\\xe4in.py:41"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "tr\\xe4in.py:41"),
+        ({"COLUMNS": "0"}, "SC104"),
+    ],
+)
+def test_a_poor_terminal_gets_what_it_can_show(tmp_path, environment, text):
+    record(tmp_path, ["sum", "sum", "max"], file="tr\xe4in.py")
+    ended = simcoll("verify", tmp_path, env=environment)
+    assert (ended.returncode, ended.stderr) == (3, "")
+    assert text in ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&-"])
+def test_an_exit_code_does_not_depend_on_stderr(tmp_path, stderr):
+    command = f'"{sys.executable}" -m simcoll verify none {stderr}'
+    assert subprocess.run(["sh", "-c", command], cwd=tmp_path, check=False).returncode == 2
+
+
+def test_too_little_memory_is_one_line(capsys, monkeypatch, tmp_path):
+    def judge(*_):
+        raise MemoryError
+
+    record(tmp_path, ["sum"])
+    monkeypatch.setattr("simcoll.verify.judge", judge)
+    assert "there is not enough memory" in refused(capsys, 2, "verify", tmp_path)
 
 
 @pytest.mark.parametrize("option", ["--html", "--sarif"])

@@ -66,6 +66,21 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_used(tmp_path):
     assert "rank00001.simcoll: found" in evidence.unreadable[0]
 
 
+def test_a_folder_that_goes_away_while_it_is_looked_at_holds_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("simcoll.evidence.os.path.isdir", lambda path: True)
+    evidence = gather([tmp_path / "gone"])
+    assert (evidence.traces, evidence.unreadable) == ((), ())
+
+
+def test_of_many_files_that_cannot_be_read_the_first_are_named(tmp_path):
+    for number in range(30):
+        (tmp_path / f"rank{number:05d}.simcoll").write_bytes(b"x")
+    unreadable = gather([tmp_path]).unreadable
+    assert len(unreadable) == 21
+    assert "rank00019.simcoll" in unreadable[19]
+    assert unreadable[20] == "10 more files cannot be read"
+
+
 def test_the_end_of_a_rank_that_was_stopped_is_not_its_own():
     ranks = (LaunchedRank(0, 1, 5), LaunchedRank(1, -signal.SIGKILL, 7, stopped=True), LaunchedRank(2, None))
     outcome = outcome_of([Launch(ranks)])

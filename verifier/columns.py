@@ -217,15 +217,15 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     words, found = Words(unknown), dict[object, GroupColumns]()
     for trace in traces:
         ours = [(index, group) for index, group in enumerate(trace.groups) if group.place(trace.rank) is not None]
-        found_rows = _collective_rows(trace, [index for index, _ in ours])
+        found_rows, known = _collective_rows(trace, [index for index, _ in ours]), _known(trace)
         for (_, group), rows in zip(ours, found_rows, strict=True):
             for life, own in _by_life(
                 rows, trace.slots["sequence"][rows], from_end=(group.name, group.ranks) in wrapped
             ):
-                key = group.name, group.ranks, life
-                if key not in found:
-                    found[key] = GroupColumns(group, words)
-                found[key].add(_rows(trace, group, own, words))
+                mine = own if known.all() else own[known[trace.slots["signature"][own]]]
+                if len(mine):
+                    columns = found.setdefault((group.name, group.ranks, life), GroupColumns(group, words))
+                    columns.add(_rows(trace, group, mine, words))
     return list(found.values())
 
 
@@ -233,14 +233,16 @@ def _dropped_groups(trace: Trace) -> list[Group]:
     return [trace.groups[index] for index in trace.dropped if index < len(trace.groups)]
 
 
-def _collective_rows(trace: Trace, groups: Sequence[int]) -> list[npt.NDArray[np.int32]]:
-    """Rows of each of these groups that are collectives whose call is known."""
-    slots: Slots = trace.slots
+def _known(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which of a trace's calls are collectives of the table."""
     specs = [COLLECTIVES.get(call.op) for call in trace.signatures]
-    known = np.array([spec is not None and spec.kind is not Kind.POINT_TO_POINT for spec in specs] or [False], np.bool_)
-    signatures = slots["signature"]
-    sound = (slots["p2p_sequence"] == 0) & (signatures < len(specs))
-    sound &= known[np.minimum(signatures, len(known) - 1)]
+    return np.array([spec is not None and spec.kind is not Kind.POINT_TO_POINT for spec in specs], np.bool_)
+
+
+def _collective_rows(trace: Trace, groups: Sequence[int]) -> list[npt.NDArray[np.int32]]:
+    """Rows of each of these groups that are collectives, of whatever kind."""
+    slots: Slots = trace.slots
+    sound = (slots["p2p_sequence"] == 0) & (slots["signature"] < len(trace.signatures))
     column = np.ascontiguousarray(slots["group"])
     return [np.flatnonzero(sound & (column == index)).astype(np.int32) for index in groups]
 

@@ -25,6 +25,8 @@ UNKNOWN: Final = frozenset({"reduce_op", "root", "input_splits", "output_splits"
 
 _GROUPS_LIMIT: Final = 1 << 14
 _RANKS_LIMIT: Final = 1 << 20
+_MEMBERS_LIMIT: Final = 1 << 22
+"""Members of all groups of one dump together."""
 _VERSION: Final = re.compile(r"(\d{1,6})\.(\d{1,6})")
 _ALL: Final = 0xFFFFFFFF
 
@@ -68,7 +70,7 @@ def assemble(
 ) -> Dump:
     """A dump from its outermost values and its entries; raises :class:`UnreadableError` for another format."""
     version, notes = _version(path, found.get("version"))
-    configured = _configuration(found.get("pg_config"))
+    configured = _configuration(path, found.get("pg_config"))
     groups = _groups(configured, columns)
     ring = slots_of(columns, int(version.partition(".")[2] or NEWEST))
     last = int(ring.slots["scheduled_ns"].max(initial=0))
@@ -116,20 +118,30 @@ def _rank(found: Mapping[object, object]) -> int | None:
 
 def _groups(configured: Mapping[str, tuple[str, tuple[int, ...]]], columns: Columns) -> tuple[DumpGroup, ...]:
     """The groups of the entries, in their order, and those that only the configuration knows, by a name."""
-    groups = [DumpGroup(name, description, configured.get(name, ("", ()))[1]) for name, description in columns.groups]
+    groups = [
+        DumpGroup(name, description, configured.get(name, ("", ()))[1]) for name, description in columns.groups.items()
+    ]
     known = {"", *(group.name for group in groups)}
     rest = [DumpGroup(name, about[0], about[1]) for name, about in configured.items() if name not in known]
     return (*groups, *(group for group in rest if group.ranks))
 
 
-def _configuration(value: object) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _configuration(path: str, value: object) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Description and members by group name; an entry that makes no sense is left out."""
     known: dict[str, tuple[str, tuple[int, ...]]] = {}
+    # A pickle can give many groups one list.
+    members: dict[int, tuple[int, ...]] = {}
+    total = 0
     for key, about in list(value.items())[:_GROUPS_LIMIT] if isinstance(value, dict) else ():
         if not isinstance(key, str) or not isinstance(about, dict):
             continue
         description = about.get("desc", about.get("description", ""))
-        known[key] = description if isinstance(description, str) else "", _members(about.get("ranks"))
+        stated = about.get("ranks")
+        ranks = members[id(stated)] if id(stated) in members else members.setdefault(id(stated), _members(stated))
+        known[key] = description if isinstance(description, str) else "", ranks
+        total += len(ranks)
+        if total > _MEMBERS_LIMIT:
+            raise UnreadableError(f"{path}: its groups have more than {_MEMBERS_LIMIT} members, more than any job's")
     return known
 
 

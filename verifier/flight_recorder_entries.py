@@ -53,6 +53,9 @@ NUMBERED: Final = {
 }
 """The fields of an entry that are a number each, by the column that takes them."""
 
+_COUNTED: Final = frozenset({"collective_seq_id", "seq_id"})
+"""Either of these says where among its group's calls an entry stands."""
+
 _NUMBERS: Final = tuple(dict.fromkeys(NUMBERED.values()))
 _NO_SENSE: Final = (*(0 for _ in _NUMBERS), 0, 0, 0, 0, False, False, False)
 
@@ -64,6 +67,8 @@ ENTRY_LIMIT: Final = 1 << 20
 CALL_LIMIT: Final = 1 << 18
 """Distinct calls of one dump, and distinct lines; a million buffers in all of them."""
 _BUFFER_LIMIT: Final = 1 << 20
+_LOOKED_LIMIT: Final = 1 << 24
+"""Buffers and dimensions of all entries that are looked at: in a pickle, they can share a list of any length."""
 _GROUP_LIMIT: Final = 1 << 14
 _LARGEST: Final = (1 << 63) - 1
 _NAME_LIMIT: Final = 1024
@@ -89,6 +94,9 @@ _DTYPES: Final = {
 }
 """Names of c10's ScalarType where torch's name is not the same word in lower case."""
 
+_DTYPE: Final = re.compile(r"(?:(?:Q?U?Int|Bits|B?Float|Complex)\d\w{0,20}|Bool|Undefined)", re.IGNORECASE)
+"""The other names, those of types to come included; what is none of them was damaged."""
+
 _PROFILED: Final = {name: spec for spec in COLLECTIVES.values() for name in (spec.name, *spec.profiling)}
 
 
@@ -99,19 +107,21 @@ class MalformedEntryError(ValueError):
 class Columns:
     """The tables that entries refer to, filled as they come.
 
-    ``groups`` holds names and descriptions, ``backends`` the backend that each call was profiled for.
+    ``groups`` holds descriptions by name: a group that is destroyed and made again under its old name counts from 1
+    again, whatever it is called besides. ``backends`` holds the backend that each call was profiled for.
     """
 
     def __init__(self) -> None:
-        self.groups: dict[tuple[str, str], int] = {}
+        self.groups: dict[str, str] = {}
         self.calls: list[Call] = []
         self.backends: list[str] = []
         self.count = 0
+        self._places: dict[str, int] = {}
         self._pieces: list[Rows] = []
         self._pending: list[tuple[object, ...]] = []
         self._calls: dict[object, int] = {}
         self._frames = Frames()
-        self._buffers = 0
+        self._buffers = self._looked = 0
         self._sources: dict[Source, int] = {UNKNOWN_SOURCE: 0}
 
     @property
@@ -155,6 +165,8 @@ class Columns:
             self._pending = []
 
     def _row(self, entry: dict[object, object]) -> tuple[object, ...]:
+        if entry.keys().isdisjoint(_COUNTED):
+            raise MalformedEntryError("collective_seq_id")
         numbers = dict.fromkeys(_NUMBERS, 0)
         for name, column in NUMBERED.items():
             if name in entry:
@@ -177,18 +189,16 @@ class Columns:
 
     def _group(self, entry: dict[object, object]) -> int:
         group = entry.get("process_group", entry.get("pg_name"))
-        number = entry.get("pg_id", 0)
         if isinstance(group, (tuple, list)) and 1 <= len(group) <= 2 and all(type(part) is str for part in group):
             name, description = group[0], group[-1] if len(group) == 2 else ""
         elif type(group) is str:
             name, description = group, ""
-        elif group is None and type(number) in (int, str):
-            name, description = str(number)[:80], ""
         else:
             raise MalformedEntryError("process_group")
         if len(self.groups) >= _GROUP_LIMIT:
             raise RefusedError("it has more groups than any job")
-        return self.groups.setdefault((name[:_NAME_LIMIT], description[:_NAME_LIMIT]), len(self.groups))
+        self.groups.setdefault(name[:_NAME_LIMIT], description[:_NAME_LIMIT])
+        return self._places.setdefault(name[:_NAME_LIMIT], len(self._places))
 
     def _call(self, entry: dict[object, object]) -> int:
         name = entry.get("profiling_name")
@@ -196,14 +206,17 @@ class Columns:
             raise MalformedEntryError("profiling_name")
         inputs = _buffers(entry, "input")
         outputs = _buffers(entry, "output")
+        self._looked += sum(1 + len(buffer.shape) for buffer in (*inputs, *outputs))
+        if self._looked > _LOOKED_LIMIT:
+            raise RefusedError("its entries have more tensors than any program's")
         key = name, inputs, outputs
         index = self._calls.get(key)
         if index is None:
             self._buffers += len(inputs) + len(outputs)
             if len(self.calls) >= CALL_LIMIT or self._buffers > _BUFFER_LIMIT:
                 raise RefusedError("it has more distinct calls than any program makes")
-            index = self._calls[key] = len(self.calls)
             backend, call = call_of(name, inputs, outputs)
+            index = self._calls[key] = len(self.calls)
             self.calls.append(call)
             self.backends.append(backend)
         return index
@@ -216,6 +229,8 @@ def call_of(name: str, inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...]) 
     spec = _PROFILED.get(title)
     if spec is None:
         return backend, Call(title or name, title or name, inputs, outputs)
+    if spec.in_place and inputs and outputs and inputs != outputs:
+        raise MalformedEntryError(f"{name} has one buffer, and its sizes or dtypes differ before and after")
     if spec.kind is Kind.POINT_TO_POINT:
         return backend, _message(spec, title, ends, inputs, outputs)
     if spec.rooted is Rooted.FROM_ROOT and "root" in spec.law_reads and len(inputs) == 1 != len(outputs):
@@ -261,12 +276,12 @@ def _state(value: object, row: Mapping[str, int]) -> State:
 
 
 def _buffers(entry: dict[object, object], side: str) -> tuple[Buffer, ...]:
-    sizes, dtypes = entry.get(f"{side}_sizes", ()), entry.get(f"{side}_dtypes", ())
+    sizes, dtypes = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
     if not isinstance(sizes, (list, tuple)) or not isinstance(dtypes, (list, tuple)) or len(sizes) > _TENSORS:
         raise MalformedEntryError(f"{side}_sizes")
-    # A version that does not write the dtypes says nothing of them, which is the same for all ranks.
-    named = list(dtypes) if len(dtypes) == len(sizes) else [""] * len(sizes)
-    pairs = [pair for pair in zip(sizes, named, strict=True) if pair[1] != _PLACEHOLDER]
+    if len(sizes) != len(dtypes):
+        raise MalformedEntryError(f"{side}_dtypes")
+    pairs = [pair for pair in zip(sizes, dtypes, strict=True) if pair[1] != _PLACEHOLDER]
     return tuple(Buffer(_shape(shape), _dtype(dtype), _DEVICE) for shape, dtype in pairs)
 
 
@@ -279,6 +294,6 @@ def _shape(value: object) -> tuple[int, ...]:
 
 
 def _dtype(value: object) -> str:
-    if type(value) is not str:
+    if type(value) is not str or (value not in _DTYPES and _DTYPE.fullmatch(value) is None):
         raise MalformedEntryError("dtypes")
     return _DTYPES.get(value, value.lower())

@@ -7,6 +7,7 @@ C++ are passed over; installed packages count where no frame of the user's own c
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Final
 
 from simcoll.folders import INSTALLED, OWN, SKIP
@@ -14,6 +15,8 @@ from simcoll.record import UNKNOWN_SOURCE, Source
 
 _FILE_LIMIT: Final = 1 << 16
 _PATH_LIMIT: Final = 4096
+_FRAME_LIMIT: Final = 1 << 25
+"""Frames that are looked at in one dump: in a pickle, all entries can share one list of any length."""
 _PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 _PASSED_OVER: Final = re.compile(r"/(site|dist)-packages/(torch|simcoll)/|^<|\.(cpp|cc|cxx|c|cu|h|hpp|so[.\d]*)$|^\?*$")
 _LIBRARY: Final = re.compile(r"/lib(64)?/python\d[.\d]*/")
@@ -26,11 +29,13 @@ class Frames:
     def __init__(self) -> None:
         self._kinds: dict[str, int] = {}
         self._torch: tuple[str, ...] = ()
+        self._left = _FRAME_LIMIT
 
     def source(self, frames: object) -> Source:
         """The innermost line of the user's own code; frames are given innermost first."""
         installed = UNKNOWN_SOURCE
-        for frame in frames if isinstance(frames, (list, tuple)) else ():
+        for frame in islice(frames, self._left) if isinstance(frames, (list, tuple)) else ():
+            self._left -= 1
             if not isinstance(frame, dict):
                 continue
             file = frame.get("filename")

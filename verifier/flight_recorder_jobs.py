@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
+
+import numpy as np
 
 from simcoll.errors import UnreadableError
 from simcoll.record import Group
+from simcoll.spec import COLLECTIVES
 from simcoll.verifier.flight_recorder_dump import Dump, DumpGroup
-from simcoll.verifier.trace import MemoryTrace, Trace
+from simcoll.verifier.trace import MEMBERS, MemoryTrace, Trace
 
 MODE: Final = "flight recorder"
 """The ``mode`` of these traces."""
@@ -21,6 +25,8 @@ _DEFAULT: Final = ("default_pg",)
 """Descriptions of the group of all ranks."""
 _MOST_RANKS: Final = 1 << 20
 """A larger number is no rank's."""
+_MOST_MEMBERS: Final = 1 << 22
+"""Members of all default groups together; a process has one at a time."""
 
 
 def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
@@ -33,7 +39,11 @@ def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
         )
     world_size = max([1 + max(by_rank, default=-1), *(dump.world_size for dump in by_rank.values())])
     members = _members(by_rank, world_size)
-    return [_trace(rank, dump, members, world_size, notes.get(rank, ())) for rank, dump in sorted(by_rank.items())]
+    unknown = frozenset({MEMBERS} if _may_have_more(by_rank, members, world_size) else ())
+    return [
+        replace(_trace(rank, dump, members, world_size, notes.get(rank, ())), unknown=dump.unknown | unknown)
+        for rank, dump in sorted(by_rank.items())
+    ]
 
 
 def ranks_of(dumps: Sequence[Dump]) -> list[int | None]:
@@ -114,12 +124,41 @@ def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, tuple[in
     """
     known = [(rank, group) for rank, dump in by_rank.items() for group in dump.groups]
     found: dict[str, set[int]] = {group.name: set() for rank, group in known if not _stated(group, rank)}
-    default = {group.name for _, group in known if group.description in _DEFAULT}
+    default = sorted({group.name for _, group in known if group.description in _DEFAULT})
+    default = default[: max(1, _MOST_MEMBERS // world_size)]
     for rank, group in known:
         if group.name in found and group.name not in default:
             found[group.name].update(group.ranks if _stated(group, rank) else (rank,))
     everybody = tuple(range(world_size))
     return {name: everybody if name in default else tuple(sorted(ranks)) for name, ranks in found.items()}
+
+
+def _may_have_more(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]], world_size: int) -> bool:
+    """Whether a group whose members no dump says may have some that left no dump.
+
+    It has none where all ranks of a job whose size is stated left one, or where one of its calls has a part for each
+    rank, and so tells how many there are.
+    """
+    if len(by_rank) == world_size and any(dump.world_size for dump in by_rank.values()):
+        return False
+    shown = {
+        group.name
+        for rank, dump in by_rank.items()
+        for index, group in enumerate(dump.groups)
+        if group.name in members and _shows_size(dump, index, rank, members[group.name])
+    }
+    return not shown >= members.keys()
+
+
+def _shows_size(dump: Dump, index: int, rank: int, members: Sequence[int]) -> bool:
+    mine = dump.slots["signature"][dump.slots["group"] == index]
+    calls = (dump.calls[signature] for signature in np.unique(mine).tolist())
+    place, size = members.index(rank), len(members)
+    return any(
+        spec.fault(call, place, size) is None and spec.fault(call, place, size + 1) is not None
+        for call in calls
+        if (spec := COLLECTIVES.get(call.op)) is not None and not spec.hidden(call, dump.unknown)
+    )
 
 
 def _stated(group: DumpGroup, rank: int) -> bool:
@@ -145,6 +184,5 @@ def _trace(
         dict(dump.dropped),
         (*dump.problems, *notes),
         dict(dump.dropped_p2p),
-        dump.unknown,
-        dump.seen_ns,
+        seen_ns=dump.seen_ns,
     )

@@ -60,7 +60,7 @@ def slots_of(columns: Columns, minor: int) -> Ring:
     for name in ("group", "source", "state", "sequence", "scheduled_ns", "started_ns", "finished_ns"):
         slots[name] = rows[name]
     slots["signature"], slots["p2p_sequence"], slots["flags"] = rows["call"], numbers, AWAITED
-    dropped = {**_dropped(slots), **dict.fromkeys(lost, _LAST)}
+    dropped = {**_dropped(slots, wrapped=wrapped, gap=gap), **dict.fromkeys(lost, _LAST)}
     return Ring(slots, calls, wrapped, bool(untold.any()), dropped, first_p2p, tuple(problems))
 
 
@@ -204,12 +204,16 @@ def _message_numbers(rows: Rows, *, wrapped: bool) -> tuple[npt.NDArray[np.int64
     return numbers, before
 
 
-def _dropped(slots: Slots) -> dict[int, int]:
-    """The last collective of each group that the ring no longer holds."""
+def _dropped(slots: Slots, *, wrapped: bool, gap: bool) -> dict[int, int]:
+    """The last collective of each group that the ring no longer holds.
+
+    Where it has wrapped, a group that begins with its first may have had an earlier life, of which nothing is left; how
+    far that went is not known where it was damage that took it.
+    """
     collective = slots[slots["p2p_sequence"] == 0]
     dropped = {}
     for group in np.unique(collective["group"]).tolist():
         first = int(collective["sequence"][collective["group"] == group][0])
-        if first > 1:
-            dropped[group] = first - 1
+        if wrapped or first > 1:
+            dropped[group] = first - 1 if first > 1 else _LAST if gap else 0
     return dropped

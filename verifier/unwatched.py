@@ -68,7 +68,9 @@ def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
     everybody = {rank for ranks in calls.values() for rank, _ in ranks}
     size = max(trace.world_size for trace in job.traces.values())
     unseen = all(stall.misses(rank, record.scheduled_ns + _KNOT_NS) for (rank, record), *_ in calls.values())
-    if stall.guessed and len(calls) > 1 and len(everybody) == size and unseen:
+    # To a call of a group of all ranks everybody has come: it waits for nobody.
+    apart = all(len(group.ranks) < size for group, _ in calls)
+    if stall.guessed and apart and len(calls) > 1 and len(everybody) == size and unseen:
         return [_knot(calls)]
     long = any(stall.misses(rank, record.scheduled_ns + _UNCLEAR_NS) for (rank, record), *_ in calls.values())
     return [_unclear(calls, everybody)] if stall.dated and long else []

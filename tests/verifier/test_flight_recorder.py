@@ -362,11 +362,35 @@ def test_the_users_own_line_is_found_by_the_shape_of_the_paths(tmp_path, files, 
     assert found.sources[found.slots["source"][0]].line == line
 
 
-def test_a_malformed_entry_hides_what_came_before_it(tmp_path):
-    found = read(tmp_path, [entry(0), entry(1, input_sizes="no"), entry(2), entry(3)])
+def without(field, **fields):
+    return {name: value for name, value in entry(1, **fields).items() if name != field}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        entry(1, input_sizes="no"),
+        without("input_sizes"),
+        without("output_dtypes"),
+        without("process_group"),
+        without("collective_seq_id"),
+        entry(1, input_dtypes=["Float", "Float"]),
+        entry(1, input_dtypes=["Fmoat"], output_dtypes=["Fmoat"]),
+        entry(1, input_sizes=[[4, 7]]),
+        entry(1, "nccl:broadcast", output_dtypes=["Half"]),
+    ],
+)
+def test_an_entry_that_no_backend_writes_hides_what_came_before_it(tmp_path, bad):
+    found = read(tmp_path, [entry(0), bad, entry(2), entry(3)])
     assert list(found.slots["sequence"]) == [3, 4]
     assert found.dropped[0] == 2
     assert found.problems == ("entry 1 makes no sense; the entries before it are left out",)
+
+
+@pytest.mark.parametrize("dtype", ["Float8_e4m3fn", "BFloat16", "UInt7", "QUInt4x2", "Bits16", "Bool", "Float4_e2m1fn"])
+def test_a_dtype_that_torch_may_have_is_read(tmp_path, dtype):
+    found = read(tmp_path, [entry(0, input_dtypes=[dtype], output_dtypes=[dtype])])
+    assert [call.inputs[0].dtype for call in found.calls] == [dtype.lower()]
 
 
 def test_a_file_that_was_cut_gives_the_entries_that_are_complete(tmp_path):
@@ -489,3 +513,68 @@ def test_real_dumps_of_gloo(tmp_path, ranks):
         assert first["state"] == State.COMPLETED
         assert "state" in pickled.unknown
     assert judge(found[0]).findings == judge(found[1]).findings == ()
+
+
+def remade(rank, damaged=()):
+    """Two lives of the default group, of three calls and one; Gloo's dump does not say who belongs to it."""
+    entries = [
+        entry(n, f"gloo:{op}", collective_seq_id=sequence)
+        for n, (op, sequence) in enumerate((("all_reduce", 1), ("broadcast", 2), ("barrier", 3), ("broadcast", 1)))
+    ]
+    for place, fields in dict(damaged).items():
+        entries[place] = {**entries[place], **fields}
+    return document(entries, pg_config={"": {"name": "", "desc": "", "ranks": "[]"}}, rank=rank)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {1: {"state": "scheduked"}},
+        {2: {"input_sizes": None}},
+        {3: {"process_group": ("0", "default_qg")}},
+        {0: {"profiling_name": "gloo:all_redude"}},
+        {3: {"profiling_name": "gloo:broadcasu"}},
+    ],
+)
+def test_damage_leaves_the_lives_of_a_group_in_line(tmp_path, damaged):
+    dumps = []
+    for rank in range(3):
+        path = tmp_path / f"rank_{rank}"
+        path.write_bytes(WRITERS["torch"](remade(rank, damaged if rank == 1 else {})))
+        dumps.append(read_dump(path))
+    assert judge(traces_of(dumps)).findings == ()
+
+
+def parted(rank, op, sent, **fields):
+    """A rank of four whose group no dump describes, and that leaves with a rooted or an uneven call."""
+    calls = [entry(0), entry(1, f"gloo:{op}", input_sizes=[[sent]], **fields), entry(2)]
+    return document(calls, pg_config={"": {"name": "", "desc": "", "ranks": "[]"}}, rank=rank)
+
+
+@pytest.mark.parametrize("absent", [{3}, {0}, {1, 3}, set()])
+@pytest.mark.parametrize("op", ["gather", "all_to_all"])
+def test_a_member_that_nobody_names_may_have_left_no_dump(tmp_path, op, absent):
+    dumps = []
+    for rank in {0, 1, 2, 3} - absent:
+        outputs = [[2]] * 4 if (op, rank) == ("gather", 3) else [] if op == "gather" else [[8 - 2 * rank]]
+        sizes = {"output_sizes": outputs, "output_dtypes": ["Float"] * len(outputs)}
+        path = tmp_path / f"rank_{rank}"
+        path.write_bytes(WRITERS["torch"](parted(rank, op, 2 if op == "gather" else 2 + 2 * rank, **sizes)))
+        dumps.append(read_dump(path))
+    assert judge(traces_of(dumps)).findings == ()
+
+
+@pytest.mark.parametrize("told", ["by the group", "by a call", None])
+def test_where_the_members_are_known_nobody_is_the_root(tmp_path, told):
+    dumps = []
+    for rank in range(3):
+        whole = parted(rank, "gather", 2, output_sizes=[], output_dtypes=[])
+        if told == "by the group":
+            whole["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
+        if told == "by a call":
+            parts = {"output_sizes": [[4, 5]] * 3, "output_dtypes": ["Float"] * 3}
+            whole["entries"].append(entry(3, "gloo:all_gather", **parts))
+        path = tmp_path / f"rank_{rank}"
+        path.write_bytes(WRITERS["torch"](whole))
+        dumps.append(read_dump(path))
+    assert [one.code for one in judge(traces_of(dumps)).findings] == (["SC105"] if told else [])

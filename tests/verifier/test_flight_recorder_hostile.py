@@ -14,7 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcoll.verifier import flight_recorder, flight_recorder_entries, flight_recorder_stream
+from simcoll.verifier import (
+    flight_recorder,
+    flight_recorder_dump,
+    flight_recorder_entries,
+    flight_recorder_frames,
+    flight_recorder_stream,
+)
 from simcoll.verifier.flight_recorder import UnreadableError, read_dump, traces_of
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.trace import record_at
@@ -160,10 +166,10 @@ def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch, read):
         read(torch_pickle(document([entry(0)])))
 
 
-@pytest.mark.parametrize("limit", ["ENTRY_LIMIT", "CALL_LIMIT", "_BUFFER_LIMIT"])
+@pytest.mark.parametrize("limit", ["ENTRY_LIMIT", "CALL_LIMIT", "_BUFFER_LIMIT", "_LOOKED_LIMIT"])
 def test_more_than_any_program_makes_is_not_kept(monkeypatch, read, limit):
     monkeypatch.setattr(flight_recorder_entries, limit, 5)
-    found = read(torch_pickle(document([entry(n, input_sizes=[[n]]) for n in range(50)])))
+    found = read(torch_pickle(document([entry(n, input_sizes=[[n]], output_sizes=[[n]]) for n in range(50)])))
     assert 1 <= len(found.slots) <= 5
     assert not found.complete
 
@@ -173,6 +179,20 @@ def test_what_entries_share_is_bounded(monkeypatch, read):
     monkeypatch.setattr(flight_recorder_stream, "_STEPS", 1)
     assert len(read(torch_pickle(document([entry(n) for n in range(500)]))).slots) == 500
     assert not read(pickle.dumps(plain(document([entry(n) for n in range(500)])), 4)).complete
+
+
+def test_a_list_that_all_entries_or_groups_share_is_not_looked_at_without_end(monkeypatch, read):
+    monkeypatch.setattr(flight_recorder_frames, "_FRAME_LIMIT", 1000)
+    shared = [None] * 400
+    whole = plain(document([entry(n) for n in range(5)]))
+    for one in whole["entries"]:
+        one["frames"] = [*shared, *one["frames"]]
+    found = read(pickle.dumps(whole, 4))
+    assert [found.sources[index].line for index in found.slots["source"]] == [31, 31, 0, 0, 0]
+    monkeypatch.setattr(flight_recorder_dump, "_MEMBERS_LIMIT", 1000)
+    whole["pg_config"] = {str(n): {"desc": "", "ranks": [*range(n, n + 400)]} for n in range(3)}
+    with pytest.raises(UnreadableError, match="its groups have more than 1000 members"):
+        read(pickle.dumps(whole, 4))
 
 
 WRONG = st.recursive(
