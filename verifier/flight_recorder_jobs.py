@@ -32,12 +32,14 @@ _MOST_MEMBERS: Final = 1 << 22
 def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
     """One trace a rank, by rank; raises :class:`UnreadableError` where no file says whose dump it is."""
     by_rank, notes = _one_a_rank(dumps)
-    if dumps and not by_rank:
+    if not dumps:
+        return []
+    if not by_rank:
         raise UnreadableError(
             f"{dumps[0].path}: neither the dump nor its name says which rank wrote it; "
             "put the global rank into the file name, as in nccl_trace_rank_3"
         )
-    world_size = max([1 + max(by_rank, default=-1), *(dump.world_size for dump in by_rank.values())])
+    world_size = max([1 + max(by_rank), *(dump.world_size for dump in by_rank.values())])
     members = _members(by_rank, world_size)
     unknown = frozenset({MEMBERS} if _may_have_more(by_rank, members, world_size) else ())
     return [
