@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from simcoll.verifier.finding import Finding
 from simcoll.verifier.incidents import Job
@@ -11,7 +13,7 @@ from simcoll.verifier.inferred import is_dump
 from simcoll.verifier.matching import Matching
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.stated import in_words, unknown_fields
-from simcoll.verifier.trace import Life, Stall, Trace, reached
+from simcoll.verifier.trace import Life, Stall, Trace, lives, reached
 from simcoll.verifier.unwatched import open_waits
 
 _OVERWRITTEN = (1 << 32) - 1
@@ -38,23 +40,45 @@ def notes_of_records(job: Job, stall: Stall | None, findings: Sequence[Finding],
     if text := in_words(unknown):
         notes.append(f"these records do not state {text}: mismatches of these were not judged")
     if not any(finding.culprits for finding in findings):
-        notes += _not_at_once([trace for trace in traces if is_dump(trace)])
+        notes += _not_at_once([trace for trace in traces if is_dump(trace)], stall)
         if stall is not None and not stall.watched and not findings:
             notes += open_waits(job, stall, matching.unmatched)
     return notes
 
 
-def _not_at_once(dumps: Sequence[Trace]) -> list[str]:
-    """A note on ranks whose dumps end before what others did: of these calls nobody was late."""
+def _not_at_once(dumps: Sequence[Trace], stall: Stall | None) -> list[str]:
+    """A note on ranks whose dumps end before what others did, or too soon after it: of these calls nobody was late."""
     come = {trace.rank: reached(trace) for trace in dumps}
-    furthest: dict[Life, int] = {}
-    for mine in come.values():
-        for life, sequence in mine.items():
-            furthest[life] = max(furthest.get(life, 0), sequence if sequence < _OVERWRITTEN else 0)
-    behind = sorted(rank for rank, mine in come.items() if any(furthest[life] > mine[life] for life in mine))
+    furthest: dict[Life, tuple[int, Trace]] = {}
+    for trace in dumps:
+        for life, sequence in come[trace.rank].items():
+            if furthest.get(life, (0, trace))[0] < sequence < _OVERWRITTEN:
+                furthest[life] = sequence, trace
+    behind = [rank for rank, mine in come.items() if _may_have_come(rank, mine, furthest, stall)]
     if not behind:
         return []
     return [
         f"the dumps were not written at one moment: those of {ranks_text(behind)} end before calls that others show; "
         "whether these ranks came to them is not known"
     ]
+
+
+def _call_after(trace: Trace, life: Life, sequence: int) -> int:
+    """When a rank made its next call on a group (wall clock, nanoseconds)."""
+    slots = trace.slots
+    later = (slots["group"] == lives(trace).index(life)) & (slots["p2p_sequence"] == 0) & (slots["sequence"] > sequence)
+    return int(slots["scheduled_ns"][later].min(initial=np.iinfo(np.int64).max))
+
+
+def _may_have_come(
+    rank: int, mine: Mapping[Life, int], furthest: Mapping[Life, tuple[int, Trace]], stall: Stall | None
+) -> bool:
+    """Whether others made calls of which a rank's dump shows neither that it made them nor that it did not."""
+    for life, sequence in mine.items():
+        most, trace = furthest.get(life, (0, None))
+        if trace is None or sequence >= most:
+            continue
+        since = _call_after(trace, life, sequence)
+        if stall is None or not stall.dated or not stall.misses(rank, since):
+            return True
+    return False

@@ -44,7 +44,11 @@ def known_absent(wait: Wait, late: Collection[int], stall: Stall | None) -> list
 
 def seconds_waited(wait: Wait, stall: Stall) -> float:
     """For how long a wait was seen."""
-    return stall.seconds if stall.watched else (stall.until[wait.rank] - wait.record.scheduled_ns) / 1e9
+    return stall.seconds if stall.watched else _seconds_open(wait.rank, wait.record, stall)
+
+
+def _seconds_open(rank: int, record: Record, stall: Stall) -> float:
+    return (stall.until[rank] - record.scheduled_ns) / 1e9
 
 
 def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
@@ -131,4 +135,19 @@ def open_waits(job: Job, stall: Stall, unmatched: Sequence[Unmatched] = ()) -> l
                 f"when the records end, {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {wait.where}, to "
                 f"which {ranks_text(late)} had not come; they do not tell for how long"
             ]
-    return []
+    return _all_came(job, waits, stall)
+
+
+def _all_came(job: Job, waits: Waits, stall: Stall) -> list[str]:
+    """In words the first call that stands though all known members have come to it."""
+    standing = [(rank, *awaited(job.traces[rank])) for rank in sorted(waits.waiting)]
+    found = [one for one in standing if not one[2].p2p_sequence and _takes_too_long(one[0], one[2], stall)]
+    if not found or not stall.dated:
+        return []
+    first, group, record = min(found, key=lambda one: one[2].scheduled_ns)
+    ranks = [rank for rank, known, other in standing if (known, other.sequence) == (group, record.sequence)]
+    return [
+        f"when the records end, {ranks_text(ranks)} had been in {call_at(group, record)} for "
+        f"{_seconds_open(first, record, stall):.0f} s, and all known members had come: it may just have ended, or what "
+        "the records do not state, or a member of which they do not tell, holds it up"
+    ]

@@ -81,6 +81,15 @@ def test_a_rank_that_did_not_come_is_named() -> None:
     assert exit_code(report) == 3
 
 
+def test_a_call_that_most_did_not_make_is_one_too_many() -> None:
+    finding = only(judge([*came(2), *(dump(rank, [ended(1, 1)], 8) for rank in (0, 1, 3))]))
+    assert (finding.code, finding.culprits, finding.sequence) == ("SC202", (2,), 2)
+    assert "for 6 s" in finding.message
+    # Half of them are no majority: the others are what these wait for.
+    finding = only(judge([*came(1, 2), *(dump(rank, [ended(1, 1)], 8) for rank in (0, 3))]))
+    assert (finding.code, finding.culprits) == ("SC201", (0, 3))
+
+
 def test_who_waits_for_a_moment_waits_for_nobody() -> None:
     report = judge([*came(0, 1, 2, at=6.5), dump(3, [ended(1, 1)], 8)])
     assert report.findings == ()
@@ -184,6 +193,21 @@ def test_a_cycle_over_two_groups() -> None:
         for rank in range(4)
     ]
     assert only(judge(traces)).code == "SC204"
+
+
+def test_who_is_seen_not_to_come_has_a_dump_of_the_same_moment() -> None:
+    """Ranks that wait for each other in two groups: nothing is to be said of when their dumps were written."""
+    pair = Group("1", "", (1, 2))
+    traces = [dump(rank, [call(1, 2)], 9 + rank / 50, groups=[WORLD, pair]) for rank in (0, 1, 3)]
+    report = judge([*traces, dump(2, [call(1, 2, group=pair)], 9, groups=[WORLD, pair])])
+    assert only(report).code == "SC204"
+    assert not any("moment" in note for note in report.notes)
+
+
+def test_a_call_that_stands_for_a_while_though_all_came_is_noted() -> None:
+    report = judge(came(0, 1, 2, 3, written=9))
+    assert report.findings == ()
+    assert any("ranks 0-3 had been in all_reduce #2" in note and "for 7 s" in note for note in report.notes)
 
 
 def queued(rank: int, waits_since: float | None, written: float) -> MemoryTrace:
