@@ -172,7 +172,7 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
     gone |= set() if stall is None else stall.connecting
     for wait in in_time(waits.all()):
         # Who waits in something else is not late: who keeps it is, or nobody, where all have come to what it waits in.
-        late = known_absent(wait, wait.needs - waits.stuck - gone - waits.waiting, stall)
+        late = known_absent(job, wait, wait.needs - waits.stuck - gone - waits.waiting, stall)
         if not late or wait.any:
             continue
         waiting = sorted({other.rank for other in waits.all() if other.call == wait.call})

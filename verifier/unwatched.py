@@ -26,16 +26,17 @@ _LARGEST_ELEMENT, _SLOW = 16, 10e6
 """Bytes of an element, at most, and bytes in a second that a slow network carries."""
 
 
-def known_absent(wait: Wait, late: Collection[int], stall: Stall | None) -> list[int]:
+def known_absent(job: Job, wait: Wait, late: Collection[int], stall: Stall | None) -> list[int]:
     """The ranks that are known not to have come.
 
-    Nobody is laid to a rank of which nothing tells, unless it alone, or a few like it, can be what a call still waits
-    for to which all others have come.
+    Who goes on in other groups has work to do before it comes. Nobody is laid to a rank of which nothing tells, unless
+    it alone, or a few like it, can be what a call still waits for to which all others have come.
     """
     if stall is None or stall.watched:
         return sorted(late)
     since = wait.record.scheduled_ns
-    if seen := sorted(rank for rank in late if stall.misses(rank, since)):
+    idle = {rank: max(since, job.last[rank].scheduled_ns) if rank in job.last else since for rank in late}
+    if seen := sorted(rank for rank, last in idle.items() if stall.misses(rank, last)):
         return seen
     alone = 2 * len(late) < len(wait.group.ranks) and wait.record.state is not State.FAILED
     long = stall.misses(wait.rank, since + min(_UNSEEN_NS, stall.writing_ns))

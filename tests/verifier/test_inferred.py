@@ -90,6 +90,16 @@ def test_a_call_that_most_did_not_make_is_one_too_many() -> None:
     assert (finding.code, finding.culprits) == ("SC201", (0, 3))
 
 
+@pytest.mark.parametrize(("until", "culprits"), [(7, ()), (3, (2, 3))])
+def test_who_goes_on_in_another_group_is_not_late_yet(until: int, culprits: tuple[int, ...]) -> None:
+    """Two ranks evaluate by themselves while the others wait for them."""
+    pair = Group("1", "", (2, 3))
+    evaluates = [ended(number, number + 1, group=pair) for number in range(1, until)]
+    both = [dump(rank, [ended(1, 1), *evaluates], 8 + rank / 50, groups=[WORLD, pair]) for rank in (2, 3)]
+    findings = judge([*came(0, 1), *both]).findings
+    assert [finding.culprits for finding in findings] == ([culprits] if culprits else [])
+
+
 def test_who_waits_for_a_moment_waits_for_nobody() -> None:
     report = judge([*came(0, 1, 2, at=6.5), dump(3, [ended(1, 1)], 8)])
     assert report.findings == ()
