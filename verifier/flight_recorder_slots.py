@@ -22,17 +22,21 @@ _LOST: Final = (
     "the collectives of the groups that have such batches are not judged"
 )
 _WITHOUT_EVENTS: Final = ("gloo",)
-"""Backends that record no start and no end: an entry stays scheduled, and is retired when its call has ended."""
+"""Backends that record no start and no end: an entry stays scheduled, and is retired when its call has ended. They do
+not record sends and receives either."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ring:
-    """The slots of a dump, the calls that they index, and what the ring no longer holds, by group index."""
+    """The slots of a dump, the calls that they index, and what the ring no longer holds, by group index.
+
+    ``unstated`` is what this backend does not record beside what no dump states.
+    """
 
     slots: Slots
     calls: list[Call]
     wrapped: bool
-    untold: bool
+    unstated: frozenset[str]
     dropped: Mapping[int, int] = field(default_factory=dict)
     dropped_p2p: Mapping[int, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -43,7 +47,9 @@ def slots_of(columns: Columns) -> Ring:
     rows, calls = columns.rows(), list(columns.calls)
     rows, problems, gap = _sound(rows)
     backends = np.array([backend in _WITHOUT_EVENTS for backend in columns.backends], np.bool_)
-    untold = backends[rows["call"]] & rows["retired"] if len(rows) else np.zeros(0, np.bool_)
+    silent = backends[rows["call"]] if len(rows) else np.zeros(0, np.bool_)
+    untold = silent & rows["retired"]
+    unstated = ["state"] * bool(untold.any()) + ["messages"] * bool(silent.any() and not rows["p2p"].any())
     rows["state"][untold & (rows["state"] == State.SCHEDULED)] = State.COMPLETED
     wrapped = gap or bool(len(rows) and rows["record"][0] > 0)
     rows, taken = _batches(rows, calls, wrapped=wrapped)
@@ -54,8 +60,9 @@ def slots_of(columns: Columns) -> Ring:
     for name in ("group", "source", "state", "sequence", "scheduled_ns", "started_ns", "finished_ns"):
         slots[name] = rows[name]
     slots["signature"], slots["p2p_sequence"], slots["flags"] = rows["call"], numbers, AWAITED
-    dropped = {**_dropped(slots), **dict.fromkeys(lost, _LAST)}
-    return Ring(slots, calls, wrapped, bool(untold.any()), dropped, first_p2p, tuple(problems))
+    # Calls that are not recorded leave gaps too: only what a ring once held can be overwritten.
+    dropped = {**(_dropped(slots) if wrapped else {}), **dict.fromkeys(lost, _LAST)}
+    return Ring(slots, calls, wrapped, frozenset(unstated), dropped, first_p2p, tuple(problems))
 
 
 def _sound(rows: Rows) -> tuple[Rows, list[str], bool]:

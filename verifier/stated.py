@@ -29,6 +29,7 @@ _IN_WORDS = {
     "shape": "shape",
     "dtype": "dtype",
     "count": "element count",
+    "messages": "sends and receives",
 }
 
 

@@ -55,8 +55,9 @@ def _seconds_open(rank: int, record: Record, stall: Stall) -> float:
 def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
     """Where only records tell of it: calls to which all known members have come, and which take longer than they may.
 
-    Where members are only known by their calls, and every rank of the job stands in one of several, each of these waits
-    for a rank that stands in another: SC204. Otherwise it is SC201 without a culprit.
+    Where members are only known by their calls, and every rank of the job stands in a call of one of several groups,
+    each of these waits for a rank that stands in another: SC204. Otherwise it is SC201 without a culprit: of calls of
+    one group the first, to which all have come, holds up the others.
     """
     calls: dict[tuple[Group, int], list[tuple[int, Record]]] = {}
     for rank in sorted(waits.waiting):
@@ -74,7 +75,7 @@ def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
     size = max(trace.world_size for trace in job.traces.values())
     unseen = all(stall.misses(rank, record.scheduled_ns + _KNOT_NS) for (rank, record), *_ in calls.values())
     if stall.guessed and len(calls) > 1 and len(everybody) == size and unseen:
-        return [_knot(calls)]
+        return [_knot(calls) if len({group for group, _ in calls}) > 1 else _unclear(calls, everybody)]
     long = any(stall.misses(rank, record.scheduled_ns + _UNCLEAR_NS) for (rank, record), *_ in calls.values())
     return [_unclear(calls, everybody)] if stall.dated and long else []
 
@@ -97,9 +98,14 @@ def _knot(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]]) -> Fi
 
 
 def _unclear(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]], ranks: Iterable[int]) -> Finding:
-    (group, sequence), members = next(iter(calls.items()))
+    group, _ = min(calls, key=lambda call: calls[call][0][1].scheduled_ns)
+    sequence, *later = sorted(number for known, number in calls if known == group)
+    members = calls[group, sequence]
+    waiting = {rank for rank, _ in members}
+    passed = {rank for number in later for rank, _ in calls[group, number]} - waiting
+    left = f", which {ranks_text(passed)} had left" if passed else ""
     message = (
-        f"{ranks_text(rank for rank, _ in members)} waited in {members[0][1].call.op} (collective {sequence}), and the "
+        f"{ranks_text(waiting)} waited in {members[0][1].call.op} (collective {sequence}){left}, and the "
         "records do not tell for whom: a rank that left none, or what they do not state, may be the cause"
     )
     return Finding(

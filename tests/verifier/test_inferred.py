@@ -119,6 +119,38 @@ def test_a_call_that_ended_without_a_rank_has_failed() -> None:
     assert (finding.code, finding.culprits) == ("SC201", (3,))
 
 
+def test_ranks_that_failed_in_two_groups_waited_for_each_other() -> None:
+    """All have timed out, and wrote their dumps one after the other: whoever was first must not look free."""
+    three = Group("1", "", (0, 1, 2))
+    groups = [WORLD, three]
+    early = [
+        dump(1, [ended(1, 1), ended(1, 1.5, group=three), ended(2, 2)], 8, groups=groups),
+        dump(3, [ended(1, 1), ended(2, 2)], 8.1),
+    ]
+    calls = [ended(1, 1), ended(1, 1.5, group=three), ended(2, 2, group=three)]
+    finding = only(judge([*early, *(dump(rank, calls, 8.2 + rank / 50, groups=groups) for rank in (0, 2))]))
+    assert (finding.code, finding.culprits) == ("SC204", (1,))
+    assert [side.ranks for side in finding.sides] == [(0, 2), (1, 3)]
+
+
+def test_of_a_call_that_failed_all_who_made_it_waited() -> None:
+    failed = [dump(rank, [ended(1, 1), ended(2, 2)], 8 + rank) for rank in (0, 1, 2)]
+    finding = only(judge([*failed, dump(3, [ended(1, 1)], 8.5)]))
+    assert (finding.code, finding.culprits) == ("SC201", (3,))
+    assert finding.sides[0].ranks == (0, 1, 2)
+    assert finding.sides[1].note.endswith("all_reduce #1 of group 0, ended, at train.py:11 in step")
+
+
+def test_a_call_that_some_have_left_is_no_deadlock_of_groups() -> None:
+    """Two ranks name another root: what nobody states holds them up, in the first of the calls."""
+    first = [dump(rank, [ended(1, 1), call(2, 2, what=BROADCAST)], 8 + rank / 50) for rank in (0, 2)]
+    later = [dump(rank, [ended(1, 1), ended(2, 2, what=BROADCAST), call(3, 2)], 8 + rank / 50) for rank in (1, 3)]
+    finding = only(judge([*first, *later]))
+    assert (finding.code, finding.culprits, finding.sequence) == ("SC201", (), 2)
+    assert "which ranks 1 and 3 had left" in finding.message
+    assert "root" in finding.unknown
+
+
 def test_a_broadcast_may_end_without_a_rank() -> None:
     left = [dump(rank, [ended(1, 1), ended(2, 2, what=BROADCAST)], 5) for rank in range(3)]
     assert judge([*left, dump(3, [ended(1, 1)], 8)]).findings == ()
