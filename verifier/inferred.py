@@ -12,30 +12,26 @@ does, which nothing tells but what others still did: there it takes half a minut
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from simcoll.record import State
-from simcoll.spec import COLLECTIVES
+from simcoll.verifier.failed_calls import failed_calls
 from simcoll.verifier.trace import (
     ASYNCHRONOUS,
     AWAITED,
     HANDED_ON,
-    Life,
     MemoryTrace,
     Slots,
     Stall,
     Trace,
-    lives,
-    reached,
 )
 
 _SECOND: Final = 1_000_000_000
 _AT_ONCE: Final = 3 * _SECOND
-_FAILED: Final = 5 * _SECOND
 _QUEUED: Final = 10 * _SECOND
 _UNTOLD: Final = 30 * _SECOND
 
@@ -45,8 +41,6 @@ _LONGEST: Final = 3600 * _SECOND
 an hour if nobody gave another: then the files are copies, and tell their own time."""
 
 _Mask = npt.NDArray[np.bool_]
-_Arrivals = npt.NDArray[np.int64]
-"""Ranks, the last collective to which each came, and until when its dump tells of it: one column a rank."""
 
 
 def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | None]:
@@ -59,7 +53,7 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
         return traces, None
     last = max(map(_last_ns, traces), default=0)
     until = {trace.rank: (trace.seen_ns or last) if is_dump(trace) else last for trace in traces}
-    failed = _failed_calls(traces, until)
+    failed = failed_calls(traces, until)
     traces = [_marked(trace, until, failed[trace.rank]) if is_dump(trace) else trace for trace in traces]
     blocked = frozenset(trace.rank for trace in traces if last - _last_ns(trace) >= _UNTOLD)
     mine = [trace for trace in traces if trace.rank in left]
@@ -129,74 +123,6 @@ def _marked(trace: Trace, until: Mapping[int, int], failed: _Mask) -> MemoryTrac
         trace.unknown,
         trace.seen_ns,
     )
-
-
-def _failed_calls(traces: Sequence[Trace], until: Mapping[int, int]) -> dict[int, _Mask]:
-    """The calls of each rank that have ended though a rank that they needed had not come.
-
-    What shows it is told by :func:`_failed`, from what is known of other calls: so this is repeated until nothing new
-    is found.
-    """
-    dumps = [trace for trace in traces if is_dump(trace) and "state" in trace.unknown]
-    arrivals = _arrivals(dumps, until)
-    failed = {trace.rank: np.zeros(len(trace.slots), np.bool_) for trace in traces}
-    known = -1
-    while known < (known := sum(int(mask.sum()) for mask in failed.values())):
-        held_up = {rank for rank, mask in failed.items() if mask.any()}
-        broken: dict[Life, set[int]] = {}
-        for trace in dumps if held_up else ():
-            for index, life in enumerate(lives(trace)):
-                mine = failed[trace.rank] & (trace.slots["group"] == index)
-                broken.setdefault(life, set()).update(trace.slots["sequence"][mine].tolist())
-        for trace in dumps:
-            failed[trace.rank] = _failed(trace, until[trace.rank], arrivals, held_up, broken)
-    return failed
-
-
-def _arrivals(dumps: Sequence[Trace], until: Mapping[int, int]) -> dict[Life, _Arrivals]:
-    """How far the members of each group came, and until when their dumps tell of them."""
-    found: dict[Life, list[tuple[int, int, int]]] = {}
-    for trace in dumps:
-        for life, sequence in reached(trace).items():
-            if trace.rank in life[1]:
-                found.setdefault(life, []).append((trace.rank, sequence, until[trace.rank]))
-    return {life: np.array(members, np.int64).T for life, members in found.items()}
-
-
-def _failed(
-    trace: Trace,
-    until: int,
-    arrivals: Mapping[Life, _Arrivals],
-    held_up: Container[int],
-    broken: Mapping[Life, set[int]],
-) -> _Mask:
-    """Calls of one rank that have ended without another that they needed.
-
-    The other's dump shows it where it was written later than this one; an earlier one does where the other was held up
-    in a call that failed, and where it is known of another rank that this call failed.
-    """
-    slots = trace.slots
-    failed = np.zeros(len(slots), np.bool_)
-    sequences, made = slots["sequence"], slots["scheduled_ns"].astype(np.int64)
-    for index, life in enumerate(lives(trace)):
-        mine = (slots["group"] == index) & (slots["p2p_sequence"] == 0) & (slots["state"] == State.COMPLETED)
-        others = arrivals.get(life)
-        if others is None or not mine.any():
-            continue
-        bad = broken.get(life, set())
-        behind = others[:, others[1] < int(sequences[mine].max())]
-        for other, came, seen in behind.T.tolist():
-            sure = seen >= until or other in held_up
-            late = mine & ~failed & (sequences > came) & (seen - made >= _FAILED)
-            for row in np.flatnonzero(late).tolist():
-                failed[row] = (sure or int(sequences[row]) in bad) and _needs(trace, life, row, other)
-    return failed
-
-
-def _needs(trace: Trace, life: Life, row: int, other: int) -> bool:
-    call = trace.signatures[int(trace.slots["signature"][row])]
-    spec, ranks = COLLECTIVES.get(call.op), life[1]
-    return spec is not None and spec.needs(call, ranks.index(trace.rank), ranks.index(other))
 
 
 def _unfinished(slots: Slots) -> _Mask:

@@ -119,12 +119,13 @@ def test_a_call_that_ended_without_a_rank_has_failed() -> None:
     assert (finding.code, finding.culprits) == ("SC201", (3,))
 
 
-def test_ranks_that_failed_in_two_groups_waited_for_each_other() -> None:
+@pytest.mark.parametrize("last", [State.COMPLETED, State.SCHEDULED])
+def test_ranks_that_failed_in_two_groups_waited_for_each_other(last: State) -> None:
     """All have timed out, and wrote their dumps one after the other: whoever was first must not look free."""
     three = Group("1", "", (0, 1, 2))
     groups = [WORLD, three]
     early = [
-        dump(1, [ended(1, 1), ended(1, 1.5, group=three), ended(2, 2)], 8, groups=groups),
+        dump(1, [ended(1, 1), ended(1, 1.5, group=three), call(2, 2, last)], 8, groups=groups),
         dump(3, [ended(1, 1), ended(2, 2)], 8.1),
     ]
     calls = [ended(1, 1), ended(1, 1.5, group=three), ended(2, 2, group=three)]
