@@ -31,11 +31,13 @@ _Arrivals: TypeAlias = npt.NDArray[np.int64]
 class _Known:
     """What is known of the other calls: ranks that were in one that failed, and the collectives that failed, by group.
 
-    ``sits_in`` has the ranks whose last call had been open for long when their dump was written, and that call.
+    ``sits_in`` has the ranks whose last call had been open for long when their dump was written, and that call;
+    ``stood`` one such rank for each of these calls.
     """
 
     arrivals: Mapping[Life, _Arrivals]
     sits_in: Mapping[int, tuple[Trace, Life, int]]
+    stood: dict[Life, dict[int, Trace]] = field(default_factory=dict)
     held_up: set[int] = field(default_factory=set)
     broken: dict[Life, set[int]] = field(default_factory=dict)
 
@@ -44,6 +46,8 @@ def failed_calls(traces: Sequence[Trace], until: Mapping[int, int]) -> dict[int,
     """The rows of each rank's calls that have failed; ``until`` is up to when (ns) each record tells of its rank."""
     dumps = [trace for trace in traces if "state" in trace.unknown]
     known = _Known(_arrivals(dumps, until), _sitting(dumps, until))
+    for trace, life, sequence in known.sits_in.values():
+        known.stood.setdefault(life, {})[sequence] = trace
     failed = {trace.rank: np.zeros(len(trace.slots), np.bool_) for trace in traces}
     count, before = 0, -1
     # A call that failed shows that others have, too: until nothing new is found.
@@ -100,7 +104,20 @@ def _failed(trace: Trace, until: int, known: _Known) -> _Mask:
             late = (slots["sequence"][mine] > came) & (seen - slots["scheduled_ns"][mine].astype(np.int64) >= _FAILED)
             for row in mine[late & ~failed[mine]].tolist():
                 failed[row] = (sure or int(slots["sequence"][row]) in broken) and _needs(trace, life, row, other)
+    if len(ended) and ended[-1] == len(slots) - 1:
+        failed[-1] |= _left_others(trace, known)
     return failed
+
+
+def _left_others(trace: Trace, known: _Known) -> bool:
+    """Whether a rank's last call has ended while another rank, each of them in need of the other, still sat in it."""
+    slot = trace.slots[-1]
+    life = lives(trace)[int(slot["group"])]
+    theirs = known.stood.get(life, {}).get(int(slot["sequence"]))
+    if theirs is None:
+        return False
+    mine, others = len(trace.slots) - 1, len(theirs.slots) - 1
+    return _needs(trace, life, mine, theirs.rank) and _needs(theirs, life, others, trace.rank)
 
 
 def _seen_to_miss(slots: Slots, mine: npt.NDArray[np.intp], others: _Arrivals | None) -> list[tuple[int, int, int]]:

@@ -176,7 +176,9 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         if not late or wait.any:
             continue
         waiting = sorted({other.rank for other in waits.all() if other.call == wait.call})
-        if stall is not None and not stall.watched and 2 * len(late) > len(job.traces.keys() & set(wait.group.ranks)):
+        recorded = job.traces.keys() & set(wait.group.ranks)
+        most = stall is not None and not stall.watched and 2 * len(late) > len(recorded)
+        if most and stall is not None and len(recorded) == len(wait.group.ranks):
             return [_made_alone(job, wait, waiting, late, stall)]
         for_how_long = "" if stall is None else f" for {seconds_waited(wait, stall):.0f} s"
         message = (
@@ -188,7 +190,9 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         if all(left_group(job, rank, wait.group) is not None for rank in late):
             code, severity = RANK_EXITED_EARLY.code, RANK_EXITED_EARLY.severity
             message += ", but had destroyed the group"
-        return [_finding(code, severity, message, wait, late, sides, ranks=waiting)]
+        # Where most did not come, and some left no record, any of them may be wrong.
+        culprits = () if most else late
+        return [_finding(code, severity, message, wait, culprits, sides, ranks=[*waiting, *late])]
     return []
 
 

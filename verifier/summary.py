@@ -77,6 +77,8 @@ def _place(state: RankState, trace: Trace | None, failure: Failure | None, stall
     if record.state in _OPEN:
         busy = stall is not None and state.rank in stall.busy
         going_on = Activity.WAITS if awaited and not busy else Activity.OPEN
+    elif record.state is State.FAILED and trace.unknown:
+        going_on = Activity.FAILED
     return replace(
         bare,
         activity=_activity(state.status, going_on),
