@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from simcoll.blackbox_header import UnreadableError
@@ -107,8 +108,8 @@ def _worth(dump: Dump) -> tuple[bool, int, int, bool, int]:
     return dump.complete, last, len(dump.slots), any(source.file for source in dump.sources), dump.seen_ns
 
 
-def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, tuple[int, ...]]:
-    """The members of the groups whose dumps do not say them: the ranks that know the group, all for the default one.
+def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, Group]:
+    """The groups whose dumps do not say their members: the ranks that know the group, all for the default one.
 
     A rank that left no dump belongs to the job, and so to the default group, as well.
     """
@@ -118,19 +119,23 @@ def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, tuple[in
     for rank, group in known:
         if group.name in found and group.name not in default:
             found[group.name].update(group.ranks if _stated(group, rank) else (rank,))
-    everybody = tuple(range(world_size))
-    return {name: everybody if name in default else tuple(sorted(ranks)) for name, ranks in found.items()}
+    told = {group.name for rank, group in known if _stated(group, rank)} | default
+    everybody = range(world_size)
+    return {
+        name: Group(name, "", tuple(everybody if name in default else sorted(ranks)), partial=name not in told)
+        for name, ranks in found.items()
+    }
 
 
 def _stated(group: DumpGroup, rank: int) -> bool:
     return rank in group.ranks
 
 
-def _trace(
-    rank: int, dump: Dump, members: Mapping[str, tuple[int, ...]], world_size: int, notes: Sequence[str]
-) -> MemoryTrace:
+def _trace(rank: int, dump: Dump, members: Mapping[str, Group], world_size: int, notes: Sequence[str]) -> MemoryTrace:
     groups = tuple(
-        Group(group.name, group.description, group.ranks if _stated(group, rank) else members[group.name])
+        Group(group.name, group.description, group.ranks)
+        if _stated(group, rank)
+        else replace(members[group.name], description=group.description)
         for group in dump.groups
     )
     return MemoryTrace(

@@ -80,7 +80,8 @@ def broken_total(group: Group, voices: Sequence[Voice]) -> BrokenLaw | None:
 
     A rank whose own totals leave those of most ranks is the one that is wrong.
     """
-    if len(voices) < len(group.ranks) or not any(_is_hidden(voice) and not voice.hides("root") for voice in voices):
+    hidden = any(_is_hidden(voice) and not voice.hides("root") for voice in voices)
+    if len(voices) < len(group.ranks) or group.partial or not hidden:
         return None
     sent, expected = (sum(column) for column in zip(*(moved(voice.call) for voice in voices), strict=True))
     if sent == expected:

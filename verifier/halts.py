@@ -178,7 +178,7 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         waiting = sorted({other.rank for other in waits.all() if other.call == wait.call})
         recorded = job.traces.keys() & set(wait.group.ranks)
         most = stall is not None and not stall.watched and 2 * len(late) > len(recorded)
-        if most and stall is not None and len(recorded) == len(wait.group.ranks):
+        if most and stall is not None and len(recorded) == len(wait.group.ranks) and not wait.group.partial:
             return [_made_alone(job, wait, waiting, late, stall)]
         for_how_long = "" if stall is None else f" for {seconds_waited(wait, stall):.0f} s"
         message = (

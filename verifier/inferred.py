@@ -70,7 +70,7 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
         over=not boxes,
         until=until,
         patience_ns=_UNTOLD if boxes else max(map(_patience, traces)),
-        writing_ns=max(0, min(until[trace.rank] - _last_ns(trace) for trace in traces)),
+        writing_ns=_writing_ns(traces, until),
         guessed=not boxes and max(map(_patience, traces)) == _AT_ONCE,
         dated=bool(boxes) or _dated([trace.seen_ns for trace in traces], since),
     )
@@ -99,6 +99,12 @@ def _patience(trace: Trace) -> int:
     """A backend that says when calls began and ended queues them on a device."""
     slots = trace.slots
     return _QUEUED if bool(slots["started_ns"].any() or slots["finished_ns"].any()) else _AT_ONCE
+
+
+def _writing_ns(traces: Sequence[Trace], until: Mapping[int, int]) -> int:
+    """The most that any rank may have taken to write its record; one that is damaged says nothing of it."""
+    whole = [until[trace.rank] - _last_ns(trace) for trace in traces if not (is_dump(trace) and trace.problems)]
+    return max(0, min(whole, default=_QUEUED))
 
 
 def _marked(trace: Trace, until: Mapping[int, int], failed: _Mask) -> MemoryTrace:

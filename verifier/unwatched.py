@@ -74,10 +74,15 @@ def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
     everybody = {rank for ranks in calls.values() for rank, _ in ranks}
     size = max(trace.world_size for trace in job.traces.values())
     unseen = all(stall.misses(rank, record.scheduled_ns + _KNOT_NS) for (rank, record), *_ in calls.values())
-    if stall.guessed and len(calls) > 1 and len(everybody) == size and unseen:
+    if stall.guessed and len(calls) > 1 and len(everybody) == size and unseen and (stall.dated or _alone(calls)):
         return [_knot(calls) if len({group for group, _ in calls}) > 1 else _unclear(calls, everybody)]
     long = any(stall.misses(rank, record.scheduled_ns + _UNCLEAR_NS) for (rank, record), *_ in calls.values())
     return [_unclear(calls, everybody)] if stall.dated and long else []
+
+
+def _alone(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]]) -> bool:
+    """Whether a rank stands in a call of a group of which it alone is known: a group has more members than one."""
+    return any(group.partial and len(group.ranks) == 1 for group, _ in calls)
 
 
 def _takes_too_long(rank: int, record: Record, stall: Stall) -> bool:
@@ -149,12 +154,13 @@ def _all_came(job: Job, waits: Waits, stall: Stall) -> list[str]:
     """In words the first call that stands though all known members have come to it."""
     standing = [(rank, *awaited(job.traces[rank])) for rank in sorted(waits.waiting)]
     found = [one for one in standing if not one[2].p2p_sequence and _takes_too_long(one[0], one[2], stall)]
-    if not found or not stall.dated:
+    if not found:
         return []
     first, group, record = min(found, key=lambda one: one[2].scheduled_ns)
     ranks = [rank for rank, known, other in standing if (known, other.sequence) == (group, record.sequence)]
+    for_how_long = f" for {_seconds_open(first, record, stall):.0f} s" if stall.dated else ""
     return [
-        f"when the records end, {ranks_text(ranks)} had been in {call_at(group, record)} for "
-        f"{_seconds_open(first, record, stall):.0f} s, and all known members had come: it may just have ended, or what "
-        "the records do not state, or a member of which they do not tell, holds it up"
+        f"when the records end, {ranks_text(ranks)} had been in {call_at(group, record)}{for_how_long}, and all known "
+        "members had come: it may just have ended, or what the records do not state, or a member of which they do not "
+        "tell, holds it up"
     ]
