@@ -30,7 +30,8 @@ def known_absent(job: Job, wait: Wait, late: Collection[int], stall: Stall | Non
     """The ranks that are known not to have come.
 
     Who goes on in other groups has work to do before it comes. Nobody is laid to a rank of which nothing tells, unless
-    it alone, or a few like it, can be what a call still waits for to which all others have come.
+    it alone, or a few like it, can be what a call still waits for to which all others have come; or unless the records
+    of most ranks end right before a call that few made.
     """
     if stall is None or stall.watched:
         return sorted(late)
@@ -38,9 +39,16 @@ def known_absent(job: Job, wait: Wait, late: Collection[int], stall: Stall | Non
     idle = {rank: max(since, job.last[rank].scheduled_ns) if rank in job.last else since for rank in late}
     if seen := sorted(rank for rank, last in idle.items() if stall.misses(rank, last)):
         return seen
-    alone = 2 * len(late) < len(wait.group.ranks) and wait.record.state is not State.FAILED
+    few = 2 * len(late) < len(wait.group.ranks)
+    most = 2 * len(late) > len(wait.group.ranks) and all(_is_just_before(job.last.get(rank), wait) for rank in late)
     long = stall.misses(wait.rank, since + min(_UNSEEN_NS, stall.writing_ns))
-    return sorted(late) if alone and stall.dated and long else []
+    known = (few or most) and wait.record.state is not State.FAILED and set(idle.values()) == {since}
+    return sorted(late) if known and stall.dated and long else []
+
+
+def _is_just_before(last: Record | None, wait: Wait) -> bool:
+    place = wait.group.name, wait.record.sequence - 1
+    return last is not None and not last.p2p_sequence and (last.group, last.sequence) == place
 
 
 def seconds_waited(wait: Wait, stall: Stall) -> float:

@@ -85,6 +85,12 @@ def test_a_call_that_most_did_not_make_is_one_too_many() -> None:
     finding = only(judge([*came(2), *(dump(rank, [ended(1, 1)], 8) for rank in (0, 1, 3))]))
     assert (finding.code, finding.culprits, finding.sequence) == ("SC202", (2,), 2)
     assert "for 6 s" in finding.message
+    # Most may have ended, and written their dumps, before.
+    early = [dump(rank, [ended(1, 1)], 1.2 + rank / 50) for rank in (0, 1, 3)]
+    finding = only(judge([*came(2), *early]))
+    assert (finding.code, finding.culprits) == ("SC202", (2,))
+    assert judge([*came(2), *early[:2]]).findings == ()
+    assert judge([*came(2), *early[:2], dump(3, [], 1.2)]).findings == ()
     # Half of them are no majority: the others are what these wait for.
     finding = only(judge([*came(1, 2), *(dump(rank, [ended(1, 1)], 8) for rank in (0, 3))]))
     assert (finding.code, finding.culprits) == ("SC201", (0, 3))
@@ -206,11 +212,18 @@ def test_a_large_transfer_takes_its_time() -> None:
 def test_all_ranks_that_stand_in_several_groups_are_a_deadlock() -> None:
     first, second = Group("1", "", (0, 1)), Group("2", "", (2, 3))
     traces = [
-        dump(rank, [call(1, 2, group=mine)], 8, groups=[mine])
+        dump(rank, [call(1, 2, group=mine)], 8 + rank / 50, groups=[mine])
         for rank, mine in enumerate((first, first, second, second))
     ]
     finding = only(judge(traces))
     assert (finding.code, finding.culprits, finding.ranks) == ("SC204", (), (0, 1, 2, 3))
+    # Copies do not tell whether these calls stood, or were the last of two groups: unless one rank alone is known.
+    copies = [replace(trace, seen_ns=8 * SECOND) for trace in traces]
+    assert judge(copies).findings == ()
+    alone = Group("3", "", (3,), partial=True)
+    known = [dump(rank, [call(1, 2, group=first)], 8, groups=[WORLD, first]) for rank in (0, 1)]
+    last = [dump(rank, [call(1, 2, group=mine)], 8, groups=[WORLD, mine]) for rank, mine in ((2, second), (3, alone))]
+    assert judge([*known, *last]).findings[0].code == "SC204"
 
 
 def test_groups_whose_members_have_all_come_are_no_deadlock() -> None:
