@@ -69,10 +69,10 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
         busy=frozenset(trace.rank for trace in boxes if _has_threads(trace.slots)),
         over=not boxes,
         until=until,
-        patience_ns=_UNTOLD if boxes else max(map(_patience, traces)),
+        patience_ns=_UNTOLD if boxes else patience_of(traces),
         writing_ns=_writing_ns(traces, until),
-        guessed=not boxes and max(map(_patience, traces)) == _AT_ONCE,
-        dated=bool(boxes) or _dated([trace.seen_ns for trace in traces], since),
+        guessed=not boxes and patience_of(traces) == _AT_ONCE,
+        dated=bool(boxes) or are_dated([trace.seen_ns for trace in traces], since),
     )
 
 
@@ -81,7 +81,8 @@ def is_dump(trace: Trace) -> bool:
     return bool(trace.unknown)
 
 
-def _dated(written: Sequence[int], since: int) -> bool:
+def are_dated(written: Sequence[int], since: int) -> bool:
+    """Whether files that were written then (ns) tell, by that, for how long calls made ``since`` then have stood."""
     return max(written) - since <= _LONGEST and max(written) - min(written) >= _APART
 
 
@@ -93,6 +94,11 @@ def _last_ns(trace: Trace) -> int:
     """The last moment of which a trace tells."""
     times = [int(trace.slots[name].max(initial=0)) for name in ("scheduled_ns", "started_ns", "finished_ns")]
     return max([*times, *(event.time_ns for event in trace.events[-1:])])
+
+
+def patience_of(dumps: Sequence[Trace]) -> int:
+    """For how long (ns) a rank must be seen not to come."""
+    return max(map(_patience, dumps), default=_AT_ONCE)
 
 
 def _patience(trace: Trace) -> int:
