@@ -55,8 +55,8 @@ def _unmet(dumps: Sequence[Trace], told: bool) -> list[str]:
     if not since:
         return []
     written = {trace.rank: trace.seen_ns for trace in dumps}
-    dated = are_dated(list(written.values()), min(since.values()))
-    late = {rank for rank, time in since.items() if dated and written[rank] - time >= patience_of(dumps)}
+    dated, patience = are_dated(list(written.values()), min(since.values())), patience_of(dumps)
+    late = {rank for rank, time in since.items() if dated and written[rank] - time >= patience}
     notes = []
     if behind := since.keys() - late:
         notes.append(
