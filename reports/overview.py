@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simcoll.reports.plain import plain
-from simcoll.verifier.describe import group_name, source_text
+from simcoll.verifier.describe import NAMELESS, group_name, source_text
 from simcoll.verifier.overview import Activity, Place, Progress, Summary
 from simcoll.verifier.ranges import ranks_text, verb
 
@@ -97,7 +97,8 @@ def _call(place: Place) -> str:
     if record is None or group is None:
         return ""
     number = f"message #{record.p2p_sequence}" if record.p2p_sequence else f"#{record.sequence}"
-    of = group_name(group) if place.groups == 1 else f"{place.groups:,} groups {group.description}".rstrip()
+    kind = "" if group.description in NAMELESS else group.description
+    of = group_name(group) if place.groups == 1 else f"{place.groups:,} groups {kind}".rstrip()
     at = f" at {text}" if (text := source_text(record.source)) else ""
     return f"{record.call.op} {number} of {of}{at}"
 

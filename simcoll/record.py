@@ -59,11 +59,15 @@ class Members(tuple[int, ...]):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group: its c10d name, its description, and its members as global ranks in group-rank order."""
+    """A process group: its c10d name, its description, and its members as global ranks in group-rank order.
+
+    ``partial`` says that no record states them, so that there may be more: those of whom calls are recorded are known.
+    """
 
     name: str
     description: str
     ranks: tuple[int, ...]
+    partial: bool = False
 
     def __post_init__(self) -> None:
         if type(self.ranks) is not Members:

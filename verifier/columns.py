@@ -137,9 +137,10 @@ class GroupColumns:
             np.maximum.at(most, place, digests)
         self._complete = counts == len(self.group.ranks)
         alike = (least == most) & (least != 0)
-        proved = alike & self._once_each() & ~self._uneven()
+        proved = alike & self._once_each() & (~self._uneven() | self.group.partial)
         self._good = np.where(self._complete, proved, alike | (counts == 1))
-        self._add_up(np.flatnonzero(self._complete & ~self._good))
+        if not self.group.partial:
+            self._add_up(np.flatnonzero(self._complete & ~self._good))
         return int((self._complete & self._good).sum())
 
     def _once_each(self) -> bool:

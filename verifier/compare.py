@@ -71,7 +71,8 @@ def _judge(group: Group, voices: Sequence[Voice], kind: Kind, strict: bool) -> l
     sound = [voice for voice in voices if faults is None or voice.rank not in (faults.culprits or ())]
     differences = [] if faults is None else [faults]
     differences += differing_fields(group, voices)
-    uneven = any(voice.flows() is not None for voice in sound)
+    # Flows rest on the size of the group.
+    uneven = not group.partial and any(voice.flows() is not None for voice in sound)
     if uneven or faults is not None:
         differences = [difference for difference in differences if difference.name not in ("count", "contents")]
     causes = [_combine(group, same, voices) for same in _by_partition(differences)]

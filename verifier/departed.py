@@ -143,12 +143,17 @@ def swapped(did: Camp, rest: Camp, split: Split, *, silent: bool = False) -> Dep
     if silent:
         message += "; the calls look alike, so that each is combined with the other one's data"
     sides = [
-        Side(other, usual.call, (*rest.sources(), *rest.sources(_later(rest, size, did.token())))[:_SOURCES_PER_SIDE]),
-        Side(one, odd.call, (*did.sources(), *did.sources(_later(did, size, rest.token())))[:_SOURCES_PER_SIDE]),
+        Side(other, usual.call, _both(rest, _later(rest, size, did.token()))),
+        Side(one, odd.call, _both(did, _later(did, size, rest.token()))),
     ]
     severity = Severity.WARNING if silent else ORDER_SWAPPED.severity
     culprits = _minority(did, rest)
     return _departed(rest.columns, ORDER_SWAPPED, severity, message, split.sequence, culprits, sides, usual)
+
+
+def _both(camp: Camp, later: int) -> tuple[RankSource, ...]:
+    """The lines of a camp's call and of the one so many behind it; a line that makes both is one."""
+    return tuple(dict.fromkeys((*camp.sources(), *camp.sources(later))))[:_SOURCES_PER_SIDE]
 
 
 def _later(camp: Camp, size: int, wanted: int | None) -> int:

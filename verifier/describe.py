@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from simcoll.call import Buffer, Call
-from simcoll.record import Group, Record, Source
+from simcoll.record import Group, Record, Source, State
 from simcoll.verifier.ranges import ranks_text
 
 NAMELESS = ("", "undefined")
@@ -24,6 +24,7 @@ _IN_WORDS = {
     "shape": "shape",
     "dtype": "dtype",
     "count": "element count",
+    "messages": "sends and receives",
 }
 
 
@@ -92,12 +93,13 @@ def group_name(group: Group) -> str:
 
 def group_text(group: Group) -> str:
     """``group 0 (default_pg, ranks 0-3)``."""
-    description = f"{group.description}, " if group.description and group.description != group.name else ""
+    description = f"{group.description}, " if group.description not in (*NAMELESS, group.name) else ""
     return f"group {group.name} ({description}{ranks_text(group.ranks)})"
 
 
-def record_text(record: Record) -> str:
-    """``all_reduce #6 of group 0, completed, at train.py:41 in step``."""
+def record_text(record: Record, *, told: bool = True) -> str:
+    """``all_reduce #6 of group 0, completed, at train.py:41 in step``; ``told``: its record says how it ended."""
     place = f"#{record.p2p_sequence} (point-to-point)" if record.p2p_sequence else f"#{record.sequence}"
     line = f", at {text}" if (text := source_text(record.source)) else ""
-    return f"{record.call.op} {place} of group {record.group}, {record.state.name.lower()}{line}"
+    state = "ended" if record.state is State.COMPLETED and not told else record.state.name.lower()
+    return f"{record.call.op} {place} of group {record.group}, {state}{line}"

@@ -166,7 +166,8 @@ def _shows_root(voice: Voice) -> bool:
 
 def _no_root(group: Group, voices: Sequence[Voice]) -> Difference | None:
     """SC105 where no call names the root, and of all ranks of the group none has the buffers of one."""
-    everybody = len(voices) == len(group.ranks) and all(voice.knows_members and voice.hides("root") for voice in voices)
+    everybody = len(voices) == len(group.ranks) and not group.partial
+    everybody = everybody and all(voice.hides("root") for voice in voices)
     if not everybody or any(map(_shows_root, voices)) or not any(_measured(voice) for voice in voices):
         return None
     parts = part(voices, lambda voice: voice.call)

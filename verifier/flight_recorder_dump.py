@@ -84,7 +84,7 @@ def assemble(
         ring.slots,
         {**ring.dropped, **_never_seen(ring, groups)},
         ring.dropped_p2p,
-        UNKNOWN | ({"state"} if ring.untold else frozenset()),
+        UNKNOWN | ring.unstated,
         last if problems else max(last, written_ns),
         not problems,
         (*problems, *notes, *ring.problems),

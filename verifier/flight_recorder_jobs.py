@@ -14,7 +14,7 @@ from simcoll.errors import UnreadableError
 from simcoll.record import Group
 from simcoll.spec import COLLECTIVES
 from simcoll.verifier.flight_recorder_dump import Dump, DumpGroup
-from simcoll.verifier.trace import MEMBERS, MemoryTrace, Trace
+from simcoll.verifier.trace import MemoryTrace, Trace
 
 MODE: Final = "flight recorder"
 """The ``mode`` of these traces."""
@@ -41,11 +41,7 @@ def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
         )
     world_size = max([1 + max(by_rank), *(dump.world_size for dump in by_rank.values())])
     members = _members(by_rank, world_size)
-    unknown = frozenset({MEMBERS} if _may_have_more(by_rank, members, world_size) else ())
-    return [
-        replace(_trace(rank, dump, members, world_size, notes.get(rank, ())), unknown=dump.unknown | unknown)
-        for rank, dump in sorted(by_rank.items())
-    ]
+    return [_trace(rank, dump, members, world_size, notes.get(rank, ())) for rank, dump in sorted(by_rank.items())]
 
 
 def ranks_of(dumps: Sequence[Dump]) -> list[int | None]:
@@ -119,8 +115,8 @@ def _worth(dump: Dump) -> tuple[bool, int, int, bool, int]:
     return dump.complete, last, len(dump.slots), any(source.file for source in dump.sources), dump.seen_ns
 
 
-def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, tuple[int, ...]]:
-    """The members of the groups whose dumps do not say them: the ranks that know the group, all for the default one.
+def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, Group]:
+    """The groups whose dumps do not say their members: the ranks that know the group, all for the default one.
 
     A rank that left no dump belongs to the job, and so to the default group, as well.
     """
@@ -132,24 +128,25 @@ def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, tuple[in
         if group.name in found and group.name not in default:
             found[group.name].update(group.ranks if _stated(group, rank) else (rank,))
     everybody = tuple(range(world_size))
-    return {name: everybody if name in default else tuple(sorted(ranks)) for name, ranks in found.items()}
+    members = {name: everybody if name in default else tuple(sorted(ranks)) for name, ranks in found.items()}
+    known_whole = _known_whole(by_rank, members, world_size)
+    return {name: Group(name, "", ranks, partial=name not in known_whole) for name, ranks in members.items()}
 
 
-def _may_have_more(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]], world_size: int) -> bool:
-    """Whether a group whose members no dump says may have some that left no dump.
+def _known_whole(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]], world_size: int) -> set[str]:
+    """The groups that have no members beside these, which no dump of some rank says.
 
-    It has none where all ranks of a job whose size is stated left one, or where one of its calls has a part for each
-    rank, and so tells how many there are.
+    So it is where all ranks of a job whose size is stated left one, where another rank's dump does say them, and where
+    one of the calls has a part for each rank, and so tells how many there are.
     """
     if len(by_rank) == world_size and any(dump.world_size for dump in by_rank.values()):
-        return False
-    shown = {
+        return {*members}
+    return {
         group.name
         for rank, dump in by_rank.items()
         for index, group in enumerate(dump.groups)
-        if group.name in members and _shows_size(dump, index, rank, members[group.name])
+        if group.name in members and (_stated(group, rank) or _shows_size(dump, index, rank, members[group.name]))
     }
-    return not shown >= members.keys()
 
 
 def _shows_size(dump: Dump, index: int, rank: int, members: Sequence[int]) -> bool:
@@ -167,11 +164,11 @@ def _stated(group: DumpGroup, rank: int) -> bool:
     return rank in group.ranks
 
 
-def _trace(
-    rank: int, dump: Dump, members: Mapping[str, tuple[int, ...]], world_size: int, notes: Sequence[str]
-) -> MemoryTrace:
+def _trace(rank: int, dump: Dump, members: Mapping[str, Group], world_size: int, notes: Sequence[str]) -> MemoryTrace:
     groups = tuple(
-        Group(group.name, group.description, group.ranks if _stated(group, rank) else members[group.name])
+        Group(group.name, group.description, group.ranks)
+        if _stated(group, rank)
+        else replace(members[group.name], description=group.description)
         for group in dump.groups
     )
     return MemoryTrace(
@@ -186,5 +183,6 @@ def _trace(
         dict(dump.dropped),
         (*dump.problems, *notes),
         dict(dump.dropped_p2p),
+        dump.unknown,
         seen_ns=dump.seen_ns,
     )

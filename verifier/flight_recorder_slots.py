@@ -24,18 +24,22 @@ _LOST: Final = (
 _FIRST_TENSOR_ONLY: Final = 4
 """The last minor version in which, before PyTorch's pull request 135049, of a list its first tensor is recorded."""
 _CUT: Final = "this version of torch records the first tensor alone of a list: sizes of such calls are not judged"
-_GLOO: Final = "gloo"
-"""The backend that records no start and no end: an entry stays scheduled, and is retired when its call has ended."""
+_WITHOUT_EVENTS: Final = ("gloo",)
+"""Backends that record no start and no end: an entry stays scheduled, and is retired when its call has ended. They do
+not record sends and receives either."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ring:
-    """The slots of a dump, the calls that they index, and what the ring no longer holds, by group index."""
+    """The slots of a dump, the calls that they index, and what the ring no longer holds, by group index.
+
+    ``unstated`` is what this backend does not record beside what no dump states.
+    """
 
     slots: Slots
     calls: list[Call]
     wrapped: bool
-    untold: bool
+    unstated: frozenset[str]
     dropped: Mapping[int, int] = field(default_factory=dict)
     dropped_p2p: Mapping[int, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -48,8 +52,10 @@ def slots_of(columns: Columns, minor: int) -> Ring:
     if minor <= _FIRST_TENSOR_ONLY and (cut := _lists_cut(columns)):
         calls = [replace(call, inputs=(), outputs=()) if index in cut else call for index, call in enumerate(calls)]
         problems.append(_CUT)
-    backends = np.array([backend == _GLOO for backend in columns.backends], np.bool_)
-    untold = backends[rows["call"]] & rows["retired"] if len(rows) else np.zeros(0, np.bool_)
+    backends = np.array([backend in _WITHOUT_EVENTS for backend in columns.backends], np.bool_)
+    silent = backends[rows["call"]] if len(rows) else np.zeros(0, np.bool_)
+    untold = silent & rows["retired"]
+    unstated = ["state"] * bool(untold.any()) + ["messages"] * bool(silent.any() and not rows["p2p"].any())
     rows["state"][untold & (rows["state"] == State.SCHEDULED)] = State.COMPLETED
     wrapped = gap or bool(len(rows) and rows["record"][0] > 0)
     rows, taken = _batches(rows, calls, wrapped=wrapped)
@@ -60,15 +66,16 @@ def slots_of(columns: Columns, minor: int) -> Ring:
     for name in ("group", "source", "state", "sequence", "scheduled_ns", "started_ns", "finished_ns"):
         slots[name] = rows[name]
     slots["signature"], slots["p2p_sequence"], slots["flags"] = rows["call"], numbers, AWAITED
-    dropped = {**_dropped(slots, wrapped=wrapped, gap=gap), **dict.fromkeys(lost, _LAST)}
-    return Ring(slots, calls, wrapped, bool(untold.any()), dropped, first_p2p, tuple(problems))
+    # Calls that are not recorded leave gaps too: only what a ring once held can be overwritten.
+    dropped = {**(_dropped(slots, gap=gap) if wrapped else {}), **dict.fromkeys(lost, _LAST)}
+    return Ring(slots, calls, wrapped, frozenset(unstated), dropped, first_p2p, tuple(problems))
 
 
 def _lists_cut(columns: Columns) -> set[int]:
     """The calls that take a list for all ranks, of which only the first tensor was recorded: no size tells anything."""
     listed = {name for name, spec in COLLECTIVES.items() if spec.law_reads}
     told = zip(columns.calls, columns.backends, strict=True)
-    return {index for index, (call, backend) in enumerate(told) if call.op in listed and backend != _GLOO}
+    return {index for index, (call, backend) in enumerate(told) if call.op in listed and backend not in _WITHOUT_EVENTS}
 
 
 def _sound(rows: Rows) -> tuple[Rows, list[str], bool]:
@@ -204,16 +211,15 @@ def _message_numbers(rows: Rows, *, wrapped: bool) -> tuple[npt.NDArray[np.int64
     return numbers, before
 
 
-def _dropped(slots: Slots, *, wrapped: bool, gap: bool) -> dict[int, int]:
-    """The last collective of each group that the ring no longer holds.
+def _dropped(slots: Slots, *, gap: bool) -> dict[int, int]:
+    """The last collective of each group that a ring which has wrapped no longer holds.
 
-    Where it has wrapped, a group that begins with its first may have had an earlier life, of which nothing is left; how
+    A group that begins with its first may have had an earlier life, of which nothing is left; how
     far that went is not known where it was damage that took it.
     """
     collective = slots[slots["p2p_sequence"] == 0]
     dropped = {}
     for group in np.unique(collective["group"]).tolist():
         first = int(collective["sequence"][collective["group"] == group][0])
-        if wrapped or first > 1:
-            dropped[group] = first - 1 if first > 1 else _LAST if gap else 0
+        dropped[group] = first - 1 if first > 1 else _LAST if gap else 0
     return dropped

@@ -58,7 +58,7 @@ class BrokenLaw:
 
 def broken_law(group: Group, voices: Sequence[Voice]) -> BrokenLaw | None:
     """Judge the flows between the ranks that are there; None where the law holds or counts say it all."""
-    voices = [voice for voice in voices if voice.knows_members and not _is_hidden(voice)]
+    voices = [voice for voice in voices if not _is_hidden(voice)]
     if all(voice.flows() is None for voice in voices):
         return None
     sends, expects, replicated = _matrices(voices, len(group.ranks))
@@ -80,9 +80,8 @@ def broken_total(group: Group, voices: Sequence[Voice]) -> BrokenLaw | None:
 
     A rank whose own totals leave those of most ranks is the one that is wrong.
     """
-    if len(voices) < len(group.ranks) or not all(voice.knows_members for voice in voices):
-        return None
-    if not any(_is_hidden(voice) and not voice.hides("root") for voice in voices):
+    hidden = any(_is_hidden(voice) and not voice.hides("root") for voice in voices)
+    if len(voices) < len(group.ranks) or group.partial or not hidden:
         return None
     sent, expected = (sum(column) for column in zip(*(moved(voice.call) for voice in voices), strict=True))
     if sent == expected:

@@ -17,7 +17,7 @@ from simcoll.verifier.incidents import Job
 from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
-from simcoll.verifier.rules_order import DEADLOCK_CYCLE, MISSING_RANK
+from simcoll.verifier.rules_order import CALL_SKIPPED, DEADLOCK_CYCLE, MISSING_RANK
 from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
@@ -115,27 +115,40 @@ def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
     together = [
         sorted({other.rank for other in waits.all() if other.call == wait.call} & waits.stuck) for wait in cycle
     ]
-    pairs = list(zip(together, cycle, [*together[1:], together[0]], strict=True))
+    following = [*together[1:], together[0]]
+    kept = [sorted(wait.needs.intersection(ranks)) for wait, ranks in zip(cycle, following, strict=True)]
+    pairs = list(zip(together, cycle, kept, strict=True))
     clauses = [
         f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {wait.where} for {ranks_text(after)}"
         for ranks, wait, after in pairs[:_SHOWN]
     ]
     everybody = {rank for ranks in together for rank in ranks}
-    most = max(together, key=len)
-    # Which of a message's two ends is wrong, no majority can say.
-    voted = 2 * len(most) > len(everybody) and not any(wait.record.p2p_sequence for wait in cycle)
     more = f", and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
     return Finding(
         DEADLOCK_CYCLE.code,
         DEADLOCK_CYCLE.severity,
         f"none of them can go on: {', '.join(clauses)}{more}",
         ranks=tuple(sorted(everybody)),
-        culprits=tuple(sorted(everybody - set(most))) if voted else (),
+        culprits=_out_of_order(cycle, together),
         sides=tuple(
             replace(_side(wait, f"{verb(ranks, 'waits', 'wait')} for {ranks_text(after)}"), ranks=tuple(ranks))
             for ranks, wait, after in pairs
         ),
     )
+
+
+def _out_of_order(cycle: Sequence[Wait], together: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The ranks that wait in another call of a cycle than most of those do who belong to all of its groups.
+
+    Who belongs to one group alone had no other call to come to. Which end of a message is wrong, no majority can say.
+    """
+    if any(wait.record.p2p_sequence for wait in cycle):
+        return ()
+    voters = set.intersection(*(set(wait.group.ranks) for wait in cycle))
+    votes = [voters.intersection(ranks) for ranks in together]
+    most = max(votes, key=len)
+    others = set().union(*votes) - most
+    return tuple(sorted(others)) if len(most) > len(others) else ()
 
 
 def _ended(job: Job, waits: Waits) -> list[Finding]:
@@ -159,11 +172,14 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
     gone |= set() if stall is None else stall.connecting
     for wait in in_time(waits.all()):
         # Who waits in something else is not late: who keeps it is, or nobody, where all have come to what it waits in.
-        late = known_absent(wait, wait.needs - waits.stuck - gone - waits.waiting, stall)
+        late = known_absent(job, wait, wait.needs - waits.stuck - gone - waits.waiting, stall)
         if not late or wait.any:
             continue
-        together = [other for other in waits.all() if other.call == wait.call]
-        waiting = sorted({other.rank for other in together})
+        waiting = sorted({other.rank for other in waits.all() if other.call == wait.call})
+        recorded = job.traces.keys() & set(wait.group.ranks)
+        most = stall is not None and not stall.watched and 2 * len(late) > len(recorded)
+        if most and stall is not None and len(recorded) == len(wait.group.ranks) and not wait.group.partial:
+            return [_made_alone(job, wait, waiting, late, stall)]
         for_how_long = "" if stall is None else f" for {seconds_waited(wait, stall):.0f} s"
         message = (
             f"{ranks_text(late)} did not come to {_number(wait)}, where {ranks_text(waiting)} waited{for_how_long}"
@@ -174,8 +190,20 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         if all(left_group(job, rank, wait.group) is not None for rank in late):
             code, severity = RANK_EXITED_EARLY.code, RANK_EXITED_EARLY.severity
             message += ", but had destroyed the group"
-        return [_finding(code, severity, message, wait, late, sides, ranks=waiting)]
+        # Where most did not come, and some left no record, any of them may be wrong.
+        culprits = () if most else late
+        return [_finding(code, severity, message, wait, culprits, sides, ranks=[*waiting, *late])]
     return []
+
+
+def _made_alone(job: Job, wait: Wait, waiting: Sequence[int], late: Sequence[int], stall: Stall) -> Finding:
+    """SC202 where most of a group did not come, and nobody saw that something holds them up."""
+    message = (
+        f"{ranks_text(waiting)} waited for {seconds_waited(wait, stall):.0f} s in {_number(wait)}, which "
+        f"{ranks_text(late)} did not make: most of the group"
+    )
+    sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *whereabouts(job, late, stall, wait.group))
+    return _finding(CALL_SKIPPED.code, _severity_of_delay(stall), message, wait, waiting, sides, ranks=late)
 
 
 def _stopped(job: Job, stall: Stall) -> Finding:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from simcoll.verifier.describe import fields_text
 from simcoll.verifier.finding import Finding
 from simcoll.verifier.incidents import Job
-from simcoll.verifier.inferred import is_dump
+from simcoll.verifier.inferred import are_dated, is_dump, patience_of
 from simcoll.verifier.matching import Matching
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.stated import unknown_fields
-from simcoll.verifier.trace import Life, Stall, Trace, reached
+from simcoll.verifier.trace import Life, Stall, Trace, lives, reached
 from simcoll.verifier.unwatched import open_waits
 
 _OVERWRITTEN = (1 << 32) - 1
@@ -39,23 +41,56 @@ def notes_of_records(job: Job, stall: Stall | None, findings: Sequence[Finding],
     if text := fields_text(unknown):
         notes.append(f"these records do not state {text}: mismatches of these were not judged")
     if not any(finding.culprits for finding in findings):
-        notes += _not_at_once([trace for trace in traces if is_dump(trace)])
+        notes += _unmet([trace for trace in traces if is_dump(trace)], bool(findings) or stall is not None)
         if stall is not None and not stall.watched and not findings:
             notes += open_waits(job, stall, matching.unmatched)
     return notes
 
 
-def _not_at_once(dumps: Sequence[Trace]) -> list[str]:
-    """A note on ranks whose dumps end before what others did: of these calls nobody was late."""
-    come = {trace.rank: reached(trace) for trace in dumps}
-    furthest: dict[Life, int] = {}
-    for mine in come.values():
-        for life, sequence in mine.items():
-            furthest[life] = max(furthest.get(life, 0), sequence if sequence < _OVERWRITTEN else 0)
-    behind = sorted(rank for rank, mine in come.items() if any(furthest[life] > mine[life] for life in mine))
-    if not behind:
+def _unmet(dumps: Sequence[Trace], told: bool) -> list[str]:
+    """Notes on ranks whose dumps end before what others did: too soon to say that they were late, or nobody waited.
+
+    ``told`` says that the report tells who waits.
+    """
+    since = _first_unmet(dumps)
+    if not since:
         return []
-    return [
-        f"the dumps were not written at one moment: those of {ranks_text(behind)} end before calls that others show; "
-        "whether these ranks came to them is not known"
-    ]
+    written = {trace.rank: trace.seen_ns for trace in dumps}
+    dated, patience = are_dated(list(written.values()), min(since.values())), patience_of(dumps)
+    late = {rank for rank, time in since.items() if dated and written[rank] - time >= patience}
+    notes = []
+    if behind := since.keys() - late:
+        notes.append(
+            f"the dumps were not written at one moment: those of {ranks_text(behind)} end before calls that others "
+            "show; whether these ranks came to them is not known"
+        )
+    if late and not told:
+        seconds = min(written[rank] - since[rank] for rank in late) / 1e9
+        notes.append(
+            f"{ranks_text(late)} had not come to calls that others had made {seconds:.0f} s before; no record shows "
+            "that anybody waited for them"
+        )
+    return notes
+
+
+def _first_unmet(dumps: Sequence[Trace]) -> dict[int, int]:
+    """When (ns) others made the first of the calls to which a rank had not come, for the ranks of which that is so."""
+    come = {trace.rank: reached(trace) for trace in dumps}
+    furthest: dict[Life, tuple[int, Trace]] = {}
+    for trace in dumps:
+        for life, sequence in come[trace.rank].items():
+            if furthest.get(life, (0, trace))[0] < sequence < _OVERWRITTEN:
+                furthest[life] = sequence, trace
+    first: dict[int, int] = {}
+    for rank, mine in come.items():
+        behind = [life for life, sequence in mine.items() if life in furthest and sequence < furthest[life][0]]
+        if behind:
+            first[rank] = min(_call_after(furthest[life][1], life, mine[life]) for life in behind)
+    return first
+
+
+def _call_after(trace: Trace, life: Life, sequence: int) -> int:
+    """When a rank made its next call on a group (wall clock, nanoseconds)."""
+    slots = trace.slots
+    later = (slots["group"] == lives(trace).index(life)) & (slots["p2p_sequence"] == 0) & (slots["sequence"] > sequence)
+    return int(slots["scheduled_ns"][later].min(initial=np.iinfo(np.int64).max))

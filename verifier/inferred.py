@@ -19,23 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.record import State
-from simcoll.spec import COLLECTIVES
+from simcoll.verifier.failed_calls import failed_calls
 from simcoll.verifier.trace import (
     ASYNCHRONOUS,
     AWAITED,
     HANDED_ON,
-    Life,
     Slots,
     Stall,
     Trace,
     altered,
-    lives,
-    reached,
 )
 
 _SECOND: Final = 1_000_000_000
 _AT_ONCE: Final = 3 * _SECOND
-_FAILED: Final = 5 * _SECOND
 _QUEUED: Final = 10 * _SECOND
 _UNTOLD: Final = 30 * _SECOND
 
@@ -57,8 +53,8 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
         return traces, None
     last = max(map(_last_ns, traces), default=0)
     until = {trace.rank: (trace.seen_ns or last) if is_dump(trace) else last for trace in traces}
-    come = {trace.rank: reached(trace) for trace in traces if is_dump(trace)}
-    traces = [_marked(trace, until, come) if is_dump(trace) else trace for trace in traces]
+    failed = failed_calls(traces, until)
+    traces = [_marked(trace, until, failed[trace.rank]) if is_dump(trace) else trace for trace in traces]
     blocked = frozenset(trace.rank for trace in traces if last - _last_ns(trace) >= _UNTOLD)
     mine = [trace for trace in traces if trace.rank in left]
     waiting = {trace.rank: mask for trace in mine if (mask := _waits(trace, blocked)).any()}
@@ -73,10 +69,10 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
         busy=frozenset(trace.rank for trace in boxes if _has_threads(trace.slots)),
         over=not boxes,
         until=until,
-        patience_ns=_UNTOLD if boxes else max(map(_patience, traces)),
-        writing_ns=max(0, min(until[trace.rank] - _last_ns(trace) for trace in traces)),
-        guessed=not boxes and max(map(_patience, traces)) == _AT_ONCE,
-        dated=bool(boxes) or _dated([trace.seen_ns for trace in traces], since),
+        patience_ns=_UNTOLD if boxes else patience_of(traces),
+        writing_ns=_writing_ns(traces, until),
+        guessed=not boxes and patience_of(traces) == _AT_ONCE,
+        dated=bool(boxes) or are_dated([trace.seen_ns for trace in traces], since),
     )
 
 
@@ -85,7 +81,8 @@ def is_dump(trace: Trace) -> bool:
     return bool(trace.unknown)
 
 
-def _dated(written: Sequence[int], since: int) -> bool:
+def are_dated(written: Sequence[int], since: int) -> bool:
+    """Whether files that were written then (ns) tell, by that, for how long calls made ``since`` then have stood."""
     return max(written) - since <= _LONGEST and max(written) - min(written) >= _APART
 
 
@@ -99,44 +96,31 @@ def _last_ns(trace: Trace) -> int:
     return max([*times, *(event.time_ns for event in trace.events[-1:])])
 
 
+def patience_of(dumps: Sequence[Trace]) -> int:
+    """For how long (ns) a rank must be seen not to come."""
+    return max(map(_patience, dumps), default=_AT_ONCE)
+
+
 def _patience(trace: Trace) -> int:
     """A backend that says when calls began and ended queues them on a device."""
     slots = trace.slots
     return _QUEUED if bool(slots["started_ns"].any() or slots["finished_ns"].any()) else _AT_ONCE
 
 
-def _marked(trace: Trace, until: Mapping[int, int], come: Mapping[int, Mapping[Life, int]]) -> Trace:
-    """A dump whose calls are awaited where they have stood long enough; what could not end well has failed."""
+def _writing_ns(traces: Sequence[Trace], until: Mapping[int, int]) -> int:
+    """The most that any rank may have taken to write its record; one that is damaged says nothing of it."""
+    whole = [until[trace.rank] - _last_ns(trace) for trace in traces if not (is_dump(trace) and trace.problems)]
+    return max(0, min(whole, default=_QUEUED))
+
+
+def _marked(trace: Trace, until: Mapping[int, int], failed: _Mask) -> Trace:
+    """A dump whose calls are awaited where they have stood long enough or have failed."""
     slots = trace.slots.copy()
-    failed = _failed(trace, until, come) if "state" in trace.unknown else np.zeros(len(slots), np.bool_)
     slots["state"][failed] = State.FAILED
     begun = np.where(slots["started_ns"] > 0, slots["started_ns"], slots["scheduled_ns"]).astype(np.int64)
     standing = _unfinished(slots) & (until[trace.rank] - begun >= _patience(trace))
     slots["flags"] = np.where(standing | failed, slots["flags"] | AWAITED, slots["flags"] & ~np.uint8(AWAITED))
     return altered(trace, slots, trace.events)
-
-
-def _failed(trace: Trace, until: Mapping[int, int], come: Mapping[int, Mapping[Life, int]]) -> _Mask:
-    """Calls that have ended though a rank that they needed had not come when its own, later dump was written."""
-    slots = trace.slots
-    failed = np.zeros(len(slots), np.bool_)
-    for index, life in enumerate(lives(trace)):
-        mine = (slots["group"] == index) & (slots["p2p_sequence"] == 0) & (slots["state"] == State.COMPLETED)
-        for other in life[1]:
-            behind = come.get(other, {}).get(life)
-            if behind is None or until[other] < until[trace.rank]:
-                continue
-            late = mine & (slots["sequence"] > behind)
-            late &= until[other] - slots["scheduled_ns"].astype(np.int64) >= _FAILED
-            for row in np.flatnonzero(late & ~failed).tolist():
-                failed[row] = _needs(trace, life, row, other)
-    return failed
-
-
-def _needs(trace: Trace, life: Life, row: int, other: int) -> bool:
-    call = trace.signatures[int(trace.slots["signature"][row])]
-    spec, ranks = COLLECTIVES.get(call.op), life[1]
-    return spec is not None and spec.needs(call, ranks.index(trace.rank), ranks.index(other))
 
 
 def _unfinished(slots: Slots) -> _Mask:

@@ -13,7 +13,6 @@ from simcoll.verifier.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rule import Rule
 from simcoll.verifier.stated import known_flows
-from simcoll.verifier.trace import MEMBERS
 
 _SOURCES_PER_SIDE = 4
 _SIDES_IN_TEXT = 4
@@ -45,11 +44,6 @@ class Voice:
         if self.spec is None:
             return None
         return known_flows(self.spec, self.call, self.group_rank, self.size, self.unknown, self.root)
-
-    @property
-    def knows_members(self) -> bool:
-        """Whether it is known who belongs to the group: otherwise a member may have left no record."""
-        return MEMBERS not in self.unknown
 
     def hides(self, field: str) -> bool:
         """Whether the flows of this call rest on a field that its record leaves out."""

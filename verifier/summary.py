@@ -71,11 +71,14 @@ def _place(state: RankState, trace: Trace | None, failure: Failure | None, stall
     record = None if trace is None or row is None else record_at(trace, row)
     if trace is None or row is None or record is None:
         return replace(bare, activity=_activity(state.status, Activity.UNSEEN))
-    awaited = not record.asynchronous or bool(int(trace.slots[row]["flags"]) & AWAITED)
+    # A dump does not say whether a call is asynchronous, nor has a last one that seems open always begun to wait.
+    awaited = bool(int(trace.slots[row]["flags"]) & AWAITED) or not (record.asynchronous or trace.unknown)
     going_on = Activity.OWN_CODE
     if record.state in _OPEN:
         busy = stall is not None and state.rank in stall.busy
         going_on = Activity.WAITS if awaited and not busy else Activity.OPEN
+    elif record.state is State.FAILED and trace.unknown:
+        going_on = Activity.FAILED
     return replace(
         bare,
         activity=_activity(state.status, going_on),

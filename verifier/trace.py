@@ -25,9 +25,6 @@ HANDED_ON = 4
 LET_GO = 8
 """Bit of ``flags``: the program let the call's Work go before anybody had waited for it."""
 
-MEMBERS = "members"
-"""What a trace leaves unknown, beside fields of calls, where a group may have members of which no record tells."""
-
 SLOT = np.dtype(
     [
         ("group", "<u4"),

@@ -26,32 +26,46 @@ _LARGEST_ELEMENT, _SLOW = 16, 10e6
 """Bytes of an element, at most, and bytes in a second that a slow network carries."""
 
 
-def known_absent(wait: Wait, late: Collection[int], stall: Stall | None) -> list[int]:
+def known_absent(job: Job, wait: Wait, late: Collection[int], stall: Stall | None) -> list[int]:
     """The ranks that are known not to have come.
 
-    Nobody is laid to a rank of which nothing tells, unless it alone, or a few like it, can be what a call still waits
-    for to which all others have come.
+    Who goes on in other groups has work to do before it comes. Nobody is laid to a rank of which nothing tells, unless
+    it alone, or a few like it, can be what a call still waits for to which all others have come; or unless the records
+    of most ranks end right before a call that few made.
     """
     if stall is None or stall.watched:
         return sorted(late)
     since = wait.record.scheduled_ns
-    if seen := sorted(rank for rank in late if stall.misses(rank, since)):
+    idle = {rank: max(since, job.last[rank].scheduled_ns) if rank in job.last else since for rank in late}
+    if seen := sorted(rank for rank, last in idle.items() if stall.misses(rank, last)):
         return seen
-    alone = 2 * len(late) < len(wait.group.ranks) and wait.record.state is not State.FAILED
+    few = 2 * len(late) < len(wait.group.ranks)
+    most = 2 * len(late) > len(wait.group.ranks) and all(_is_just_before(job.last.get(rank), wait) for rank in late)
     long = stall.misses(wait.rank, since + min(_UNSEEN_NS, stall.writing_ns))
-    return sorted(late) if alone and stall.dated and long else []
+    known = (few or most) and wait.record.state is not State.FAILED and set(idle.values()) == {since}
+    return sorted(late) if known and stall.dated and long else []
+
+
+def _is_just_before(last: Record | None, wait: Wait) -> bool:
+    place = wait.group.name, wait.record.sequence - 1
+    return last is not None and not last.p2p_sequence and (last.group, last.sequence) == place
 
 
 def seconds_waited(wait: Wait, stall: Stall) -> float:
     """For how long a wait was seen."""
-    return stall.seconds if stall.watched else (stall.until[wait.rank] - wait.record.scheduled_ns) / 1e9
+    return stall.seconds if stall.watched else _seconds_open(wait.rank, wait.record, stall)
+
+
+def _seconds_open(rank: int, record: Record, stall: Stall) -> float:
+    return (stall.until[rank] - record.scheduled_ns) / 1e9
 
 
 def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
     """Where only records tell of it: calls to which all known members have come, and which take longer than they may.
 
-    Where members are only known by their calls, and every rank of the job stands in one of several, each of these waits
-    for a rank that stands in another: SC204. Otherwise it is SC201 without a culprit.
+    Where members are only known by their calls, and every rank of the job stands in a call of one of several groups,
+    each of these waits for a rank that stands in another: SC204. Otherwise it is SC201 without a culprit: of calls of
+    one group the first, to which all have come, holds up the others.
     """
     calls: dict[tuple[Group, int], list[tuple[int, Record]]] = {}
     for rank in sorted(waits.waiting):
@@ -68,12 +82,20 @@ def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
     everybody = {rank for ranks in calls.values() for rank, _ in ranks}
     size = max(trace.world_size for trace in job.traces.values())
     unseen = all(stall.misses(rank, record.scheduled_ns + _KNOT_NS) for (rank, record), *_ in calls.values())
-    # To a call of a group of all ranks everybody has come: it waits for nobody.
-    apart = all(len(group.ranks) < size for group, _ in calls)
-    if stall.guessed and apart and len(calls) > 1 and len(everybody) == size and unseen:
-        return [_knot(calls)]
+    if stall.guessed and len(calls) > 1 and len(everybody) == size and unseen and (stall.dated or _alone(calls)):
+        groups = {group for group, _ in calls}
+        if len(groups) == 1:
+            return [_unclear(calls, everybody)]
+        # To a call of a group of all ranks everybody has come: it waits for nobody.
+        if all(len(group.ranks) < size for group in groups):
+            return [_knot(calls)]
     long = any(stall.misses(rank, record.scheduled_ns + _UNCLEAR_NS) for (rank, record), *_ in calls.values())
     return [_unclear(calls, everybody)] if stall.dated and long else []
+
+
+def _alone(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]]) -> bool:
+    """Whether a rank stands in a call of a group of which it alone is known: a group has more members than one."""
+    return any(group.partial and len(group.ranks) == 1 for group, _ in calls)
 
 
 def _takes_too_long(rank: int, record: Record, stall: Stall) -> bool:
@@ -94,9 +116,14 @@ def _knot(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]]) -> Fi
 
 
 def _unclear(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]], ranks: Iterable[int]) -> Finding:
-    (group, sequence), members = next(iter(calls.items()))
+    group, _ = min(calls, key=lambda call: calls[call][0][1].scheduled_ns)
+    sequence, *later = sorted(number for known, number in calls if known == group)
+    members = calls[group, sequence]
+    waiting = {rank for rank, _ in members}
+    passed = {rank for number in later for rank, _ in calls[group, number]} - waiting
+    left = f", which {ranks_text(passed)} had left" if passed else ""
     message = (
-        f"{ranks_text(rank for rank, _ in members)} waited in {members[0][1].call.op} (collective {sequence}), and the "
+        f"{ranks_text(waiting)} waited in {members[0][1].call.op} (collective {sequence}){left}, and the "
         "records do not tell for whom: a rank that left none, or what they do not state, may be the cause"
     )
     return Finding(
@@ -133,4 +160,20 @@ def open_waits(job: Job, stall: Stall, unmatched: Sequence[Unmatched] = ()) -> l
                 f"when the records end, {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {wait.where}, to "
                 f"which {ranks_text(late)} had not come; they do not tell for how long"
             ]
-    return []
+    return _all_came(job, waits, stall)
+
+
+def _all_came(job: Job, waits: Waits, stall: Stall) -> list[str]:
+    """In words the first call that stands though all known members have come to it."""
+    standing = [(rank, *awaited(job.traces[rank])) for rank in sorted(waits.waiting)]
+    found = [one for one in standing if not one[2].p2p_sequence and _takes_too_long(one[0], one[2], stall)]
+    if not found:
+        return []
+    first, group, record = min(found, key=lambda one: one[2].scheduled_ns)
+    ranks = [rank for rank, known, other in standing if (known, other.sequence) == (group, record.sequence)]
+    for_how_long = f" for {_seconds_open(first, record, stall):.0f} s" if stall.dated else ""
+    return [
+        f"when the records end, {ranks_text(ranks)} had been in {call_at(group, record)}{for_how_long}, and all known "
+        "members had come: it may just have ended, or what the records do not state, or a member of which they do not "
+        "tell, holds it up"
+    ]

@@ -52,7 +52,8 @@ def left_group(job: Job, rank: int, group: Group) -> Source | None:
 
 def _place(job: Job, rank: int, stall: Stall | None, group: Group | None) -> tuple[str, Source]:
     last = job.last.get(rank)
-    before = "no call of it is recorded" if last is None else f"last call: {record_text(last)}"
+    told = rank not in job.traces or "state" not in job.traces[rank].unknown
+    before = "no call of it is recorded" if last is None else f"last call: {record_text(last, told=told)}"
     if group is not None and (line := left_group(job, rank, group)) is not None:
         return f"destroyed the group; {before}", line
     state, here = _state(job, rank, stall)

@@ -341,9 +341,17 @@ def test_gloo_says_no_states_and_a_retired_call_has_ended(tmp_path):
     entries = [entry(0, "gloo:all_reduce", **about), entry(1, "gloo:all_reduce", retired=False, **about)]
     found = read(tmp_path, entries)
     assert list(found.slots["state"]) == [State.COMPLETED, State.SCHEDULED]
-    assert found.unknown == UNKNOWN | {"state"}
+    assert found.unknown == UNKNOWN | {"state", "messages"}
     nccl = read(tmp_path, [entry(0, "nccl:all_reduce", **about)])
     assert list(nccl.slots["state"]) == [State.SCHEDULED]
+    assert nccl.unknown == UNKNOWN
+
+
+def test_numbers_that_gloo_leaves_out_are_not_overwritten(tmp_path):
+    """``monitored_barrier`` takes a number and leaves no entry."""
+    found = read(tmp_path, [entry(0, "gloo:all_reduce", collective_seq_id=2)])
+    assert found.dropped == {}
+    assert read(tmp_path, [entry(7, "gloo:all_reduce", collective_seq_id=2)]).dropped == {0: 1}
 
 
 @pytest.mark.parametrize(

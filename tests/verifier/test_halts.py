@@ -70,6 +70,23 @@ def test_a_cycle_over_three_groups_names_each_edge() -> None:
     assert standstill(traces, running(3), STALL)[1]
 
 
+def test_only_those_who_had_the_choice_vote_in_a_cycle() -> None:
+    # Rank 1 left out its call on the pair, or rank 2 came to it too early: of these two there is no majority.
+    world, pair = group("0", 0, 1, 2, 3), group("p", 1, 2)
+    traces = job(
+        {0: [waiting(world, 1)], 1: [waiting(world, 1)], 2: [waiting(pair, 1)], 3: [waiting(world, 1)]}, [world, pair]
+    )
+    [finding] = halted(traces)
+    assert (finding.code, finding.culprits) == ("SC204", ())
+    assert "rank 2 waits in all_reduce #1 of group p (ranks 1-2) for rank 1" in finding.message
+    three = group("t", 1, 2, 3)
+    traces = job(
+        {0: [waiting(world, 1)], 1: [waiting(world, 1)], 2: [waiting(three, 1)], 3: [waiting(three, 1)]}, [world, three]
+    )
+    [finding] = halted(traces)
+    assert (finding.code, finding.culprits) == ("SC204", (1,))
+
+
 def test_a_busy_rank_is_late_and_proves_nothing() -> None:
     here = Source("eval.py", 7, "evaluate")
     traces = job({0: [waiting(WORLD, 1)], 1: [], 2: [waiting(WORLD, 1)]}, [WORLD])

@@ -81,6 +81,31 @@ def test_a_rank_that_did_not_come_is_named() -> None:
     assert exit_code(report) == 3
 
 
+def test_a_call_that_most_did_not_make_is_one_too_many() -> None:
+    finding = only(judge([*came(2), *(dump(rank, [ended(1, 1)], 8) for rank in (0, 1, 3))]))
+    assert (finding.code, finding.culprits, finding.sequence) == ("SC202", (2,), 2)
+    assert "for 6 s" in finding.message
+    # Most may have ended, and written their dumps, before.
+    early = [dump(rank, [ended(1, 1)], 1.2 + rank / 50) for rank in (0, 1, 3)]
+    finding = only(judge([*came(2), *early]))
+    assert (finding.code, finding.culprits) == ("SC202", (2,))
+    assert judge([*came(2), *early[:2]]).findings == ()
+    assert judge([*came(2), *early[:2], dump(3, [], 1.2)]).findings == ()
+    # Half of them are no majority: the others are what these wait for.
+    finding = only(judge([*came(1, 2), *(dump(rank, [ended(1, 1)], 8) for rank in (0, 3))]))
+    assert (finding.code, finding.culprits) == ("SC201", (0, 3))
+
+
+@pytest.mark.parametrize(("until", "culprits"), [(7, ()), (3, (2, 3))])
+def test_who_goes_on_in_another_group_is_not_late_yet(until: int, culprits: tuple[int, ...]) -> None:
+    """Two ranks evaluate by themselves while the others wait for them."""
+    pair = Group("1", "", (2, 3))
+    evaluates = [ended(number, number + 1, group=pair) for number in range(1, until)]
+    both = [dump(rank, [ended(1, 1), *evaluates], 8 + rank / 50, groups=[WORLD, pair]) for rank in (2, 3)]
+    findings = judge([*came(0, 1), *both]).findings
+    assert [finding.culprits for finding in findings] == ([culprits] if culprits else [])
+
+
 def test_who_waits_for_a_moment_waits_for_nobody() -> None:
     report = judge([*came(0, 1, 2, at=6.5), dump(3, [ended(1, 1)], 8)])
     assert report.findings == ()
@@ -100,9 +125,44 @@ def test_a_call_that_ended_without_a_rank_has_failed() -> None:
     assert (finding.code, finding.culprits) == ("SC201", (3,))
 
 
+@pytest.mark.parametrize("last", [State.COMPLETED, State.SCHEDULED])
+def test_ranks_that_failed_in_two_groups_waited_for_each_other(last: State) -> None:
+    """All have timed out, and wrote their dumps one after the other: whoever was first must not look free."""
+    three = Group("1", "", (0, 1, 2))
+    groups = [WORLD, three]
+    early = [
+        dump(1, [ended(1, 1), ended(1, 1.5, group=three), call(2, 2, last)], 8, groups=groups),
+        dump(3, [ended(1, 1), ended(2, 2)], 8.1),
+    ]
+    calls = [ended(1, 1), ended(1, 1.5, group=three), ended(2, 2, group=three)]
+    finding = only(judge([*early, *(dump(rank, calls, 8.2 + rank / 50, groups=groups) for rank in (0, 2))]))
+    assert (finding.code, finding.culprits) == ("SC204", (1,))
+    assert [side.ranks for side in finding.sides] == [(0, 2), (1, 3)]
+
+
+def test_of_a_call_that_failed_all_who_made_it_waited() -> None:
+    failed = [dump(rank, [ended(1, 1), ended(2, 2)], 8 + rank) for rank in (0, 1, 2)]
+    finding = only(judge([*failed, dump(3, [ended(1, 1)], 8.5)]))
+    assert (finding.code, finding.culprits) == ("SC201", (3,))
+    assert finding.sides[0].ranks == (0, 1, 2)
+    assert finding.sides[1].note.endswith("all_reduce #1 of group 0, ended, at train.py:11 in step")
+
+
+def test_a_call_that_some_have_left_is_no_deadlock_of_groups() -> None:
+    """Two ranks name another root: what nobody states holds them up, in the first of the calls."""
+    first = [dump(rank, [ended(1, 1), call(2, 2, what=BROADCAST)], 8 + rank / 50) for rank in (0, 2)]
+    later = [dump(rank, [ended(1, 1), ended(2, 2, what=BROADCAST), call(3, 2)], 8 + rank / 50) for rank in (1, 3)]
+    finding = only(judge([*first, *later]))
+    assert (finding.code, finding.culprits, finding.sequence) == ("SC201", (), 2)
+    assert "which ranks 1 and 3 had left" in finding.message
+    assert "root" in finding.unknown
+
+
 def test_a_broadcast_may_end_without_a_rank() -> None:
     left = [dump(rank, [ended(1, 1), ended(2, 2, what=BROADCAST)], 5) for rank in range(3)]
-    assert judge([*left, dump(3, [ended(1, 1)], 8)]).findings == ()
+    report = judge([*left, dump(3, [ended(1, 1)], 8)])
+    assert report.findings == ()
+    assert any("rank 3 had not come to calls that others had made 6 s before" in note for note in report.notes)
 
 
 def test_a_rank_that_left_no_dump_is_what_all_others_wait_for() -> None:
@@ -154,11 +214,18 @@ def test_a_large_transfer_takes_its_time() -> None:
 def test_all_ranks_that_stand_in_several_groups_are_a_deadlock() -> None:
     first, second = Group("1", "", (0, 1)), Group("2", "", (2, 3))
     traces = [
-        dump(rank, [call(1, 2, group=mine)], 8, groups=[mine])
+        dump(rank, [call(1, 2, group=mine)], 8 + rank / 50, groups=[mine])
         for rank, mine in enumerate((first, first, second, second))
     ]
     finding = only(judge(traces))
     assert (finding.code, finding.culprits, finding.ranks) == ("SC204", (), (0, 1, 2, 3))
+    # Copies do not tell whether these calls stood, or were the last of two groups: unless one rank alone is known.
+    copies = [replace(trace, seen_ns=8 * SECOND) for trace in traces]
+    assert judge(copies).findings == ()
+    alone = Group("3", "", (3,), partial=True)
+    known = [dump(rank, [call(1, 2, group=first)], 8, groups=[WORLD, first]) for rank in (0, 1)]
+    last = [dump(rank, [call(1, 2, group=mine)], 8, groups=[WORLD, mine]) for rank, mine in ((2, second), (3, alone))]
+    assert judge([*known, *last]).findings[0].code == "SC204"
 
 
 def test_groups_whose_members_have_all_come_are_no_deadlock() -> None:
@@ -184,6 +251,21 @@ def test_a_cycle_over_two_groups() -> None:
         for rank in range(4)
     ]
     assert only(judge(traces)).code == "SC204"
+
+
+def test_who_is_seen_not_to_come_has_a_dump_of_the_same_moment() -> None:
+    """Ranks that wait for each other in two groups: nothing is to be said of when their dumps were written."""
+    pair = Group("1", "", (1, 2))
+    traces = [dump(rank, [call(1, 2)], 9 + rank / 50, groups=[WORLD, pair]) for rank in (0, 1, 3)]
+    report = judge([*traces, dump(2, [call(1, 2, group=pair)], 9, groups=[WORLD, pair])])
+    assert only(report).code == "SC204"
+    assert not any("moment" in note for note in report.notes)
+
+
+def test_a_call_that_stands_for_a_while_though_all_came_is_noted() -> None:
+    report = judge(came(0, 1, 2, 3, written=9))
+    assert report.findings == ()
+    assert any("ranks 0-3 had been in all_reduce #2" in note and "for 7 s" in note for note in report.notes)
 
 
 def queued(rank: int, waits_since: float | None, written: float) -> MemoryTrace:

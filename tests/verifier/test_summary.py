@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,6 +95,12 @@ def test_a_line_seen_from_outside_is_where_a_rank_is() -> None:
 
 def test_an_open_asynchronous_call_is_no_wait() -> None:
     (place,) = summary_of(job([group(0)], {0: [call(1, State.STARTED, asynchronous=True)]})).places
+    assert place.activity is Activity.OPEN
+
+
+def test_the_last_call_of_a_dump_need_not_be_waited_for() -> None:
+    [trace] = job([group(0)], {0: [call(1), call(2, State.SCHEDULED, awaited=True)]})
+    [place] = summary_of([replace(trace, unknown=frozenset({"state"}), seen_ns=2 * SECOND + 1)]).places
     assert place.activity is Activity.OPEN
 
 

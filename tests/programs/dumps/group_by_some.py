@@ -1,4 +1,4 @@
-# expect: SC201 culprits=0,1,3
+# expect: SC202 culprits=2
 """One rank does not make the group that the others make, and goes on to the next call."""
 
 import torch
