@@ -136,10 +136,11 @@ def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, tuple[in
 def _may_have_more(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]], world_size: int) -> bool:
     """Whether a group whose members no dump says may have some that left no dump.
 
-    It has none where all ranks of a job whose size is stated left one, or where one of its calls has a part for each
-    rank, and so tells how many there are.
+    It has none where the size of the job is stated and all ranks left one, or all belong to the group, or where one of
+    its calls has a part for each rank, and so tells how many there are.
     """
-    if len(by_rank) == world_size and any(dump.world_size for dump in by_rank.values()):
+    stated = any(dump.world_size for dump in by_rank.values())
+    if stated and len(by_rank) == world_size:
         return False
     shown = {
         group.name
@@ -147,18 +148,21 @@ def _may_have_more(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int,
         for index, group in enumerate(dump.groups)
         if group.name in members and _shows_size(dump, index, rank, members[group.name])
     }
-    return not shown >= members.keys()
+    full = {name for name, ranks in members.items() if stated and len(ranks) == world_size}
+    return not shown | full >= members.keys()
 
 
 def _shows_size(dump: Dump, index: int, rank: int, members: Sequence[int]) -> bool:
     mine = dump.slots["signature"][dump.slots["group"] == index]
-    calls = (dump.calls[signature] for signature in np.unique(mine).tolist())
     place, size = members.index(rank), len(members)
-    return any(
-        spec.fault(call, place, size) is None and spec.fault(call, place, size + 1) is not None
-        for call in calls
-        if (spec := COLLECTIVES.get(call.op)) is not None and not spec.hidden(call, dump.unknown)
-    )
+    for call in (dump.calls[signature] for signature in np.unique(mine).tolist()):
+        spec = COLLECTIVES.get(call.op)
+        if spec is None or not spec.hidden(call, dump.unknown) <= {"root"}:
+            continue
+        made = replace(call, root=place) if spec.shows_root(call) else call
+        if spec.fault(made, place, size) is None and spec.fault(made, place, size + 1) is not None:
+            return True
+    return False
 
 
 def _stated(group: DumpGroup, rank: int) -> bool:
