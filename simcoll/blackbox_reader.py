@@ -23,7 +23,7 @@ from simcoll.blackbox_header import Header, unpack_header
 from simcoll.blackbox_seal import intact, settle
 from simcoll.call import Call
 from simcoll.errors import UnreadableError
-from simcoll.opened import opened_record
+from simcoll.opened import open_at_once, opened_record
 from simcoll.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
 
 _CODES = {"Q": "<u8", "I": "<u4", "H": "<u2", "B": "u1"}
@@ -118,7 +118,7 @@ def last_activity(path: str | Path) -> tuple[int, int] | None:
     None where there is no black box to read.
     """
     try:
-        with open(path, "rb") as file:
+        with open_at_once(Path(path)) as file:
             header = unpack_header(file.read(layout.PAGE), str(path))
             # A writer that replaces the file leaves this one as it was: a mapping of it stays valid.
             shape = (header.slot_count,)

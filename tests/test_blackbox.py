@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from simcoll import blackbox_format as layout
 from simcoll.blackbox import NO_TICKET, BlackBoxError, BlackBoxWriter, UnreadableError, read_black_box
-from simcoll.blackbox_reader import SLOT_DTYPE
+from simcoll.blackbox_reader import SLOT_DTYPE, last_activity
 from simcoll.blackbox_seal import intact, seal
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Source, State
@@ -373,6 +373,18 @@ def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "none", tmp_path, tmp_path / "pipe", "nul\0byte"):
         with pytest.raises(UnreadableError):
+            read_black_box(path)
+        assert last_activity(path) is None
+
+
+@pytest.mark.parametrize(("ranks", "read"), [(layout.MAX_RANKS, True), (layout.MAX_RANKS + 1, False)])
+def test_a_world_larger_than_any_is_refused(tmp_path, ranks, read):
+    path = tmp_path / "box"
+    BlackBoxWriter(path, rank=0, world_size=ranks, mode="record", records=16).close()
+    if read:
+        assert read_black_box(path).world_size == ranks
+    else:
+        with pytest.raises(UnreadableError, match="sizes are wrong"):
             read_black_box(path)
 
 

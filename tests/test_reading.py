@@ -148,6 +148,8 @@ def test_a_reader_that_fails_costs_one_file(tmp_path, monkeypatch):
 def test_sigint_does_not_reach_a_reading_process(tmp_path, started):
     def interrupt(done, total):
         if done == 1:
+            # From its very beginning it is out of a terminal's reach.
+            assert os.getsid(started[0].pid) == started[0].pid
             started[0].send_signal(signal.SIGINT)
 
     outcomes = read_files(write(tmp_path, 30), workers=1, progress=interrupt)

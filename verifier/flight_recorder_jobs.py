@@ -136,28 +136,32 @@ def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, Group]:
 def _known_whole(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]], world_size: int) -> set[str]:
     """The groups that have no members beside these, which no dump of some rank says.
 
-    So it is where all ranks of a job whose size is stated left one, where another rank's dump does say them, and where
-    one of the calls has a part for each rank, and so tells how many there are.
+    So it is where the size of the job is stated and all ranks left one, or all belong to the group, where another
+    rank's dump does say them, and where one of the calls has a part for each rank, and so tells how many there are.
     """
-    if len(by_rank) == world_size and any(dump.world_size for dump in by_rank.values()):
+    stated = any(dump.world_size for dump in by_rank.values())
+    if stated and len(by_rank) == world_size:
         return {*members}
-    return {
+    shown = {
         group.name
         for rank, dump in by_rank.items()
         for index, group in enumerate(dump.groups)
         if group.name in members and (_stated(group, rank) or _shows_size(dump, index, rank, members[group.name]))
     }
+    return shown | {name for name, ranks in members.items() if stated and len(ranks) == world_size}
 
 
 def _shows_size(dump: Dump, index: int, rank: int, members: Sequence[int]) -> bool:
     mine = dump.slots["signature"][dump.slots["group"] == index]
-    calls = (dump.calls[signature] for signature in np.unique(mine).tolist())
     place, size = members.index(rank), len(members)
-    return any(
-        spec.fault(call, place, size) is None and spec.fault(call, place, size + 1) is not None
-        for call in calls
-        if (spec := COLLECTIVES.get(call.op)) is not None and not spec.hidden(call, dump.unknown)
-    )
+    for call in (dump.calls[signature] for signature in np.unique(mine).tolist()):
+        spec = COLLECTIVES.get(call.op)
+        if spec is None or not spec.hidden(call, dump.unknown) <= {"root"}:
+            continue
+        made = replace(call, root=place) if spec.shows_root(call) else call
+        if spec.fault(made, place, size) is None and spec.fault(made, place, size + 1) is not None:
+            return True
+    return False
 
 
 def _stated(group: DumpGroup, rank: int) -> bool:

@@ -586,3 +586,17 @@ def test_where_the_members_are_known_nobody_is_the_root(tmp_path, told):
         path.write_bytes(WRITERS["torch"](whole))
         dumps.append(read_dump(path))
     assert [one.code for one in judge(traces_of(dumps)).findings] == (["SC105"] if told else [])
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_smaller_part_is_found_though_another_rank_left_no_dump(tmp_path, stated):
+    dumps = []
+    for rank in (0, 2, 3):
+        parts = {"output_sizes": [[8]] * 4, "output_dtypes": ["Float"] * 4} if rank == 0 else {"output_sizes": []}
+        whole = parted(rank, "gather", 6 if rank == 3 else 8, **{"output_dtypes": [], **parts})
+        if stated:
+            whole["pg_config"][""]["ranks"] = "[0, 1, 2, 3]"
+        path = tmp_path / f"rank_{rank}"
+        path.write_bytes(WRITERS["torch"](whole))
+        dumps.append(read_dump(path))
+    assert [(one.code, one.culprits) for one in judge(traces_of(dumps)).findings] == [("SC102", (3,))]

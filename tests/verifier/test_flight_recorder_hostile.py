@@ -19,6 +19,7 @@ from simcoll.verifier import (
     flight_recorder_dump,
     flight_recorder_entries,
     flight_recorder_frames,
+    flight_recorder_jobs,
     flight_recorder_stream,
 )
 from simcoll.verifier.flight_recorder import UnreadableError, read_dump, traces_of
@@ -193,6 +194,17 @@ def test_a_list_that_all_entries_or_groups_share_is_not_looked_at_without_end(mo
     whole["pg_config"] = {str(n): {"desc": "", "ranks": [*range(n, n + 400)]} for n in range(3)}
     with pytest.raises(UnreadableError, match="its groups have more than 1000 members"):
         read(pickle.dumps(whole, 4))
+
+
+def test_a_large_world_has_few_default_groups(monkeypatch, read):
+    monkeypatch.setattr(flight_recorder_jobs, "_MOST_MEMBERS", 200)
+    entries = [entry(n, process_group=(str(n), "default_pg"), collective_seq_id=1) for n in range(20)]
+    found = read(
+        torch_pickle(document(entries, pg_config={"x": {"name": "x", "desc": "", "ranks": "[0, 99]"}}, rank=0))
+    )
+    (trace,) = traces_of([found])
+    assert sorted({len(group.ranks) for group in trace.groups}) == [1, 2, 100]
+    assert sum(len(group.ranks) == 100 for group in trace.groups) == 2
 
 
 WRONG = st.recursive(
