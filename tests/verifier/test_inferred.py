@@ -232,7 +232,9 @@ def test_all_ranks_that_stand_in_several_groups_are_a_deadlock() -> None:
     alone = Group("3", "", (3,), partial=True)
     known = [dump(rank, [call(1, 2, group=first)], 8, groups=[WORLD, first]) for rank in (0, 1)]
     last = [dump(rank, [call(1, 2, group=mine)], 8, groups=[WORLD, mine]) for rank, mine in ((2, second), (3, alone))]
-    assert judge([*known, *last]).findings[0].code == "SC204"
+    finding = only(judge([*known, *last]))
+    assert finding.code == "SC204"
+    assert "rank 3 waits in all_reduce #1 of group 3 (rank 3, as far as known)" in finding.message
 
 
 def test_groups_whose_members_have_all_come_are_no_deadlock() -> None:
