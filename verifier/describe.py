@@ -92,9 +92,10 @@ def group_name(group: Group) -> str:
 
 
 def group_text(group: Group) -> str:
-    """``group 0 (default_pg, ranks 0-3)``."""
+    """``group 0 (default_pg, ranks 0-3)``; where no record states the members, those that made calls."""
     description = f"{group.description}, " if group.description not in (*NAMELESS, group.name) else ""
-    return f"group {group.name} ({description}{ranks_text(group.ranks)})"
+    guessed = ", as far as known" if group.partial else ""
+    return f"group {group.name} ({description}{ranks_text(group.ranks)}{guessed})"
 
 
 def record_text(record: Record, *, told: bool = True) -> str:

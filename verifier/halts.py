@@ -21,7 +21,7 @@ from simcoll.verifier.rules_order import CALL_SKIPPED, DEADLOCK_CYCLE, MISSING_R
 from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
-from simcoll.verifier.unwatched import known_absent, seconds_waited, standing
+from simcoll.verifier.unwatched import for_how_long, known_absent, standing
 from simcoll.verifier.waits import Wait, Waits, in_time, waits_of
 from simcoll.verifier.whereabouts import left_group, whereabouts
 
@@ -95,8 +95,8 @@ def _too_few(waiting: Sequence[Creation], unknown: Sequence[int], size: int) -> 
 
 def _uninitialised(job: Job, waiting: Sequence[Creation], absent: Sequence[int], stall: Stall | None) -> Finding:
     ranks = sorted(creation.rank for creation in waiting)
-    for_how_long = "" if stall is None else f" for {stall.seconds:.0f} s"
-    message = f"{ranks_text(absent)} did not come to init_process_group, where {ranks_text(ranks)} waited{for_how_long}"
+    seconds = "" if stall is None else f" for {stall.seconds:.0f} s"
+    message = f"{ranks_text(absent)} did not come to init_process_group, where {ranks_text(ranks)} waited{seconds}"
     gone = all(rank in job.ended for rank in absent)
     source = waiting[0].source
     side = Side(tuple(ranks), None, (RankSource(waiting[0].rank, source),) if source.file else (), "waited")
@@ -180,10 +180,8 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         most = stall is not None and not stall.watched and 2 * len(late) > len(recorded)
         if most and stall is not None and len(recorded) == len(wait.group.ranks) and not wait.group.partial:
             return [_made_alone(job, wait, waiting, late, stall)]
-        for_how_long = "" if stall is None else f" for {seconds_waited(wait, stall):.0f} s"
-        message = (
-            f"{ranks_text(late)} did not come to {_number(wait)}, where {ranks_text(waiting)} waited{for_how_long}"
-        )
+        message = f"{ranks_text(late)} did not come to {_number(wait)}, where {ranks_text(waiting)} waited"
+        message += for_how_long(wait, stall)
         severity = _severity_of_delay(stall)
         sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *whereabouts(job, late, stall, wait.group))
         code = MISSING_RANK.code
@@ -199,7 +197,7 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
 def _made_alone(job: Job, wait: Wait, waiting: Sequence[int], late: Sequence[int], stall: Stall) -> Finding:
     """SC202 where most of a group did not come, and nobody saw that something holds them up."""
     message = (
-        f"{ranks_text(waiting)} waited for {seconds_waited(wait, stall):.0f} s in {_number(wait)}, which "
+        f"{ranks_text(waiting)} waited{for_how_long(wait, stall)} in {_number(wait)}, which "
         f"{ranks_text(late)} did not make: most of the group"
     )
     sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *whereabouts(job, late, stall, wait.group))

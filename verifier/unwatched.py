@@ -51,9 +51,12 @@ def _is_just_before(last: Record | None, wait: Wait) -> bool:
     return last is not None and not last.p2p_sequence and (last.group, last.sequence) == place
 
 
-def seconds_waited(wait: Wait, stall: Stall) -> float:
-    """For how long a wait was seen."""
-    return stall.seconds if stall.watched else _seconds_open(wait.rank, wait.record, stall)
+def for_how_long(wait: Wait, stall: Stall | None) -> str:
+    """For how long a wait was seen, as `` for 8 s``; empty where nothing tells it."""
+    if stall is None or (not stall.watched and not stall.dated):
+        return ""
+    seconds = stall.seconds if stall.watched else _seconds_open(wait.rank, wait.record, stall)
+    return f" for {seconds:.0f} s"
 
 
 def _seconds_open(rank: int, record: Record, stall: Stall) -> float:
@@ -171,9 +174,9 @@ def _all_came(job: Job, waits: Waits, stall: Stall) -> list[str]:
         return []
     first, group, record = min(found, key=lambda one: one[2].scheduled_ns)
     ranks = [rank for rank, known, other in standing if (known, other.sequence) == (group, record.sequence)]
-    for_how_long = f" for {_seconds_open(first, record, stall):.0f} s" if stall.dated else ""
+    seconds = f" for {_seconds_open(first, record, stall):.0f} s" if stall.dated else ""
     return [
-        f"when the records end, {ranks_text(ranks)} had been in {call_at(group, record)}{for_how_long}, and all known "
+        f"when the records end, {ranks_text(ranks)} had been in {call_at(group, record)}{seconds}, and all known "
         "members had come: it may just have ended, or what the records do not state, or a member of which they do not "
         "tell, holds it up"
     ]

@@ -347,6 +347,15 @@ def test_gloo_says_no_states_and_a_retired_call_has_ended(tmp_path):
     assert nccl.unknown == UNKNOWN
 
 
+@pytest.mark.parametrize("name", ["all_to_all", "scatter"])
+def test_flows_are_not_judged_in_a_group_whose_members_are_guessed(tmp_path, name):
+    """The dump of the other member is missing: what this one sends it would seem to go nowhere."""
+    sizes = {"input_sizes": [[4]], "output_sizes": [[2]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}
+    own = entry(1, f"gloo:{name}", collective_seq_id=1, process_group=("1", "undefined"), pg_id=1, **sizes)
+    report = judge([trace(tmp_path, [entry(0, "gloo:barrier"), own])])
+    assert report.findings == ()
+
+
 def test_numbers_that_gloo_leaves_out_are_not_overwritten(tmp_path):
     """``monitored_barrier`` takes a number and leaves no entry."""
     found = read(tmp_path, [entry(0, "gloo:all_reduce", collective_seq_id=2)])

@@ -187,6 +187,13 @@ def test_copies_do_not_tell_when_they_were_written(written: float) -> None:
         assert judge(traces).findings == ()
 
 
+def test_a_copy_says_who_did_not_come_but_not_for_how_long() -> None:
+    copies = [replace(trace, seen_ns=10**6 * SECOND) for trace in [*came(0, 1, 2), dump(3, [ended(1, 1)], 8)]]
+    finding = only(judge(copies))
+    assert (finding.code, finding.culprits) == ("SC201", (3,))
+    assert finding.message == "rank 3 did not come to all_reduce (collective 2), where ranks 0-2 waited"
+
+
 def test_most_ranks_without_a_dump_are_not_blamed() -> None:
     report = judge([*came(0), dump(1, [ended(1, 1), call(2, 2)], 9)])
     assert all(not finding.culprits for finding in report.findings)
@@ -225,7 +232,9 @@ def test_all_ranks_that_stand_in_several_groups_are_a_deadlock() -> None:
     alone = Group("3", "", (3,), partial=True)
     known = [dump(rank, [call(1, 2, group=first)], 8, groups=[WORLD, first]) for rank in (0, 1)]
     last = [dump(rank, [call(1, 2, group=mine)], 8, groups=[WORLD, mine]) for rank, mine in ((2, second), (3, alone))]
-    assert judge([*known, *last]).findings[0].code == "SC204"
+    finding = only(judge([*known, *last]))
+    assert finding.code == "SC204"
+    assert "rank 3 waits in all_reduce #1 of group 3 (rank 3, as far as known)" in finding.message
 
 
 def test_groups_whose_members_have_all_come_are_no_deadlock() -> None:
