@@ -284,6 +284,11 @@ def test_flows_are_not_judged_in_a_group_whose_members_are_guessed(tmp_path, nam
     own = entry(1, f"gloo:{name}", collective_seq_id=1, process_group=("1", "undefined"), pg_id=1, **sizes)
     report = judge([trace(tmp_path, [entry(0, "gloo:barrier"), own])])
     assert report.findings == ()
+    # Of the default group it is not known how many there are where another group's configuration took its place.
+    config = {"": {"name": "", "desc": "", "ranks": "[]"}}
+    calls = [entry(rank, f"gloo:{name}", collective_seq_id=1, **sizes) for rank in range(2)]
+    dumps = [read(tmp_path, [call], f"rank_{rank}", pg_config=config) for rank, call in enumerate(calls)]
+    assert judge(traces_of(dumps)).findings == ()
 
 
 def test_numbers_that_gloo_leaves_out_are_not_overwritten(tmp_path):
