@@ -284,10 +284,14 @@ def test_flows_are_not_judged_in_a_group_whose_members_are_guessed(tmp_path, nam
     own = entry(1, f"gloo:{name}", collective_seq_id=1, process_group=("1", "undefined"), pg_id=1, **sizes)
     report = judge([trace(tmp_path, [entry(0, "gloo:barrier"), own])])
     assert report.findings == ()
-    # Of the default group it is not known how many there are where another group's configuration took its place.
+
+
+def test_flows_are_not_judged_where_nobody_states_how_many_ranks_there_are(tmp_path):
+    """The configuration is another group's, and the last rank's dump is missing."""
+    sizes = {"input_sizes": [[6]], "output_sizes": [[2]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}
     config = {"": {"name": "", "desc": "", "ranks": "[]"}}
-    calls = [entry(rank, f"gloo:{name}", collective_seq_id=1, **sizes) for rank in range(2)]
-    dumps = [read(tmp_path, [call], f"rank_{rank}", pg_config=config) for rank, call in enumerate(calls)]
+    calls = [entry(0, "gloo:all_to_all", **sizes)]
+    dumps = [read(tmp_path, calls, f"rank_{rank}", pg_config=config) for rank in range(2)]
     assert judge(traces_of(dumps)).findings == ()
 
 
