@@ -118,7 +118,8 @@ def _worth(dump: Dump) -> tuple[bool, int, int, bool, int]:
 def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, Group]:
     """The groups whose dumps do not say their members: the ranks that know the group, all for the default one.
 
-    A rank that left no dump belongs to the job, and so to the default group, as well.
+    A rank that left no dump belongs to the job, and so to the default group, as well. How many ranks there are is known
+    where some dump states it.
     """
     known = [(rank, group) for rank, dump in by_rank.items() for group in dump.groups]
     found: dict[str, set[int]] = {group.name: set() for rank, group in known if not _stated(group, rank)}

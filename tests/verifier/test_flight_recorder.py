@@ -356,6 +356,15 @@ def test_flows_are_not_judged_in_a_group_whose_members_are_guessed(tmp_path, nam
     assert report.findings == ()
 
 
+def test_flows_are_not_judged_where_nobody_states_how_many_ranks_there_are(tmp_path):
+    """The configuration is another group's, and the last rank's dump is missing."""
+    sizes = {"input_sizes": [[6]], "output_sizes": [[2]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}
+    config = {"": {"name": "", "desc": "", "ranks": "[]"}}
+    calls = [entry(0, "gloo:all_to_all", **sizes)]
+    dumps = [read(tmp_path, calls, f"rank_{rank}", pg_config=config) for rank in range(2)]
+    assert judge(traces_of(dumps)).findings == ()
+
+
 def test_numbers_that_gloo_leaves_out_are_not_overwritten(tmp_path):
     """``monitored_barrier`` takes a number and leaves no entry."""
     found = read(tmp_path, [entry(0, "gloo:all_reduce", collective_seq_id=2)])
