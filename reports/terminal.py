@@ -65,7 +65,7 @@ class FindingPanel:
 def summary_line(report: Report) -> str:
     """The whole report in one line; all that is printed of a clean run."""
     job = f"{report.world_size:,} {'rank' if report.world_size == 1 else 'ranks'}"
-    agree = _agreement(report.agreed, job)
+    agree = _agreement(report, job)
     counts = _count(report, Severity.ERROR), _count(report, Severity.WARNING)
     if any(counts):
         kinds = zip(counts, ("error", "warning"), strict=True)
@@ -76,9 +76,12 @@ def summary_line(report: Report) -> str:
     return f"simcoll: {agree}"
 
 
-def _agreement(agreed: int, job: str) -> str:
+def _agreement(report: Report, job: str) -> str:
+    agreed, summary, job_size = report.agreed, report.summary, report.world_size
     if agreed == 0:
-        return f"no collective was recorded on all of {job}"
+        recorded = job_size if summary is None else summary.recorded
+        left = "" if recorded == job_size else f", of which {recorded:,} left a record"
+        return f"no collective was recorded on all of {job}{left}"
     return f"{agreed:,} collective{' on ' + job + ' agrees' if agreed == 1 else 's on ' + job + ' agree'}"
 
 

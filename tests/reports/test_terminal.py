@@ -10,9 +10,10 @@ from rich.console import Console
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source, State
-from simcoll.reports.terminal import TerminalReport
+from simcoll.reports.terminal import TerminalReport, summary_line
 from simcoll.verifier.compare import compare
 from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Verdict
+from simcoll.verifier.overview import Summary
 
 TENSORS = (Buffer((20, 10), "float32"),)
 
@@ -81,6 +82,11 @@ def test_the_picture_of_one_finding() -> None:
 def test_a_clean_run_is_one_line(agreed: int, ranks: int, line: str) -> None:
     states = tuple(RankState(rank, RankStatus.FINISHED, 0) for rank in range(ranks))
     assert drawn(Report(Verdict.OK, ranks, "detail", (), states, agreed)) == line
+
+
+def test_one_line_says_how_many_ranks_left_a_record() -> None:
+    report = Report(Verdict.OK, 4, "dump", (), (), 0, summary=Summary(4, 3))
+    assert summary_line(report) == "simcoll: no collective was recorded on all of 4 ranks, of which 3 left a record"
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
