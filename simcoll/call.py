@@ -128,8 +128,12 @@ _BUFFERS = ("inputs", "outputs")
 _OPTIONAL = tuple(field.name for field in fields(Call) if field.name not in ("op", "spelling"))
 
 
+_BEYOND = 1 << 60
+"""No size, rank or tag comes to it; a file may say it, and what is computed with it would not fit 64 bits."""
+
+
 def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _BEYOND
 
 
 def _text(document: dict[str, object], name: str) -> str | None:

@@ -71,6 +71,8 @@ def test_anything_else_is_read_or_refused(document: object) -> None:
         ({"op": "x", "spelling": "x", "inputs": {}}, "a list of buffers"),
         ({"op": "x", "spelling": "x", "inputs": [[]]}, "list of five values"),
         ({"op": "x", "spelling": "x", "inputs": [[None, "f", "cpu", None, None]]}, "shape is a list"),
+        ({"op": "send", "spelling": "send", "peer": 1 << 62}, "peer is an integer"),
+        ({"op": "send", "spelling": "send", "tag": -(10**30)}, "tag is an integer"),
         ({"op": "x", "spelling": "x", "inputs": [[[1], 2, "cpu", None, None]]}, "states dtype, device"),
         ({"op": "x", "spelling": "x", "input_splits": ["1"]}, "a list of integers"),
     ],
