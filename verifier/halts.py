@@ -43,9 +43,16 @@ def halt_findings(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] 
         return found
     if unmade := unmade_groups(job, stall):
         return [replace(finding, severity=_severity_of_delay(stall)) for finding in unmade]
-    if cycle := waits.cycle():
+    if (cycle := waits.cycle()) and _stands(job, cycle):
         return [_cycle(waits, cycle)]
     return _ended(job, waits) or _late(job, waits, stall) or _nobody(job, waits, stall)
+
+
+def _stands(job: Job, cycle: Sequence[Wait]) -> bool:
+    """Whether these waits stood at one moment: a copy does not tell whether its rank went on before another waited."""
+    begun = max(wait.record.scheduled_ns for wait in cycle)
+    ends = [job.traces[wait.rank].seen_ns for wait in cycle]
+    return all(end >= begun for end in ends if end)
 
 
 def is_final(job: Job, stall: Stall, finding: Finding) -> bool:

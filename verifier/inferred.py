@@ -36,9 +36,11 @@ _QUEUED: Final = 10 * _SECOND
 _UNTOLD: Final = 30 * _SECOND
 
 _APART: Final = _SECOND // 100
+_SOON: Final = 20 * _SECOND
 _LONGEST: Final = 3600 * _SECOND
-"""Ranks do not write their dumps within a hundredth of a second, and no call outlasts its timeout by far, which is half
-an hour if nobody gave another: then the files are copies, and tell their own time."""
+"""Files that were written within a hundredth of a second, long after the calls of which they tell, are copies, and tell
+their own time; so are all that are older than any call gets, whose timeout is half an hour if nobody gave another.
+Ranks whose clocks ring at one moment write as close together, but soon."""
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -52,10 +54,10 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
     if not left or any(event.kind == "exception" for trace in traces for event in trace.events):
         return traces, None
     last = max(map(_last_ns, traces), default=0)
-    until = {trace.rank: (trace.seen_ns or last) if is_dump(trace) else last for trace in traces}
+    until = {trace.rank: trace.seen_ns or last for trace in traces}
     failed = failed_calls(traces, until)
     traces = [_marked(trace, until, failed[trace.rank]) if is_dump(trace) else trace for trace in traces]
-    blocked = frozenset(trace.rank for trace in traces if last - _last_ns(trace) >= _UNTOLD)
+    blocked = frozenset(trace.rank for trace in traces if min(until[trace.rank], last) - _last_ns(trace) >= _UNTOLD)
     mine = [trace for trace in traces if trace.rank in left]
     waiting = {trace.rank: mask for trace in mine if (mask := _waits(trace, blocked)).any()}
     if not waiting:
@@ -83,7 +85,8 @@ def is_dump(trace: Trace) -> bool:
 
 def are_dated(written: Sequence[int], since: int) -> bool:
     """Whether files that were written then (ns) tell, by that, for how long calls made ``since`` then have stood."""
-    return max(written) - since <= _LONGEST and max(written) - min(written) >= _APART
+    age = max(written) - since
+    return age <= _SOON or (age <= _LONGEST and max(written) - min(written) >= _APART)
 
 
 def _ended(trace: Trace) -> bool:

@@ -226,8 +226,11 @@ def test_all_ranks_that_stand_in_several_groups_are_a_deadlock() -> None:
     ]
     finding = only(judge(traces))
     assert (finding.code, finding.culprits, finding.ranks) == ("SC204", (), (0, 1, 2, 3))
+    # Ranks may well write at one moment, but soon.
+    at_once = [replace(trace, seen_ns=12 * SECOND) for trace in traces]
+    assert only(judge(at_once)).code == "SC204"
     # Copies do not tell whether these calls stood, or were the last of two groups: unless one rank alone is known.
-    copies = [replace(trace, seen_ns=8 * SECOND) for trace in traces]
+    copies = [replace(trace, seen_ns=48 * SECOND) for trace in traces]
     assert judge(copies).findings == ()
     alone = Group("3", "", (3,), partial=True)
     known = [dump(rank, [call(1, 2, group=first)], 8, groups=[WORLD, first]) for rank in (0, 1)]
@@ -314,6 +317,12 @@ def test_a_rank_that_others_outlived_for_long_is_late() -> None:
     assert exit_code(report) == 0
 
 
+def test_copies_of_long_ago_tell_of_no_delay() -> None:
+    ago = [replace(trace, seen_ns=12 * SECOND) for trace in (waiting(0), waiting(1), busy(3))]
+    gone_on = [call(number, at, State.COMPLETED, finished=at + 9) for number, at in ((1, 1), (2, 10), (3, 90))]
+    assert judge([*ago, replace(box(2, gone_on), seen_ns=100 * SECOND)]).findings == ()
+
+
 def test_a_rank_that_ended_is_proved_to_be_gone() -> None:
     finding = only(judge([waiting(0), waiting(1), waiting(2), busy(3, events=[EXIT])]))
     assert (finding.code, finding.culprits, finding.severity) == ("SC702", (3,), Severity.ERROR)
@@ -327,6 +336,11 @@ def test_a_cycle_is_proved_unless_ranks_have_threads() -> None:
         return trace_of(number, 2, [WORLD, first, second], records, mode="record")
 
     assert only(judge([rank(0, first), rank(1, second)])).code == "SC204"
+    early = replace(rank(0, first), seen_ns=11 * SECOND)
+    assert only(judge([early, replace(rank(1, second), seen_ns=12 * SECOND)])).code == "SC204"
+    # Copies: the first rank may have gone on by then.
+    late = trace_of(1, 2, [WORLD, first, second], [call(1, 13, State.STARTED, group=second)], mode="record")
+    assert judge([early, replace(late, seen_ns=14 * SECOND)]).findings == ()
     at_once = [call(1, 1, State.COMPLETED, finished=3), call(2, 2, State.COMPLETED, finished=4)]
     assert judge([rank(0, first, *at_once), rank(1, second, *at_once)]).findings == ()
 

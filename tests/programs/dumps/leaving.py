@@ -26,12 +26,13 @@ def dump(rank: int) -> None:
 
 
 def job(main: Callable[[int], None], *, seconds: float = 3.8, timeout: float = 60) -> None:
-    """Run ``main(rank)`` and dump when it has ended or failed, or when it still hangs after so many seconds."""
+    """Run ``main(rank)``; dump when it has ended or failed, or still hangs so many seconds after its group was made."""
     rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    # On a busy machine the group takes seconds to come about, which are none of waiting.
     watchdog = threading.Timer(seconds, _end, [rank])
     watchdog.daemon = True
     watchdog.start()
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
     try:
         main(rank)
     except RuntimeError as error:
