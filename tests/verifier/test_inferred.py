@@ -314,6 +314,24 @@ def test_a_rank_that_others_outlived_for_long_is_late() -> None:
     assert exit_code(report) == 0
 
 
+def copied(trace: MemoryTrace, at: float) -> MemoryTrace:
+    """As :func:`simcoll.dump` copies a black box while its rank goes on."""
+    return replace(trace, seen_ns=int(at * SECOND))
+
+
+def test_copies_tell_for_how_long_a_rank_was_late() -> None:
+    waits = [copied(waiting(rank), 50) for rank in range(3)]
+    finding = only(judge([*waits, copied(busy(3, until=12), 50)]))
+    assert (finding.code, finding.culprits, finding.severity) == ("SC201", (3,), Severity.WARNING)
+    assert "waited for 40 s" in finding.message
+
+
+def test_an_early_copy_does_not_tell_what_its_rank_did_later() -> None:
+    early = copied(busy(3, until=12), 15)
+    report = judge([waiting(0), waiting(1), copied(busy(2, until=100), 100), early])
+    assert report.findings == () or 3 not in only(report).culprits
+
+
 def test_a_rank_that_ended_is_proved_to_be_gone() -> None:
     finding = only(judge([waiting(0), waiting(1), waiting(2), busy(3, events=[EXIT])]))
     assert (finding.code, finding.culprits, finding.severity) == ("SC702", (3,), Severity.ERROR)
