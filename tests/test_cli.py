@@ -125,6 +125,10 @@ def test_json_has_one_document_on_stdout_even_for_an_error(capsys, tmp_path):
     assert main(["verify", "--json", str(tmp_path)]) == 2
     document = json.loads(capsys.readouterr().out)
     assert (document["schema"], document["exit_code"]) == ("simcoll.error/1", 2)
+    assert main(["verify", "--json", "--bogus", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["error"] == "unrecognized arguments: --bogus; see `simcoll verify --help`"
+    assert said.err == "simcoll: unrecognized arguments: --bogus; see `simcoll verify --help`\n"
 
 
 def test_boxes_that_agree_are_one_line(capsys, tmp_path):
