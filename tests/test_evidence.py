@@ -211,4 +211,4 @@ def test_dumps_that_cannot_be_put_together(tmp_path, monkeypatch):
 def test_what_is_no_dump_is_refused_when_it_is_named(tmp_path):
     path = tmp_path / "train.log"
     path.write_text("starting\n")
-    assert "expected a simcoll black box" in gather([path]).unreadable[0]
+    assert "expected a black box" in gather([path]).unreadable[0]
