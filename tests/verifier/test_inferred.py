@@ -326,6 +326,19 @@ def test_copies_tell_for_how_long_a_rank_was_late() -> None:
     assert "waited for 40 s" in finding.message
 
 
+@pytest.mark.parametrize(("second", "codes"), [(12, ["SC204"]), (9, [])])
+def test_copies_of_different_moments_prove_no_cycle(second: float, codes: list[str]) -> None:
+    """The other rank may have come since the first copy was made."""
+    first, other = Group("0", "", (0, 1)), Group("1", "", (0, 1))
+
+    def rank(number: int, group: Group, seen: float) -> MemoryTrace:
+        records = [call(1, 8 + 2 * number, State.STARTED, group=group)]
+        return copied(trace_of(number, 2, [first, other], records, mode="record"), seen)
+
+    found = judge([rank(0, first, second), rank(1, other, 15)]).findings
+    assert [finding.code for finding in found] == codes
+
+
 def test_an_early_copy_does_not_tell_what_its_rank_did_later() -> None:
     early = copied(busy(3, until=12), 15)
     report = judge([waiting(0), waiting(1), copied(busy(2, until=100), 100), early])
