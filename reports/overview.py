@@ -51,7 +51,8 @@ def job_text(summary: Summary) -> str:
 
 def progress_text(progress: Progress) -> str:
     """``default_pg (ranks 0-7): all_reduce #183 at train.py:41 in step``; groups of one kind together."""
-    lacking = f" ({progress.unrecorded} members unrecorded)" if progress.unrecorded else ""
+    noun = "member" if progress.unrecorded == 1 else "members"
+    lacking = f" ({progress.unrecorded} {noun} unrecorded)" if progress.unrecorded else ""
     return f"{groups_text(progress)}: {_reached(progress)}{lacking}"
 
 

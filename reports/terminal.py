@@ -20,6 +20,7 @@ from simcoll.reports.timeline import TimelineText
 from simcoll.verifier.describe import fields_text, group_text, record_text, source_text
 from simcoll.verifier.failures import signal_name
 from simcoll.verifier.finding import Finding, RankState, Report, Severity, Side, Verdict
+from simcoll.verifier.overview import Activity
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules import RULES
 
@@ -38,7 +39,7 @@ class TerminalReport:
         yield plain(summary_line(self.report), "bold" if self.report.findings else "")
         asides = [*shown_texts(self.report), *(f"note: {note}" for note in self.report.notes)]
         yield from (Padding(plain(text), (0, 0, 0, 2)) for text in asides)
-        if self.report.verdict is not Verdict.OK:
+        if self.report.verdict is not Verdict.OK or _somebody_waits(self.report):
             summary = self.report.summary
             yield from _states(self.report.ranks) if summary is None else [render_summary(summary)]
         yield from (FindingPanel(finding) for finding in self.report.findings)
@@ -76,8 +77,16 @@ def summary_line(report: Report) -> str:
     return f"simcoll: {agree}"
 
 
+def _somebody_waits(report: Report) -> bool:
+    """Whether the records end in a wait that nobody ended: who asks about a job that runs wants to know where it is."""
+    places = () if report.summary is None else report.summary.places
+    return any(place.activity is Activity.WAITS and place.process != "stopped" for place in places)
+
+
 def _agreement(report: Report, job: str) -> str:
     agreed, summary, job_size = report.agreed, report.summary, report.world_size
+    if agreed == 0 and report.verdict is Verdict.FINDINGS:
+        return f"no collective on {job} is proved to agree"
     if agreed == 0:
         recorded = job_size if summary is None else summary.recorded
         left = "" if recorded == job_size else f", of which {recorded:,} left a record"

@@ -111,7 +111,9 @@ def _moment(time_ns: int, created_ns: int) -> int:
 def _check_identity(page: bytes, name: str) -> None:
     if not page.startswith(layout.MAGIC):
         found = "an empty file" if not page else f"a file that begins with {page[:8]!r}"
-        raise UnreadableError(f"{name}: found {found}, expected a simcoll black box; give the files that a run wrote")
+        raise UnreadableError(
+            f"{name}: found {found}, expected a black box or a Flight Recorder dump; give what a job left"
+        )
     if len(page) < layout.PAGE:
         raise UnreadableError(
             f"{name}: found {len(page)} bytes, expected a header of {layout.PAGE}; the file was cut, copy it again"

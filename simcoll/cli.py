@@ -37,13 +37,18 @@ All of torchrun's options pass through unchanged (--nproc-per-node, --standalone
 """
 
 
+class _UsageError(Exception):
+    """A command line that cannot be understood; the text says why, and where its options are explained."""
+
+    def __init__(self, command: str, reason: str) -> None:
+        super().__init__(f"{reason}; see `{command} --help`")
+
+
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line, and a document with ``--json``."""
 
     def error(self, message: str) -> NoReturn:
-        from simcoll.outlet import printable
-
-        self.exit(2, f"{self.prog}: {printable(message)}; see `{self.prog} --help`\n")
+        raise _UsageError(self.prog, message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments[:1] and arguments[0] == "calibrate":
             return _calibrate(arguments[1:])
         return _other(arguments)
+    except _UsageError as error:
+        return _refuse(str(error), json="--json" in arguments)
     except KeyboardInterrupt:
         return _end_early("interrupted", 130)
     except BrokenPipeError:
@@ -66,6 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StdoutError as error:
         _drop_stdout()
         return _end_early(str(error), 2)
+
+
+def _refuse(why: str, *, json: bool) -> int:
+    from simcoll.outlet import Outlet
+    from simcoll.preconditions import BAD_INPUT
+
+    return Outlet(json=json).refuse(BAD_INPUT, why)
 
 
 def _end_early(why: str, code: int) -> int:
@@ -102,7 +116,9 @@ def _calibrate(arguments: Sequence[str]) -> int:
 
 
 def _other(arguments: Sequence[str]) -> int:
-    options = _parser().parse_args(arguments)
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        raise _UsageError(f"simcoll {options.command}", f"unrecognized arguments: {' '.join(unknown)}")
     if options.command == "verify":
         from simcoll.verify import Request, verify
 

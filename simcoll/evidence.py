@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,15 +91,20 @@ def gather(
     notes += [one.note for one in found if one.note]
     traces: Sequence[Trace] = chosen if boxes else _traces(dumps, unreadable)
     outcome = outcome_of(launches) if launches else None
-    folders = _folders(paths, chosen if boxes else dumps)
+    folders = _folders(dict(zip(paths, found, strict=True)), boxes, chosen if boxes else dumps)
     return Evidence(tuple(traces), outcome, tuple(notes), tuple(_first(unreadable)), folders)
 
 
-def _folders(paths: Sequence[Path], used: Sequence[BlackBox | Dump]) -> tuple[Path, ...]:
+def _folders(
+    found: Mapping[Path, Found], boxes: Sequence[BlackBox], used: Sequence[BlackBox | Dump]
+) -> tuple[Path, ...]:
     """The folders that were given, and those below them of which a record is used: not those of other runs."""
-    given = [path for path in paths if os.path.isdir(path)]
-    below = sorted({Path(one.path).parent for one in used})
-    return tuple(dict.fromkeys([*given, *(folder for folder in below if any(map(folder.is_relative_to, given)))]))
+    files, mine = {Path(box.path) for box in boxes}, {Path(one.path) for one in used}
+    given = [path for path in found if os.path.isdir(path)]
+    # A host all of whose ranks failed before they recorded has left an account alone.
+    own = [path for path in given if not files.intersection(found[path].files) or mine.intersection(found[path].files)]
+    below = sorted({path.parent for path in mine})
+    return tuple(dict.fromkeys([*own, *(folder for folder in below if any(map(folder.is_relative_to, given)))]))
 
 
 def _counted(number: int, one: str, many: str) -> str:

@@ -40,7 +40,10 @@ class Recorder:
             out.mkdir(parents=True, exist_ok=True)
             self._box = BlackBoxWriter(out / box_name(rank), rank=rank, world_size=world_size, mode=mode)
             offer_stacks(stack_path(out, rank))
-            answer_into(out / stacks_name(self._box.path.name), heading(f"rank {rank} when SIGUSR1 came"))
+            answer_into(
+                out / stacks_name(self._box.path.name),
+                heading(f"rank {rank}: each SIGUSR1 from now on adds those of that moment"),
+            )
         except OSError as error:
             _warn(f"rank {rank}: no black box in {out}: {error.strerror or error}; the job goes on unrecorded")
 

@@ -69,7 +69,10 @@ def _list(outlet: Outlet) -> int:
 
     from simcoll.presets import PRESETS
 
-    table = Table("preset", "nodes", "GPUs each", "NICs each", "what it is")
+    table = Table()
+    for heading in ("preset", "nodes", "GPUs each", "NICs each", "what it is"):
+        # A name that is cut cannot be given.
+        table.add_column(heading, no_wrap=heading == "preset")
     rows = []
     for row in PRESETS.values():
         nics = f"{row.nics} x {row.nic_gbps:g} Gbit/s {row.fabric}"

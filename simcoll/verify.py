@@ -19,7 +19,7 @@ from simcoll.reports.rules import render_rule, render_rules_table
 from simcoll.reports.sarif import sarif_report
 from simcoll.stall_file import PATTERN as STALL_PATTERN
 from simcoll.stall_file import read_stall, together
-from simcoll.verifier.finding import Report
+from simcoll.verifier.finding import Report, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.ranges import parse_ranks
 from simcoll.verifier.rule import Rule
@@ -72,7 +72,7 @@ def verify(request: Request) -> int:
             return outlet.refuse(BAD_INPUT, f"{path}: {reason}; give records or their folder")
     with progress_bar() as progress:
         evidence = gather(request.paths, progress=progress)
-        report = _judged(evidence) if evidence.traces else None
+        report = _judged(evidence) if evidence.traces else _failed_at_once(evidence)
     for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
         outlet.warn(text)
     if report is None:
@@ -133,6 +133,13 @@ def show_rules(code: str | None, *, json: bool = False) -> int:
 
 def _judged(evidence: Evidence) -> Report:
     return judge(evidence.traces, _outcome(evidence), _stall(evidence))
+
+
+def _failed_at_once(evidence: Evidence) -> Report | None:
+    """The report on ranks that failed before they recorded anything; None where no launcher tells of that."""
+    outcome = None if evidence.unreadable else _outcome(evidence)
+    report = None if outcome is None else judge((), outcome)
+    return report if report is not None and report.verdict is Verdict.FAILED else None
 
 
 def _outcome(evidence: Evidence) -> LaunchOutcome | None:

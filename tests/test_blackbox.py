@@ -353,7 +353,7 @@ def test_no_bit_of_a_call_flips_unseen(tmp_path, field):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"", "found an empty file, expected a simcoll black box"),
+        (b"", "found an empty file, expected a black box"),
         (b"\x80\x04}", "begins with"),
         (layout.MAGIC + b"\x01\0\0\0", "expected a header of 4096"),
         (layout.MAGIC + b"\x07\0\0\0" + bytes(8192), "format 7, expected 1"),

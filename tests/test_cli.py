@@ -121,10 +121,23 @@ def test_a_folder_without_black_boxes(capsys, tmp_path):
     assert "no readable black box (*.simcoll) or Flight Recorder dump in" in err
 
 
+def test_ranks_that_failed_before_they_recorded_anything(capsys, tmp_path):
+    rank = {"rank": 0, "exit_code": 1, "ended_ns": 1, "stopped": False}
+    (tmp_path / "launch.json").write_text(json.dumps({"ranks": [rank]}))
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "rank 0 exited with code 1, before any process group existed" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "launch.json").write_text(json.dumps({"ranks": [rank | {"exit_code": 0}]}))
+    assert "no readable black box" in refused(capsys, 2, "verify", tmp_path)
+
+
 def test_json_has_one_document_on_stdout_even_for_an_error(capsys, tmp_path):
     assert main(["verify", "--json", str(tmp_path)]) == 2
     document = json.loads(capsys.readouterr().out)
     assert (document["schema"], document["exit_code"]) == ("simcoll.error/1", 2)
+    assert main(["verify", "--json", "--bogus", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["error"] == "unrecognized arguments: --bogus; see `simcoll verify --help`"
+    assert said.err == "simcoll: unrecognized arguments: --bogus; see `simcoll verify --help`\n"
 
 
 def test_boxes_that_agree_are_one_line(capsys, tmp_path):

@@ -168,6 +168,17 @@ def test_accounts_are_looked_for_where_the_records_of_the_run_lie(tmp_path):
     assert gather(paths).folders == ()
 
 
+def test_a_given_folder_of_another_run_has_no_say(tmp_path):
+    """As ``simcoll verify simcoll-out/*`` gives them."""
+    earlier, later, unrecorded = (tmp_path / name for name in ("earlier", "later", "unrecorded"))
+    for folder in (earlier, later, unrecorded):
+        folder.mkdir()
+    box(earlier / "rank00000.simcoll")
+    box(later / "rank00000.simcoll")
+    (unrecorded / "launch.json").write_text('{"ranks": []}')
+    assert gather([earlier, later, unrecorded]).folders == (later, unrecorded)
+
+
 def test_black_boxes_come_before_dumps(tmp_path):
     first = box(tmp_path / "rank00000.simcoll")
     other = dump(tmp_path / "trace_rank_1")
@@ -200,4 +211,4 @@ def test_dumps_that_cannot_be_put_together(tmp_path, monkeypatch):
 def test_what_is_no_dump_is_refused_when_it_is_named(tmp_path):
     path = tmp_path / "train.log"
     path.write_text("starting\n")
-    assert "expected a simcoll black box" in gather([path]).unreadable[0]
+    assert "expected a black box" in gather([path]).unreadable[0]

@@ -43,16 +43,9 @@ def halt_findings(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] 
         return found
     if unmade := unmade_groups(job, stall):
         return [replace(finding, severity=_severity_of_delay(stall)) for finding in unmade]
-    if (cycle := waits.cycle()) and _stands(job, cycle):
+    if (cycle := waits.cycle()) and _at_one_moment(job, cycle, stall):
         return [_cycle(waits, cycle)]
     return _ended(job, waits) or _late(job, waits, stall) or _nobody(job, waits, stall)
-
-
-def _stands(job: Job, cycle: Sequence[Wait]) -> bool:
-    """Whether these waits stood at one moment: a copy does not tell whether its rank went on before another waited."""
-    begun = max(wait.record.scheduled_ns for wait in cycle)
-    ends = [job.traces[wait.rank].seen_ns for wait in cycle]
-    return all(end >= begun for end in ends if end)
 
 
 def is_final(job: Job, stall: Stall, finding: Finding) -> bool:
@@ -115,6 +108,17 @@ def _uninitialised(job: Job, waiting: Sequence[Creation], absent: Sequence[int],
         culprits=tuple(absent),
         sides=(side, *whereabouts(job, absent, stall)),
     )
+
+
+def _at_one_moment(job: Job, cycle: Sequence[Wait], stall: Stall | None) -> bool:
+    """Whether all waits of a cycle had begun when the first of its ranks was last seen.
+
+    Ranks copy their black boxes one after the other: what one waited for has come since, where others went on.
+    """
+    if stall is None or stall.watched:
+        return True
+    seen = [stall.until[wait.rank] for wait in cycle if not job.traces[wait.rank].unknown]
+    return not seen or max(wait.record.scheduled_ns for wait in cycle) <= min(seen)
 
 
 def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:

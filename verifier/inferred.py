@@ -7,7 +7,8 @@ own record shows for how long; and the record of the other goes on for as long a
 A dump ends when it was written, and is written because something is wrong. But torch needs seconds to write one: it
 looks up the names of all frames (2.4 s for four ranks on two cores), and the records are those of before. So three
 seconds are asked for; a device may hold a call back behind its computation for ten. A black box ends when its rank
-does, which nothing tells but what others still did: there it takes half a minute.
+does, which nothing tells but what others still did, or is a copy, which says when it was made: there it takes half a
+minute.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
     if not left or any(event.kind == "exception" for trace in traces for event in trace.events):
         return traces, None
     last = max(map(_last_ns, traces), default=0)
-    until = {trace.rank: trace.seen_ns or last for trace in traces}
+    until = {trace.rank: (trace.seen_ns or last) if trace.rank in left else last for trace in traces}
     failed = failed_calls(traces, until)
     traces = [_marked(trace, until, failed[trace.rank]) if is_dump(trace) else trace for trace in traces]
-    blocked = frozenset(trace.rank for trace in traces if min(until[trace.rank], last) - _last_ns(trace) >= _UNTOLD)
+    blocked = frozenset(trace.rank for trace in traces if _told_ns(trace, until, last) - _last_ns(trace) >= _UNTOLD)
     mine = [trace for trace in traces if trace.rank in left]
     waiting = {trace.rank: mask for trace in mine if (mask := _waits(trace, blocked)).any()}
     if not waiting:
@@ -97,6 +98,11 @@ def _last_ns(trace: Trace) -> int:
     """The last moment of which a trace tells."""
     times = [int(trace.slots[name].max(initial=0)) for name in ("scheduled_ns", "started_ns", "finished_ns")]
     return max([*times, *(event.time_ns for event in trace.events[-1:])])
+
+
+def _told_ns(trace: Trace, until: Mapping[int, int], last: int) -> int:
+    """Up to when the job is known to have gone on without a word of this rank."""
+    return last if is_dump(trace) else until[trace.rank]
 
 
 def patience_of(dumps: Sequence[Trace]) -> int:

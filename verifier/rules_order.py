@@ -20,7 +20,8 @@ MISSING_RANK = Rule(
     example=("if rank != 1:\n    dist.all_reduce(loss)  # rank 1 logs instead"),
     remedy=(
         "The report says where the missing rank is. If it skips the call, call it on every rank. If it is only slow "
-        "(it evaluates, saves, downloads), raise the group's timeout or let the others wait on purpose."
+        "(it evaluates, saves, downloads), raise the group's timeout or let the others wait on purpose. If "
+        "its record just ends and no launcher told of it, it may have been killed: see its host's log (dmesg)."
     ),
 )
 

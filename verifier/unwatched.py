@@ -153,7 +153,7 @@ def _waiting_sides(calls: Iterable[Sequence[tuple[int, Record]]]) -> tuple[Side,
 
 
 def open_waits(job: Job, stall: Stall, unmatched: Sequence[Unmatched] = ()) -> list[str]:
-    """In words who waited for whom when the records end, where these do not tell for how long: the first such call."""
+    """In words who waited for whom when the records end, where these end too soon: the first such call."""
     waits = waits_of(job, stall, unmatched)
     for wait in in_time(waits.all()):
         late = sorted(wait.needs - waits.waiting - set(job.ended))
@@ -161,7 +161,7 @@ def open_waits(job: Job, stall: Stall, unmatched: Sequence[Unmatched] = ()) -> l
             waiting = sorted({other.rank for other in waits.all() if other.call == wait.call})
             return [
                 f"when the records end, {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {wait.where}, to "
-                f"which {ranks_text(late)} had not come; they do not tell for how long"
+                f"which {ranks_text(late)} had not come; they end too soon to tell whether it hangs"
             ]
     return _all_came(job, waits, stall)
 

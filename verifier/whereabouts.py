@@ -73,4 +73,6 @@ def _state(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source | None
         return "is at this line", stall.places[rank]
     if rank not in job.traces:
         return "left no record", None
-    return "busy elsewhere" if stall is None or stall.watched else "its record goes no further", None
+    # Of a rank that nobody saw from outside nothing tells whether it still lives.
+    seen = rank in job.launched if stall is None else stall.watched
+    return "busy elsewhere" if seen else "its record goes no further", None

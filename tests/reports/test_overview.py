@@ -75,6 +75,13 @@ def test_a_report_begins_with_it_and_a_clean_one_is_one_line() -> None:
     assert drawn(TerminalReport(clean)) == "simcoll: 183 collectives on 8 ranks agree"
 
 
+def test_a_job_that_still_waits_has_more_than_a_line() -> None:
+    found = summary()
+    waiting = replace(found, places=tuple(replace(place, process="") for place in found.places))
+    screen = drawn(TerminalReport(Report(Verdict.OK, 8, "record", (), (), 183, summary=waiting)))
+    assert "ranks 0-2 and 4-7  wait in all_reduce #184" in screen
+
+
 @pytest.mark.parametrize(
     ("place", "text"),
     [

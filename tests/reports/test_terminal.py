@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -87,6 +88,11 @@ def test_a_clean_run_is_one_line(agreed: int, ranks: int, line: str) -> None:
 def test_one_line_says_how_many_ranks_left_a_record() -> None:
     report = Report(Verdict.OK, 4, "dump", (), (), 0, summary=Summary(4, 3))
     assert summary_line(report) == "simcoll: no collective was recorded on all of 4 ranks, of which 3 left a record"
+
+
+def test_collectives_that_all_ranks_recorded_and_none_agrees() -> None:
+    report = replace(a_report(), agreed=0)
+    assert summary_line(report) == "simcoll: 1 error; no collective on 4 ranks is proved to agree"
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])

@@ -323,6 +323,37 @@ def test_copies_of_long_ago_tell_of_no_delay() -> None:
     assert judge([*ago, replace(box(2, gone_on), seen_ns=100 * SECOND)]).findings == ()
 
 
+def copied(trace: MemoryTrace, at: float) -> MemoryTrace:
+    """As :func:`simcoll.dump` copies a black box while its rank goes on."""
+    return replace(trace, seen_ns=int(at * SECOND))
+
+
+def test_copies_tell_for_how_long_a_rank_was_late() -> None:
+    waits = [copied(waiting(rank), 50) for rank in range(3)]
+    finding = only(judge([*waits, copied(busy(3, until=12), 50)]))
+    assert (finding.code, finding.culprits, finding.severity) == ("SC201", (3,), Severity.WARNING)
+    assert "waited for 40 s" in finding.message
+
+
+@pytest.mark.parametrize(("second", "codes"), [(12, ["SC204"]), (9, [])])
+def test_copies_of_different_moments_prove_no_cycle(second: float, codes: list[str]) -> None:
+    """The other rank may have come since the first copy was made."""
+    first, other = Group("0", "", (0, 1)), Group("1", "", (0, 1))
+
+    def rank(number: int, group: Group, seen: float) -> MemoryTrace:
+        records = [call(1, 8 + 2 * number, State.STARTED, group=group)]
+        return copied(trace_of(number, 2, [first, other], records, mode="record"), seen)
+
+    found = judge([rank(0, first, second), rank(1, other, 15)]).findings
+    assert [finding.code for finding in found] == codes
+
+
+def test_an_early_copy_does_not_tell_what_its_rank_did_later() -> None:
+    early = copied(busy(3, until=12), 15)
+    report = judge([waiting(0), waiting(1), copied(busy(2, until=100), 100), early])
+    assert report.findings == () or 3 not in only(report).culprits
+
+
 def test_a_rank_that_ended_is_proved_to_be_gone() -> None:
     finding = only(judge([waiting(0), waiting(1), waiting(2), busy(3, events=[EXIT])]))
     assert (finding.code, finding.culprits, finding.severity) == ("SC702", (3,), Severity.ERROR)

@@ -201,7 +201,11 @@ def test_missing_ranks_and_where_they_are() -> None:
     report = judge([*waiting, *busy], LaunchOutcome(exits))
     (finding,) = report.findings
     assert (finding.code, finding.culprits, finding.ranks) == ("SC201", (1, 3), (0, 1, 2, 3))
-    assert "last call: all_reduce #1 of group 0, completed" in finding.sides[1].note
+    assert finding.sides[1].note.startswith("busy elsewhere; last call: all_reduce #1 of group 0, completed")
+    # Without a launcher nobody knows whether they still live.
+    (finding,) = judge([*waiting, *busy]).findings
+    assert (finding.code, finding.culprits) == ("SC201", (1, 3))
+    assert finding.sides[1].note.startswith("its record goes no further; last call: all_reduce #1")
 
 
 def test_a_rank_that_failed_is_not_missing() -> None:
