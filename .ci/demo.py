@@ -9,12 +9,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import cast
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = Path("examples") / "planted_bug.py"
+OUT = ROOT / "simcoll-out" / "demo"
 MARK = "# the planted bug"
 CODE, CULPRIT, RANKS = "SC104", 2, 4
 FINDINGS_EXIT = 3
@@ -22,9 +22,10 @@ FINDINGS_EXIT = 3
 
 def main() -> int:
     """Run, compare, and say what is missing; the exit code is the demo's."""
-    with tempfile.TemporaryDirectory(prefix="simcoll-demo-") as folder:
-        exit_code = run(Path(folder))
-        wrong = complaints(exit_code, Path(folder) / "report.json")
+    # A report of an earlier demo must not pass for that of this one.
+    (OUT / "report.json").unlink(missing_ok=True)
+    exit_code = run(OUT)
+    wrong = complaints(exit_code, OUT / "report.json")
     for complaint in wrong:
         print(f"demo: {complaint}", file=sys.stderr)
     return 1 if wrong else 0

@@ -61,12 +61,18 @@ class Outlet:
             raise StdoutError(f"cannot write to stdout: {error.strerror}") from error
 
     def save(self, report: Report, folder: Path) -> None:
-        """Write ``report.json`` and ``report.html`` into a folder; a folder that cannot be written is a warning."""
+        """Write ``report.json`` and ``report.html`` into a folder, and say so where there is something to read.
+
+        A folder that cannot be written is a warning.
+        """
         try:
             write_whole(folder / "report.json", json.dumps(json_report(report), indent=2) + "\n")
             write_whole(folder / "report.html", html_report(report))
         except OSError as error:
             self.warn(f"cannot write the report into {folder}: {error.strerror}")
+            return
+        if report.findings:
+            self.warn(f"report.html, report.json and the records of the ranks are in {folder}")
 
     def warn(self, text: str) -> None:
         """One line on stderr."""

@@ -133,11 +133,10 @@ def _conclude(
     report = judge(evidence.traces, evidence.outcome, stall)
     for text in (*evidence.unreadable, *evidence.notes, *_remarks(launch, end, stall)):
         outlet.warn(text)
+    outlet.save(report, folder)
     if report.verdict is Verdict.OK and not any(box.groups for box in evidence.traces) and end == JobEnd(0, None):
-        outlet.save(report, folder)
         outlet.say(report, "simcoll: no collective was recorded: the program created no process group")
     else:
-        outlet.save(report, folder)
         outlet.show(report)
     code = exit_code(report)
     if end.signal is not None and code == 0:
