@@ -249,9 +249,10 @@ def test_a_job_does_not_fail_for_results_that_were_removed(tmp_path):
     removing = (
         AGREE
         + """
-import shutil
-if rank == 0:
-    shutil.rmtree("out")
+import os, shutil
+# The launcher may write its account of a rank that has ended while the folder is emptied.
+while rank == 0 and os.path.isdir("out"):
+    shutil.rmtree("out", ignore_errors=True)
 """
     )
     code, out, err = run(tmp_path, "--out", "out", script(tmp_path, removing))
