@@ -54,17 +54,19 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
     left = {trace.rank for trace in traces if not _ended(trace)}
     if not left or any(event.kind == "exception" for trace in traces for event in trace.events):
         return traces, None
-    last = max(map(_last_ns, traces), default=0)
+    ends = {trace.rank: _last_ns(trace) for trace in traces}
+    last = max(ends.values(), default=0)
     until = {trace.rank: (trace.seen_ns or last) if trace.rank in left else last for trace in traces}
     failed = failed_calls(traces, until)
     traces = [_marked(trace, until, failed[trace.rank]) if is_dump(trace) else trace for trace in traces]
-    blocked = frozenset(trace.rank for trace in traces if _told_ns(trace, until, last) - _last_ns(trace) >= _UNTOLD)
+    blocked = frozenset(trace.rank for trace in traces if _told_ns(trace, until, last) - ends[trace.rank] >= _UNTOLD)
     mine = [trace for trace in traces if trace.rank in left]
     waiting = {trace.rank: mask for trace in mine if (mask := _waits(trace, blocked)).any()}
     if not waiting:
         return traces, None
     boxes = [trace for trace in mine if trace.rank in waiting and not is_dump(trace)]
     since = min(int(trace.slots["scheduled_ns"][waiting[trace.rank]].min()) for trace in mine if trace.rank in waiting)
+    patience = _UNTOLD if boxes else patience_of(traces)
     return traces, Stall(
         since,
         max(since, min(until[rank] for rank in waiting)),
@@ -72,9 +74,9 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
         busy=frozenset(trace.rank for trace in boxes if _has_threads(trace.slots)),
         over=not boxes,
         until=until,
-        patience_ns=_UNTOLD if boxes else patience_of(traces),
-        writing_ns=_writing_ns(traces, until),
-        guessed=not boxes and patience_of(traces) == _AT_ONCE,
+        patience_ns=patience,
+        writing_ns=_writing_ns(traces, until, ends),
+        guessed=patience == _AT_ONCE,
         dated=bool(boxes) or are_dated([trace.seen_ns for trace in traces], since),
     )
 
@@ -116,9 +118,9 @@ def _patience(trace: Trace) -> int:
     return _QUEUED if bool(slots["started_ns"].any() or slots["finished_ns"].any()) else _AT_ONCE
 
 
-def _writing_ns(traces: Sequence[Trace], until: Mapping[int, int]) -> int:
+def _writing_ns(traces: Sequence[Trace], until: Mapping[int, int], ends: Mapping[int, int]) -> int:
     """The most that any rank may have taken to write its record; one that is damaged says nothing of it."""
-    whole = [until[trace.rank] - _last_ns(trace) for trace in traces if not (is_dump(trace) and trace.problems)]
+    whole = [until[trace.rank] - ends[trace.rank] for trace in traces if not (is_dump(trace) and trace.problems)]
     return max(0, min(whole, default=_QUEUED))
 
 

@@ -107,3 +107,13 @@ COALESCED_MISMATCH = Rule(
         "and parameters without gradient on one rank are the usual causes."
     ),
 )
+
+FIELD_RULES = (
+    OP_MISMATCH,
+    SIZE_MISMATCH,
+    DTYPE_MISMATCH,
+    REDUCE_OP_MISMATCH,
+    ROOT_MISMATCH,
+    DEVICE_MISMATCH,
+    COALESCED_MISMATCH,
+)
