@@ -164,6 +164,9 @@ def _add_verify_options(parser: _Parser) -> None:
     files.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
     files.add_argument("--sarif", metavar="FILE", type=Path, help="also write all findings as SARIF 2.1.0")
     files.add_argument(
+        "--trace-events", metavar="FILE", type=Path, help="also write a timeline of all calls, which Perfetto opens"
+    )
+    files.add_argument(
         "--srcroot", metavar="DIR", type=Path, help="where the job's sources lay; SARIF names files relative to it"
     )
     shown = parser.add_argument_group("what is shown (judged is always the whole job)")

@@ -1,4 +1,4 @@
-"""The compute between calls as a replay takes it: measured, none, or so many seconds a step; and ranks that are slow."""
+"""The compute between calls as a replay takes it: measured, none, or so many seconds a step; ranks that are slow."""
 
 from __future__ import annotations
 

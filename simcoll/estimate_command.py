@@ -1,12 +1,18 @@
-"""``simcoll estimate OP``: what a collective costs, for one size or a range, on one topology or several."""
+"""``simcoll estimate OP``: what a collective costs, for one size or a range, on one topology or several.
+
+``simcoll estimate TRACE`` prices a recorded job (`simcoll.pricing_command`).
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simcoll.pricing_command import PRICING_OPTIONS, add_pricing_arguments, run_pricing
 from simcoll.topology_arguments import Commands, add_topology_arguments, topology_named, topology_of
 
 if TYPE_CHECKING:
@@ -17,13 +23,20 @@ if TYPE_CHECKING:
 
 _DEFAULT_SIZES = "1KiB:4GiB"
 _DEFAULT_FACTOR = 4
+_RECORD_SUFFIXES = (".simcoll", ".pkl", ".pickle", ".json")
 
 
 def add_estimate_command(commands: Commands) -> None:
     """Add ``estimate`` to the command line's parser."""
-    about = "what a collective costs on a cluster that need not be there"
+    about = "what a collective, or a recorded job, costs on a cluster that need not be there"
     parser = commands.add_parser("estimate", help=about, description=f"Say {about}.")
-    parser.add_argument("op", metavar="OP", help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, ...")
+    parser.add_argument(
+        "subject",
+        metavar="OP|TRACE",
+        nargs="+",
+        help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, ...; or what the ranks of a job left: "
+        "black boxes, Flight Recorder dumps, folders of them",
+    )
     parser.add_argument(
         "--bytes",
         metavar="SIZE|MIN:MAX",
@@ -41,16 +54,49 @@ def add_estimate_command(commands: Commands) -> None:
     )
     parser.add_argument("--explain", action="store_true", help="show the terms that the time is made of")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_pricing_arguments(parser)
     add_topology_arguments(parser)
 
 
 def run_estimate(options: argparse.Namespace) -> int:
     """Carry out ``simcoll estimate``; the exit code of the contract."""
+    from simcoll.outlet import warn
+
+    first = str(options.subject[0])
+    if _is_record(first):
+        return run_pricing(options, [Path(path) for path in options.subject])
+    if Path(first).exists():
+        warn(f"{first} is taken as the collective; for the file or folder of that name write ./{first}")
+    options.op = first
+    return _estimate_op(options)
+
+
+def _is_record(subject: str) -> bool:
+    """Whether a path is meant: not where it is a collective's name, but where it exists or looks like a path."""
+    from simcoll.spec import COLLECTIVES
+
+    path = Path(subject)
+    if subject in COLLECTIVES:
+        return False
+    return path.exists() or len(path.parts) > 1 or os.sep in subject or path.suffix.lower() in _RECORD_SUFFIXES
+
+
+def _refuse_job_options(options: argparse.Namespace) -> None:
+    from simcoll.job_prices import PricingError
+
+    if len(options.subject) > 1:
+        raise PricingError(f"{options.subject[1]!r:.60} is one argument too many: expected one collective, or records")
+    if given := [name for name in PRICING_OPTIONS if getattr(options, name)]:
+        raise PricingError(f"--{given[0].replace('_', '-')} goes with a recorded job, not with one collective")
+
+
+def _estimate_op(options: argparse.Namespace) -> int:
     from simcoll.outlet import Outlet
     from simcoll.preconditions import BAD_INPUT
 
     outlet = Outlet(json=options.json)
     try:
+        _refuse_job_options(options)
         topologies = [topology_of(options), *map(topology_named, options.compare)]
         names = [str(topology.graph.get("name", f"topology {place}")) for place, topology in enumerate(topologies, 1)]
         rows = [[_priced(options, topology, size) for topology in topologies] for size in _sizes(options)]

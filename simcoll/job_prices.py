@@ -32,6 +32,10 @@ class Choice:
     calibrated: bool = True
 
 
+PLAIN = Choice()
+"""As NCCL would choose, by the closed form."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class JobPrices:
     """Of each collective: seconds, seconds in which its bottleneck link is busy, which kind of link (-1: none).
@@ -48,7 +52,7 @@ class JobPrices:
     substituted: int = 0
 
 
-def prices_of(job: Job, topology: nx.DiGraph[Any], choice: Choice = Choice()) -> JobPrices:  # noqa: B008
+def prices_of(job: Job, topology: nx.DiGraph[Any], choice: Choice = PLAIN) -> JobPrices:
     """Price every collective; rank i of the job is rank i of the topology.
 
     Raises PricingError where the topology has too few ranks, TopologyError where it is none, EstimateError for a
@@ -57,7 +61,7 @@ def prices_of(job: Job, topology: nx.DiGraph[Any], choice: Choice = Choice()) ->
     size = len(ranks(topology))
     if size < job.world_size:
         raise PricingError(
-            f"the job has {job.world_size:,} ranks, and {topology.graph.get('name', 'the topology')} has {size:,} GPUs: "
+            f"the job has {job.world_size:,} ranks, {topology.graph.get('name', 'the topology')} has {size:,} GPUs: "
             "give one with a GPU for each rank (--nodes, --gpus-per-node)"
         )
     _check(choice)
@@ -110,7 +114,12 @@ class _Pricing:
         how = {"engine": choice.engine, "calibrated": choice.calibrated, "ranks": members}
         try:
             return estimate(
-                op, size, self._topology, algorithm=choice.algorithm, protocol=choice.protocol, **how  # type: ignore[arg-type]
+                op,
+                size,
+                self._topology,
+                algorithm=choice.algorithm,
+                protocol=choice.protocol,
+                **how,  # type: ignore[arg-type]
             )
         except EstimateError:
             if choice.algorithm is None and choice.protocol is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -87,11 +88,7 @@ class Job:
 
 def recorded_job(traces: Sequence[Trace]) -> Job:
     """Match what all ranks recorded, and work out each rank's program; refused calls never ran and are left out."""
-    found = _Matched(traces)
-    for columns in columns_of(traces):
-        found.take_group(columns)
-    for lane in match_messages(traces).lanes:
-        found.take_lane(lane)
+    found = match_traces(traces)
     periods = steps_of(traces, found.instances)
     programs = tuple(
         program_of(trace, instances, steps)
@@ -100,10 +97,20 @@ def recorded_job(traces: Sequence[Trace]) -> Job:
     ranks = tuple(trace.rank for trace in traces)
     world = max([*(trace.world_size for trace in traces), *(rank + 1 for rank in ranks)], default=0)
     left, untyped = found.left_out(), found.untyped()
-    return Job(ranks, world, tuple(found.streams), found.collectives(), programs, periods, left, untyped)
+    return Job(ranks, world, tuple(found.streams), found.collectives, programs, periods, left, untyped)
 
 
-class _Matched:
+def match_traces(traces: Sequence[Trace]) -> Matched:
+    """Find which calls of all ranks belong together."""
+    found = Matched(traces)
+    for columns in columns_of(traces):
+        found.take_group(columns)
+    for lane in match_messages(traces).lanes:
+        found.take_lane(lane)
+    return found
+
+
+class Matched:
     """What is matched so far; ``instances`` gives each row of each trace the number of its collective, or -1."""
 
     def __init__(self, traces: Sequence[Trace]) -> None:
@@ -141,7 +148,9 @@ class _Matched:
         members = np.array([column for column, _, _ in ends], np.int32)
         self._take(Stream(lane.group, (lane.sender, lane.receiver), True, members), numbers, ends)
 
-    def _take(self, stream: Stream, positions: Integers, parts: Sequence[tuple[int, npt.NDArray, npt.NDArray]]) -> None:
+    def _take(
+        self, stream: Stream, positions: Integers, parts: Sequence[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]
+    ) -> None:
         op, size = np.full(len(positions), -1, np.int32), np.zeros(len(positions), np.int64)
         came = np.zeros(len(positions), np.int32)
         for column, rows, sequences in parts:
@@ -163,6 +172,7 @@ class _Matched:
         self._pieces.append((number, positions.astype(np.int64), np.maximum(op, 0), np.maximum(size, 0), came))
         self._count += len(positions)
 
+    @property
     def collectives(self) -> Collectives:
         """All that was matched, in columns."""
         empty = (np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
@@ -171,6 +181,11 @@ class _Matched:
         # A send and its receive are one row of the table each; the message is priced as its sending.
         ops = tuple("send" if _is_message(name) else name for name in self._ops)
         return Collectives(stream, sequence, op, size, came, ops)
+
+    def size(self, column: int, row: int) -> int:
+        """Bytes of one rank's call; 0 where they are not known."""
+        signature = int(self._traces[column].slots["signature"][row])
+        return max(int(self._sizes[column][signature]), 0) if signature < len(self._sizes[column]) else 0
 
     def left_out(self) -> int:
         """Messages whose other end is not known."""

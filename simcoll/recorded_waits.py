@@ -106,7 +106,9 @@ def _with_waits(
     return Program(kind, instance, _moved(plain.gap, place, seen), place, plain.seen)
 
 
-def _moved(gap: npt.NDArray[np.float64], place: npt.NDArray[np.int32], seen: npt.NDArray[np.bool_]) -> npt.NDArray:
+def _moved(
+    gap: npt.NDArray[np.float64], place: npt.NDArray[np.int32], seen: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
     """The compute before each call stands before the first of the waits that were seen there."""
     found = np.zeros(len(place))
     candidates = np.flatnonzero(seen & (place < len(gap)))

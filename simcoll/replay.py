@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -152,7 +153,7 @@ class _Replay:
             ],
             np.bool_,
         )
-        buffered = held[senders & (self._kind[at] == BLOCK)]
+        buffered: Integers = held[senders & (self._kind[at] == BLOCK)]
         if len(buffered):
             return buffered
         # Somebody has come to what a rank has begun; what it only waits for may have been begun by nobody else yet.
@@ -209,5 +210,5 @@ def held_up(
     return waited, exposed
 
 
-def _joined(parts: Sequence[npt.NDArray], kind: npt.DTypeLike) -> npt.NDArray:
+def _joined(parts: Sequence[npt.NDArray[Any]], kind: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.concatenate([np.zeros(0, kind), *parts])

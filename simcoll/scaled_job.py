@@ -32,12 +32,14 @@ def scaled(job: Job, size: int) -> Job:
         raise PricingError(f"--world-size {size}: expected 1 to {MAX_GPUS:,} ranks")
     if job.ranks != tuple(range(job.world_size)):
         missing = job.world_size - len(job.ranks)
-        raise PricingError(f"--world-size {size}: {missing:,} of {job.world_size:,} ranks left no records to scale from")
+        raise PricingError(
+            f"--world-size {size}: {missing:,} of {job.world_size:,} ranks left no records to scale from"
+        )
     block = _block(job)
     if block is None:
         raise PricingError(
-            f"--world-size {size}: the job's groups cannot be scaled: no block of consecutive ranks repeats itself, with "
-            "each group inside a block or at the same places of all blocks; price it on its own size"
+            f"--world-size {size}: the job's groups cannot be scaled: no block of consecutive ranks repeats itself, "
+            "with each group inside a block or at the same places of all blocks; price it on its own size"
         )
     if size % block:
         raise PricingError(

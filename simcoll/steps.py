@@ -85,7 +85,7 @@ def _candidates(tokens: Tokens) -> set[int]:
     The rarest kinds that come often enough tell most: a call that a step makes once comes a period apart.
     """
     found: set[int] = set()
-    used, place, counts = np.unique(tokens, return_inverse=True, return_counts=True)
+    _, place, counts = np.unique(tokens, return_inverse=True, return_counts=True)
     for kind in np.argsort(counts, kind="stable"):
         if counts[kind] < _LEAST:
             continue

@@ -14,9 +14,11 @@ from simcoll.evidence import LAUNCH_PATTERN, Evidence, gather, matching, outcome
 from simcoll.outlet import Outlet, write_whole
 from simcoll.preconditions import BAD_INPUT
 from simcoll.progress import progress_bar
+from simcoll.recorded_slices import recorded
 from simcoll.reports.html_report import html_report
 from simcoll.reports.rules import render_rule, render_rules_table
 from simcoll.reports.sarif import sarif_report
+from simcoll.reports.trace_event import write_trace_events
 from simcoll.stall_file import PATTERN as STALL_PATTERN
 from simcoll.stall_file import read_stall, together
 from simcoll.verifier.finding import Report, Verdict
@@ -41,6 +43,7 @@ class Request:
     paths: Sequence[Path]
     html: Path | None = None
     sarif: Path | None = None
+    trace_events: Path | None = None
     srcroot: Path | None = None
     groups: Sequence[str] = ()
     ranks: str | None = None
@@ -72,7 +75,7 @@ def verify(request: Request) -> int:
             return outlet.refuse(BAD_INPUT, f"{path}: {reason}; give records or their folder")
     with progress_bar() as progress:
         evidence = gather(request.paths, progress=progress)
-        report = _judged(evidence) if evidence.traces else _failed_at_once(evidence)
+        report = judged(evidence) if evidence.traces else _failed_at_once(evidence)
     for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
         outlet.warn(text)
     if report is None:
@@ -82,7 +85,21 @@ def verify(request: Request) -> int:
         shown = viewed(report, evidence.traces, view)
     except SelectionError as error:
         return outlet.refuse(BAD_INPUT, str(error))
+    if request.trace_events is not None and (refused := _write_timeline(request.trace_events, evidence, outlet)):
+        return outlet.refuse(BAD_INPUT, refused)
     return _hand_out(request, report, shown, outlet)
+
+
+def _write_timeline(path: Path, evidence: Evidence, outlet: Outlet) -> str:
+    """Write what the ranks recorded as a trace-event file; gives why it cannot be written."""
+    timeline = recorded(evidence.traces)
+    try:
+        write_trace_events(path, timeline)
+    except OSError as error:
+        return f"cannot write {path}: {error.strerror}; choose another file"
+    if timeline.note:
+        outlet.warn(timeline.note)
+    return ""
 
 
 def _hand_out(request: Request, report: Report, shown: Report, outlet: Outlet) -> int:
@@ -131,7 +148,8 @@ def show_rules(code: str | None, *, json: bool = False) -> int:
     return 0
 
 
-def _judged(evidence: Evidence) -> Report:
+def judged(evidence: Evidence) -> Report:
+    """What the verifier finds in a job, with what its launchers and monitors saw of it."""
     return judge(evidence.traces, _outcome(evidence), _stall(evidence))
 
 

@@ -38,7 +38,7 @@ def parse_straggler(text: str) -> Straggler:
 
 
 def parse_slow_link(text: str) -> SlowLink:
-    """``A,B,2`` (the link between two nodes at half its bandwidth) or ``A,2`` (all links of one); raises PricingError."""
+    """``A,B,2`` (the link between two nodes at half its bandwidth), ``A,2`` (all links of one); raises PricingError."""
     *nodes, factor = text.split(",")
     value = _number(factor)
     if not 1 <= len(nodes) <= 2 or not all(nodes) or not value:
@@ -76,7 +76,7 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) and 0 <= value else None
+    return value if math.isfinite(value) and value >= 0 else None
 
 
 def slowed(topology: nx.DiGraph[Any], links: Sequence[SlowLink]) -> nx.DiGraph[Any]:
@@ -114,7 +114,7 @@ def _of_host(graph: nx.DiGraph[Any], name: str) -> set[Hashable]:
 
 
 def _named(graph: nx.DiGraph[Any], name: str) -> Hashable:
-    names = {str(node): node for node in graph}
+    names: dict[str, Hashable] = {str(node): node for node in graph}
     if name not in names:
         raise PricingError(f"--slow-link: the topology has no node {name!r:.60}, expected {nearest(name, names)}")
     return names[name]

@@ -1,0 +1,123 @@
+"""Slices of time on threads of processes as a Chrome trace-event file, which Perfetto and chrome://tracing open.
+
+Format: the JSON object of the "Trace Event Format": ``traceEvents`` with complete events (``ph`` X, microseconds),
+metadata events (M) that name processes and threads, and flow events (s, t, f) that join the parts of one collective.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from simcoll.reports.plain import safe
+
+LIMIT = 1_000_000
+"""Slices of a file, which Perfetto still opens quickly; more ranks than fit are left out, and that is said."""
+
+_NAME_LIMIT = 200
+_BATCH = 4096
+
+
+class Slice(NamedTuple):
+    """Something that took time, whole nanoseconds from the begin of the timeline; ``thread`` is one of its process.
+
+    Slices of one thread are nested or follow each other. ``flow`` is 0, or one more than the number of what this slice
+    is a part of; ``phase`` then says whether it is the earliest part (s), the latest (f), or between them (t).
+    """
+
+    process: int
+    thread: int
+    name: str
+    begin: int
+    end: int
+    args: Mapping[str, object]
+    flow: int = 0
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TraceEvents:
+    """A timeline: names of processes and of their threads, and its slices, made as they are written.
+
+    ``begin_ns`` is the moment (wall clock) from which times count, 0 where they are predicted. ``note`` says what is
+    left out.
+    """
+
+    processes: Mapping[int, str]
+    threads: Mapping[tuple[int, int], str]
+    slices: Iterable[Slice]
+    begin_ns: int = 0
+    note: str = ""
+    about: Mapping[str, object] = field(default_factory=dict)
+
+
+def write_trace_events(path: Path, timeline: TraceEvents) -> None:
+    """Write the file, piece by piece and under its name when it is whole; raises OSError.
+
+    A device or a pipe is written to as it is.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        with path.open("w", encoding="ascii") as file:
+            _write(file, timeline)
+        return
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        with draft.open("w", encoding="ascii") as file:
+            _write(file, timeline)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _write(file: TextIO, timeline: TraceEvents) -> None:
+    about = {**timeline.about, "begin_ns": timeline.begin_ns, "note": timeline.note}
+    head = json.dumps({"displayTimeUnit": "ms", "otherData": about})
+    file.write(head[:-1] + ', "traceEvents": [\n')
+    events = _events(timeline)
+    separator = ""
+    while batch := list(islice(events, _BATCH)):
+        file.write(separator + ",\n".join(batch))
+        separator = ",\n"
+    file.write("\n]}\n")
+
+
+def _events(timeline: TraceEvents) -> Iterator[str]:
+    for process, name in timeline.processes.items():
+        yield _named("process_name", process, 0, {"name": _text(name)})
+        yield _named("process_sort_index", process, 0, {"sort_index": process})
+    for (process, thread), name in timeline.threads.items():
+        yield _named("thread_name", process, thread, {"name": _text(name)})
+        yield _named("thread_sort_index", process, thread, {"sort_index": thread})
+    for one in timeline.slices:
+        yield from _slice(one)
+
+
+def _named(what: str, process: int, thread: int, args: Mapping[str, object]) -> str:
+    return json.dumps({"ph": "M", "name": what, "pid": process, "tid": thread, "args": args})
+
+
+def _slice(one: Slice) -> Iterator[str]:
+    """The slice, and the event that joins it to the other parts of the same collective."""
+    name = json.dumps(_text(one.name))
+    args = json.dumps({key: _text(value) if isinstance(value, str) else value for key, value in one.args.items()})
+    place = f'"ts":{_microseconds(one.begin)},"pid":{one.process},"tid":{one.thread}'
+    took = _microseconds(max(one.end - one.begin, 0))
+    yield f'{{"ph":"X","name":{name},"cat":"simcoll",{place},"dur":{took},"args":{args}}}'
+    if one.flow and one.phase:
+        enclosing = ',"bp":"e"' if one.phase == "f" else ""
+        yield f'{{"ph":"{one.phase}","name":"together","cat":"collective","id":{one.flow},{place}{enclosing}}}'
+
+
+def _microseconds(nanoseconds: int) -> str:
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
+
+
+def _text(value: str) -> str:
+    """A name from outside: on one line, of bounded length, without half a character."""
+    return safe(value[:_NAME_LIMIT])

@@ -1,0 +1,215 @@
+"""``simcoll estimate TRACE TOPOLOGY``: what the communication of a recorded job costs, and what would change it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simcoll.topology_arguments import topology_named, topology_of
+
+if TYPE_CHECKING:
+    from simcoll.evidence import Evidence
+    from simcoll.outlet import Outlet
+    from simcoll.pricing import Pricing, Scenario
+    from simcoll.recorded_job import Job
+
+_DEFAULT_MFU = "0.4"
+_CHANGES = ("algorithm", "protocol", "slow_link", "straggler", "world_size")
+
+
+def add_pricing_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a recorded job to the parser of ``estimate``."""
+    group = parser.add_argument_group("a recorded job", "black boxes, Flight Recorder dumps, or folders of them")
+    group.add_argument(
+        "--compute", metavar="HOW", help="between calls: measured, none, or the SECONDS of a step (default: measured)"
+    )
+    group.add_argument("--flops", metavar="FLOP", help="of one rank in a step, in place of --compute; with --gpu-peak")
+    group.add_argument("--gpu-peak", metavar="FLOPS", help="the GPU's peak in operations/s, such as 989e12")
+    group.add_argument(
+        "--mfu", metavar="SHARE", help=f"the share of the peak that is reached (default: {_DEFAULT_MFU})"
+    )
+    group.add_argument(
+        "--slow-link",
+        metavar="A,B,FACTOR",
+        action="append",
+        default=[],
+        help="a link FACTOR times as slow; NODE,FACTOR for all links of a node or host; may be repeated",
+    )
+    group.add_argument(
+        "--straggler",
+        metavar="RANK:FACTOR",
+        action="append",
+        default=[],
+        help="a rank whose compute takes FACTOR times as long; RANK:+SECONDS for so much more in each step",
+    )
+    group.add_argument(
+        "--world-size", metavar="N", type=int, help="the same job on N ranks, with more or fewer replicas"
+    )
+    group.add_argument("--timeline", metavar="FILE", type=Path, help="write a Chrome trace-event file, for Perfetto")
+    group.add_argument("--picture", action="store_true", help="draw the ranks' time")
+
+
+PRICING_OPTIONS = ("compute", "flops", "gpu_peak", "mfu", "slow_link", "straggler", "world_size", "timeline", "picture")
+"""What goes with a recorded job alone."""
+
+
+def run_pricing(options: argparse.Namespace, paths: Sequence[Path]) -> int:
+    """Price the job that left these records; the exit code of the contract."""
+    from simcoll.evidence import gather
+    from simcoll.outlet import Outlet
+    from simcoll.preconditions import BAD_INPUT
+    from simcoll.progress import progress_bar
+
+    outlet = Outlet(json=options.json)
+    try:
+        scenarios = _scenarios(options)
+    except ValueError as error:
+        return outlet.refuse(BAD_INPUT, str(error))
+    if missing := next((path for path in paths if not path.exists()), None):
+        return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give records or their folder")
+    with progress_bar(then="pricing") as progress:
+        evidence = gather(paths, progress=progress)
+    for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
+        outlet.warn(text)
+    if not evidence.traces:
+        places = ", ".join(map(str, paths))
+        return outlet.refuse(BAD_INPUT, f"no readable black box (*.simcoll) or Flight Recorder dump in {places}")
+    try:
+        return _priced(options, evidence, scenarios, outlet)
+    except ValueError as error:
+        return outlet.refuse(BAD_INPUT, str(error))
+
+
+_Named = tuple[str, Any, "Scenario"]
+
+
+def _scenarios(options: argparse.Namespace) -> list[_Named]:
+    """Name, topology and scenario: the job as it is, with what is to change, and on further topologies."""
+    from simcoll.pricing import Scenario
+
+    _refuse_op_options(options)
+    topology, scenario = topology_of(options), _asked(options)
+    plain = Scenario(_choice(options, chosen=False), scenario.compute)
+    name = str(topology.graph.get("name", "topology"))
+    found: list[_Named] = [(name, topology, plain)]
+    changes = [f"--{change.replace('_', '-')}" for change in _CHANGES if getattr(options, change)]
+    if changes:
+        found.append((f"{name}, {_as_given(options)}", topology, scenario))
+    others = map(topology_named, options.compare)
+    return [*found, *((str(other.graph.get("name", "topology")), other, plain) for other in others)]
+
+
+def _as_given(options: argparse.Namespace) -> str:
+    """The changes as they were typed."""
+    given = [(change.replace("_", " "), getattr(options, change)) for change in _CHANGES]
+    listed = [(name, value if isinstance(value, list) else [value]) for name, value in given if value]
+    return ", ".join(f"{name} {one}" for name, values in listed for one in values)
+
+
+def _refuse_op_options(options: argparse.Namespace) -> None:
+    from simcoll.job_prices import PricingError
+
+    given = [name for name in ("bytes", "factor", "ranks") if getattr(options, name) is not None]
+    given += ["explain"] if options.explain else []
+    if given:
+        raise PricingError(f"--{given[0]} goes with one collective, not with a recorded job; leave it out")
+
+
+def _asked(options: argparse.Namespace) -> Scenario:
+    from simcoll.pricing import Scenario
+    from simcoll.what_if import parse_slow_link, parse_straggler
+
+    return Scenario(
+        _choice(options, chosen=True),
+        _compute(options),
+        tuple(map(parse_slow_link, options.slow_link)),
+        tuple(map(parse_straggler, options.straggler)),
+        options.world_size,
+    )
+
+
+def _choice(options: argparse.Namespace, *, chosen: bool) -> Any:
+    from simcoll.job_prices import Choice
+
+    algorithm, protocol = (options.algorithm, options.protocol) if chosen else (None, None)
+    return Choice(algorithm, protocol, options.engine, not options.bare)
+
+
+def _compute(options: argparse.Namespace) -> Callable[..., Any]:
+    from simcoll.compute_between import per_step
+    from simcoll.job_prices import PricingError
+    from simcoll.what_if import parse_compute, step_seconds
+
+    if options.flops is None:
+        if options.gpu_peak is not None or options.mfu is not None:
+            raise PricingError("--gpu-peak and --mfu go with --flops, the operations of a rank in a step")
+        return parse_compute(options.compute or "measured")
+    if options.compute is not None:
+        raise PricingError("--compute and --flops say the same thing; give one of them")
+    return per_step(step_seconds(options.flops, options.gpu_peak, options.mfu or _DEFAULT_MFU))
+
+
+def _priced(options: argparse.Namespace, evidence: Evidence, named: Sequence[_Named], outlet: Outlet) -> int:
+    from rich.console import Group
+
+    from simcoll.pricing import price_job
+    from simcoll.pricing_document import pricing_document
+    from simcoll.pricing_notes import notes_of, notes_on_replay
+    from simcoll.pricing_picture import PricingPicture
+    from simcoll.pricing_text import PricingText
+    from simcoll.recorded_job import recorded_job
+
+    job = recorded_job(evidence.traces)
+    _refuse_empty(job)
+    priced = [price_job(job, topology, scenario, name) for name, topology, scenario in named]
+    main = _main(priced, named)
+    warnings = _errors(evidence)
+    for text in warnings:
+        outlet.warn(text)
+    notes = notes_of(evidence.traces, job, named[0][2]) + notes_on_replay(main)
+    if options.timeline is not None:
+        notes += _write_timeline(options.timeline, main)
+    picture = [PricingPicture(main)] if options.picture else []
+    outlet.render(Group(PricingText(main, priced, notes), *picture), lambda: pricing_document(priced, notes, warnings))
+    return 0
+
+
+def _main(priced: Sequence[Pricing], named: Sequence[_Named]) -> Pricing:
+    """The one that is shown in full: the job with what is to change, or as it is."""
+    return priced[1] if len(named) > 1 and named[1][1] is named[0][1] else priced[0]
+
+
+def _refuse_empty(job: Job) -> None:
+    from simcoll.job_prices import PricingError
+
+    if not job.calls:
+        raise PricingError("the records hold no collective and no message whose two ends are known; nothing to price")
+
+
+def _errors(evidence: Evidence) -> list[str]:
+    """A warning where the job was wrong: it is priced as it was recorded all the same."""
+    from simcoll.verifier.finding import Severity
+    from simcoll.verify import judged
+
+    codes = dict.fromkeys(found.code for found in judged(evidence).findings if found.severity is Severity.ERROR)
+    if not codes:
+        return []
+    return [
+        f"the job has findings of severity error ({', '.join(codes)}; see simcoll verify): priced as far as recorded"
+    ]
+
+
+def _write_timeline(path: Path, priced: Pricing) -> list[str]:
+    """Write the trace-event file; gives what it leaves out."""
+    from simcoll.job_prices import PricingError
+    from simcoll.predicted_slices import predicted
+    from simcoll.reports.trace_event import write_trace_events
+
+    timeline = predicted(priced)
+    try:
+        write_trace_events(path, timeline)
+    except OSError as error:
+        raise PricingError(f"cannot write {path}: {error.strerror}; choose another file") from error
+    return [timeline.note] if timeline.note else []

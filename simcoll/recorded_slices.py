@@ -1,0 +1,145 @@
+"""What ranks recorded as a timeline, by the wall clocks of their hosts: each rank a process, each group a thread.
+
+Calls of a group that overlap on a rank (asynchronous ones) stand on as many threads as that needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.record import State
+from simcoll.recorded_job import Matched, match_traces
+from simcoll.reports.trace_event import LIMIT, Slice, TraceEvents
+from simcoll.slice_plan import SlicePlan, flow_ends, plan_slices
+from simcoll.verifier.describe import group_name, source_text
+from simcoll.verifier.trace import Trace, record_at
+
+_LANES = 64
+"""Threads of one group on a rank; calls that would need more share the last one's end."""
+
+Times = npt.NDArray[np.int64]
+
+
+def recorded(traces: Sequence[Trace], limit: int = LIMIT) -> TraceEvents:
+    """The timeline of a job, of as many ranks as fit into ``limit`` slices."""
+    matched = match_traces(traces)
+    ranks = [trace.rank for trace in traces]
+    ends = [int(_ends(trace).max(initial=0)) for trace in traces]
+    slowest = int(np.argmax(ends)) if ends else 0
+    plan = plan_slices(ranks, [len(trace.slots) for trace in traces], 1, slowest, limit)
+    begins = [_begins(traces[column]) for column in plan.columns]
+    start = min((int(one[one > 0].min()) for one in begins if (one > 0).any()), default=0)
+    shown = _Recorded(traces, matched, plan, start)
+    return TraceEvents(
+        {ranks[column]: f"rank {ranks[column]}" for column in plan.columns},
+        shown.threads(),
+        shown.all(),
+        begin_ns=start,
+        note=plan.note,
+        about={"simcoll": "recorded"},
+    )
+
+
+def _begins(trace: Trace) -> Times:
+    """When each call began: as the backend was given it, or as it was made."""
+    slots = trace.slots
+    begins: Times = np.where(slots["started_ns"] > 0, slots["started_ns"], slots["scheduled_ns"]).astype(np.int64)
+    return begins
+
+
+def _ends(trace: Trace) -> Times:
+    """When each call ended; of one that had not, the last moment that the record tells of."""
+    slots = trace.slots
+    last = max(
+        [trace.seen_ns, *(int(slots[name].max(initial=0)) for name in ("scheduled_ns", "started_ns", "finished_ns"))]
+    )
+    ends: Times = np.where(slots["finished_ns"] > 0, slots["finished_ns"].astype(np.int64), last)
+    return np.maximum(ends, _begins(trace))
+
+
+class _Recorded:
+    def __init__(self, traces: Sequence[Trace], matched: Matched, plan: SlicePlan, start: int) -> None:
+        self._traces, self._matched, self._plan, self._start = traces, matched, plan, start
+        self._lanes = {column: self._laned(column) for column in plan.columns}
+        parts = []
+        for column in plan.columns:
+            own = matched.instances[column][: plan.operations]
+            parts.append((column, own[own >= 0], _begins(traces[column])[: plan.operations][own >= 0]))
+        self._flows = flow_ends(len(matched.collectives), parts)
+
+    def _laned(self, column: int) -> npt.NDArray[np.int32]:
+        """For each call the thread of its group that is free when it begins: the first such."""
+        trace = self._traces[column]
+        begins, ends = _begins(trace)[: self._plan.operations], _ends(trace)[: self._plan.operations]
+        groups = trace.slots["group"][: self._plan.operations]
+        lanes = np.zeros(len(begins), np.int32)
+        for group in np.unique(groups):
+            rows = np.flatnonzero(groups == group)
+            rows = rows[np.argsort(begins[rows], kind="stable")]
+            if (begins[rows][1:] < ends[rows][:-1]).any():
+                lanes[rows] = _lanes(begins[rows].tolist(), ends[rows].tolist())
+        return lanes
+
+    def _thread(self, group: int, lane: int) -> int:
+        return group * _LANES + lane
+
+    def threads(self) -> dict[tuple[int, int], str]:
+        """The threads of all ranks that are shown, by name."""
+        found = {}
+        for column in self._plan.columns:
+            trace, lanes = self._traces[column], self._lanes[column]
+            groups = trace.slots["group"][: len(lanes)].astype(np.int64)
+            for thread in np.unique(groups * _LANES + lanes).tolist():
+                group, lane = divmod(thread, _LANES)
+                found[trace.rank, thread] = _group_label(trace, group) + (f" ({lane + 1})" if lane else "")
+        return found
+
+    def all(self) -> Iterator[Slice]:
+        """Rank after rank; each thread's slices in order of time."""
+        for column in self._plan.columns:
+            trace, lanes = self._traces[column], self._lanes[column]
+            begins, ends = _begins(trace), _ends(trace)
+            free: dict[int, int] = {}
+            for row in np.argsort(begins[: len(lanes)], kind="stable").tolist():
+                thread = self._thread(int(trace.slots["group"][row]), int(lanes[row]))
+                begin = max(int(begins[row]) - self._start, free.get(thread, 0), 0)
+                end = free[thread] = max(int(ends[row]) - self._start, begin)
+                yield self._slice(column, row, thread, begin, end)
+
+    def _slice(self, column: int, row: int, thread: int, begin: int, end: int) -> Slice:
+        trace, number = self._traces[column], int(self._matched.instances[column][row])
+        record = record_at(trace, row)
+        if record is None:
+            return Slice(trace.rank, thread, "unreadable call", begin, end, {})
+        args: dict[str, object] = {
+            "group": record.group,
+            "sequence": record.p2p_sequence or record.sequence,
+            "bytes": self._matched.size(column, row),
+            "state": State(record.state).name.lower(),
+            "source": source_text(record.source),
+        }
+        phase = self._flows.phase(number, column) if number >= 0 else ""
+        return Slice(trace.rank, thread, record.call.op, begin, end, args, number + 1 if phase else 0, phase)
+
+
+def _group_label(trace: Trace, index: int) -> str:
+    if index >= len(trace.groups):
+        return "unknown group"
+    group = trace.groups[index]
+    return f"{group.name} {group_name(group)}"
+
+
+def _lanes(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
+    free: list[int] = []
+    found = []
+    for begin, end in zip(begins, ends, strict=True):
+        lane = next((lane for lane, until in enumerate(free) if until <= begin), len(free))
+        if lane == len(free) and lane < _LANES:
+            free.append(end)
+        lane = min(lane, _LANES - 1)
+        free[lane] = max(end, free[lane])
+        found.append(lane)
+    return found
