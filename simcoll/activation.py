@@ -216,7 +216,7 @@ def _uninstall() -> None:
 
 def _drain() -> None:
     """End every group's work within the time of one."""
-    ending = list(conductors)
+    ending = list(conductors.here)
     for conductor in ending:
         conductor.finish()
     deadline = time.monotonic() + _DRAIN_SECONDS
@@ -227,13 +227,13 @@ def _drain() -> None:
 def _end() -> None:
     """The end of the interpreter, whether or not simcoll is still enabled: a box stays open while it may be again."""
     _drain()
-    if conductors:
+    if conductors.here:
         # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
         # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.
         time.sleep(_LET_GO_SECONDS)
     for error in VERDICTS.rest():
         sys.stderr.write(f"simcoll: found when the program had ended: {error}\n")
-    flights.look_after(last=True)
+    flights.here.look_after(last=True)
     for recorder in own_recorders():
         recorder.event("exit")
         recorder.close()
