@@ -11,7 +11,8 @@ from typing import Any
 import torch.distributed as dist
 
 from simcoll.rank_local import RankLocal
-from simcoll.recorder import Recorder, source_document
+from simcoll.record import source_document
+from simcoll.recorder import Recorder
 from simcoll.session import active_session
 from simcoll.source import current_source
 
