@@ -67,6 +67,7 @@ class ThreadedProcessGroup(ProcessGroup):
         self._called = called
         self._leave = leave
         self._waiting = waiting
+        self._name, self._desc = "", ""
         self._group: Group | None = None
         self._section: list[ThreadedWork] | None = None
 
@@ -74,7 +75,7 @@ class ThreadedProcessGroup(ProcessGroup):
     def group(self) -> Group:
         """The group as records name it."""
         if self._group is None:
-            self._group = Group(self.group_name or "", self.group_desc or "", self._members(self))
+            self._group = Group(self._name, self._desc, self._members(self))
         return self._group
 
     # What c10d asks of a group.
@@ -91,6 +92,24 @@ class ThreadedProcessGroup(ProcessGroup):
         return self._called
 
     name = _get_backend_name = getBackendName
+
+    def getGroupName(self) -> str:  # noqa: N802  # C++ asks under this name
+        """The group's name."""
+        return self._name
+
+    def getGroupDesc(self) -> str:  # noqa: N802  # C++ asks under this name
+        """The group's description."""
+        return self._desc
+
+    # torch's own keep these in their backends, of which there are none.
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._desc = desc
 
     def get_group_store(self) -> Store | None:
         """The store of the group."""
@@ -132,8 +151,7 @@ class ThreadedProcessGroup(ProcessGroup):
             self._post(found, limit).wait()
         except StuckError as error:
             raise RuntimeError(
-                f"[Rank {self._rank}]: Ranks {', '.join(map(str, error.absent))} failed to pass monitoredBarrier in"
-                f" {limit * 1000:.0f} ms"
+                f"[Rank {self._rank}]: some ranks failed to pass monitoredBarrier in {limit * 1000:.0f} ms: {error}"
             ) from error
 
     def _collective(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work:
