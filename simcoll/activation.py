@@ -11,6 +11,8 @@ import atexit
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,30 @@ def _say_once(text: str) -> None:
 
 
 _replaced: list[tuple[Any, str, Any]] = []
+
+
+@contextmanager
+def hooks(inner: Callable[[Any], Any], outer: Callable[[Any], Any]) -> Iterator[None]:
+    """What :func:`enable` replaces in torch, as long as the block lasts, whether or not simcoll is enabled.
+
+    ``inner`` and ``outer`` go around ``init_process_group``, within and without what is replaced here.
+    """
+    enabled = bool(_replaced)
+    _uninstall()
+    original = distributed_c10d.init_process_group
+    for module in (distributed_c10d, dist):
+        module.init_process_group = inner(original)
+    _install()
+    for module in (distributed_c10d, dist):
+        module.init_process_group = outer(module.init_process_group)
+    try:
+        yield
+    finally:
+        _uninstall()
+        for module in (distributed_c10d, dist):
+            module.init_process_group = original
+        if enabled:
+            _install()
 
 
 def _install() -> None:
