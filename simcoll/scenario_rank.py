@@ -5,14 +5,13 @@ The rank writes what its calls brought it into the folder RESULTS, as ``rank0000
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import torch.distributed as dist
 
 from simcoll.scenario_reader import read_scenario
-from simcoll.scenario_stage import Result
+from simcoll.scenario_stage import write_results
 from simcoll.scenario_torch import play_on_torch
 
 
@@ -23,18 +22,8 @@ def main(arguments: list[str]) -> None:
     rank = dist.get_rank()
     results = play_on_torch(scenario)
     if len(arguments) > 1:
-        document = [[each.line, each.total.real, each.total.imag] for each in results]
-        (Path(arguments[1]) / f"rank{rank:05d}.json").write_text(json.dumps(document), encoding="utf-8")
+        write_results(Path(arguments[1]), rank, results)
     dist.destroy_process_group()
-
-
-def read_results(folder: Path, rank: int) -> list[Result] | None:
-    """What a rank wrote; None where it did not come to it."""
-    try:
-        rows = json.loads((folder / f"rank{rank:05d}.json").read_text(encoding="utf-8"))
-    except OSError:
-        return None
-    return [Result(line, complex(real, imaginary)) for line, real, imaginary in rows]
 
 
 if __name__ == "__main__":

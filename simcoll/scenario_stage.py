@@ -8,10 +8,12 @@ stacks and findings name that line, as they would name a line of a program.
 from __future__ import annotations
 
 import builtins
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Generic, NoReturn, TypeVar
 
@@ -22,7 +24,6 @@ from simcoll.spec import Kind, Rooted
 from simcoll.verbs import VERBS, Verb
 
 Tensor = TypeVar("Tensor")
-GroupHandle = TypeVar("GroupHandle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,21 @@ class Result:
     total: complex
 
 
+def write_results(folder: Path, rank: int, results: Sequence[Result]) -> None:
+    """Write what a rank's calls brought it into a folder, for :func:`read_results`."""
+    document = [[each.line, each.total.real, each.total.imag] for each in results]
+    (folder / f"rank{rank:05d}.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def read_results(folder: Path, rank: int) -> list[Result]:
+    """What a rank wrote; nothing where it did not come to it."""
+    try:
+        rows = json.loads((folder / f"rank{rank:05d}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [Result(line, complex(real, imaginary)) for line, real, imaginary in rows]
+
+
 class Stage(ABC, Generic[Tensor]):
     """One rank (global) that plays its part of a scenario."""
 
@@ -80,6 +96,8 @@ class Stage(ABC, Generic[Tensor]):
             if step.op == "exit" and not step.exit_code:
                 return
             self._line.run(step, lambda step=step: self._perform(step))  # type: ignore[misc]
+        # What nobody has waited for is let go before its tensors are: a program would still use these.
+        self._open.clear()
 
     @abstractmethod
     def world(self) -> Place:

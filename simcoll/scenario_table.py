@@ -171,8 +171,10 @@ class Table:
         ]
 
     def _inner(self, key: str) -> str:
-        """The kind of the tables under a key; calls may stand in calls."""
-        return "calls" if key == "calls" else f"{self.kind}.{key}".lstrip(".")
+        """The kind of the tables under a key; calls may stand in calls, and overrides say what calls say."""
+        if key in ("calls", "parameters"):
+            return "calls" if key == "calls" else "calls.parameters"
+        return f"{self.kind}.{key}".lstrip(".")
 
     def refuse(self, key: str, problem: str) -> NoReturn:
         """Raise an error about a key, or with an empty key about the table; ``problem`` follows its name."""
