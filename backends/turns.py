@@ -1,79 +1,198 @@
-"""Ranks as threads that take turns: one runs at a time, in an order that is the same every time.
+"""Ranks as threads that take turns: one rank runs at a time, in an order that is the same every time.
 
-A rank keeps its turn until it parks. Whoever makes its condition true wakes it, in the manner of trio's parking lot, so
-that nothing polls and nothing sleeps. When every rank that is left is parked, nobody can wake anybody: they are stuck,
-and each is told so by an exception.
+A rank keeps its turn until a thread of it waits. Whoever makes its condition true wakes it, in the manner of trio's
+parking lot, so that nothing polls and nothing sleeps. When nobody is ready and no thread runs, nobody can wake anybody:
+those who wait are stuck, and each is told so by an exception.
+
+Threads that a rank starts itself belong to it (:meth:`Turns.adopt`) and run whenever they like beside it: where one of
+them waits, the rank gives its turn away, whatever its other threads do.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 
-Choose: TypeAlias = Callable[[Sequence[int]], int]
-"""Which of the ranks that could run goes next: the index of one of them. It decides the interleaving alone."""
+from simcoll.backends.choices import Choices, Decision, InOrder
+from simcoll.backends.parking import Place, StuckError
 
-
-class StuckError(RuntimeError):
-    """A rank waits for something that no rank is left to do."""
-
-
-def longest_waiting(ranks: Sequence[int]) -> int:
-    """The rank that became ready first."""
-    return 0
+_STRAY_SECONDS = 5.0
+"""So long nobody is taken for stuck while a thread runs outside its rank's turn: it may be blocked in a join, too."""
 
 
 class Turns:
-    """Runs ``count`` ranks, one at a time; ``choose`` picks who is next."""
+    """Runs ``count`` ranks, one at a time; ``choices`` picks who is next. ``lock`` guards what the ranks share."""
 
-    def __init__(self, count: int, choose: Choose = longest_waiting) -> None:
-        self._choose = choose
-        self._ready = list(range(count))
-        self._parked: list[int] = []
-        self._stuck: set[int] = set()
-        self._batons = [threading.Semaphore(0) for _ in range(count)]
-        self._ended = threading.Semaphore(0)
+    def __init__(self, count: int, choices: Choices | None = None) -> None:
+        self.lock = threading.RLock()
+        self.on_stuck: Callable[[], None] = _nothing
+        """Called under the lock when the ranks are found stuck, before they are told."""
+        self._choices = InOrder() if choices is None else choices
+        self._ready = dict.fromkeys(range(count))
+        self._holder: int | None = None
+        self._parked: dict[Place, None] = {}
+        self._released: dict[int, list[Place]] = {}
+        self._started = [Place(rank) for rank in range(count)]
+        self._running: dict[int, int] = {}
+        self._moves = 0
+        self._left = count
+        self._ended = threading.Event()
 
     def run(self, body: Callable[[int], None]) -> None:
         """Run ``body(rank)`` on every rank to its end. ``body`` must not raise."""
         threads = [
             threading.Thread(target=self._rank, args=(body, rank), name=f"rank {rank}", daemon=True)
-            for rank in range(len(self._batons))
+            for rank in range(len(self._started))
         ]
         for thread in threads:
             thread.start()
-        self._pass_on()
-        self._ended.acquire()
+        with self.lock:
+            for rank, place in enumerate(self._started):
+                self._released[rank] = [place]
+            self._pass_on()
+        self._ended.wait()
         for thread in threads:
             thread.join()
 
-    def park(self, rank: int) -> None:
-        """Give up the turn until :meth:`wake`; called on the rank's own thread. Raises :class:`StuckError`."""
-        self._parked.append(rank)
-        self._pass_on()
-        self._batons[rank].acquire()
-        if rank in self._stuck:
-            self._stuck.discard(rank)
-            raise StuckError(f"rank {rank} waits, and no rank is left that could end its wait")
+    def place(self, rank: int) -> Place:
+        """Where the calling thread, of global rank ``rank``, may wait; to be taken under the lock."""
+        place = Place(rank)
+        self._parked[place] = None
+        return place
 
-    def wake(self, rank: int) -> None:
-        """Let a parked rank run when its turn comes; called by the rank whose turn it is."""
-        self._parked.remove(rank)
-        self._ready.append(rank)
+    def wait(self, place: Place, timeout: float | None = None) -> None:
+        """Give up the turn until :meth:`wake`; ``timeout`` is not needed here. Raises :class:`StuckError`."""
+        with self.lock:
+            self._stop(place.rank, only_if_last=place.released)
+        place.baton.acquire()
+        if place.stuck:
+            raise StuckError(f"rank {place.rank} waits, and no rank is left that could end its wait")
+
+    def wake(self, place: Place) -> None:
+        """Let a thread go on when its rank's turn comes; called under the lock."""
+        if place.woken:
+            return
+        place.woken = True
+        self._moves += 1
+        del self._parked[place]
+        self._released.setdefault(place.rank, []).append(place)
+        if self._holder != place.rank:
+            self._ready[place.rank] = None
+        self._pass_on()
+
+    def pause(self, rank: int) -> None:
+        """A moment at which the rank may lose its turn to another; called without the lock."""
+        if not self._choices.preempts:
+            return
+        with self.lock:
+            if self._holder != rank or not self._ready:
+                return
+            option = self._choices.choose(Decision.PREEMPTION, 1 + len(self._ready))
+            if option == 0:
+                return
+            place = Place(rank, woken=True)
+            self._released.setdefault(rank, []).append(place)
+            chosen = self._nth_ready(option - 1)
+            self._ready[rank] = None
+            self._stop(rank, next_one=chosen)
+        place.baton.acquire()
+
+    def give_way(self, rank: int) -> bool:
+        """Let all others that are ready go first; whether there may be any. Called without the lock."""
+        with self.lock:
+            if self._holder != rank or not self._ready:
+                return self._holder != rank or sum(self._running.values()) > 1
+            place = Place(rank, woken=True)
+            self._released.setdefault(rank, []).append(place)
+            first = self._nth_ready(0)
+            self._ready[rank] = None
+            self._stop(rank, next_one=first)
+        place.baton.acquire()
+        return True
+
+    @contextmanager
+    def adopted(self, rank: int) -> Iterator[None]:
+        """What the calling thread does in the block, it does for a rank that started it."""
+        with self.lock:
+            self._go(rank)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._moves += 1
+                self._stop(rank, only_if_last=True)
 
     def _rank(self, body: Callable[[int], None], rank: int) -> None:
-        self._batons[rank].acquire()
+        self._started[rank].baton.acquire()
         try:
             body(rank)
         finally:
-            self._pass_on()
+            with self.lock:
+                self._left -= 1
+                self._stop(rank, only_if_last=True)
+                if not self._left:
+                    self._ended.set()
 
-    def _pass_on(self) -> None:
-        if not self._ready:
-            self._stuck.update(self._parked)
-            self._ready, self._parked = self._parked, []
-        if not self._ready:
-            self._ended.release()
+    def _go(self, rank: int) -> None:
+        self._running[rank] = self._running.get(rank, 0) + 1
+
+    def _stop(self, rank: int, *, only_if_last: bool = False, next_one: int | None = None) -> None:
+        """A thread of the rank runs no more; whose turn it was gives it away."""
+        self._running[rank] = self._running.get(rank, 0) - 1
+        if self._holder == rank and not (only_if_last and self._running[rank] > 0):
+            self._holder = None
+        self._pass_on(next_one)
+
+    def _pass_on(self, next_one: int | None = None) -> None:
+        if self._holder is None:
+            if not self._ready:
+                self._find_stuck()
+            if not self._ready:
+                return
+            self._holder = self._next() if next_one is None else next_one
+            del self._ready[self._holder]
+        self._release(self._holder)
+
+    def _next(self) -> int:
+        return self._nth_ready(self._choices.choose(Decision.TURN, len(self._ready)) if len(self._ready) > 1 else 0)
+
+    def _nth_ready(self, number: int) -> int:
+        return next(islice(self._ready, number, None))
+
+    def _release(self, rank: int) -> None:
+        """Let those threads of the rank run whose wait is over."""
+        for place in self._released.pop(rank, ()):
+            self._go(rank)
+            place.released = True
+            place.baton.release()
+
+    def _find_stuck(self) -> None:
+        if not self._parked or self._left == 0:
             return
-        self._batons[self._ready.pop(self._choose(self._ready))].release()
+        if any(threads > 0 for threads in self._running.values()):
+            # Daemon threads do not hold the interpreter's end up.
+            timer = threading.Timer(_STRAY_SECONDS, self._look_again, (self._moves,))
+            timer.daemon = True
+            timer.start()
+            return
+        self._give_up()
+
+    def _look_again(self, moves: int) -> None:
+        with self.lock:
+            if self._moves == moves and not self._ready and self._holder is None and self._parked:
+                self._give_up()
+                self._pass_on()
+
+    def _give_up(self) -> None:
+        self.on_stuck()
+        for place in list(self._parked):
+            place.stuck = place.woken = True
+            del self._parked[place]
+            self._released.setdefault(place.rank, []).append(place)
+            self._ready[place.rank] = None
+
+
+def _nothing() -> None:
+    return None

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simcoll.activation import disable, enable, wrap_process_group
+    from simcoll.backends.simulated import simulate
     from simcoll.clusters import cluster
     from simcoll.collecting import dump
     from simcoll.errors import CollectiveMismatchError, ConfigurationError, MissingRankError, SimcollError
     from simcoll.estimate_value import Estimate
     from simcoll.estimating import time_estimator
     from simcoll.estimator import estimate
+    from simcoll.exploring import explore
     from simcoll.fat_trees import fat_tree, rail_optimised
     from simcoll.presets import preset
     from simcoll.topology import Topology, TopologyError, flat
@@ -36,11 +38,13 @@ _HOMES = {
     "dump": "simcoll.collecting",
     "enable": "simcoll.activation",
     "estimate": "simcoll.estimator",
+    "explore": "simcoll.exploring",
     "fat_tree": "simcoll.fat_trees",
     "flat": "simcoll.topology",
     "preset": "simcoll.presets",
     "rail_optimised": "simcoll.fat_trees",
     "read_topology": "simcoll.topology_file",
+    "simulate": "simcoll.backends.simulated",
     "time_estimator": "simcoll.estimating",
     "wrap_process_group": "simcoll.activation",
     "write_topology": "simcoll.topology_file",
@@ -60,11 +64,13 @@ __all__ = [
     "dump",
     "enable",
     "estimate",
+    "explore",
     "fat_tree",
     "flat",
     "preset",
     "rail_optimised",
     "read_topology",
+    "simulate",
     "time_estimator",
     "wrap_process_group",
     "write_topology",

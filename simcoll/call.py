@@ -47,6 +47,12 @@ class Buffer:
         """The shape without dimensions of size one."""
         return tuple(size for size in self.shape if size != 1)
 
+    @property
+    def bytes(self) -> int | None:
+        """How many bytes they are; None where the dtype's width is not known."""
+        width = _width(self.dtype)
+        return None if width is None else self.elements * width
+
     def to_json(self) -> list[object]:
         """A compact JSON form, read back by :meth:`from_json`."""
         return [list(self.shape), self.dtype, self.device, self.index, None if self.order is None else list(self.order)]
@@ -62,6 +68,22 @@ class Buffer:
         if (sizes := _integers(shape)) is None:
             raise MalformedCallError(f"a buffer's shape is a list of integers, got {shape!r:.80}")
         return cls(sizes, dtype, device, index, _integers(order))
+
+
+_BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
+
+
+def _width(dtype: str) -> int | None:
+    """``float8_e4m3fn`` and ``bfloat16`` say their bits; ``bool`` has a byte."""
+    if dtype == "bool":
+        return 1
+    return _BYTES.get("".join(letter for letter in dtype.partition("_")[0] if letter.isdigit()))
+
+
+def bytes_of(buffers: tuple[Buffer, ...]) -> int | None:
+    """Bytes of several buffers; None where a dtype's width is not known."""
+    sizes = [buffer.bytes for buffer in buffers]
+    return None if None in sizes else sum(size or 0 for size in sizes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from simcoll.recorder import Recorder, source_document
+from simcoll.record import source_document
+from simcoll.recorder import Recorder
 from simcoll.session import active_session
 from simcoll.source import current_source
 

@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simcoll.dynamo import leave_uncompiled
 from simcoll.parameters import Claim, Parameter, Parameters, claim_of, to_json
-from simcoll.recorder import Recorder, source_document
+from simcoll.record import source_document
+from simcoll.recorder import Recorder
 from simcoll.source import current_source
 
 _MOST_NAMED = 10_000

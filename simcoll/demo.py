@@ -9,15 +9,12 @@ import inspect
 
 import numpy as np
 
-from simcoll.backends import simulated
 from simcoll.backends.comm import Comm
+from simcoll.backends.simulated import simulate
 from simcoll.outlet import Outlet
-from simcoll.record import Event
 from simcoll.semantics import Array
 from simcoll.verifier.finding import Finding, Report
-from simcoll.verifier.postmortem import judge
 from simcoll.verifier.ranges import ranks_text
-from simcoll.verifier.trace import trace_of
 
 RANKS, STEPS = 4, 3
 CODE, CULPRIT = "SC104", 2
@@ -56,19 +53,8 @@ def _backward(data: np.random.Generator, weights: Array) -> tuple[Array, float]:
 
 
 def demo_report() -> Report:
-    """Run the program and judge what its ranks recorded, as ``simcoll verify`` judges black boxes."""
-    outcome = simulated.run(RANKS, train)
-    traces = []
-    for rank, records in outcome.records.items():
-        last = max((record.scheduled_ns for record in records), default=0)
-        error = outcome.exceptions.get(rank)
-        ended = Event("exit", last, {}) if error is None else _exception(error, last)
-        traces.append(trace_of(rank, RANKS, [outcome.group], records, events=[ended]))
-    return judge(traces)
-
-
-def _exception(error: BaseException, time_ns: int) -> Event:
-    return Event("exception", time_ns, {"type": type(error).__name__, "message": str(error)})
+    """Run the program on simulated ranks; the verdict on what they recorded."""
+    return simulate(train, RANKS).report
 
 
 def main(*, json: bool = False) -> int:

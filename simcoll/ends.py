@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from simcoll.call import Call, MalformedCallError
 from simcoll.errors import CollectiveMismatchError
-from simcoll.record import Group, Record, Source
-from simcoll.recorder import Entry, source_document
+from simcoll.record import Group, Record, Source, source_document
+from simcoll.recorder import Entry
 from simcoll.verifier.fingerprint import message_text
 from simcoll.verifier.p2p import Message, unequal
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed import c10d_logger, distributed_c10d
 
-from simcoll.recorder import Recorder, source_document
+from simcoll.record import source_document
+from simcoll.recorder import Recorder
 from simcoll.source import current_source, traceback_source
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from simcoll.recorder import Entry, source_document
+from simcoll.record import source_document
+from simcoll.recorder import Entry
 from simcoll.repeated_events import write_repeated
 from simcoll.source import current_source
 

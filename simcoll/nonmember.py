@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from simcoll.recorder import Recorder, source_document
+from simcoll.record import source_document
+from simcoll.recorder import Recorder
 from simcoll.repeated_events import write_repeated
 from simcoll.source import current_source
 

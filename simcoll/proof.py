@@ -11,8 +11,8 @@ from torch.distributed import Store
 from simcoll.call import Call, MalformedCallError
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.parameters import from_json, to_json
-from simcoll.record import Group, Record, Source, State
-from simcoll.recorder import Entry, Prepared, source_document
+from simcoll.record import Group, Record, Source, State, source_document
+from simcoll.recorder import Entry, Prepared
 from simcoll.side_channel import ChannelBrokenError, SideChannel
 from simcoll.spec import spec_of
 from simcoll.verifier.compare import compare

@@ -33,6 +33,11 @@ UNKNOWN_SOURCE = Source("", 0, "")
 """The source of a call that no line of the user's program made (a thread of C++)."""
 
 
+def source_document(source: Source) -> list[object]:
+    """A source line as JSON values."""
+    return [source.file, source.line, source.function, source.code]
+
+
 class Members(tuple[int, ...]):
     """The global ranks of a group, in group-rank order: a tuple that works its hash and its ranks' places out once.
 

@@ -19,7 +19,7 @@ from simcoll.collecting import heading, stacks_name
 from simcoll.dump_signal import answer_into
 from simcoll.errors import MissingRankError
 from simcoll.parameters import Claim
-from simcoll.record import Group, Record, Source, State
+from simcoll.record import Group, Record, Source, State, source_document
 from simcoll.spec import Kind, spec_of
 from simcoll.stacks import offer_stacks, stack_path
 from simcoll.word import flow_word, message_digest, statement_digest
@@ -99,11 +99,6 @@ def box_name(rank: int) -> str:
     """The file name of a rank's black box; an elastic restart keeps the boxes of the attempts before it."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"rank{rank:05d}.simcoll" if attempt == "0" else f"rank{rank:05d}.attempt{attempt}.simcoll"
-
-
-def source_document(source: Source) -> list[object]:
-    """A source line as JSON values."""
-    return [source.file, source.line, source.function, source.code]
 
 
 def _warn(text: str) -> None:

@@ -158,7 +158,9 @@ def _reduced(reduce_op: str | None, pieces: Sequence[Array]) -> Array:
         raise ValueError(problem)
     combine = _COMBINE[reduce_op or "sum"]
     wide = np.dtype(np.float32) if dtype == np.float16 else dtype
-    total: Array = combine.reduce(stacked, axis=0, dtype=wide)
+    # What overflows is infinite or wraps around, on every backend, and nobody is warned.
+    with np.errstate(all="ignore"):
+        total: Array = combine.reduce(stacked, axis=0, dtype=wide)
     if reduce_op == "avg":
         total = _divided(total, len(pieces))
     return total.astype(dtype)

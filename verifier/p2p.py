@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simcoll.call import Buffer, Call
+from simcoll.call import Buffer, Call, bytes_of
 from simcoll.record import Group, Record, State
 from simcoll.verifier.finding import Finding, Side
 from simcoll.verifier.lanes import Lane
@@ -19,7 +19,6 @@ from simcoll.verifier.rules_pairs import P2P_DTYPE_MISMATCH, P2P_SIZE_MISMATCH
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import record_at
 
-_BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 _RAW = "uint8"
 _Good = dict[object, set[tuple[int, int]]]
 """What the ends of messages stated that were right: by line and value, the senders and receivers."""
@@ -60,7 +59,7 @@ def disagreement(send: Call, receive: Call, sender: int, receiver: int) -> Disag
     nothing can be read wrongly.
     """
     (sent, carried), (wanted, room) = _stated(send.inputs), _stated(receive.outputs)
-    size, space = _size(send.inputs), _size(receive.outputs)
+    size, space = bytes_of(send.inputs), bytes_of(receive.outputs)
     if carried == room == 0:
         return None
     if sent == wanted or {sent, wanted} & {None}:
@@ -138,7 +137,7 @@ def _fatal(matching: Matching, aborted: Collection[int]) -> Iterator[tuple[Messa
         if send is None or receive is None:
             continue
         wrong = disagreement(send.call, receive.call, lane.sender, lane.receiver)
-        sent, room = _size(send.call.inputs), _size(receive.call.outputs)
+        sent, room = bytes_of(send.call.inputs), bytes_of(receive.call.outputs)
         if wrong is not None and sent is not None and room is not None and sent > room:
             yield Message(lane.group, lane.sender, lane.receiver, send, receive), wrong
 
@@ -148,7 +147,7 @@ def _impossible(message: Message) -> bool:
 
     Where the record does not state the device, it may have been Gloo.
     """
-    sent, room = _size(message.send.call.inputs), _size(message.receive.call.outputs)
+    sent, room = bytes_of(message.send.call.inputs), bytes_of(message.receive.call.outputs)
     on_cpu = all(buffer.device in ("cpu", "") for buffer in message.receive.call.outputs)
     done = message.receive.state is State.COMPLETED
     return done and on_cpu and sent is not None and room is not None and sent > room
@@ -217,22 +216,6 @@ def _stated(buffers: tuple[Buffer, ...]) -> tuple[str | None, int]:
     """The dtype and the number of elements; None where the buffers are of several dtypes, or there are none."""
     dtypes = {buffer.dtype for buffer in buffers}
     return (dtypes.pop() if len(dtypes) == 1 else None), sum(buffer.elements for buffer in buffers)
-
-
-def _size(buffers: tuple[Buffer, ...]) -> int | None:
-    """Bytes; None where a dtype's width is not known."""
-    widths = [_width(buffer.dtype) for buffer in buffers]
-    if None in widths:
-        return None
-    return sum(buffer.elements * (width or 0) for buffer, width in zip(buffers, widths, strict=True))
-
-
-def _width(dtype: str) -> int | None:
-    """``float8_e4m3fn`` and ``bfloat16`` say their bits; ``bool`` has a byte."""
-    if dtype == "bool":
-        return 1
-    digits = "".join(letter for letter in dtype.partition("_")[0] if letter.isdigit())
-    return _BYTES.get(digits)
 
 
 def _reinterprets(sent: str, received: str) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from simcoll.backends.gloo import DTYPES, GLOO
-from simcoll.backends.simulated import run
+from simcoll.backends.simulated import simulate
 from simcoll.call import Buffer, Call
 from simcoll.semantics import REDUCE_OPS, Array
 from simcoll.spec import COLLECTIVES, METHODS, Kind
@@ -245,7 +245,7 @@ def refusals(case: Case, size: int) -> list[str | None]:
 
 
 def meaningful(case: Case, size: int) -> bool:
-    from simcoll.backends.simulated import SIMULATED
+    from simcoll.backends.world import SIMULATED
 
     return SIMULATED.refusal(case.call(0, size), 0, size) is None
 
@@ -294,7 +294,7 @@ def test_simulated_ranks_compute_the_result(spelling: str, size: int) -> None:
             done.append(outputs)
         return done
 
-    outcome = run(size, program)
+    outcome = simulate(program, size)
     assert not outcome.exceptions
     assert not outcome.findings
     for place, case in enumerate(todo):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +10,10 @@ import numpy as np
 import pytest
 
 from simcoll.backends.comm import Comm
-from simcoll.backends.simulated import MessageMismatchError, RefusedCallError, RefusedPeerError, run
-from simcoll.backends.turns import StuckError
-from simcoll.errors import CollectiveMismatchError
+from simcoll.backends.parking import StuckError
+from simcoll.backends.simulated import simulate
+from simcoll.backends.tickets import PeerFailedError, RefusedCallError, RefusedPeerError
+from simcoll.errors import CollectiveMismatchError, ConfigurationError
 from simcoll.record import State
 
 
@@ -22,13 +22,13 @@ def test_a_mismatch_is_raised_on_every_rank_and_reported_once() -> None:
         comm.barrier()
         comm.all_reduce(np.ones(3), op="max" if comm.rank == 2 else "sum")
 
-    outcome = run(4, program)
+    outcome = simulate(program, 4)
     assert [(finding.code, finding.culprits, finding.sequence) for finding in outcome.findings] == [("SC104", (2,), 2)]
     assert sorted(outcome.exceptions) == [0, 1, 2, 3]
     for error in outcome.exceptions.values():
         assert isinstance(error, CollectiveMismatchError)
-        assert error.findings == tuple(outcome.findings)
-    assert [record.state for record in outcome.records[0]] == [State.COMPLETED, State.REJECTED]
+        assert [finding.code for finding in error.findings] == ["SC104"]
+    assert [record.state for record in outcome.records(0)] == [State.COMPLETED, State.REJECTED]
 
 
 def test_the_group_goes_on_after_a_mismatch_that_is_caught() -> None:
@@ -39,14 +39,14 @@ def test_the_group_goes_on_after_a_mismatch_that_is_caught() -> None:
         comm.all_reduce(total)
         return float(total[0])
 
-    assert run(3, program).results == {0: 3.0, 1: 3.0, 2: 3.0}
+    assert simulate(program, 3).results == {0: 3.0, 1: 3.0, 2: 3.0}
 
 
 def test_records_name_the_users_line() -> None:
-    outcome = run(2, lambda comm: comm.barrier())
-    source = outcome.records[1][0].source
-    assert (source.file, source.code) == (__file__, "outcome = run(2, lambda comm: comm.barrier())")
-    assert [record.sequence for record in outcome.records[1]] == [1]
+    outcome = simulate(lambda comm: comm.barrier(), 2)
+    source = outcome.records(1)[0].source
+    assert (source.file, source.code) == (__file__, "outcome = simulate(lambda comm: comm.barrier(), 2)")
+    assert [record.sequence for record in outcome.records(1)] == [1]
 
 
 def test_spellings_of_one_collective_meet() -> None:
@@ -58,11 +58,11 @@ def test_spellings_of_one_collective_meet() -> None:
             comm.all_gather([got[:2], got[2:]], mine)
         return got.tolist()
 
-    assert run(2, program).results == {0: [0, 0, 1, 1], 1: [0, 0, 1, 1]}
+    assert simulate(program, 2).results == {0: [0, 0, 1, 1], 1: [0, 0, 1, 1]}
 
 
 def test_ranks_that_wait_for_nobody_are_told_so() -> None:
-    outcome = run(3, lambda comm: comm.barrier() if comm.rank else None)
+    outcome = simulate(lambda comm: comm.barrier() if comm.rank else None, 3)
     assert sorted(outcome.exceptions) == [1, 2]
     assert str(outcome.exceptions[1]) == "rank 1 waits in barrier (collective 1) for ranks [0], which never come"
 
@@ -79,7 +79,7 @@ def test_a_rank_that_gave_up_waiting_does_not_count_as_there() -> None:
             comm.barrier()
         return "stuck"
 
-    assert run(2, program).results == {0: "went on", 1: "stuck"}
+    assert simulate(program, 2).results == {0: "went on", 1: "stuck"}
 
 
 def test_a_failing_rank_is_reported_with_its_own_exception() -> None:
@@ -88,17 +88,19 @@ def test_a_failing_rank_is_reported_with_its_own_exception() -> None:
             raise ZeroDivisionError("mine")
         comm.barrier()
 
-    outcome = run(2, program)
+    outcome = simulate(program, 2)
     assert isinstance(outcome.exceptions[1], ZeroDivisionError)
-    assert isinstance(outcome.exceptions[0], StuckError)
+    assert isinstance(outcome.exceptions[0], PeerFailedError)
+    assert outcome.exceptions[0].__cause__ is outcome.exceptions[1]
+    assert [(finding.code, finding.culprits) for finding in outcome.findings] == [("SC701", (1,))]
 
 
 def test_a_call_that_makes_no_sense_on_any_rank_is_refused() -> None:
-    outcome = run(2, lambda comm: comm.all_to_all_single(np.zeros(2), np.zeros(2), [2, 2], [2, 2]))
-    assert outcome.findings == []
+    outcome = simulate(lambda comm: comm.all_to_all_single(np.zeros(2), np.zeros(2), [2, 2], [2, 2]), 2)
+    assert [finding.code for finding in outcome.findings] == ["SC601"]
     assert isinstance(outcome.exceptions[0], RefusedCallError)
     assert "input splits [2, 2] do not add up to the 2 rows of the input" in str(outcome.exceptions[0])
-    assert isinstance(run(2, lambda comm: comm.all_reduce(np.ones(2), "bor")).exceptions[1], RefusedCallError)
+    assert isinstance(simulate(lambda comm: comm.all_reduce(np.ones(2), "bor"), 2).exceptions[1], RefusedCallError)
 
 
 def test_a_call_that_makes_no_sense_on_one_rank_ends_the_others_too() -> None:
@@ -106,7 +108,7 @@ def test_a_call_that_makes_no_sense_on_one_rank_ends_the_others_too() -> None:
         outputs = [np.zeros(1)] * (1 if comm.rank == 1 else 3)
         comm.all_gather(outputs, np.zeros(1))
 
-    outcome = run(3, program)
+    outcome = simulate(program, 3)
     assert sorted(outcome.exceptions) == [0, 1, 2]
     assert isinstance(outcome.exceptions[1], (RefusedCallError, CollectiveMismatchError))
     assert isinstance(outcome.exceptions[0], (RefusedPeerError, CollectiveMismatchError))
@@ -128,9 +130,9 @@ def test_messages_are_matched_by_sender_and_tag_in_order() -> None:
             values.append(float(got[0]))
         return values
 
-    outcome = run(3, program)
+    outcome = simulate(program, 3, sends="buffered")
     assert outcome.results[2] == [2.0, 9.0, 1.0, 3.0]
-    assert [record.p2p_sequence for record in outcome.records[2]] == [1, 2, 3, 4]
+    assert [record.p2p_sequence for record in outcome.records(2)] == [1, 2, 3, 4]
 
 
 def test_a_receive_from_any_source_says_from_whom() -> None:
@@ -139,10 +141,10 @@ def test_a_receive_from_any_source_says_from_whom() -> None:
             comm.send(np.ones(2), 0)
         return comm.recv(np.zeros(2)) if comm.rank == 0 else None
 
-    assert run(3, program).results[0] == 2
+    assert simulate(program, 3).results[0] == 2
 
 
-def test_a_send_is_a_copy() -> None:
+def test_a_buffered_send_is_a_copy() -> None:
     def program(comm: Comm) -> float:
         value = np.ones(1)
         if comm.rank == 0:
@@ -154,27 +156,28 @@ def test_a_send_is_a_copy() -> None:
             comm.recv(value, 0)
         return float(value[0])
 
-    assert run(2, program).results == {0: 5.0, 1: 1.0}
+    assert simulate(program, 2, sends="buffered").results == {0: 5.0, 1: 1.0}
 
 
 def test_a_message_that_does_not_fit_is_named() -> None:
-    outcome = run(2, lambda comm: comm.recv(np.zeros(2), 0) if comm.rank else comm.send(np.ones(3), 1))
-    assert isinstance(outcome.exceptions[1], MessageMismatchError)
-    assert str(outcome.exceptions[1]) == "rank 1 expects 2 elements of float64, rank 0 sent 3 of float64"
+    outcome = simulate(lambda comm: comm.recv(np.zeros(2), 0) if comm.rank else comm.send(np.ones(3), 1), 2)
+    assert [(finding.code, finding.ranks) for finding in outcome.findings] == [("SC301", (0, 1))]
+    assert all(isinstance(error, CollectiveMismatchError) for error in outcome.exceptions.values())
+    assert "rank 0 sends 3 elements to rank 1, which receives into 2 elements" in str(outcome.exceptions[1])
 
 
 def test_a_receive_that_nobody_serves_is_named() -> None:
-    outcome = run(2, lambda comm: comm.recv(np.zeros(2), 0, 3) if comm.rank else None)
+    outcome = simulate(lambda comm: comm.recv(np.zeros(2), 0, 3) if comm.rank else None, 2)
     assert str(outcome.exceptions[1]) == "rank 1 waits for a message from rank 0 with tag 3"
 
 
 def test_a_peer_outside_the_group_is_refused() -> None:
-    outcome = run(2, lambda comm: comm.send(np.zeros(2), 2))
+    outcome = simulate(lambda comm: comm.send(np.zeros(2), 2), 2)
     assert "peer 2 is not a rank of a group of 2" in str(outcome.exceptions[0])
-    assert outcome.records[0][0].state is State.REJECTED
+    assert outcome.records(0)[0].state is State.REJECTED
 
 
-def arrivals(seed: int | None) -> list[int]:
+def arrivals(seed: int) -> list[int]:
     order: list[int] = []
 
     def program(comm: Comm) -> None:
@@ -182,30 +185,26 @@ def arrivals(seed: int | None) -> list[int]:
             order.append(comm.rank)
             comm.barrier()
 
-    if seed is None:
-        run(4, program)
-    else:
-        chooser = random.Random(seed)
-        run(4, program, choose=lambda ready: chooser.randrange(len(ready)))
+    assert simulate(program, 4, seed=seed).ok
     return order
 
 
-def test_the_interleaving_is_the_same_every_time_and_chosen_from_outside() -> None:
-    assert arrivals(None) == arrivals(None)
+def test_the_interleaving_is_the_same_every_time_and_comes_from_the_seed() -> None:
+    assert arrivals(0) == arrivals(0)
     assert arrivals(7) == arrivals(7)
     assert len({tuple(arrivals(seed)) for seed in range(8)}) > 1
 
 
 def test_a_world_has_a_rank() -> None:
-    with pytest.raises(ValueError, match="at least 1 rank, got 0"):
-        run(0, lambda comm: None)
+    with pytest.raises(ConfigurationError, match="got 0"):
+        simulate(lambda comm: None, 0)
 
 
 @pytest.mark.slow
 def test_simulating_imports_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys, numpy; from simcoll.backends.simulated import run;"
-        "run(2, lambda comm: comm.all_reduce(numpy.ones(2)));"
+        "import sys, numpy; from simcoll import simulate;"
+        "simulate(lambda comm: comm.all_reduce(numpy.ones(2)), 2);"
         "import simcoll.backends.gloo; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

@@ -1,0 +1,167 @@
+"""What every communicator can do beside the collectives themselves: call any row of the table, make groups, compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from simcoll.backends.lines import calling_line
+from simcoll.backends.rank import Place, Rank, Request
+from simcoll.call import Buffer, Call
+from simcoll.parameters import Claim, Parameter, claim_of
+from simcoll.record import Group, source_document
+from simcoll.semantics import Array
+from simcoll.spec import METHODS
+
+Self = TypeVar("Self", bound="GroupCalls")
+
+
+class GroupCalls:
+    """One rank's side of a group; ``rank`` is its group rank, ``size`` the group's size."""
+
+    def __init__(self, member: Rank, group: Group) -> None:
+        self._member = member
+        self._place = Place(member, group)
+        self.group = group
+        self.rank = self._place.group_rank
+        self.size = len(group.ranks)
+        self.global_rank = member.rank
+
+    def Get_rank(self) -> int:  # noqa: N802  # mpi4py's name
+        """The group rank, as mpi4py has it."""
+        return self.rank
+
+    def Get_size(self) -> int:  # noqa: N802  # mpi4py's name
+        """The group's size, as mpi4py has it."""
+        return self.size
+
+    def call(
+        self,
+        spelling: str,
+        inputs: Sequence[Array] = (),
+        outputs: Sequence[Array] = (),
+        *,
+        reduce_op: str | None = None,
+        root: int | None = None,
+        input_splits: tuple[int, ...] | None = None,
+        output_splits: tuple[int, ...] | None = None,
+        peer: int | None = None,
+        tag: int | None = None,
+    ) -> int:
+        """Make any call of the spec by its c10d method; gives the sender's rank for a receive, else this rank.
+
+        Raises KeyError for a method that the spec does not have, and what :meth:`Request.wait` raises.
+        """
+        call = _call(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
+        return self._place.post(call, inputs, outputs, calling_line()).wait()
+
+    def post(
+        self,
+        spelling: str,
+        inputs: Sequence[Array] = (),
+        outputs: Sequence[Array] = (),
+        *,
+        reduce_op: str | None = None,
+        root: int | None = None,
+        input_splits: tuple[int, ...] | None = None,
+        output_splits: tuple[int, ...] | None = None,
+        peer: int | None = None,
+        tag: int | None = None,
+    ) -> Request:
+        """Begin any call of the spec by its c10d method."""
+        call = _call(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
+        return self._place.post(call, inputs, outputs, calling_line(), asynchronous=True)
+
+    def compute(self, seconds: float) -> None:
+        """Let virtual time pass for this rank."""
+        self._member.world.clock.spend(self.global_rank, seconds)
+
+    sleep = compute
+
+    def hang(self) -> None:
+        """Compute for ever: the rank is there, and never comes to another call."""
+        self._member.hang(calling_line())
+
+    def new_group(self: Self, ranks: Sequence[int] | None = None, description: str = "") -> Self | None:
+        """Make a group of global ranks, as every rank of the world must, in the same order; None for an outsider.
+
+        Members wait for each other. Raises ValueError for what is no list of distinct ranks of the world.
+        """
+        member = self._member
+        return self._made_group(member.new_group(ranks, description, calling_line()))
+
+    def split(self: Self, color: int | None, key: int = 0) -> Self | None:
+        """Part this group by ``color``, each part in the order of ``key``, then of ranks; None without a color."""
+        stated = np.array([-1 if color is None else color, key], np.int64)
+        everyone = np.empty((self.size, 2), np.int64)
+        self.call("_allgather_base", [stated], [everyone])
+        mine = None
+        for one in sorted({int(value) for value in everyone[:, 0]} - {-1}):
+            places = [place for place in range(self.size) if everyone[place, 0] == one]
+            places.sort(key=lambda place: (int(everyone[place, 1]), place))
+            ranks = [self.group.ranks[place] for place in places]
+            made = self._made_group(self._member.new_group(ranks, f"color {one}", calling_line(), ordered=True))
+            mine = made or mine
+        return mine
+
+    def destroy(self) -> None:
+        """Give the group up; who still calls on it waits for this rank in vain."""
+        self._member.event("destroyed", group=self.group.name, source=source_document(calling_line()))
+        self._member.world.close(self.group, self.rank)
+
+    def state_parameters(self, named: Mapping[str, Array]) -> None:
+        """Say which parameters this rank trains on the group, as DistributedDataParallel does before it begins.
+
+        Raises :class:`~simcoll.errors.CollectiveMismatchError` where the ranks' models differ.
+        """
+        line = calling_line()
+        claim = _claim(named)
+        self._member.state_parameters(self.group, claim, line)
+        count, counts = np.array([claim.count], np.int64), np.empty(self.size, np.int64)
+        call = _call("_allgather_base", [count], [counts])
+        self._place.post(call, [count], [counts], line, claim=claim).wait()
+
+    def outside(self, function: str) -> None:
+        """Note a call on a group that this rank is no member of: torch warns, and makes no call."""
+        self._member.non_member(function, calling_line())
+
+    def _made_group(self: Self, group: Group | None) -> Self | None:
+        return None if group is None else type(self)(self._member, group)
+
+
+def _call(
+    spelling: str,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    reduce_op: str | None = None,
+    root: int | None = None,
+    input_splits: tuple[int, ...] | None = None,
+    output_splits: tuple[int, ...] | None = None,
+    peer: int | None = None,
+    tag: int | None = None,
+) -> Call:
+    spec, method = METHODS[spelling]
+    return Call(
+        spec.name,
+        spelling,
+        tuple(map(buffer_of, inputs)),
+        tuple(map(buffer_of, outputs)),
+        reduce_op=reduce_op,
+        root=root,
+        input_splits=input_splits,
+        output_splits=output_splits,
+        peer=peer,
+        tag=tag,
+        coalesced=method.coalesced,
+    )
+
+
+def buffer_of(array: Array) -> Buffer:
+    """What a call states of a numpy array; elements are moved in C order whatever the memory order."""
+    return Buffer(array.shape, np.asarray(array).dtype.name)
+
+
+def _claim(named: Mapping[str, Array]) -> Claim:
+    return claim_of(tuple(Parameter(name, array.dtype.name, array.shape) for name, array in named.items()))

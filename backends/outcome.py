@@ -1,0 +1,88 @@
+"""What became of ranks in one process, and the verdict on them: the same as on a real job that left these records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from simcoll.backends.parking import StuckError
+from simcoll.backends.tickets import PeerFailedError
+from simcoll.record import Record, Source, source_document
+from simcoll.verifier.finding import Finding, Report, Severity, Verdict
+from simcoll.verifier.postmortem import judge
+from simcoll.verifier.trace import LaunchOutcome, MemoryTrace, RankExit, Stall, record_at
+
+T = TypeVar("T")
+
+_SIGTERM = -15
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T]):
+    """What became of a run. All ranks are global.
+
+    ``report`` is the verdict, ``results`` what the programs returned, ``exceptions`` what ended those that did not
+    return, ``traces`` what each rank wrote down, ``seconds`` the virtual time that the run took. ``schedule`` replays
+    it: what was decided otherwise than by default, empty for the default order; ``decisions`` is how many there were.
+    """
+
+    report: Report
+    results: Mapping[int, T]
+    exceptions: Mapping[int, BaseException]
+    traces: Sequence[MemoryTrace] = ()
+    seconds: float = 0.0
+    schedule: str = ""
+    decisions: int = 0
+
+    def records(self, rank: int) -> list[Record]:
+        """What a rank (global) wrote down of its calls, in order."""
+        trace = next(trace for trace in self.traces if trace.rank == rank)
+        found = (record_at(trace, row) for row in range(len(trace.slots)))
+        return [record for record in found if record is not None]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong, causes first."""
+        return self.report.findings
+
+    @property
+    def ok(self) -> bool:
+        """Whether no rank failed and nothing of severity error was found."""
+        errors = any(finding.severity is Severity.ERROR for finding in self.report.findings)
+        return not errors and not self.exceptions and self.report.verdict is not Verdict.FAILED
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a rank ended, as its launcher would see it: ``error`` is None where its program returned."""
+
+    error: BaseException | None
+    time_ns: int
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was ended because of others: it was stuck, or another rank had failed."""
+        return isinstance(self.error, (StuckError, PeerFailedError))
+
+    def exit(self) -> RankExit:
+        """The end as of a process."""
+        if self.error is None:
+            return RankExit(0, self.time_ns)
+        return RankExit(_SIGTERM if self.stopped else 1, self.time_ns, self.stopped)
+
+
+def exception_event(error: BaseException, line: Source) -> dict[str, object]:
+    """What a rank writes down of the exception that ends it."""
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "source": source_document(line),
+        "api": None,
+    }
+
+
+def verdict(traces: Sequence[MemoryTrace], endings: Mapping[int, Ending], stall: Stall | None) -> Report:
+    """Judge ranks that shared a process as a job of processes is judged."""
+    outcome = LaunchOutcome({rank: ending.exit() for rank, ending in sorted(endings.items())})
+    return judge(traces, outcome, stall)

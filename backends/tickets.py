@@ -1,0 +1,87 @@
+"""One posted call on its way through the engine, and the errors with which it can end."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from simcoll.backends.parking import Place
+from simcoll.call import Call
+from simcoll.parameters import Claim
+from simcoll.record import UNKNOWN_SOURCE, Group, Record, Source
+from simcoll.semantics import Array, Outputs
+
+
+class RefusedCallError(ValueError):
+    """A call that contradicts itself, or that asks for a reduction that has no meaning."""
+
+
+class RefusedPeerError(RuntimeError):
+    """Another rank's call of this collective was refused, so that it can never complete."""
+
+
+class PeerFailedError(RuntimeError):
+    """Another rank has failed, and this one is ended for it; the cause is that rank's own exception."""
+
+
+class Data(Protocol):
+    """The buffers of one call, as numpy arrays."""
+
+    def read(self) -> Sequence[Array]:
+        """What the inputs hold now."""
+        ...
+
+    def write(self, results: Outputs) -> None:
+        """Fill the outputs; None leaves one as it is."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One rank's call in the engine.
+
+    ``rank`` is the group rank, ``line`` the user's line that made it, ``claim`` what the call stands for beside itself
+    (the model that is about to be trained on the group), ``sequence`` the place among the group's collectives (0 for
+    messages). When it is ``done``, ``error`` says what it ended with, and ``source`` from which group rank a receive
+    got its message.
+    ``posted``, ``began`` and ``ended`` are seconds of virtual time.
+    """
+
+    group: Group
+    rank: int
+    call: Call
+    data: Data
+    line: Source = UNKNOWN_SOURCE
+    claim: Claim | None = None
+    sequence: int = 0
+    done: bool = False
+    error: BaseException | None = None
+    source: int = field(init=False)
+    posted: float = 0.0
+    began: float = 0.0
+    ended: float = 0.0
+    places: list[Place] = field(default_factory=list)
+    callbacks: list[Callable[[Ticket], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.source = self.rank
+
+    @property
+    def global_rank(self) -> int:
+        """The rank in the world."""
+        return self.group.ranks[self.rank]
+
+    def record(self) -> Record:
+        """The call as the verifier reads it."""
+        return Record(self.group.name, self.sequence, self.call, self.line)
+
+
+def peer_failed(rank: int, failed: int, error: BaseException) -> BaseException:
+    """What ``rank`` is ended with because another one has failed; a skip and an exit pass through as they are."""
+    if isinstance(error, (unittest.SkipTest, SystemExit)) or type(error).__name__ == "Skipped":
+        return type(error)(*error.args)
+    found = PeerFailedError(f"rank {rank} is ended, because rank {failed} failed: {type(error).__name__}: {error}")
+    found.__cause__ = error
+    return found

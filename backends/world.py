@@ -1,0 +1,254 @@
+"""The engine of the backends in one process: calls meet, are judged by the rules of real jobs, and run.
+
+A call is posted and gives a :class:`~simcoll.backends.tickets.Ticket`; nothing blocks but :meth:`World.wait`. The last
+rank that comes to a collective settles it for all: every rank gets its result, as the table's ``result`` computes it,
+or every rank is told why not. A message is settled by the second of its two ends. Data is read when a call runs and
+not when it is posted, as on a real backend, so that who changes a buffer meanwhile sees what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeAlias
+
+from simcoll.backends.base import Backend
+from simcoll.backends.choices import Choices, InOrder
+from simcoll.backends.mailbox import Mailbox
+from simcoll.backends.parking import StuckError, Threads
+from simcoll.backends.settling import Settling
+from simcoll.backends.tickets import RefusedCallError, Ticket, peer_failed
+from simcoll.backends.virtual_time import VirtualTime
+from simcoll.call import ANY_SOURCE
+from simcoll.record import Group
+from simcoll.spec import Kind, spec_of
+
+SIMULATED = Backend("simulated")
+"""It does whatever the spec gives a meaning."""
+
+_Member: TypeAlias = tuple[str, tuple[int, ...], int]
+"""A group's name, its members, and a group rank."""
+
+_FRUITLESS = 1000
+"""A rank that asks so often in a row whether a call has ended, while nobody else can move, asks in vain."""
+
+
+class World:
+    """What the ranks of one job share.
+
+    ``size`` is how many they are, ``backend`` what refuses calls, ``sends`` one of
+    :data:`~simcoll.backends.mailbox.SENDS`, ``clock`` the virtual time, ``choices`` what decides between messages.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        threads: Threads,
+        *,
+        backend: Backend = SIMULATED,
+        sends: str = "synchronous",
+        clock: VirtualTime | None = None,
+        choices: Choices | None = None,
+    ) -> None:
+        self.size = size
+        self.threads = threads
+        self.failure: tuple[int, BaseException] | None = None
+        """The first rank that failed, and what with."""
+        self.clock = VirtualTime(size) if clock is None else clock
+        self.on_stuck: Callable[[], None] = _nothing
+        """Called when the ranks are found stuck, before they are told."""
+        threads.on_stuck = self._find_stuck
+        self._settling = Settling(backend)
+        self._mail = Mailbox(sends, InOrder() if choices is None else choices)
+        self._lives: dict[_Member, int] = {}
+        self._sequences: dict[_Member, int] = {}
+        self._meetings: dict[Hashable, dict[int, Ticket]] = {}
+        self._waiting: dict[Ticket, None] = {}
+        self._whys: dict[Ticket, str] = {}
+        self._left: set[int] = set()
+        self._polls = 0
+
+    def post(self, ticket: Ticket) -> None:
+        """Give the engine a call; it runs when whoever it needs has come.
+
+        Raises :class:`~simcoll.backends.tickets.PeerFailedError` where another rank has failed.
+        """
+        rank = ticket.global_rank
+        self.threads.pause(rank)
+        with self.threads.lock:
+            self._polls = 0
+            self.check_failure(rank)
+            ticket.posted = self.clock.now(rank)
+            if spec_of(ticket.call).kind is Kind.POINT_TO_POINT:
+                self._post_message(ticket)
+            else:
+                self._post_collective(ticket)
+
+    def wait(self, ticket: Ticket, timeout: float | None = None) -> None:
+        """Wait for the end of a call; raises what it ended with, or StuckError where nobody can end it."""
+        place = None
+        with self.threads.lock:
+            if not ticket.done:
+                self.check_failure(ticket.global_rank)
+                self._check_left(ticket)
+                place = self.threads.place(ticket.global_rank)
+                ticket.places.append(place)
+                self._waiting[ticket] = None
+        if place is not None:
+            try:
+                self.threads.wait(place, timeout)
+            except StuckError as error:
+                self._give_up(ticket, error)
+        self.clock.reach(ticket.global_rank, ticket.ended)
+        if ticket.error is not None:
+            raise ticket.error
+
+    def has_ended(self, ticket: Ticket) -> bool:
+        """Whether a call has ended, without waiting for it; who asks in vain lets the others go on meanwhile."""
+        if ticket.done:
+            return True
+        rank = ticket.global_rank
+        moved = self.threads.give_way(rank)
+        with self.threads.lock:
+            if not ticket.done:
+                self.check_failure(rank)
+                self._polls = 0 if moved else self._polls + 1
+                if self._polls > _FRUITLESS:
+                    raise StuckError(
+                        f"rank {rank} asks again and again whether {ticket.call.op} has ended: {self._why(ticket)}"
+                    )
+        return ticket.done
+
+    def when_done(self, ticket: Ticket, callback: Callable[[Ticket], None]) -> None:
+        """Call ``callback`` when the call has ended, in whichever thread ends it, or now."""
+        with self.threads.lock:
+            if not ticket.done:
+                ticket.callbacks.append(callback)
+                return
+        callback(ticket)
+
+    def fail(self, rank: int, error: BaseException) -> None:
+        """A rank (global) has ended with an exception: those who wait are ended too, the others at their next call."""
+        with self.threads.lock:
+            if self.failure is not None:
+                return
+            self.failure = (rank, error)
+            for ticket in list(self._waiting):
+                self._end(ticket, peer_failed(ticket.global_rank, rank, error))
+
+    def leave(self, rank: int) -> None:
+        """A rank (global) has ended well, or belongs to no group any more: nobody may wait for it."""
+        with self.threads.lock:
+            self._left.add(rank)
+            for ticket in list(self._waiting):
+                if (error := self._in_vain(ticket)) is not None:
+                    self._end(ticket, error)
+
+    def close(self, group: Group, rank: int) -> None:
+        """A group rank has destroyed its group: one that is made anew under the same name starts to count anew."""
+        with self.threads.lock:
+            member = (group.name, group.ranks, rank)
+            self._lives[member] = self._lives.get(member, 0) + 1
+            self._sequences.pop(member, None)
+
+    def _post_collective(self, ticket: Ticket) -> None:
+        group, member = ticket.group, (ticket.group.name, ticket.group.ranks, ticket.rank)
+        ticket.sequence = self._sequences[member] = self._sequences.get(member, 0) + 1
+        key = (group.name, group.ranks, self._lives.get(member, 0), ticket.sequence)
+        meeting = self._meetings.setdefault(key, {})
+        meeting[ticket.rank] = ticket
+        if len(meeting) < len(group.ranks):
+            return
+        del self._meetings[key]
+        met = [meeting[rank] for rank in range(len(group.ranks))]
+        self._settling.collective(met)
+        self.clock.run(met)
+        for one in met:
+            self._end(one, one.error)
+
+    def _post_message(self, ticket: Ticket) -> None:
+        if (reason := self._settling.refusal(ticket)) is not None:
+            self._end(ticket, RefusedCallError(f"rank {ticket.global_rank}: {ticket.call.op}: {reason}"))
+            return
+        life = self._lives.get((ticket.group.name, ticket.group.ranks, ticket.rank), 0)
+        met = self._mail.post(ticket, life)
+        if met is not None:
+            self._settling.message(*met)
+            self.clock.carry(*met)
+            for one in met:
+                self._end(one, one.error)
+        elif ticket.call.op == "send" and self._mail.buffers(ticket):
+            self._end(ticket, None)
+
+    def _end(self, ticket: Ticket, error: BaseException | None) -> None:
+        if ticket.done:
+            return
+        ticket.done, ticket.error = True, error
+        self._waiting.pop(ticket, None)
+        for place in ticket.places:
+            self.threads.wake(place)
+        for callback in ticket.callbacks:
+            callback(ticket)
+
+    def check_failure(self, rank: int) -> None:
+        """Raise in a rank (global) what it is ended with because another one has failed."""
+        if self.failure is not None and self.failure[0] != rank:
+            raise peer_failed(rank, *self.failure)
+
+    def _check_left(self, ticket: Ticket) -> None:
+        if (error := self._in_vain(ticket)) is not None:
+            raise error
+
+    def _in_vain(self, ticket: Ticket) -> StuckError | None:
+        """Why nobody is left who could end a wait: who it needs has left."""
+        if not self._left:
+            return None
+        group, call = ticket.group, ticket.call
+        if spec_of(call).kind is not Kind.POINT_TO_POINT:
+            absent = self._absent(ticket)
+        elif call.peer == ANY_SOURCE:
+            others = [rank for rank in group.ranks if rank != ticket.global_rank]
+            absent = others if self._left.issuperset(others) else []
+        else:
+            absent = [group.ranks[call.peer or 0]]
+        return StuckError(self._why(ticket)) if self._left.intersection(absent) else None
+
+    def _give_up(self, ticket: Ticket, error: StuckError) -> None:
+        """Nobody ends this wait. A rank that has given up waiting does not count as there."""
+        with self.threads.lock:
+            if ticket.done:
+                return
+            why = self._whys.pop(ticket, None) or self._why(ticket)
+            self._waiting.pop(ticket, None)
+            self._mail.withdraw(ticket)
+            for key, meeting in list(self._meetings.items()):
+                if meeting.get(ticket.rank) is ticket:
+                    del meeting[ticket.rank]
+                    if not meeting:
+                        del self._meetings[key]
+        raise StuckError(why) from error
+
+    def _find_stuck(self) -> None:
+        """What each waits for is known now: when they are told, one after the other, they wait no more."""
+        self._whys = {ticket: self._why(ticket) for ticket in self._waiting}
+        self.on_stuck()
+
+    def _why(self, ticket: Ticket) -> str:
+        rank, call, group = ticket.global_rank, ticket.call, ticket.group
+        if spec_of(call).kind is not Kind.POINT_TO_POINT:
+            return (
+                f"rank {rank} waits in {call.op} (collective {ticket.sequence}) for ranks {self._absent(ticket)},"
+                " which never come"
+            )
+        peer = "any rank" if call.peer == ANY_SOURCE else f"rank {group.ranks[call.peer or 0]}"
+        if call.op == "send":
+            return f"rank {rank} waits for {peer} to receive its message with tag {call.tag or 0}"
+        return f"rank {rank} waits for a message from {peer} with tag {call.tag or 0}"
+
+    def _absent(self, ticket: Ticket) -> list[int]:
+        """The ranks (global) that have not come to a collective."""
+        met = next((one for one in self._meetings.values() if one.get(ticket.rank) is ticket), {})
+        return [rank for place, rank in enumerate(ticket.group.ranks) if place not in met]
+
+
+def _nothing() -> None:
+    return None
