@@ -96,21 +96,21 @@ class Comm(GroupCalls):
         """Wait until every rank has come; names those that do not."""
         self.call("monitored_barrier")
 
-    def send(self, array: Array, peer: int, tag: int = 0) -> None:
-        """Send ``array``, and wait until it is received (or not, where the world buffers sends)."""
-        self.call("send", [array], peer=peer, tag=tag)
+    def send(self, array: Array, dst: int, tag: int = 0) -> None:
+        """Send ``array`` to rank ``dst``, and wait until it is received (or not, where the world buffers sends)."""
+        self.call("send", [array], peer=dst, tag=tag)
 
-    def recv(self, array: Array, peer: int = ANY_SOURCE, tag: int = 0) -> int:
-        """Fill ``array`` with the next message from ``peer`` with this tag; gives the sender's rank."""
-        return self.call(_receiving(peer), (), [array], peer=peer, tag=tag)
+    def recv(self, array: Array, src: int = ANY_SOURCE, tag: int = 0) -> int:
+        """Fill ``array`` with the next message from rank ``src`` (or any) with this tag; gives the sender's rank."""
+        return self.call(_receiving(src), (), [array], peer=src, tag=tag)
 
-    def isend(self, array: Array, peer: int, tag: int = 0) -> Request:
+    def isend(self, array: Array, dst: int, tag: int = 0) -> Request:
         """Begin to send ``array``, which must stay as it is until the request has been waited for."""
-        return self.post("send", [array], peer=peer, tag=tag)
+        return self.post("send", [array], peer=dst, tag=tag)
 
-    def irecv(self, array: Array, peer: int = ANY_SOURCE, tag: int = 0) -> Request:
+    def irecv(self, array: Array, src: int = ANY_SOURCE, tag: int = 0) -> Request:
         """Begin to receive into ``array``; what ``wait()`` gives is the sender's rank."""
-        return self.post(_receiving(peer), (), [array], peer=peer, tag=tag)
+        return self.post(_receiving(src), (), [array], peer=src, tag=tag)
 
     def batch_isend_irecv(self, operations: Sequence[tuple[str, Array, int, int]]) -> list[Request]:
         """Begin several messages: ``("send" or "recv", array, peer, tag)`` each."""
@@ -156,5 +156,5 @@ class Comm(GroupCalls):
         return made if isinstance(made, Request) else None
 
 
-def _receiving(peer: int) -> str:
-    return "recv_anysource" if peer == ANY_SOURCE else "recv"
+def _receiving(src: int) -> str:
+    return "recv_anysource" if src == ANY_SOURCE else "recv"

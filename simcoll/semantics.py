@@ -161,9 +161,9 @@ def _reduced(reduce_op: str | None, pieces: Sequence[Array]) -> Array:
     # What overflows is infinite or wraps around, on every backend, and nobody is warned.
     with np.errstate(all="ignore"):
         total: Array = combine.reduce(stacked, axis=0, dtype=wide)
-    if reduce_op == "avg":
-        total = _divided(total, len(pieces))
-    return total.astype(dtype)
+        if reduce_op == "avg":
+            total = _divided(total, len(pieces))
+        return total.astype(dtype)
 
 
 def _divided(total: Array, ranks: int) -> Array:
