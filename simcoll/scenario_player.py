@@ -8,9 +8,9 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from simcoll.backends.comm import Comm
+from simcoll.backends.rank import Request
 from simcoll.call import ANY_SOURCE
 from simcoll.scenario import Scenario, Step
-from simcoll.scenario_shapes import stated_splits
 from simcoll.scenario_stage import Exchange, Place, Result, Stage
 from simcoll.semantics import Array
 from simcoll.verbs import Verb
@@ -75,18 +75,18 @@ class NumpyStage(Stage[Array]):
             stated |= {
                 name: getattr(step, name) for name in ("input_splits", "output_splits") if name in spec.law_reads
             }
-        if step.asynchronous or verb.asynchronous:
-            stated["async_op"] = True
         spelling = "recv_anysource" if exchange.peer == ANY_SOURCE and verb.method == "recv" else verb.method
-        return _comm(exchange.place).call(spelling, exchange.role("inputs"), exchange.role("outputs"), **stated)
+        comm = _comm(exchange.place)
+        make = comm.post if step.asynchronous or verb.asynchronous else comm.call
+        return make(spelling, exchange.role("inputs"), exchange.role("outputs"), **stated)
 
     def outside(self, step: Step, verb: Verb) -> None:
         """Make a call on a group to which this rank does not belong."""
-        self._comm.non_member(verb.name)
+        self._comm.outside(verb.name)
 
     def wait(self, work: object) -> None:
         """Wait for a request."""
-        cast("Request", work).wait()
+        cast(Request, work).wait()
 
     def write(self, tensor: Array) -> None:
         """Write to an array."""
@@ -99,7 +99,9 @@ class NumpyStage(Stage[Array]):
     def parameters(self, step: Step) -> None:
         """State a model's parameters."""
         named = {each.name: np.zeros(each.shape, each.dtype) for each in step.parameters}
-        _comm(self._places[step.group]).parameters(named)
+        frozen = [each.name for each in step.parameters if not each.trained]
+        if (place := self._place(step)) is not None:
+            _comm(place).state_parameters(named, frozen)
 
     def new_group(self, ranks: Sequence[int], name: str) -> Place | None:
         """Make a group of global ranks."""
@@ -108,7 +110,7 @@ class NumpyStage(Stage[Array]):
 
     def destroy_group(self, place: Place) -> None:
         """Destroy a group."""
-        _comm(place).destroy_group()
+        _comm(place).destroy()
 
     def hang(self) -> NoReturn:
         """Never return."""

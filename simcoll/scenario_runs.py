@@ -1,4 +1,4 @@
-"""Runs a scenario: on simulated ranks, on threads with torch tensors, or on real Gloo ranks in processes of their own."""
+"""Runs a scenario: on simulated ranks, on threads with torch tensors, or on real Gloo ranks in processes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ import torch.distributed as dist
 
 from simcoll.call import ANY_SOURCE
 from simcoll.scenario import Scenario, Step
-from simcoll.scenario_shapes import stated_splits
 from simcoll.scenario_stage import Exchange, Place, Result, Stage
 from simcoll.verbs import Verb
 
