@@ -150,7 +150,7 @@ def _call(
         spelling,
         tuple(map(buffer_of, inputs)),
         tuple(map(buffer_of, outputs)),
-        reduce_op=reduce_op,
+        reduce_op=None if reduce_op is None else reduce_op.lower(),
         root=root,
         input_splits=input_splits,
         output_splits=output_splits,
