@@ -20,9 +20,9 @@ def main(arguments: list[str]) -> None:
     scenario = read_scenario(Path(arguments[0]))
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    results = play_on_torch(scenario)
+    stage = play_on_torch(scenario)
     if len(arguments) > 1:
-        write_results(Path(arguments[1]), rank, results)
+        write_results(Path(arguments[1]), rank, stage.results)
     dist.destroy_process_group()
 
 

@@ -70,7 +70,7 @@ def run_threaded(scenario: Scenario, *, seed: int) -> Run:
 
     if scenario.ranks > MOST_THREADS:
         raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_THREADS} as threads")
-    outcome = run_threads(scenario.ranks, lambda rank: play_on_torch(scenario), seed=seed)
+    outcome = run_threads(scenario.ranks, lambda rank: play_on_torch(scenario).results, seed=seed)
     return Run("threaded", outcome.report, outcome.results)
 
 

@@ -86,18 +86,18 @@ class Stage(ABC, Generic[Tensor]):
         # A program that lets its tensors go is another one.
         self._kept: list[object] = []
         self._line = _LineRunner(scenario.path)
+        self._keeps = False
 
     def play(self) -> None:
         """Play the part from its first step to its last; raises what a call raises, and what a crash is to raise."""
         self._places[WORLD] = self.world()
         for plan in self.scenario.buffers:
             self._buffers[plan.name] = self._named(plan)
-        for step in part_of(self.scenario, self.rank):
+        part = part_of(self.scenario, self.rank)
+        for step, self._keeps in zip(part, _awaited(part), strict=True):
             if step.op == "exit" and not step.exit_code:
                 return
             self._line.run(step, lambda step=step: self._perform(step))  # type: ignore[misc]
-        # What nobody has waited for is let go before its tensors are: a program would still use these.
-        self._open.clear()
 
     @abstractmethod
     def world(self) -> Place:
@@ -166,6 +166,9 @@ class Stage(ABC, Generic[Tensor]):
         self._kept.append(exchange.tensors)
         work = self.call(exchange)
         if step.asynchronous or verb.asynchronous:
+            # What nothing waits for later is let go, as by a program that ignores what the call gives it.
+            if not self._keeps:
+                return
             self._open.setdefault(step.name or step.op, []).append((work, exchange))
         else:
             self._note(exchange)
@@ -240,6 +243,18 @@ def exception_named(name: str) -> type[Exception]:
     if isinstance(known, type) and issubclass(known, Exception):
         return known
     return type(name, (RuntimeError,), {})
+
+
+def _awaited(part: Sequence[Step]) -> list[bool]:
+    """Of each step whether a later one waits for it."""
+    names: set[str] = set()
+    everything, found = False, []
+    for step in reversed(part):
+        found.append(everything or (step.name or step.op) in names)
+        if step.op == "wait":
+            names.add(step.of)
+            everything = everything or not step.of
+    return found[::-1]
 
 
 def _peer(step: Step, place: Place) -> int:

@@ -11,15 +11,15 @@ import torch.distributed as dist
 
 from simcoll.call import ANY_SOURCE
 from simcoll.scenario import Scenario, Step
-from simcoll.scenario_stage import Exchange, Place, Result, Stage
+from simcoll.scenario_stage import Exchange, Place, Stage
 from simcoll.verbs import Verb
 
 
-def play_on_torch(scenario: Scenario) -> list[Result]:
-    """Play this process's (or thread's) rank of the default group; gives what its calls brought it."""
+def play_on_torch(scenario: Scenario) -> TorchStage:
+    """Play this process's (or thread's) rank of the default group; the stage holds its tensors and its results."""
     stage = TorchStage(scenario, dist.get_rank())
     stage.play()
-    return stage.results
+    return stage
 
 
 class TorchStage(Stage[torch.Tensor]):
