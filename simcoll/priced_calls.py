@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simcoll.call import bytes_of
 from simcoll.record import Record, State
 from simcoll.reports.plain import plain
 from simcoll.verifier.trace import Trace, record_at
@@ -66,26 +67,22 @@ def _line(file: str, line: int, op: str, group: str, calls: Sequence[Sequence[Re
 
 
 def _bytes(record: Record) -> int:
-    from simcoll.dtypes import itemsize
-
-    call = record.call
-    return max(sum(buffer.elements * itemsize(buffer.dtype) for buffer in side) for side in (call.inputs, call.outputs))
+    return max(bytes_of(side) or 0 for side in (record.call.inputs, record.call.outputs))
 
 
 def priced_table(lines: Sequence[PricedLine], seconds: float) -> RenderableType:
     """The lines as a table, with the total of the run."""
     from simcoll.sizes import show_size
 
-    title = f"{seconds * 1e6:,.1f} us of virtual time"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("line", "call", "group"):
+    table = Table(title=f"{seconds * 1e6:,.1f} us of virtual time", title_justify="left", box=SIMPLE_HEAD)
+    table.pad_edge, table.padding = False, (0, 1, 0, 0)
+    for heading in ("call", "group"):
         table.add_column(heading, overflow="fold")
-    for heading in ("calls", "size", "us a call", "us in all", "waited us"):
+    for heading in ("calls", "size", "us a call", "us in all", "us waited"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in lines[:MOST_ROWS]:
         table.add_row(
-            str(each.line),
-            plain(each.op),
+            plain(f"{each.op} :{each.line}"),
             plain(each.group),
             f"{each.calls:,}",
             show_size(each.bytes),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -56,6 +57,7 @@ DTYPES = (
 
 _OPS = (*VERBS, *ACTIONS)
 _WORLD_NAME = "world"
+_DISTANCE = re.compile(r"[+-]\d{1,6}", re.ASCII)
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -366,9 +368,9 @@ def _peer(table: Table) -> Peer:
         return table.whole("peer")
     if value == "any":
         return ANY_SOURCE
-    if value[:1] in ("+", "-") and value[1:].isascii() and value[1:].isdecimal() and len(value) < 8:
-        return Relative(int(value))
-    table.refuse("peer", f'is {value!r:.40}, expected a group rank, a distance such as "+1", or "any"')
+    if _DISTANCE.fullmatch(value) is None:
+        table.refuse("peer", f'is {value!r:.40}, expected a group rank, a distance such as "+1", or "any"')
+    return Relative(int(value))
 
 
 def _parameters(table: Table) -> tuple[Parameter, ...]:

@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.comm import Comm
+from simcoll.backends.outcome import Outcome
 from simcoll.backends.simulated import simulate
 from simcoll.errors import SimcollError
 from simcoll.evidence import LAUNCH_PATTERN, files_of, gather, matching, read_launch
@@ -40,7 +41,10 @@ class RunError(SimcollError):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of a scenario. ``seconds`` is virtual time, None without a topology; ``results`` are by rank."""
+    """What became of a scenario. ``seconds`` is virtual time, None without a topology; ``results`` are by rank.
+
+    ``schedule`` replays it, by the command line ``replay`` where it was found by trying ``tried`` schedules.
+    """
 
     backend: str
     report: Report
@@ -48,6 +52,16 @@ class Run:
     seconds: float | None = None
     schedule: str = ""
     traces: Sequence[Trace] = ()
+    replay: str = ""
+    tried: int = 0
+    failed: int = 0
+
+
+def run_of(outcome: Outcome[Any], topology: Topology | None) -> Run:
+    """A run on simulated ranks, by its outcome."""
+    results = {rank: found for rank, found in outcome.results.items() if isinstance(found, list)}
+    seconds = None if topology is None else outcome.seconds
+    return Run("simulated", outcome.report, results, seconds, outcome.schedule, outcome.traces)
 
 
 def run_simulated(
@@ -58,9 +72,7 @@ def run_simulated(
     def program(comm: Comm) -> list[Result]:
         return play(scenario, comm)
 
-    outcome = simulate(program, scenario.ranks, topology, seed, schedule=schedule, sends=sends)
-    seconds = None if topology is None else outcome.seconds
-    return Run("simulated", outcome.report, outcome.results, seconds, outcome.schedule, outcome.traces)
+    return run_of(simulate(program, scenario.ranks, topology, seed, schedule=schedule, sends=sends), topology)
 
 
 def run_threaded(scenario: Scenario, *, seed: int) -> Run:
