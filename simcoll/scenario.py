@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from simcoll.call import ANY_SOURCE
 from simcoll.toml_document import TomlError
@@ -88,7 +88,7 @@ class Override:
     """What some ranks (global) state otherwise: fields of a :class:`Step`."""
 
     ranks: frozenset[int]
-    fields: Mapping[str, object]
+    fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Fault:
     call: str = ""
     at: int = 0
     iteration: int = 0
-    fields: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from simcoll.scenario import CallPlan, Fault, GroupPlan, Loop, Scenario, Step
+from simcoll.verbs import keys_of
 
 MAX_STEPS = 100_000
 """Steps of one rank."""
@@ -100,7 +101,17 @@ def _faulty(scenario: Scenario, fault: Fault, rank: int, steps: Part) -> Part:
     places = _places(fault, steps)
     if not places and fault.kind != "slow-rank":
         raise scenario.error(fault.line, f"{fault.kind}: {_no_place(fault, rank, steps)}")
+    for place in places if fault.kind not in REWRITES else ():
+        if unfit := _unfit(fault, steps[place]):
+            raise scenario.error(fault.line, f"{fault.kind}: {steps[place].op} has no {unfit}")
     return REWRITES.get(fault.kind, _changed)(fault, steps, places)
+
+
+def _unfit(fault: Fault, step: Step) -> str:
+    """What the fault changes and the call does not state."""
+    takes = keys_of(step.op)
+    stated = ("shape" if name == "shapes" else name for name in fault.fields)
+    return next((name for name in stated if name not in takes), "")
 
 
 def _places(fault: Fault, steps: Part) -> list[int]:
@@ -125,7 +136,7 @@ def _no_place(fault: Fault, rank: int, steps: Part) -> str:
 def _ended(fault: Fault, steps: Part, places: list[int]) -> Part:
     """The rank ends, or hangs, where the call was to be."""
     first = places[0]
-    return [*steps[:first], Step(fault.kind, fault.line, name=steps[first].name, **fault.fields)]  # type: ignore[arg-type]
+    return [*steps[:first], Step(fault.kind, fault.line, name=steps[first].name, **fault.fields)]
 
 
 def _skipped(fault: Fault, steps: Part, places: list[int]) -> Part:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from simcoll.scenario import WORLD, BufferPlan, Relative, Scenario, Step
 from simcoll.scenario_part import part_of
@@ -30,7 +30,7 @@ Tensor = TypeVar("Tensor")
 class Place:
     """A group as a rank uses it: the handle, the rank's group rank, the group's size."""
 
-    handle: object
+    handle: Any
     rank: int
     size: int
 
@@ -224,7 +224,7 @@ class Stage(ABC, Generic[Tensor]):
         raise SystemExit(step.exit_code)
 
 
-_ACTIONS: Mapping[str, Callable[[Stage[object], Step], object]] = {
+_ACTIONS: Mapping[str, Callable[[Stage[Any], Step], object]] = {
     "wait": lambda stage, step: stage._wait(step),
     "write": lambda stage, step: stage.write(stage._buffers[step.buffer]),
     "compute": lambda stage, step: stage.compute(step.seconds),

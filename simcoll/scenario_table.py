@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from simcoll.scenario import ScenarioError
 from simcoll.scenario_keys import KEYS
@@ -206,7 +206,7 @@ def _listed(choices: Sequence[str]) -> str:
     return ", ".join(choices)
 
 
-def _is_whole(value: object) -> bool:
+def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

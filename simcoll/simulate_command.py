@@ -212,7 +212,7 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
 
     report = simulation.shown.report
     code = exit_code_of(simulation, check=options.check)
-    texts = [
+    texts: list[tuple[Path | None, Callable[[], str]]] = [
         (options.html, lambda: html_report(report)),
         (options.sarif, lambda: json.dumps(sarif_report(report, code, Path.cwd()), indent=2) + "\n"),
     ]

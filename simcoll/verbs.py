@@ -74,3 +74,38 @@ ACTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 """What else a scenario's ``op`` may name, and what it does."""
+
+_TAKES: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "wait": frozenset({"call"}),
+        "write": frozenset({"buffer"}),
+        "compute": frozenset({"seconds"}),
+        "parameters": frozenset({"group", "parameters"}),
+        "new_group": frozenset({"group"}),
+        "destroy_group": frozenset({"group"}),
+    }
+)
+
+
+def keys_of(op: str) -> frozenset[str]:
+    """The keys of a scenario by which a call says what it is; raises KeyError for what is no op."""
+    verb = VERBS.get(op)
+    return frozenset({"op"}) | (_TAKES[op] if verb is None else _keys(verb))
+
+
+def _keys(verb: Verb) -> frozenset[str]:
+    spec, method = verb.spec, verb.spelling
+    found = {"group", *(spec.agree & {"reduce_op", "root", "tag"}), *(spec.law_reads - {"root"})}
+    if spec.measured is not None:
+        found |= {"shape", "dtype", "device", "order", "buffer"}
+    if method.coalesced:
+        found.add("shapes")
+    if method.buffers == ("outputs", "inputs"):
+        found.add("output")
+    if method.listed:
+        found.add("parts")
+    if "tag" in spec.agree:
+        found.add("peer")
+    if not verb.blocking:
+        found.add("async")
+    return frozenset(found)
