@@ -25,6 +25,7 @@ _SHAPE = "shape: `[20, 10]`, or `8` for `[8]`"
 _ROWS = "list of whole numbers"
 
 _STATED = (
+    Key("op", "text", "a function of torch.distributed, or an action: one of the [ops](#ops)", needed=True),
     Key("shape", _SHAPE, "shape of the tensor: of one rank's part where ranks have parts (default `[4]`)"),
     Key("shapes", "list of shapes", "several tensors, for `all_reduce_coalesced`"),
     Key("dtype", "text", "dtype of the tensors (default `float32`)"),
@@ -40,7 +41,6 @@ _STATED = (
     Key("buffer", "name", "the named buffer that the call uses: its input, or what it fills"),
     Key("output", "name", "the named buffer that a call with an input and an output fills"),
     Key("async", "true or false", 'return at once; wait with `op = "wait"` (default false)'),
-    Key("op", "text", "the call: a function of torch.distributed, or an action; see below", needed=True),
     Key("group", "name", "the group of the call (default: all ranks)"),
     Key("seconds", "number", "how long `compute` takes"),
 )
@@ -102,13 +102,11 @@ KEYS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
             Key("parameters", "tables", "as in the call"),
         ),
         "faults": (
-            Key("kind", "text", "see below", needed=True),
+            Key("kind", "text", "one of the [kinds](#kinds-of-faults)", needed=True),
             Key("ranks", _RANKS, "the global ranks on which it happens"),
             Key("call", "name or op", "at which call: its `name`, or its `op`"),
-            Key("at", "whole number", "at the rank's how-manieth call, counted from 1, in place of `call`"),
-            Key(
-                "iteration", "whole number", "the how-manieth time that the rank makes this call (default: every time)"
-            ),
+            Key("at", "whole number", "in place of `call`: the number of the rank's call, counted from 1"),
+            Key("iteration", "whole number", "at which of these calls of the rank, counted from 1 (default: all)"),
             Key("exception", "text", "`crash`: the type of the exception (default `RuntimeError`)"),
             Key("message", "text", "`crash`: its text"),
             Key("exit_code", "whole number", "`exit`: the exit code (default 0)"),
@@ -117,18 +115,18 @@ KEYS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
             Key("factor", "number", "`slow-link`: what is left of the bandwidth, 0.1 for a tenth (default 1)"),
             Key("latency", "number", "`slow-link`: seconds that each link of the path takes longer (default 0)"),
             *(
-                Key(name, form, f"`wrong-{name.replace('_', '-')}`: what the rank states in place of it")
-                for name, form in (
-                    ("op", "text"),
-                    ("shape", _SHAPE),
-                    ("dtype", "text"),
-                    ("reduce_op", "text"),
-                    ("root", "group rank"),
-                    ("peer", "group rank"),
-                    ("tag", "whole number"),
-                    ("input_splits", _ROWS),
-                    ("output_splits", _ROWS),
-                    ("group", "name"),
+                Key(name, form, f"`{kind}`: what the rank states")
+                for kind, name, form in (
+                    ("wrong-op", "op", "text"),
+                    ("wrong-shape", "shape", _SHAPE),
+                    ("wrong-dtype", "dtype", "text"),
+                    ("wrong-reduce-op", "reduce_op", "text"),
+                    ("wrong-root", "root", "group rank"),
+                    ("wrong-peer", "peer", "group rank"),
+                    ("wrong-tag", "tag", "whole number"),
+                    ("wrong-group", "group", "name"),
+                    ("wrong-splits", "input_splits", _ROWS),
+                    ("wrong-splits", "output_splits", _ROWS),
                 )
             ),
         ),
@@ -154,7 +152,7 @@ KEYS: Mapping[str, tuple[Key, ...]] = MappingProxyType(
             Key("code", "text", "`SC104` and the like", needed=True),
             Key("culprits", _RANKS, "the culprits; `[]` says that no majority names one"),
             Key("ranks", _RANKS, "the ranks that the finding concerns"),
-            Key("sequence", "whole number", "the group's how-manieth collective"),
+            Key("sequence", "whole number", "the number of the collective in its group, counted from 1"),
             Key("group", "name", "the group; `world` is that of all ranks"),
             Key("severity", "text", "`error` or `warning`"),
         ),
