@@ -67,10 +67,16 @@ def _is_on_device(trace: Trace) -> bool:
 def notes_on_replay(priced: Pricing) -> list[str]:
     """What a replay could not do as it was recorded, or not as it was asked for."""
     notes = []
-    if priced.replayed.forced:
+    done = priced.replayed
+    if len(done.let_go):
         notes.append(
-            f"{priced.replayed.forced:,} collectives run without ranks that come to them only later: "
-            "the records' orders contradict each other"
+            f"{len(done.let_go):,} sends or waits do not hold their ranks up, or nobody could go on: messages were "
+            "buffered, or the job waited elsewhere"
+        )
+    if done.cut_short:
+        notes.append(
+            f"{done.cut_short:,} collectives run without ranks that come to them only later: the ranks made their "
+            "calls in orders that contradict each other"
         )
     if priced.prices.substituted:
         notes.append(

@@ -127,8 +127,10 @@ class RankTimes:
 def rank_times(priced: Pricing, column: int) -> RankTimes:
     """What one rank's operations took."""
     program, done = priced.job.programs[column], priced.replayed
-    arrived = done.arrived[done.offsets[column] : done.offsets[column + 1]]
-    waited, exposed = held_up(program.kind, arrived, program.instance, done.last, done.end)
+    begin, stop = done.offsets[column], done.offsets[column + 1]
+    arrived = done.arrived[begin:stop]
+    free = done.let_go[slice(*np.searchsorted(done.let_go, [begin, stop]))] - begin
+    waited, exposed = held_up(program.kind, arrived, program.instance, done.last, done.end, free)
     return RankTimes(program.kind, program.instance, program.place, arrived, waited, exposed, program.gap)
 
 

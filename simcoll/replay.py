@@ -30,7 +30,8 @@ class Replayed:
     Of each collective: its begin and end, when its first and its last rank came, the column of the last, and seconds
     that ranks were held up by it while it ran (``exposed``) and before (``waited``), all ranks together. Of each rank:
     the same two, seconds of compute, and its end. ``arrived`` is when each operation of all programs (end to end,
-    ``offsets``) was come to. ``forced`` counts calls that could not wait for all who came.
+    ``offsets``) was come to. ``let_go`` lists those that were not waited for because nobody could have gone on,
+    ``cut_short`` counts collectives that did not wait for all who come.
     """
 
     begin: Floats
@@ -46,7 +47,8 @@ class Replayed:
     rank_end: Floats
     arrived: Floats
     offsets: Integers
-    forced: int
+    let_go: Integers
+    cut_short: int
 
     @property
     def seconds(self) -> float:
@@ -80,7 +82,8 @@ class _Replay:
         # Where every call blocks, a rank has one call at a time, and no link is wanted twice.
         overlapping = bool((self._kind == LAUNCH).any())
         self._links = LinkQueue(job, prices) if overlapping else None
-        self._forced = 0
+        self._let_go: list[Integers] = []
+        self._cut_short = 0
 
     def run(self) -> Replayed:
         """Wave after wave, until no rank has anything left to do."""
@@ -140,9 +143,10 @@ class _Replay:
         self._now[ranks] = np.maximum(self._now[ranks], self._end[self._instance[self._at[ranks]]])
 
     def _force(self, held: Integers) -> Integers:
-        """Nobody can go on. Senders go on as if their messages were buffered; else one call runs with those who came.
+        """Nobody can go on: senders do as if messages were buffered, else those who only wait, else one call runs.
 
-        Gives the senders. A real run came to its end where such a replay does not, or its records have gaps.
+        Gives the ranks that go on; a call that runs does so with those who came. The real run went on here: its
+        messages were buffered, a wait was not where it is taken to be, or the records have gaps.
         """
         at = self._at[held]
         mine = self._instance[at]
@@ -153,13 +157,14 @@ class _Replay:
             ],
             np.bool_,
         )
-        buffered: Integers = held[senders & (self._kind[at] == BLOCK)]
-        if len(buffered):
-            return buffered
-        # Somebody has come to what a rank has begun; what it only waits for may have been begun by nobody else yet.
-        begun = mine[self._kind[at] == BLOCK] if (self._kind[at] == BLOCK).any() else mine
-        self._forced += 1
-        self._settle(begun[np.argmin(self._last[begun])][None])
+        blocking = self._kind[at] == BLOCK
+        for going in (senders & blocking, ~blocking):
+            if going.any():
+                self._let_go.append(at[going])
+                released: Integers = held[going]
+                return released
+        self._cut_short += 1
+        self._settle(mine[np.argmin(self._last[mine])][None])
         return np.zeros(0, np.int64)
 
     def _result(self) -> Replayed:
@@ -168,9 +173,11 @@ class _Replay:
         first, late = np.full(count, np.inf), np.full(count, _NOBODY, np.int32)
         waited, exposed = np.zeros(count), np.zeros(count)
         of_rank = np.zeros((3, ranks))
+        let_go = np.sort(np.concatenate([np.zeros(0, np.int64), *self._let_go]))
         for rank in range(ranks):
             own = slice(self._offsets[rank], self._offsets[rank + 1])
-            held = held_up(self._kind[own], self._arrived[own], self._instance[own], self._last, self._end)
+            free = let_go[slice(*np.searchsorted(let_go, [own.start, own.stop]))] - own.start
+            held = held_up(self._kind[own], self._arrived[own], self._instance[own], self._last, self._end, free)
             mine, arrived = self._instance[own], self._arrived[own]
             # A wait and its call are two operations on one collective.
             np.add.at(waited, mine, held[0])
@@ -194,19 +201,29 @@ class _Replay:
             self._now,
             self._arrived,
             self._offsets,
-            self._forced,
+            let_go,
+            self._cut_short,
         )
 
 
 def held_up(
-    kind: npt.NDArray[np.uint8], arrived: Floats, instance: npt.NDArray[np.int32], last: Floats, end: Floats
+    kind: npt.NDArray[np.uint8],
+    arrived: Floats,
+    instance: npt.NDArray[np.int32],
+    last: Floats,
+    end: Floats,
+    free: Integers,
 ) -> tuple[Floats, Floats]:
-    """Seconds that each operation of a rank waits: for the last who comes to the collective, and for its end."""
+    """Seconds that each operation of a rank waits: for the last who comes to the collective, and for its end.
+
+    ``free`` are the places of those that were not waited for.
+    """
     came, until = last[instance], end[instance]
     waited = np.maximum(np.minimum(came, until) - arrived, 0.0)
     exposed = np.maximum(until - np.maximum(arrived, came), 0.0)
     if (goes_on := kind == LAUNCH).any():
         waited[goes_on] = exposed[goes_on] = 0.0
+    waited[free] = exposed[free] = 0.0
     return waited, exposed
 
 

@@ -121,9 +121,12 @@ class _Scaling:
     def _spanning(self, one: _Source) -> int:
         """A group across all blocks, once; gives by how much its collectives' numbers change."""
         assert one.places is not None
+        ranks = self._everywhere(one.places)
+        return self._copy(one, ranks, ranks)
+
+    def _everywhere(self, places: Sequence[int]) -> tuple[int, ...]:
         blocks = range(self._size // self._block)
-        ranks = tuple(place + self._block * block for block in blocks for place in one.places)
-        return self._copy(one, ranks)
+        return tuple(place + self._block * block for block in blocks for place in places)
 
     def _inside(self, block: int, spanning: dict[int, int]) -> Places:
         """The streams of one block; gives by how much the numbers of each stream's collectives change there."""
@@ -134,11 +137,16 @@ class _Scaling:
                 shift[number] = spanning[number]
             elif min(one.stream.ranks) // self._block == source:
                 moved = self._block * (block - source)
-                shift[number] = self._copy(one, tuple(rank + moved for rank in one.stream.ranks))
+                ranks = tuple(rank + moved for rank in one.stream.ranks)
+                # Two ranks may send each other messages in a group that stands in all blocks.
+                group = one.stream.group.ranks
+                places = _spanning(group, self._block, self._job.world_size)
+                members = tuple(rank + moved for rank in group) if places is None else self._everywhere(places)
+                shift[number] = self._copy(one, ranks, members)
         return shift
 
-    def _copy(self, one: _Source, ranks: tuple[int, ...]) -> int:
-        group = Group(one.stream.group.name, one.stream.group.description, ranks)
+    def _copy(self, one: _Source, ranks: tuple[int, ...], members: tuple[int, ...]) -> int:
+        group = Group(one.stream.group.name, one.stream.group.description, members)
         self._streams.append(replace(one.stream, group=group, ranks=ranks, members=np.array(ranks, np.int32)))
         self._taken.append(np.arange(one.first, one.first + one.count))
         self._count += one.count

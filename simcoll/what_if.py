@@ -107,8 +107,8 @@ def _edges(graph: nx.DiGraph[Any], link: SlowLink) -> list[tuple[Hashable, Hasha
 
 
 def _of_host(graph: nx.DiGraph[Any], name: str) -> set[Hashable]:
-    """The nodes of a server: ``host3``, or what the attribute ``host`` of its GPUs says."""
-    gpus = {node for node, host in graph.nodes(data="host") if host is not None and name in (str(host), f"host{host}")}
+    """The nodes of a server by their names (``host3/nic0``), or the GPUs whose attribute ``host`` says so."""
+    gpus = {node for node, host in graph.nodes(data="host") if host is not None and str(host) == name}
     named = {node for node in graph if str(node).startswith(f"{name}/")}
     return named or gpus
 
