@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simcoll.exploring import explore
     from simcoll.fat_trees import fat_tree, rail_optimised
     from simcoll.presets import preset
+    from simcoll.pricing import price
     from simcoll.topology import Topology, TopologyError, flat
     from simcoll.topology_file import read_topology, write_topology
 
@@ -42,6 +43,7 @@ _HOMES = {
     "fat_tree": "simcoll.fat_trees",
     "flat": "simcoll.topology",
     "preset": "simcoll.presets",
+    "price": "simcoll.pricing",
     "rail_optimised": "simcoll.fat_trees",
     "read_topology": "simcoll.topology_file",
     "simulate": "simcoll.backends.simulated",
@@ -68,6 +70,7 @@ __all__ = [
     "fat_tree",
     "flat",
     "preset",
+    "price",
     "rail_optimised",
     "read_topology",
     "simulate",

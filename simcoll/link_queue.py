@@ -27,6 +27,7 @@ class LinkQueue:
         self._ways = [_ways(stream.members, message=stream.message) for stream in job.streams]
         shape = len(job.programs), 2 * len(LINKS)
         self._from, self._until = np.zeros(shape), np.zeros(shape)
+        self._mark = np.zeros(shape[0] * shape[1], np.int64)
 
     def ends(self, ready: npt.NDArray[np.int32], begin: Floats, end: Floats) -> Floats:
         """When these collectives end, that would end so if they were alone."""
@@ -39,7 +40,7 @@ class LinkQueue:
         each = np.repeat(np.arange(len(using)), lengths)
         ways = ways + 2 * self._link[ready[using]][each]
         keys = members * self._from.shape[1] + ways
-        if len(using) > 1 and len(np.unique(keys)) < len(keys):
+        if len(using) > 1 and self._meet(keys):
             # A rank stands in several of them: one after the other, in the order in which they begin.
             found = end.copy()
             for place in using[np.argsort(begin[using], kind="stable")]:
@@ -50,6 +51,11 @@ class LinkQueue:
         found = end.copy()
         found[using] = np.maximum(end[using], np.maximum.reduceat(served, starts))
         return found
+
+    def _meet(self, keys: Places) -> bool:
+        """Whether a link is named twice."""
+        self._mark[keys] = np.arange(len(keys))
+        return bool((self._mark[keys] != np.arange(len(keys))).any())
 
     def _serve(self, members: Places, ways: Places, begin: Floats, busy: Floats) -> Floats:
         """When each link has carried so many seconds more, from ``begin`` on."""

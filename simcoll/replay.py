@@ -78,6 +78,7 @@ class _Replay:
         self._begin, self._end, self._last = np.zeros(count), np.zeros(count), np.zeros(count)
         self._now, self._at = np.zeros(ranks), self._offsets[:-1].copy()
         self._free = np.zeros(len(job.streams))
+        self._mark, self._stream_mark = np.zeros(count, np.int64), np.zeros(len(job.streams), np.int64)
         self._arrived = np.zeros(len(self._kind))
         # Where every call blocks, a rank has one call at a time, and no link is wanted twice.
         overlapping = bool((self._kind == LAUNCH).any())
@@ -120,17 +121,21 @@ class _Replay:
         np.subtract.at(self._left, mine, 1)
         ready = mine[(self._left[mine] == 0) & ~self._done[mine]]
         if len(ready):
-            self._settle(np.unique(ready))
+            # Each once, by whichever of its ranks wrote its place last.
+            self._mark[ready] = np.arange(len(ready))
+            self._settle(ready[self._mark[ready] == np.arange(len(ready))])
         return kinds
 
     def _settle(self, ready: npt.NDArray[np.int32]) -> None:
         """All who come have come: these collectives run, each when its stream is free."""
         stream = self._stream[ready]
-        if len(ready) > 1 and len(np.unique(stream)) < len(ready):
-            # Ranks that made their calls in other orders; a stream takes one after the other.
-            for one in ready:
-                self._settle(np.array([one], np.int32))
-            return
+        if len(ready) > 1:
+            self._stream_mark[stream] = np.arange(len(ready))
+            if (self._stream_mark[stream] != np.arange(len(ready))).any():
+                # Ranks that made their calls in other orders; a stream takes one after the other.
+                for one in np.sort(ready):
+                    self._settle(np.array([one], np.int32))
+                return
         begin = np.maximum(self._last[ready], self._free[stream])
         end = begin + self._seconds[ready]
         if self._links is not None:

@@ -27,6 +27,7 @@ PUBLIC = [
     "fat_tree",
     "flat",
     "preset",
+    "price",
     "rail_optimised",
     "read_topology",
     "simulate",

@@ -17,7 +17,10 @@ TOOK = 1_000_000
 
 @dataclass(frozen=True)
 class Made:
-    """A call of a rank on a group, after so many seconds of compute; an asynchronous one is waited for until ``waits``."""
+    """A call of a rank on a group, after so many seconds of compute.
+
+    The wait for an asynchronous one ends ``waits`` seconds after the call; None: no record shows it.
+    """
 
     group: str
     call: Call
