@@ -20,6 +20,8 @@ from simcoll.verifier.trace import Trace, record_at
 _LANES = 64
 """Threads of one group on a rank; calls that would need more share the last one's end."""
 
+_LATEST = (1 << 62) - 1
+
 Times = npt.NDArray[np.int64]
 
 
@@ -45,19 +47,21 @@ def recorded(traces: Sequence[Trace], limit: int = LIMIT) -> TraceEvents:
 
 def _begins(trace: Trace) -> Times:
     """When each call began: as the backend was given it, or as it was made."""
-    slots = trace.slots
-    begins: Times = np.where(slots["started_ns"] > 0, slots["started_ns"], slots["scheduled_ns"]).astype(np.int64)
+    made, started = (_times(trace, name) for name in ("scheduled_ns", "started_ns"))
+    begins: Times = np.where(started > 0, started, made)
     return begins
+
+
+def _times(trace: Trace, name: str) -> Times:
+    """A column of times; what no clock shows is taken to be the last moment that one could."""
+    return np.minimum(trace.slots[name], _LATEST).astype(np.int64)
 
 
 def _ends(trace: Trace) -> Times:
     """When each call ended; of one that had not, the last moment that the record tells of."""
-    slots = trace.slots
-    last = max(
-        [trace.seen_ns, *(int(slots[name].max(initial=0)) for name in ("scheduled_ns", "started_ns", "finished_ns"))]
-    )
-    ends: Times = np.where(slots["finished_ns"] > 0, slots["finished_ns"].astype(np.int64), last)
-    return np.maximum(ends, _begins(trace))
+    ended, begins = _times(trace, "finished_ns"), _begins(trace)
+    last = max(min(trace.seen_ns, _LATEST), int(begins.max(initial=0)), int(ended.max(initial=0)))
+    return np.maximum(np.where(ended > 0, ended, last), begins)
 
 
 class _Recorded:

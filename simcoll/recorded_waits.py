@@ -22,6 +22,8 @@ LAUNCH, BLOCK, WAIT = 0, 1, 2
 """What an operation does: begin a call and go on, begin it and wait for it, wait for an earlier one."""
 
 _SECOND = 1e9
+_LATEST = (1 << 62) - 1
+"""A file may state any time; what is computed with it must fit 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +48,7 @@ def program_of(trace: Trace, instances: npt.NDArray[np.int32], steps: Steps | No
     """The program of one rank, of the calls that were matched, in the order in which they were made."""
     matched = instances >= 0
     slots, own = (trace.slots, instances) if matched.all() else (trace.slots[matched], instances[matched])
-    made, ended = slots["scheduled_ns"].astype(np.int64), slots["finished_ns"].astype(np.int64)
+    made, ended = (np.minimum(slots[name], _LATEST).astype(np.int64) for name in ("scheduled_ns", "finished_ns"))
     blocks = _blocks(slots, made, ended)
     gap = _gaps(made, ended, blocks)
     kind = np.where(blocks, BLOCK, LAUNCH).astype(np.uint8)

@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from dataclasses import replace
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -83,7 +83,7 @@ def check_nesting(events):
             begin = round(event["ts"] * 1000)
             threads[event["pid"], event["tid"]].append((begin, -round(event["dur"] * 1000)))
     for slices in threads.values():
-        open_ends = []
+        open_ends: list[int] = []
         for begin, negative in sorted(slices):
             while open_ends and open_ends[-1] <= begin:
                 open_ends.pop()
