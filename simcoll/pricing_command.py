@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,8 @@ def _scenarios(options: argparse.Namespace) -> list[_Named]:
     if changes:
         found.append((f"{name}, {_as_given(options)}", topology, scenario))
     others = map(topology_named, options.compare)
-    return [*found, *((str(other.graph.get("name", "topology")), other, plain) for other in others)]
+    there = replace(plain, world_size=options.world_size)
+    return [*found, *((str(other.graph.get("name", "topology")), other, there) for other in others)]
 
 
 def _as_given(options: argparse.Namespace) -> str:
@@ -163,8 +165,10 @@ def _priced(options: argparse.Namespace, evidence: Evidence, named: Sequence[_Na
 
     job = recorded_job(evidence.traces)
     _refuse_empty(job)
+    named = _fitting(named, job)
     priced = [price_job(job, topology, scenario, name) for name, topology, scenario in named]
-    main = _main(priced, named)
+    # Shown in full is the job with what is to change, or as it is.
+    main = [one for one, (_, topology, _) in zip(priced, named, strict=True) if topology is named[0][1]][-1]
     warnings = _errors(evidence)
     for text in warnings:
         outlet.warn(text)
@@ -176,9 +180,12 @@ def _priced(options: argparse.Namespace, evidence: Evidence, named: Sequence[_Na
     return 0
 
 
-def _main(priced: Sequence[Pricing], named: Sequence[_Named]) -> Pricing:
-    """The one that is shown in full: the job with what is to change, or as it is."""
-    return priced[1] if len(named) > 1 and named[1][1] is named[0][1] else priced[0]
+def _fitting(named: Sequence[_Named], job: Job) -> Sequence[_Named]:
+    """Without the job as it is, where the topology has room for the smaller one alone that is asked for."""
+    from simcoll.topology import ranks
+
+    smaller = len(named) > 1 and named[1][2].world_size is not None
+    return named[1:] if smaller and len(ranks(named[0][1])) < job.world_size else named
 
 
 def _refuse_empty(job: Job) -> None:

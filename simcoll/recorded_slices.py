@@ -54,7 +54,8 @@ def _begins(trace: Trace) -> Times:
 
 def _times(trace: Trace, name: str) -> Times:
     """A column of times; what no clock shows is taken to be the last moment that one could."""
-    return np.minimum(trace.slots[name], _LATEST).astype(np.int64)
+    times: Times = np.minimum(trace.slots[name], _LATEST).astype(np.int64)
+    return times
 
 
 def _ends(trace: Trace) -> Times:

@@ -91,20 +91,16 @@ def _with_waits(
     told = (slots["flags"][asked] & AWAITED != 0) & (slots["flags"][asked] & HANDED_ON == 0)
     told &= (ended[asked] > 0) & (slots["state"][asked] == State.COMPLETED)
     shown = np.maximum(np.searchsorted(np.maximum.accumulate(made), ended[asked]), asked + 1)
-    unseen = _unseen(asked, slots["group"], blocks, steps)
-    before = np.where(told, shown, unseen)
-    count, waits = len(plain), len(asked)
+    before = shown.copy()
+    if not told.all():
+        before[~told] = _unseen(asked[~told], slots["group"], blocks, steps)
+    waits = len(asked)
     # A wait that nobody saw stands directly behind the calls before it, another one directly before the next call.
-    order = np.lexsort(
-        (
-            np.concatenate([np.full(count, 2), np.where(told, 1, 0)]),
-            np.concatenate([plain.place, before.astype(np.int32)]),
-        )
-    )
+    order = np.argsort(np.concatenate([4 * plain.place.astype(np.int64) + 2, 4 * before + told]), kind="stable")
     kind = np.concatenate([plain.kind, np.full(waits, WAIT, np.uint8)])[order]
     instance = np.concatenate([plain.instance, plain.instance[asked]])[order]
     place = np.concatenate([plain.place, before.astype(np.int32)])[order]
-    seen = np.concatenate([np.ones(count, np.bool_), told])[order]
+    seen = np.concatenate([np.ones(len(plain), np.bool_), told])[order]
     return Program(kind, instance, _moved(plain.gap, place, seen), place, plain.seen)
 
 
@@ -114,8 +110,8 @@ def _moved(
     """The compute before each call stands before the first of the waits that were seen there."""
     found = np.zeros(len(place))
     candidates = np.flatnonzero(seen & (place < len(gap)))
-    _, first = np.unique(place[candidates], return_index=True)
-    at = candidates[first]
+    # Places ascend.
+    at = candidates[np.diff(place[candidates], prepend=-1) > 0]
     found[at] = gap[place[at]]
     return found
 

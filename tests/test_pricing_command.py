@@ -56,12 +56,18 @@ def test_what_if_and_other_topologies_stand_side_by_side(capsys, job):
     code, out, _ = run(capsys, job, "--gpu", "h100", *options, "--json")
     scenarios = json.loads(out)["scenarios"]
     assert code == 0
-    assert [each["world_size"] for each in scenarios] == [4, 8, 4]
+    assert [each["world_size"] for each in scenarios] == [4, 8, 8]
     assert "straggler 3:+0.01" in scenarios[1]["name"]
     assert scenarios[1]["seconds"] > scenarios[0]["seconds"] + 0.05
     code, out, _ = run(capsys, job, "--gpu", "h100", *options)
     assert "what if" in out
     assert f"x{scenarios[1]['ratio']:.2f}" in out
+
+
+def test_a_smaller_job_needs_no_room_for_the_recorded_one(capsys, job):
+    code, out, _ = run(capsys, job, "--gpu", "h100", "--gpus-per-node", "2", "--world-size", "2", "--json")
+    assert code == 0
+    assert [each["world_size"] for each in json.loads(out)["scenarios"]] == [2]
 
 
 def test_a_picture_has_a_row_a_rank(capsys, job):
