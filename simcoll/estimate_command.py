@@ -65,7 +65,7 @@ def run_estimate(options: argparse.Namespace) -> int:
     first = str(options.subject[0])
     if _is_record(first):
         return run_pricing(options, [Path(path) for path in options.subject])
-    if Path(first).exists():
+    if os.path.exists(first):
         warn(f"{first} is taken as the collective; for the file or folder of that name write ./{first}")
     options.op = first
     return _estimate_op(options)
@@ -78,7 +78,9 @@ def _is_record(subject: str) -> bool:
     path = Path(subject)
     if subject in COLLECTIVES:
         return False
-    return path.exists() or len(path.parts) > 1 or os.sep in subject or path.suffix.lower() in _RECORD_SUFFIXES
+    return (
+        os.path.exists(subject) or len(path.parts) > 1 or os.sep in subject or path.suffix.lower() in _RECORD_SUFFIXES
+    )
 
 
 def _refuse_job_options(options: argparse.Namespace) -> None:

@@ -62,14 +62,16 @@ def run_pricing(options: argparse.Namespace, paths: Sequence[Path]) -> int:
     from simcoll.outlet import Outlet
     from simcoll.preconditions import BAD_INPUT
     from simcoll.progress import progress_bar
+    from simcoll.verify import unreachable
 
     outlet = Outlet(json=options.json)
     try:
         scenarios = _scenarios(options)
     except ValueError as error:
         return outlet.refuse(BAD_INPUT, str(error))
-    if missing := next((path for path in paths if not path.exists()), None):
-        return outlet.refuse(BAD_INPUT, f"{missing}: no such file or folder; give records or their folder")
+    for path in paths:
+        if reason := unreachable(path):
+            return outlet.refuse(BAD_INPUT, f"{path}: {reason}; give records or their folder")
     with progress_bar(then="pricing") as progress:
         evidence = gather(paths, progress=progress)
     for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):

@@ -3,8 +3,8 @@
 *Compute* is all the time between two calls of a rank in which no call of it was blocking. A call *blocks* if it was
 synchronous and the rank made no other call before it ended. An asynchronous call is waited for where its record shows
 it: before the first call that the rank made after the recorded end. Where it does not (the future was handed on, the
-record has no end) the wait is taken to be at the end of the step, or before the next blocking call of its group, or at
-the end of the trace, whichever comes first.
+record has no end) the wait is taken to be at the end of the step, or before the next call of its group
+whose wait is known, or at the end of the trace, whichever comes first.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _with_waits(
     shown = np.maximum(np.searchsorted(np.maximum.accumulate(made), ended[asked]), asked + 1)
     before = shown.copy()
     if not told.all():
-        before[~told] = _unseen(asked[~told], slots["group"], blocks, steps)
+        before[~told] = _unseen(asked[~told], slots["group"], steps)
     waits = len(asked)
     # A wait that nobody saw stands directly behind the calls before it, another one directly before the next call.
     order = np.argsort(np.concatenate([4 * plain.place.astype(np.int64) + 2, 4 * before + told]), kind="stable")
@@ -119,10 +119,9 @@ def _moved(
 def _unseen(
     asked: npt.NDArray[np.int64],
     group: npt.NDArray[np.uint32],
-    blocks: npt.NDArray[np.bool_],
     steps: Steps | None,
 ) -> npt.NDArray[np.int64]:
-    """Before which call each is waited for where no record shows it: the end of the step, a blocking call, the end."""
+    """Before which call each is waited for where no record shows it: the end of the step, another call, the end."""
     last = np.full(len(asked), len(group), np.int64)
     if steps is not None:
         edges = np.append(steps.starts, steps.stop)
@@ -130,6 +129,8 @@ def _unseen(
         last = np.where(after < len(edges), edges[np.minimum(after, len(edges) - 1)], last)
     for number in np.unique(group[asked]):
         mine = group[asked] == number
-        blocking = np.append(np.flatnonzero(blocks & (group == number)), len(group))
-        last[mine] = np.minimum(last[mine], blocking[np.searchsorted(blocking, asked[mine])])
+        other = group == number
+        other[asked] = False
+        others = np.append(np.flatnonzero(other), len(group))
+        last[mine] = np.minimum(last[mine], others[np.searchsorted(others, asked[mine])])
     return last

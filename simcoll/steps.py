@@ -52,7 +52,8 @@ def steps_of(traces: Sequence[Trace], instances: Sequence[npt.NDArray[np.int32]]
         tokens = _tokens(trace, own)
         key = fingerprint(tokens)
         if key not in known:
-            known[key] = period_of(tokens)
+            steps = period_of(tokens)
+            known[key] = None if steps is None else _turned(steps, _pauses(trace, own))
         found.append(known[key])
     return tuple(found)
 
@@ -65,6 +66,21 @@ def _tokens(trace: Trace, own: npt.NDArray[np.int32]) -> Tokens:
     for column in columns[1:]:
         tokens = tokens * (int(column.max(initial=0)) % (1 << 20) + 1) + column % (1 << 20)
     return tokens
+
+
+def _pauses(trace: Trace, own: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+    """Seconds before each call since the one before was made, or had ended if it had."""
+    made, ended = (trace.slots[name][own >= 0].astype(np.float64) for name in ("scheduled_ns", "finished_ns"))
+    before = np.where(ended[:-1] <= made[1:], np.maximum(made[:-1], ended[:-1]), made[:-1])
+    return np.concatenate([[0.0], np.maximum(made[1:] - before, 0.0)]) / 1e9
+
+
+def _turned(steps: Steps, pauses: npt.NDArray[np.float64]) -> Steps:
+    """The same steps, from the call on before which the rank pauses longest; ranks with equal calls turn alike."""
+    if steps.count <= _LEAST:
+        return steps
+    longest = int(np.median(pauses[steps.first : steps.stop].reshape(steps.count, steps.period), axis=0).argmax())
+    return steps if longest == 0 else Steps(steps.first + longest, steps.period, steps.count - 1)
 
 
 def period_of(tokens: Tokens) -> Steps | None:

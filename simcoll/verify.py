@@ -72,7 +72,7 @@ def verify(request: Request) -> int:
     except ValueError as error:
         return outlet.refuse(BAD_INPUT, str(error))
     for path in request.paths:
-        if reason := _unreachable(path):
+        if reason := unreachable(path):
             return outlet.refuse(BAD_INPUT, f"{path}: {reason}; give records or their folder")
     with progress_bar() as progress:
         evidence = gather(request.paths, progress=progress)
@@ -120,7 +120,7 @@ def _hand_out(request: Request, report: Report, shown: Report, outlet: Outlet) -
     return code
 
 
-def _unreachable(path: Path) -> str:
+def unreachable(path: Path) -> str:
     """Why nothing can be read at a path; empty where something is there."""
     try:
         if S_ISDIR(path.stat().st_mode):
