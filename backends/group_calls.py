@@ -29,6 +29,9 @@ class GroupCalls:
         self.size = len(group.ranks)
         self.global_rank = member.rank
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of rank {self.rank} of {self.size}, group {self.group.name}>"
+
     def Get_rank(self) -> int:  # noqa: N802  # mpi4py's name
         """The group rank, as mpi4py has it."""
         return self.rank
