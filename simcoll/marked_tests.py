@@ -19,9 +19,9 @@ from simcoll.testing_options import NAMES, Options, check_names
 MARKER = "simcoll"
 
 SIGNATURE = (
-    "simcoll(world_size, backend=None, *, seed=None, seeds=None, explore=None, schedule=None, topology=None, sends=None,"
-    " timeout=60, fail_on='error'): run the test on every rank of a world, and fail it on any finding;"
-    " world_size, backend and seeds may be lists, which parametrise the test"
+    "simcoll(world_size, backend=None, *, seed=0, seeds=None, explore=None, schedule=None, topology=None, sends=None,"
+    " timeout=60, fail_on='error'): run the test on every rank of a world, and fail it on any finding."
+    " Lists of world_size, backend and seeds parametrise it."
 )
 
 _AXES = {"world_size": "world_size", "backend": "backend", "seeds": "seed"}
@@ -65,7 +65,7 @@ def stated(node: pytest.Item) -> dict[str, Any]:
         if twice := given.keys() & marker.kwargs.keys():
             raise ConfigurationError(f"{min(twice)} is given twice")
         check_names(marker.kwargs, {*NAMES, "seeds"})
-        said |= given | marker.kwargs
+        said |= {**given, **marker.kwargs}
     return said
 
 
@@ -90,7 +90,7 @@ def options_of(said: Mapping[str, Any], chosen: Mapping[str, Any], *, seed: int,
     given = {name: value for name, value in said.items() if name != "seeds" and value is not None}
     if "seeds" in said and "seed" in said:
         raise ConfigurationError("seed and seeds are both given")
-    given = {"seed": seed} | given | chosen
+    given = {"seed": seed, **given, **chosen}
     if "world_size" not in given:
         raise ConfigurationError("expected on how many ranks the test runs, such as world_size=4")
     given.setdefault("backend", "simulated" if takes_comm or _is_simulated(given) else "threaded")

@@ -105,13 +105,13 @@ def _plan(item: pytest.Item) -> Options:
 
 @pytest.fixture
 def comm(request: pytest.FixtureRequest) -> Any:
-    """This rank's communicator, in a test marked ``simcoll`` that runs on the backend ``simulated``."""
+    """The communicator of this rank, in a test marked ``simcoll`` that runs on the backend ``simulated``."""
     return _each_ranks(request, "comm")
 
 
 @pytest.fixture
 def rank(request: pytest.FixtureRequest) -> Any:
-    """This rank's number, in a test marked ``simcoll``."""
+    """The number of this rank, in a test marked ``simcoll``."""
     return _each_ranks(request, "rank")
 
 
@@ -209,8 +209,8 @@ def _section(config: pytest.Config, outcome: Outcome[Any], options: Options) -> 
     yield report_text(outcome.report, width=max(writer.fullwidth, 80), colour=writer.hasmarkup)
     where = f"{options.world_size} ranks, backend {options.backend}"
     if options.explore is not None:
-        replay = f"schedule={outcome.schedule!r}"
-        yield f"{where}: the smallest of the failing schedules; replay it with {replay} in place of explore={options.explore}"
+        yield f"{where}: the smallest of the failing schedules of explore={options.explore}"
+        yield f"replay it with schedule={outcome.schedule!r} in place of explore={options.explore}"
     elif options.backend == "simulated" and options.schedule is None and outcome.schedule:
         yield f"{where}, seed {options.seed}; the same with schedule={outcome.schedule!r}"
     else:

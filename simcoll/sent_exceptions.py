@@ -33,11 +33,11 @@ class SentException:
 
     def arrived(self) -> BaseException:
         """The exception, or a RuntimeError in its place. To be used on what one's own process has sent alone."""
-        error = RuntimeError(self.text) if self.pickled is None else pickle.loads(self.pickled)  # noqa: S301
+        error: BaseException = RuntimeError(self.text) if self.pickled is None else pickle.loads(self.pickled)  # noqa: S301
         part: TracebackType | None = None
         for step in reversed(self.way):
             part = _traceback(step, part)
-        return error.with_traceback(part)  # type: ignore[no-any-return]  # what was pickled is an exception
+        return error.with_traceback(part)
 
 
 def sent(error: BaseException) -> SentException:

@@ -1,8 +1,8 @@
 """Test your own distributed code: run a function on several ranks from within a test.
 
-Three backends run it: ``simulated`` (numpy, deterministic threads, no torch), ``threaded`` (torch.distributed, each rank
-a thread) and ``gloo`` (torch.distributed, each rank a process on real Gloo). Each run is recorded and judged by the rules
-of ``simcoll run``; :func:`run_ranks` raises what is wrong, :func:`try_ranks` gives it as a value.
+Three backends run it: ``simulated`` (numpy, deterministic threads, no torch), ``threaded`` (torch.distributed, each
+rank a thread) and ``gloo`` (torch.distributed, each rank a process on real Gloo). Each run is recorded and judged by
+the rules of ``simcoll run``; :func:`run_ranks` raises what is wrong, :func:`try_ranks` gives it as a value.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, TypeVar, cast
 
 import networkx as nx
@@ -122,9 +123,11 @@ def _simulated(options: Options, body: Callable[[Any], T]) -> Outcome[T]:
 
 
 def _threaded(options: Options, body: Callable[[Any], T]) -> Outcome[T]:
-    from simcoll.rank_threads import run_threaded
-
+    run_threaded: _RunThreaded = import_module("simcoll.rank_threads").run_threaded
     return run_threaded(options.world_size, body, seed=options.seed)
+
+
+_RunThreaded = Callable[..., Outcome[Any]]
 
 
 def _gloo(options: Options, body: Callable[[Any], T]) -> Outcome[T]:
