@@ -7,6 +7,7 @@ peers are group ranks, splits count rows.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 
 from simcoll.backends.group_calls import GroupCalls
@@ -117,14 +118,10 @@ class Comm(GroupCalls):
         begin: dict[str, Callable[[Array, int, int], Request]]
         begin = {"send": self.isend, "isend": self.isend, "recv": self.irecv, "irecv": self.irecv}
         for operation in operations:
-            if len(operation) != 4:
-                given = f"got {operation!r:.80}"
+            if len(operation) != 4 or operation[0] not in begin:
+                expected = "expected ('send' or 'recv', array, peer, tag)"
                 raise ValueError(
-                    f"rank {self.global_rank}: batch_isend_irecv: expected (name, array, peer, tag), {given}"
-                )
-            if operation[0] not in begin:
-                raise ValueError(
-                    f"rank {self.global_rank}: batch_isend_irecv: {operation[0]!r:.40} is not send or recv"
+                    f"rank {self.global_rank}: batch_isend_irecv: {expected}, got {reprlib.repr(operation)}"
                 )
         return [begin[name](array, peer, tag) for name, array, peer, tag in operations]
 
