@@ -59,12 +59,19 @@ def explore(
     ``timeout`` is that of each run.
     Raises :class:`~simcoll.errors.ConfigurationError` for arguments that cannot be.
     """
-    if schedules < 1:
-        raise ConfigurationError(f"explore tries at least 1 schedule, got {schedules}")
 
     def run(choices: Choices) -> Outcome[T]:
         return simulate(program, world_size, topology, choices=choices, sends=sends, timeout=timeout)
 
+    return explore_runs(run, schedules, seed, progress)
+
+
+def explore_runs(
+    run: Callable[[Choices], Outcome[T]], schedules: int, seed: int = 0, progress: Callable[[int], None] | None = None
+) -> Exploration[T]:
+    """Run a program under so many schedules, whatever runs it; the arguments are as :func:`explore` has them."""
+    if schedules < 1:
+        raise ConfigurationError(f"explore tries at least 1 schedule, got {schedules}")
     failing: list[Outcome[T]] = []
     horizon = 1
     for number in range(schedules):

@@ -98,7 +98,7 @@ def options_of(said: Mapping[str, Any], chosen: Mapping[str, Any], *, seed: int,
 
 
 def _is_simulated(given: Mapping[str, Any]) -> bool:
-    return any(given.get(name) is not None for name in ("explore", "schedule", "topology", "sends"))
+    return any(given.get(name) is not None for name in ("topology", "sends"))
 
 
 def variants(said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

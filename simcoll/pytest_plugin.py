@@ -211,7 +211,7 @@ def _section(config: pytest.Config, outcome: Outcome[Any], options: Options) -> 
     if options.explore is not None:
         yield f"{where}: the smallest of the failing schedules of explore={options.explore}"
         yield f"replay it with schedule={outcome.schedule!r} in place of explore={options.explore}"
-    elif options.backend == "simulated" and options.schedule is None and outcome.schedule:
+    elif options.schedule is None and outcome.schedule:
         yield f"{where}, seed {options.seed}; the same with schedule={outcome.schedule!r}"
     else:
         yield f"{where}, seed {options.seed}"

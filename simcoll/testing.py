@@ -10,16 +10,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, TypeVar, cast
 
 import networkx as nx
 
+from simcoll.backends.choices import Choices
 from simcoll.backends.outcome import Outcome
 from simcoll.backends.simulated import simulate
 from simcoll.complaints import FindingsError, complaint
 from simcoll.errors import ConfigurationError
-from simcoll.exploring import explore as explore_schedules
+from simcoll.exploring import explore_runs
 from simcoll.testing_options import Options
 
 __all__ = ["FindingsError", "run_ranks", "try_ranks"]
@@ -112,22 +112,35 @@ _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _simulated(options: Options, body: Callable[[Any], T]) -> Outcome[T]:
-    size, topology, seed, sends = options.world_size, options.topology, options.seed, options.sends or "synchronous"
-    if options.explore is not None:
-        found = explore_schedules(
-            body, size, options.explore, topology, seed, sends=sends, timeout=options.timeout
-        ).failing
-        if found is not None:
-            return found
-    return simulate(body, size, topology, seed, schedule=options.schedule, sends=sends, timeout=options.timeout)
+    def run(choices: Choices | None = None) -> Outcome[T]:
+        return simulate(
+            body,
+            options.world_size,
+            options.topology,
+            options.seed,
+            schedule=options.schedule,
+            sends=options.sends or "synchronous",
+            choices=choices,
+            timeout=options.timeout,
+        )
+
+    return _explored(options, run) or run()
 
 
 def _threaded(options: Options, body: Callable[[Any], T]) -> Outcome[T]:
-    run_threaded: _RunThreaded = import_module("simcoll.rank_threads").run_threaded
-    return run_threaded(options.world_size, body, seed=options.seed)
+    from simcoll.rank_threads import run_threaded
+
+    size, seed, schedule, timeout = options.world_size, options.seed, options.schedule, options.timeout
+
+    def run(choices: Choices | None = None) -> Outcome[T]:
+        return run_threaded(size, body, seed=seed, schedule=schedule, choices=choices, timeout=timeout)
+
+    return _explored(options, run) or run()
 
 
-_RunThreaded = Callable[..., Outcome[Any]]
+def _explored(options: Options, run: Callable[[Choices], Outcome[T]]) -> Outcome[T] | None:
+    """The smallest run that fails; None where all went well, or none was to be tried."""
+    return None if options.explore is None else explore_runs(run, options.explore, options.seed).failing
 
 
 def _gloo(options: Options, body: Callable[[Any], T]) -> Outcome[T]:

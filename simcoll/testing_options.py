@@ -20,7 +20,13 @@ BACKENDS = ("simulated", "threaded", "gloo")
 FAIL_ON = ("error", "warning")
 """From which severity on a finding fails a test."""
 
-_SIMULATED_ALONE = ("schedule", "explore", "topology", "sends")
+_ONLY_ON = {
+    "schedule": ("simulated", "threaded"),
+    "explore": ("simulated", "threaded"),
+    "topology": ("simulated",),
+    "sends": ("simulated",),
+}
+"""The options that not every backend has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +67,10 @@ class Options:
                 raise ConfigurationError(
                     "explore and schedule are both given: explore tries many, schedule replays one"
                 )
-        if self.backend not in (None, "simulated"):
-            given = [name for name in _SIMULATED_ALONE if getattr(self, name) is not None]
-            if given:
-                raise ConfigurationError(f"{given[0]} is for the backend 'simulated', and this is {self.backend!r}")
+        for name, backends in _ONLY_ON.items():
+            if getattr(self, name) is not None and self.backend not in (None, *backends):
+                where = " and ".join(map(repr, backends))
+                raise ConfigurationError(f"{name} is for the backend {where}, and this is {self.backend!r}")
 
 
 NAMES = tuple(field.name for field in fields(Options))
