@@ -25,15 +25,20 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class SentException:
-    """``pickled`` is None for an exception that cannot be pickled; ``text`` then says what it was."""
+    """``pickled`` is None for an exception that cannot be pickled; ``text`` then says what it was.
+
+    ``outcome`` is the function of pytest that raised it: what these raise cannot be pickled.
+    """
 
     pickled: bytes | None
     text: str
     way: tuple[_Step, ...]
+    outcome: str | None = None
 
     def arrived(self) -> BaseException:
         """The exception, or a RuntimeError in its place. To be used on what one's own process has sent alone."""
-        error: BaseException = RuntimeError(self.text) if self.pickled is None else pickle.loads(self.pickled)  # noqa: S301
+        kind = RuntimeError if self.outcome is None else _outcomes()[self.outcome]
+        error: BaseException = kind(self.text) if self.pickled is None else pickle.loads(self.pickled)  # noqa: S301
         part: TracebackType | None = None
         for step in reversed(self.way):
             part = _traceback(step, part)
@@ -47,12 +52,21 @@ def sent(error: BaseException) -> SentException:
         _Step(frame.f_code.co_filename, frame.f_code.co_name, frame.f_code.co_firstlineno, line)
         for frame, line in frames
     )
+    for outcome, kind in _outcomes().items():
+        if type(error) is kind:
+            return SentException(None, str(error), way, outcome)
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)  # noqa: S301  # one's own
     except Exception:
         return SentException(None, f"{type(error).__name__}: {error}", way)
     return SentException(pickled, "", way)
+
+
+def _outcomes() -> dict[str, type[BaseException]]:
+    """What pytest's functions raise to end a test, where pytest runs."""
+    pytest = sys.modules.get("pytest")
+    return {name: getattr(pytest, name).Exception for name in ("skip", "xfail", "fail")} if pytest else {}
 
 
 def _traceback(step: _Step, following: TracebackType | None) -> TracebackType:
