@@ -98,7 +98,7 @@ class WorldOfRanks:
 
 
 def _torch_is_imported_below() -> bool:
-    """Whether a module of torch asks, while it is imported: what it takes for a default is for every rank, not for one."""
+    """Whether a module of torch asks while it is imported: what it takes for a default is every rank's."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back

@@ -499,7 +499,8 @@ def test_an_interrupt_ends_the_ranks() -> None:
 
 def test_runs_beside_each_other_and_within_each_other_do_not_meet() -> None:
     def inner(comm: Any) -> int:
-        return run_ranks(2, lambda below: below.all_gather_object(below.rank + 10 * comm.rank))[0][1]
+        values: list[list[int]] = run_ranks(2, lambda below: below.all_gather_object(below.rank + 10 * comm.rank))
+        return values[0][1]
 
     found: dict[int, list[int]] = {}
 
