@@ -15,7 +15,7 @@ from simcoll.call import Buffer, Call
 from simcoll.parameters import Claim, Parameter, claim_of
 from simcoll.record import Group, source_document
 from simcoll.semantics import Array
-from simcoll.spec import METHODS
+from simcoll.spec import METHODS, Kind
 
 Self = TypeVar("Self", bound="GroupCalls")
 
@@ -160,6 +160,8 @@ class GroupCalls:
             for arrays in (inputs, outputs):
                 check_arrays(arrays)
             check_reduce_op(reduce_op)
+            if peer is None and METHODS[spelling][0].kind is Kind.POINT_TO_POINT:
+                raise TypeError("expected a rank as peer, got None")
             numbers = whole_numbers({"root": root, "peer": peer, "tag": tag})
             splits = whole_sizes("input splits", input_splits), whole_sizes("output splits", output_splits)
             return _call(
