@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from simcoll.backends.parking import Place, StuckError
+from simcoll.backends.parking import LateError, Place
 
 _LONGEST = 1e6
 """Seconds; a lock of Python's does not wait for longer than ``threading.TIMEOUT_MAX``."""
@@ -24,10 +24,10 @@ class FreeThreads:
         return Place(rank)
 
     def wait(self, place: Place, timeout: float | None = None) -> None:
-        """Wait until :meth:`wake`; raises :class:`StuckError` after ``timeout`` seconds (None: never)."""
+        """Wait until :meth:`wake`; raises :class:`~simcoll.backends.parking.LateError` after ``timeout`` seconds (None: never)."""
         if place.baton.acquire(timeout=-1 if timeout is None else min(timeout, _LONGEST)):
             return
-        raise StuckError(f"rank {place.rank} has waited for {timeout:g} s, and nobody came to end its wait")
+        raise LateError(f"rank {place.rank} has waited for {timeout:g} s, and nobody came to end its wait")
 
     def wake(self, place: Place) -> None:
         """End the wait at a place."""

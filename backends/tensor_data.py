@@ -23,14 +23,18 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class TensorData:
     """The buffers of one call: an engine's :class:`~simcoll.backends.tickets.Data`."""
 
-    __slots__ = ("_inputs", "_outputs")
+    __slots__ = ("_inputs", "_outputs", "about_to_run")
 
     def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         self._inputs = inputs
         self._outputs = outputs
+        self.about_to_run: Callable[[], object] | None = None
+        """Called before the call runs."""
 
     def read(self) -> Sequence[Array]:
         """What the inputs hold now; views of the memory where numpy has the dtype."""
+        if self.about_to_run is not None:
+            self.about_to_run()
         return _undispatched(self._read)
 
     def write(self, results: Outputs) -> None:

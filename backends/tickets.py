@@ -22,6 +22,10 @@ class RefusedPeerError(RuntimeError):
     """Another rank's call of this collective was refused, so that it can never complete."""
 
 
+class DestroyedError(RuntimeError):
+    """A rank that a collective needs has destroyed its group."""
+
+
 class PeerFailedError(RuntimeError):
     """Another rank has failed, and this one is ended for it; the cause is that rank's own exception."""
 

@@ -8,15 +8,15 @@ not when it is posted, as on a real backend, so that who changes a buffer meanwh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TypeAlias
 
 from simcoll.backends.base import Backend
 from simcoll.backends.choices import Choices, InOrder
 from simcoll.backends.mailbox import Mailbox
-from simcoll.backends.parking import StuckError, Threads
+from simcoll.backends.parking import LateError, StuckError, Threads
 from simcoll.backends.settling import Settling
-from simcoll.backends.tickets import RefusedCallError, Ticket, peer_failed
+from simcoll.backends.tickets import DestroyedError, RefusedCallError, Ticket, peer_failed
 from simcoll.backends.virtual_time import VirtualTime
 from simcoll.call import ANY_SOURCE
 from simcoll.record import Group
@@ -27,6 +27,9 @@ SIMULATED = Backend("simulated")
 
 _Member: TypeAlias = tuple[str, tuple[int, ...], int]
 """A group's name, its members, and a group rank."""
+
+_Key: TypeAlias = tuple[str, tuple[int, ...], int, int]
+"""A group's name, its members, how often they have destroyed it, and the place of a collective in it."""
 
 _FRUITLESS = 1000
 """A rank that asks so often in a row whether a call has ended, while nobody else can move, asks in vain."""
@@ -61,7 +64,7 @@ class World:
         self._mail = Mailbox(sends, InOrder() if choices is None else choices)
         self._lives: dict[_Member, int] = {}
         self._sequences: dict[_Member, int] = {}
-        self._meetings: dict[Hashable, dict[int, Ticket]] = {}
+        self._meetings: dict[_Key, dict[int, Ticket]] = {}
         self._waiting: dict[Ticket, None] = {}
         self._whys: dict[Ticket, str] = {}
         self._left: set[int] = set()
@@ -149,6 +152,9 @@ class World:
             member = (group.name, group.ranks, rank)
             self._lives[member] = self._lives.get(member, 0) + 1
             self._sequences.pop(member, None)
+            for ticket in list(self._waiting):
+                if (error := self._destroyed(ticket)) is not None:
+                    self._end(ticket, error)
 
     def _post_collective(self, ticket: Ticket) -> None:
         group, member = ticket.group, (ticket.group.name, ticket.group.ranks, ticket.rank)
@@ -195,8 +201,20 @@ class World:
             raise peer_failed(rank, *self.failure)
 
     def _check_left(self, ticket: Ticket) -> None:
-        if (error := self._in_vain(ticket)) is not None:
+        if (error := self._in_vain(ticket) or self._destroyed(ticket)) is not None:
             raise error
+
+    def _destroyed(self, ticket: Ticket) -> DestroyedError | None:
+        """Who a collective waits for has destroyed its group."""
+        key, met = self._meeting(ticket)
+        gone = [
+            global_rank
+            for rank, global_rank in enumerate(ticket.group.ranks)
+            if met and rank not in met and self._lives.get((ticket.group.name, ticket.group.ranks, rank), 0) > key[2]
+        ]
+        if not gone:
+            return None
+        return DestroyedError(f"{self._why(ticket)}; ranks {gone} have destroyed their group: connection closed by peer")
 
     def _in_vain(self, ticket: Ticket) -> StuckError | None:
         """Why nobody is left who could end a wait: who it needs has left."""
@@ -213,19 +231,21 @@ class World:
         return StuckError(self._why(ticket)) if self._left.intersection(absent) else None
 
     def _give_up(self, ticket: Ticket, error: StuckError) -> None:
-        """Nobody ends this wait. A rank that has given up waiting does not count as there."""
+        """Nobody ends this wait. A rank that knows that nobody will does not count as there; one that is late has come."""
         with self.threads.lock:
             if ticket.done:
                 return
-            why = self._whys.pop(ticket, None) or self._why(ticket)
+            found = type(error)(self._whys.pop(ticket, None) or self._why(ticket))
+            if spec_of(ticket.call).kind is not Kind.POINT_TO_POINT:
+                found.absent = tuple(self._absent(ticket))
             self._waiting.pop(ticket, None)
             self._mail.withdraw(ticket)
-            for key, meeting in list(self._meetings.items()):
+            for key, meeting in list(self._meetings.items()) if not isinstance(error, LateError) else ():
                 if meeting.get(ticket.rank) is ticket:
                     del meeting[ticket.rank]
                     if not meeting:
                         del self._meetings[key]
-        raise StuckError(why) from error
+        raise found from error
 
     def _find_stuck(self) -> None:
         """What each waits for is known now: when they are told, one after the other, they wait no more."""
@@ -246,8 +266,13 @@ class World:
 
     def _absent(self, ticket: Ticket) -> list[int]:
         """The ranks (global) that have not come to a collective."""
-        met = next((one for one in self._meetings.values() if one.get(ticket.rank) is ticket), {})
+        _, met = self._meeting(ticket)
         return [rank for place, rank in enumerate(ticket.group.ranks) if place not in met]
+
+    def _meeting(self, ticket: Ticket) -> tuple[_Key, dict[int, Ticket]]:
+        """Where a collective's ranks meet, and who has come; nobody where it is no collective that waits."""
+        found = ((key, met) for key, met in self._meetings.items() if met.get(ticket.rank) is ticket)
+        return next(found, (("", (), 0, 0), {}))
 
 
 def _nothing() -> None:

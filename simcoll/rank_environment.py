@@ -127,7 +127,9 @@ def _inheriting(
         if rank is not None:
             own_threads.here.append(thread)
             thread.run = _joined(thread.run, rank, join)  # type: ignore[method-assign]
-        start(thread)
+        with acting_as(None):
+            # Until it runs, the thread belongs to nobody, and who starts it does not wait in turn.
+            start(thread)
 
     return start_for_rank
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
-from torch.distributed import distributed_c10d
+from torch.distributed import device_mesh, distributed_c10d
 
 from simcoll import activation
 from simcoll.backends.tensor_data import TensorData
@@ -62,7 +62,7 @@ class TorchRank:
     world: World
     session: RankSession
     waits: Waits
-    stores: Mapping[int, RankStore]
+    stores: Mapping[tuple[str, object], RankStore]
     unasked: bool
     tables: Tables = field(default_factory=Tables)
     lives: int = 0
@@ -127,11 +127,16 @@ class RankGroup(RecordedProcessGroup):
         return backend
 
     def getBackendName(self) -> str:  # noqa: N802  # C++ asks under this name
-        """The backend's name."""
+        """The backend's name for C++."""
         name: str = self._inner.getBackendName()
         return name
 
-    name = _get_backend_name = getBackendName
+    def name(self) -> str:
+        """The backend's name."""
+        name: str = self._inner.name()
+        return name
+
+    _get_backend_name = name
 
     def getGroupName(self) -> str:  # noqa: N802  # C++ asks under this name
         """The group's name."""
@@ -190,7 +195,10 @@ def _meet(rank: TorchRank, name: str, members: tuple[int, ...], place: int, time
     ticket = Ticket(meeting, place, _MEETING, TensorData((), ()))
     with rank.waits:
         rank.world.post(ticket)
-        if not rank.unnamed or members != tuple(range(rank.world.size)):
+        if ticket.done:
+            # Who came last goes on last, so that the order is that of the ranks.
+            rank.world.threads.give_way(rank.rank)
+        elif not rank.unnamed or members != tuple(range(rank.world.size)):
             rank.world.wait(ticket, timeout.total_seconds())
 
 
@@ -228,7 +236,7 @@ def _in_memory(initialise: Callable[..., Any]) -> Callable[..., Any]:
         number, size = _place(rank, given)
         if not 0 <= number < size:
             raise ValueError(f"rank {number} of {size}: expected a rank below the world size, from 0")
-        given |= {"rank": number, "world_size": size, "store": rank.stores[rank.lives], "init_method": None}
+        given |= {"rank": number, "world_size": size, "store": rank.stores["life", rank.lives], "init_method": None}
         given.pop("device_id", None)
         return initialise(**given)
 
@@ -252,16 +260,60 @@ def torch_for_ranks() -> Iterator[None]:
     plugins[_PLUGIN] = dist.Backend._BackendPlugin(_create, True)
     distributed_c10d._world = WorldOfRanks(world)
     distributed_c10d.BackendConfig = RankBackendConfig
+    # A mesh is another one in every rank, though it looks the same: it is told apart by threads where the backend says so.
+    get_backend = device_mesh.get_backend
+    device_mesh.get_backend = lambda *args: "threaded" if torch_ranks.here is not None else get_backend(*args)
     _set_thread_isolation_mode(True)
     try:
-        with activation.hooks(_in_memory, _accepting):
+        with activation.hooks(_in_memory, _accepting), _stores_for_ranks():
             yield
     finally:
         _set_thread_isolation_mode(False)
+        device_mesh.get_backend = get_backend
         distributed_c10d.BackendConfig = config
         distributed_c10d._world = world
         plugins.pop(_PLUGIN, None)
         sys.excepthook = hook
+
+
+@contextmanager
+def _stores_for_ranks() -> Iterator[None]:
+    """Have the stores that a program makes be the ranks' own: whoever waits in another waits with its turn."""
+    names = {"TCPStore": _tcp_store, "FileStore": _file_store, "rendezvous": _rendezvous}
+    replaced = []
+    for module in (dist, distributed_c10d):
+        for name, own in names.items():
+            if hasattr(module, name):
+                original = getattr(module, name)
+                replaced.append((module, name, original))
+                setattr(module, name, _for_ranks(original, own))
+    try:
+        yield
+    finally:
+        for module, name, original in replaced:
+            setattr(module, name, original)
+
+
+def _for_ranks(original: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original, updated=())
+    def make(*args: Any, **kwargs: Any) -> Any:
+        rank = torch_ranks.here
+        return original(*args, **kwargs) if rank is None else own(rank, *args, **kwargs)
+
+    return make
+
+
+def _tcp_store(rank: TorchRank, host_name: str, port: int = 0, *args: Any, **kwargs: Any) -> RankStore:
+    return rank.stores["tcp", port]
+
+
+def _file_store(rank: TorchRank, file_name: str, *args: Any, **kwargs: Any) -> RankStore:
+    return rank.stores["file", str(file_name)]
+
+
+def _rendezvous(rank: TorchRank, url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[RankStore, int, int]]:
+    given = dict(zip(("rank", "world_size"), args, strict=False)) | kwargs | {"init_method": url}
+    yield (rank.stores["rendezvous", url], *_place(rank, given))
 
 
 def know_groups_of(rank: TorchRank) -> None:
