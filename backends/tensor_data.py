@@ -74,7 +74,7 @@ def _fill(tensor: torch.Tensor, result: Array) -> None:
     """Write a result into a tensor, whatever memory it lies in."""
     plain = tensor.detach()
     if _lies_elsewhere(plain):
-        _copy(plain, result)
+        _copy(tensor, result)
         return
     try:
         memory: Array = plain.numpy()
@@ -98,4 +98,4 @@ def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def _copy(tensor: torch.Tensor, result: Array) -> None:
     source = torch.from_numpy(np.ascontiguousarray(result)).reshape(tensor.shape).to(tensor.dtype)
-    tensor.copy_(source.to_sparse() if tensor.is_sparse else source)
+    tensor.copy_(source.to_sparse(tensor.sparse_dim()) if tensor.is_sparse else source)

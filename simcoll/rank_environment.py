@@ -60,6 +60,10 @@ class RankEnvironment(MutableMapping[str, str]):
     def __or__(self, other: Mapping[str, str]) -> dict[str, str]:
         return {**self, **other}
 
+    def __ior__(self, other: Mapping[str, str]) -> RankEnvironment:
+        self.update(other)
+        return self
+
     def __ror__(self, other: Mapping[str, str]) -> dict[str, str]:
         return {**other, **self}
 

@@ -126,7 +126,7 @@ class _Run(Generic[T]):
 
     def _program(self, body: Callable[[int], T], rank: TorchRank) -> BaseException | None:
         """A rank's life from its first line to what it does at its exit; gives what ended it."""
-        os.environ |= self._launched(rank.rank)
+        os.environ.update(self._launched(rank.rank))
         error: BaseException | None = None
         try:
             self._results[rank.rank] = body(rank.rank)

@@ -15,6 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import torch
 import torch.distributed as dist
+
+# Its functions take the default group for an argument's default when it is first imported: not one rank's for all.
+import torch.distributed.nn.functional
 from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
 from torch.distributed import device_mesh, distributed_c10d
 
