@@ -24,7 +24,7 @@ class FreeThreads:
         return Place(rank)
 
     def wait(self, place: Place, timeout: float | None = None) -> None:
-        """Wait until :meth:`wake`; raises :class:`~simcoll.backends.parking.LateError` after ``timeout`` seconds (None: never)."""
+        """Wait until :meth:`wake`; raises LateError after ``timeout`` seconds (None: never)."""
         if place.baton.acquire(timeout=-1 if timeout is None else min(timeout, _LONGEST)):
             return
         raise LateError(f"rank {place.rank} has waited for {timeout:g} s, and nobody came to end its wait")

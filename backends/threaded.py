@@ -40,8 +40,8 @@ _NO_TIMEOUT = timedelta(0)
 class ThreadedProcessGroup(ProcessGroup):
     """One rank's side of a group in a :class:`~simcoll.backends.world.World`.
 
-    ``members`` are the global ranks, in group-rank order, or what gives them at the first call. ``leave`` is called when
-    the group is shut down; ``called`` is the backend's name, ``waiting`` surrounds every wait.
+    ``members`` are the global ranks, in group-rank order, or what gives them at the first call. ``leave`` is called
+    when the group is shut down; ``called`` is the backend's name, ``waiting`` surrounds every wait.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ThreadedProcessGroup(ProcessGroup):
         *,
         members: Callable[[ThreadedProcessGroup], tuple[int, ...]],
         timeout: timedelta,
-        store: Store | None = None,
+        store: Store,
         called: str = "threaded",
         leave: Callable[[], None] = lambda: None,
         waiting: Waiting = nullcontext,
@@ -83,7 +83,7 @@ class ThreadedProcessGroup(ProcessGroup):
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu")]
 
-    def _get_backend(self, device: torch.device) -> NamedBackend:
+    def _get_backend(self, device: torch.device) -> Any:
         return NamedBackend(self._called, self._rank, self.size())
 
     def getBackendName(self) -> str:  # noqa: N802  # C++ asks under this name
@@ -114,7 +114,7 @@ class ThreadedProcessGroup(ProcessGroup):
     def _set_group_desc(self, desc: str) -> None:
         self._desc = desc
 
-    def get_group_store(self) -> Store | None:
+    def get_group_store(self) -> Store:
         """The store of the group."""
         return self.store
 

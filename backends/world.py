@@ -8,6 +8,7 @@ not when it is posted, as on a real backend, so that who changes a buffer meanwh
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -69,6 +70,7 @@ class World:
         self._whys: dict[Ticket, str] = {}
         self._left: set[int] = set()
         self._polls = 0
+        self._due: deque[tuple[Callable[[Ticket], None], Ticket]] = deque()
 
     def post(self, ticket: Ticket) -> None:
         """Give the engine a call; it runs when whoever it needs has come.
@@ -85,6 +87,7 @@ class World:
                 self._post_message(ticket)
             else:
                 self._post_collective(ticket)
+        self._call_back()
 
     def wait(self, ticket: Ticket, timeout: float | None = None) -> None:
         """Wait for the end of a call; raises what it ended with, or StuckError where nobody can end it."""
@@ -137,6 +140,7 @@ class World:
             self.failure = (rank, error)
             for ticket in list(self._waiting):
                 self._end(ticket, peer_failed(ticket.global_rank, rank, error))
+        self._call_back()
 
     def leave(self, rank: int) -> None:
         """A rank (global) has ended well, or belongs to no group any more: nobody may wait for it."""
@@ -145,6 +149,7 @@ class World:
             for ticket in list(self._waiting):
                 if (error := self._in_vain(ticket)) is not None:
                     self._end(ticket, error)
+        self._call_back()
 
     def close(self, group: Group, rank: int) -> None:
         """A group rank has destroyed its group: one that is made anew under the same name starts to count anew."""
@@ -155,6 +160,13 @@ class World:
             for ticket in list(self._waiting):
                 if (error := self._destroyed(ticket)) is not None:
                     self._end(ticket, error)
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """Tell whoever wanted to know of the calls that have ended; without the lock, for they may make calls."""
+        while self._due:
+            callback, ticket = self._due.popleft()
+            callback(ticket)
 
     def _post_collective(self, ticket: Ticket) -> None:
         group, member = ticket.group, (ticket.group.name, ticket.group.ranks, ticket.rank)
@@ -192,8 +204,7 @@ class World:
         self._waiting.pop(ticket, None)
         for place in ticket.places:
             self.threads.wake(place)
-        for callback in ticket.callbacks:
-            callback(ticket)
+        self._due.extend((callback, ticket) for callback in ticket.callbacks)
 
     def check_failure(self, rank: int) -> None:
         """Raise in a rank (global) what it is ended with because another one has failed."""
@@ -214,7 +225,9 @@ class World:
         ]
         if not gone:
             return None
-        return DestroyedError(f"{self._why(ticket)}; ranks {gone} have destroyed their group: connection closed by peer")
+        return DestroyedError(
+            f"{self._why(ticket)}; ranks {gone} have destroyed their group: connection closed by peer"
+        )
 
     def _in_vain(self, ticket: Ticket) -> StuckError | None:
         """Why nobody is left who could end a wait: who it needs has left."""
@@ -231,7 +244,7 @@ class World:
         return StuckError(self._why(ticket)) if self._left.intersection(absent) else None
 
     def _give_up(self, ticket: Ticket, error: StuckError) -> None:
-        """Nobody ends this wait. A rank that knows that nobody will does not count as there; one that is late has come."""
+        """Nobody ends this wait. A rank that is late has come; one that is stuck does not count as there."""
         with self.threads.lock:
             if ticket.done:
                 return

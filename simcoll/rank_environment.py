@@ -100,10 +100,10 @@ def rank_environment(join: Callable[[RankThreads], AbstractContextManager[object
     ``join(rank)`` surrounds what a thread does that a rank has started.
     """
     originals = os.environ, atexit.register, atexit.unregister, threading.Thread.start
-    os.environ = RankEnvironment(os.environ)  # type: ignore[assignment]  # it has what programs use
+    os.environ = RankEnvironment(os.environ)  # type: ignore[assignment]  # noqa: B003  # it has what programs use
     atexit.register = _of_rank("register", atexit.register)
     atexit.unregister = _of_rank("unregister", atexit.unregister)
-    threading.Thread.start = _inheriting(threading.Thread.start, join)  # type: ignore[method-assign]
+    threading.Thread.start = _inheriting(threading.Thread.start, join)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:

@@ -15,7 +15,6 @@ from simcoll.backends.parking import LateError, Place
 from simcoll.backends.turns import Turns
 from simcoll.rank_local import acting_rank
 from simcoll.rank_session import Waits
-from simcoll.source import current_source
 
 _LONGEST_SLEEP = 1.0
 """Seconds; loops that sleep until a moment on the wall clock sleep less at a time."""
@@ -23,10 +22,10 @@ _LONGEST_SLEEP = 1.0
 
 @contextmanager
 def pauses_of_ranks(turns: Turns, waits: Callable[[], Waits]) -> Iterator[None]:
-    """Have pauses give the turn away, as long as the block lasts; ``waits`` gives what surrounds a wait of this rank."""
+    """Have pauses give the turn away, as long as the block lasts; ``waits`` gives what surrounds a rank's."""
     sleep, wait = time.sleep, threading.Condition.wait
-    time.sleep = _sleeping(sleep, turns, waits)
-    threading.Condition.wait = _waiting(wait, turns, waits)  # type: ignore[method-assign]
+    time.sleep = _sleeping(sleep, turns, waits)  # type: ignore[assignment]
+    threading.Condition.wait = _waiting(wait, turns, waits)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:

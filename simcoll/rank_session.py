@@ -1,4 +1,4 @@
-"""What a rank that is a thread records, and when: a session of its own, a box in memory, a clock that stands while others run."""
+"""What a rank that is a thread records: its own session, a box in memory, a clock that stands while others run."""
 
 from __future__ import annotations
 
@@ -104,6 +104,7 @@ class Waits:
         self._pauses: set[Place] = set()
 
     def __call__(self) -> Waits:
+        """One wait more."""
         return self
 
     def __enter__(self) -> Waits:

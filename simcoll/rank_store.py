@@ -121,7 +121,9 @@ class RankStore(Store):
                 self._waits().pause(self._turns, place, limit.total_seconds())
             except StuckError as error:
                 missing = [key for key in keys if key not in self._values]
-                raise type(error)(f"wait timeout after {limit.total_seconds():g} s, keys: {', '.join(missing)}") from error
+                raise type(error)(
+                    f"wait timeout after {limit.total_seconds():g} s, keys: {', '.join(missing)}"
+                ) from error
 
     def _wake(self) -> None:
         parked, self._parked = self._parked, []

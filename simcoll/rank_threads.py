@@ -36,6 +36,7 @@ from simcoll.verifier.trace import Stall
 
 T = TypeVar("T")
 
+
 def run_threaded(
     world_size: int,
     body: Callable[[int], T],
@@ -216,6 +217,3 @@ def _free_port() -> int:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]
         return port
-
-
-__all__ = ["run_threaded"]

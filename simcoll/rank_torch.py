@@ -1,4 +1,4 @@
-"""torch.distributed for ranks that are threads: each has its own groups, which the engine runs whatever backend is asked."""
+"""torch.distributed for ranks that are threads: each has its own groups, which the engine runs whatever their backend."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ import torch.distributed as dist
 
 # Its functions take the default group for an argument's default when it is first imported: not one rank's for all.
 import torch.distributed.nn.functional
-from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
+from torch._C import _distributed_c10d as c10d
+from torch._C._distributed_c10d import _register_process_group
 from torch.distributed import device_mesh, distributed_c10d
 
 from simcoll import activation
 from simcoll.backends.tensor_data import TensorData
-from simcoll.backends.threaded import NamedBackend, ThreadedProcessGroup
+from simcoll.backends.threaded import ThreadedProcessGroup
 from simcoll.backends.tickets import Ticket
 from simcoll.backends.world import World
 from simcoll.call import Call
 from simcoll.process_group import RecordedProcessGroup
-from simcoll.rank_local import RankLocal, RankThreads, acting_rank
+from simcoll.rank_local import RankLocal, RankThreads
 from simcoll.rank_session import RankSession, Waits
 from simcoll.rank_store import RankStore
 from simcoll.record import Group
@@ -125,9 +126,8 @@ class RankGroup(RecordedProcessGroup):
         devices: list[torch.device] = self._inner._device_types
         return devices
 
-    def _get_backend(self, device: torch.device) -> NamedBackend:
-        backend: NamedBackend = self._inner._get_backend(device)
-        return backend
+    def _get_backend(self, device: torch.device) -> Any:
+        return self._inner._get_backend(device)
 
     def getBackendName(self) -> str:  # noqa: N802  # C++ asks under this name
         """The backend's name for C++."""
@@ -159,7 +159,8 @@ class RankGroup(RecordedProcessGroup):
 
     def _set_group_desc(self, desc: str) -> None:
         self._inner._set_group_desc(desc)
-        self._make_conductor(self._session)
+        if self._session is not None:
+            self._make_conductor(self._session)
 
     def _set_sequence_number_for_group(self) -> None:
         """The engine counts."""
@@ -258,23 +259,24 @@ def _place(rank: TorchRank, given: Mapping[str, Any]) -> tuple[int, int]:
 @contextmanager
 def torch_for_ranks() -> Iterator[None]:
     """Have torch.distributed know ranks that are threads, as long as the block lasts."""
-    hook, world, config = sys.excepthook, distributed_c10d._world, distributed_c10d.BackendConfig
+    module: Any = distributed_c10d
+    mesh: Any = device_mesh
+    hook, world, config = sys.excepthook, module._world, module.BackendConfig
     plugins = dist.Backend._plugins
     plugins[_PLUGIN] = dist.Backend._BackendPlugin(_create, True)
-    distributed_c10d._world = WorldOfRanks(world)
-    distributed_c10d.BackendConfig = RankBackendConfig
-    # A mesh is another one in every rank, though it looks the same: it is told apart by threads where the backend says so.
-    get_backend = device_mesh.get_backend
-    device_mesh.get_backend = lambda *args: "threaded" if torch_ranks.here is not None else get_backend(*args)
-    _set_thread_isolation_mode(True)
+    module._world, module.BackendConfig = WorldOfRanks(world), RankBackendConfig
+    # A mesh is another one in every rank, though it looks the same: torch tells them apart where the backend says so.
+    get_backend = mesh.get_backend
+    mesh.get_backend = lambda *args: "threaded" if torch_ranks.here is not None else get_backend(*args)
+    isolate: Callable[[bool], None] = c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
+    isolate(True)
     try:
         with activation.hooks(_in_memory, _accepting), _stores_for_ranks():
             yield
     finally:
-        _set_thread_isolation_mode(False)
-        device_mesh.get_backend = get_backend
-        distributed_c10d.BackendConfig = config
-        distributed_c10d._world = world
+        isolate(False)
+        mesh.get_backend = get_backend
+        module._world, module.BackendConfig = world, config
         plugins.pop(_PLUGIN, None)
         sys.excepthook = hook
 
@@ -282,7 +284,7 @@ def torch_for_ranks() -> Iterator[None]:
 @contextmanager
 def _stores_for_ranks() -> Iterator[None]:
     """Have the stores that a program makes be the ranks' own: whoever waits in another waits with its turn."""
-    names = {"TCPStore": _tcp_store, "FileStore": _file_store, "rendezvous": _rendezvous}
+    names: dict[str, Callable[..., Any]] = {"TCPStore": _tcp_store, "FileStore": _file_store, "rendezvous": _rendezvous}
     replaced = []
     for module in (dist, distributed_c10d):
         for name, own in names.items():
@@ -329,6 +331,3 @@ def of_thread(rank: RankThreads) -> TorchRank:
     """What torch knows of a rank; raises KeyError for a rank of another run."""
     found: TorchRank = rank.values[torch_ranks]
     return found
-
-
-__all__ = ["TorchRank", "acting_rank", "know_groups_of", "of_thread", "torch_for_ranks", "torch_ranks"]

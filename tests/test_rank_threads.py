@@ -1,4 +1,4 @@
-"""The programs of ``programs``, unchanged, on ranks that are threads: each gives the finding that real Gloo ranks give."""
+"""The programs of ``programs``, unchanged, on ranks that are threads: each gives the finding that real ranks give."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 
+from simcoll.backends.outcome import Outcome
 from simcoll.errors import ConfigurationError
 from simcoll.rank_threads import run_threaded
 from simcoll.verifier.finding import Severity, Verdict
@@ -63,13 +64,13 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
-def run(program: Program, *, init: bool):
+def run(program: Program, *, init: bool) -> Outcome[dict[str, object]]:
     code = compiled(program)
 
     def body(rank: int) -> dict[str, object]:
         # What a program's variables hold, they hold to its end.
         names: dict[str, object] = {"__name__": "__main__", "__file__": str(program.path)}
-        exec(code, names)  # noqa: S102
+        exec(code, names)
         return names
 
     return run_threaded(program.ranks, body, init=init)

@@ -1,7 +1,8 @@
-"""PyTorch's own tests whose ranks are threads, on simcoll's backend: test_multi_threaded_pg unedited, DTensor's base class.
+# ruff: noqa: PT009  # the base classes are unittest's
+"""PyTorch's own tests with threads for ranks: test_multi_threaded_pg unedited, and tests on DTensor's base class.
 
-Nothing of PyTorch's text is here. ``test_multi_threaded_pg`` comes from the folder that ``SIMCOLL_PYTORCH_TESTS`` names,
-the harness and the base class from the installed torch.
+Nothing of PyTorch's text is here. ``test_multi_threaded_pg`` comes from the folder that ``SIMCOLL_PYTORCH_TESTS``
+names, the harness and the base class from the installed torch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -162,7 +163,7 @@ class TestTraining(MultiThreadedTestCase):
             torch.nn.init.constant_(parameter, 0.25)
         fully_shard(model)
         model(torch.ones(2, 4)).sum().backward()
-        self.assertEqual(model[1].bias.grad.full_tensor(), torch.full((4,), 2.0))
+        self.assertEqual(cast(Any, model)[1].bias.grad.full_tensor(), torch.full((4,), 2.0))
 
     def test_messages(self) -> None:
         value = torch.full((3,), float(self.rank))
