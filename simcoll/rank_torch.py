@@ -1,4 +1,4 @@
-"""torch.distributed for ranks that are threads: each has its own groups, which the engine runs whatever their backend."""
+"""torch.distributed for ranks that are threads: each has its own groups, run by the engine whatever backend is asked."""
 
 from __future__ import annotations
 
