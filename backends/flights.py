@@ -47,6 +47,14 @@ class Flight:
         """The call has run: what its buffers hold now is its result."""
         self._after = self._held()
 
+    def overwritten(self, outputs: Sequence[Array]) -> None:
+        """Another call has written its results to ``outputs``; that is no writing of the program's."""
+        if _share(outputs, [*self.reads, *self.writes]):
+            if self._after is None:
+                self._before = self._held()
+            else:
+                self._after = self._held()
+
     def changed(self) -> bool:
         """Whether the program has written to its buffers since it was made, or since it ran."""
         return (self._before if self._after is None else self._after) != self._held()
@@ -88,6 +96,12 @@ class Flights:
         flight = Flight(entry, reads, writes, self.waits)
         self._open[flight] = None
         return flight
+
+    def wrote(self, outputs: Sequence[Array], own: Flight | None) -> None:
+        """A call, whose own flight is ``own``, has written its results."""
+        for flight in self._open:
+            if flight is not own:
+                flight.overwritten(outputs)
 
     def changed(self, flight: Flight, *, known: bool, noticed: Source | None = None) -> None:
         """Report that a buffer of an open call was written to; ``known``: before its data had left."""

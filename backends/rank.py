@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -216,6 +216,7 @@ class Request:
         ticket = Ticket(place.group, place.group_rank, call, data, entry.line, claim=claim)
         self._ticket = entry.ticket = ticket
         flights.meet(entry, reads, writes)
+        data.wrote = flights.wrote
         if asynchronous:
             self._flight = data.flight = flights.open(entry, reads, writes)
             data.notice = partial(flights.changed, self._flight, known=True)
@@ -264,6 +265,7 @@ class _Arrays:
         self._inputs, self._outputs = inputs, outputs
         self.flight: Flight | None = None
         self.notice = _nothing
+        self.wrote: Callable[[Sequence[Array], Flight | None], None] = _nothing
 
     def read(self) -> Sequence[Array]:
         """What the inputs hold now."""
@@ -276,11 +278,12 @@ class _Arrays:
         for result, output in zip(results, self._outputs, strict=True):
             if result is not None:
                 np.copyto(output, result)
+        self.wrote(self._outputs, self.flight)
         if self.flight is not None:
             self.flight.ran()
 
 
-def _nothing() -> None:
+def _nothing(*arguments: object) -> None:
     return None
 
 
