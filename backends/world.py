@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeAlias
 
 from simcoll.backends.base import Backend
@@ -92,7 +93,7 @@ class World:
     def wait(self, ticket: Ticket, timeout: float | None = None) -> None:
         """Wait for the end of a call; raises what it ended with, or StuckError where nobody can end it."""
         place = None
-        with self.threads.lock:
+        with self.threads.lock if not ticket.done else nullcontext():
             if not ticket.done:
                 self.check_failure(ticket.global_rank)
                 self._check_left(ticket)
