@@ -187,6 +187,8 @@ class Turns:
 
     def _give_up(self) -> None:
         self.on_stuck()
+        if self._ready:
+            return
         for place in list(self._parked):
             place.stuck = place.woken = True
             del self._parked[place]

@@ -62,6 +62,7 @@ class World:
         self._lives: dict[_Member, int] = {}
         self._sequences: dict[_Member, int] = {}
         self._meetings: dict[Hashable, dict[int, Ticket]] = {}
+        self._complete: list[list[Ticket]] = []
         self._waiting: dict[Ticket, None] = {}
         self._whys: dict[Ticket, str] = {}
         self._left: set[int] = set()
@@ -87,6 +88,7 @@ class World:
         """Wait for the end of a call; raises what it ended with, or StuckError where nobody can end it."""
         place = None
         with self.threads.lock:
+            self.run_complete()
             if not ticket.done:
                 self.check_failure(ticket.global_rank)
                 self._check_left(ticket)
@@ -104,6 +106,8 @@ class World:
 
     def has_ended(self, ticket: Ticket) -> bool:
         """Whether a call has ended, without waiting for it; who asks in vain lets the others go on meanwhile."""
+        with self.threads.lock:
+            self.run_complete()
         if ticket.done:
             return True
         rank = ticket.global_rank
@@ -143,6 +147,12 @@ class World:
                 if (error := self._in_vain(ticket)) is not None:
                     self._end(ticket, error)
 
+    def let_go(self, ticket: Ticket) -> None:
+        """The program keeps nothing of a message any more: where it has not left yet, it never does, as on Gloo."""
+        with self.threads.lock:
+            if not ticket.done:
+                self._mail.withdraw(ticket)
+
     def close(self, group: Group, rank: int) -> None:
         """A group rank has destroyed its group: one that is made anew under the same name starts to count anew."""
         with self.threads.lock:
@@ -159,11 +169,18 @@ class World:
         if len(meeting) < len(group.ranks):
             return
         del self._meetings[key]
-        met = [meeting[rank] for rank in range(len(group.ranks))]
-        self._settling.collective(met)
-        self.clock.run(met)
-        for one in met:
-            self._end(one, one.error)
+        self._complete.append([meeting[rank] for rank in range(len(group.ranks))])
+        if not ticket.deferred:
+            self.run_complete()
+
+    def run_complete(self) -> None:
+        """Run the collectives to which all have come; called under the lock."""
+        while self._complete:
+            met = self._complete.pop(0)
+            self._settling.collective(met)
+            self.clock.run(met)
+            for one in met:
+                self._end(one, one.error)
 
     def _post_message(self, ticket: Ticket) -> None:
         if (reason := self._settling.refusal(ticket)) is not None:
@@ -229,8 +246,16 @@ class World:
 
     def _find_stuck(self) -> None:
         """What each waits for is known now: when they are told, one after the other, they wait no more."""
+        if self._complete:
+            self.run_complete()
+            return
         self._whys = {ticket: self._why(ticket) for ticket in self._waiting}
         self.on_stuck()
+
+    def awaited(self) -> list[tuple[Ticket, list[int]]]:
+        """The collectives in which ranks wait, each with the ranks (global) that have not come to it."""
+        collectives = [one for one in self._waiting if spec_of(one.call).kind is not Kind.POINT_TO_POINT]
+        return [(ticket, self._absent(ticket)) for ticket in collectives]
 
     def _why(self, ticket: Ticket) -> str:
         rank, call, group = ticket.global_rank, ticket.call, ticket.group

@@ -76,17 +76,27 @@ def _places(steps: Steps, line: int) -> list[tuple[int, int]]:
 
 
 def _other_op(chance: random.Random, program: Program, step: Step) -> Step:
-    members = program.groups[step.group]
     while True:
-        other = form(chance, chance.choice(("allreduce", "broadcast", "barrier", "allgather")), step.group, len(members), step.line)
-        if METHODS[other[0].spelling][0] is not METHODS[step.spelling][0]:
-            return replace(other[0], work=step.work)
+        other = _some_call(chance, program, step, step.line)
+        if METHODS[other.spelling][0] is not METHODS[step.spelling][0]:
+            return replace(other, work=step.work)
+
+
+def _some_call(chance: random.Random, program: Program, step: Step, line: int) -> Step:
+    """A call of the same group that is right by itself."""
+    while True:
+        spelling = chance.choice(("allreduce", "broadcast", "barrier", "allgather"))
+        made = form(chance, spelling, step.group, len(program.groups[step.group]), line)
+        if not any(GLOO.refusal(one.call(), place, len(made)) for place, one in enumerate(made)):
+            return made[0]
 
 
 def _other_dtype(chance: random.Random, program: Program, step: Step) -> Step | None:
     if _is_complex(step):
         return None
-    dtype = chance.choice([one for one in DTYPES if one not in {array.dtype for array in (*step.inputs, *step.outputs)}])
+    dtype = chance.choice(
+        [one for one in DTYPES if one not in {array.dtype for array in (*step.inputs, *step.outputs)}]
+    )
     return _with_arrays(step, lambda array: replace(array, dtype=dtype))
 
 
@@ -96,7 +106,9 @@ def _with_arrays(step: Step, change: Callable[[Array], Array]) -> Step:
 
 def _larger(chance: random.Random, program: Program, step: Step) -> Step:
     """Each buffer doubled along its first dimension."""
-    return _with_arrays(step, lambda array: replace(array, shape=(2 * array.shape[0], *array.shape[1:]) if array.shape else (2,)))
+    return _with_arrays(
+        step, lambda array: replace(array, shape=(2 * array.shape[0], *array.shape[1:]) if array.shape else (2,))
+    )
 
 
 def _reshaped(chance: random.Random, program: Program, step: Step) -> Step | None:
@@ -156,9 +168,7 @@ def _extra(chance: random.Random, program: Program, steps: Steps) -> bool | None
     line = chance.choice(lines)
     rank, place = chance.choice(_places(steps, line))
     step = steps[rank][place]
-    size = len(program.groups[step.group])
-    again = form(chance, chance.choice(("allreduce", "barrier")), step.group, size, line + 5)[0]
-    steps[rank].insert(place + 1, again)
+    steps[rank].insert(place + 1, _some_call(chance, program, step, line + 5))
     return None
 
 
@@ -264,13 +274,17 @@ def _never_waited(chance: random.Random, program: Program, steps: Steps) -> bool
 
 
 def _changed(chance: random.Random, program: Program, steps: Steps) -> bool | None:
-    found = _asynchronous(steps, lambda step: step.in_place and step.root is None)
+    found = _asynchronous(steps, _can_be_changed)
     if not found:
         return False
     rank, place, _ = chance.choice(found)
     step = steps[rank][place]
-    steps[rank].insert(place + 1, Step(step.line + 1, "text", text=f"{step.inputs[0].name}[...] = 1"))
+    steps[rank].insert(place + 1, Step(step.line + 1, "text", text=f"{step.inputs[0].name} += 1"))
     return None
+
+
+def _can_be_changed(step: Step) -> bool:
+    return step.spelling == "allreduce" and 0 not in step.inputs[0].shape and step.inputs[0].dtype != "bool"
 
 
 def _overlapping(chance: random.Random, program: Program, steps: Steps) -> bool | None:
@@ -359,5 +373,3 @@ BUGS: Mapping[str, Mutation] = MappingProxyType(
     }
 )
 """The kinds of bugs, by name."""
-
-

@@ -82,7 +82,9 @@ class Step:
         stated = "".join(f", {name}={value!r}" for name, value in named if value is not None)
         method = "call" if self.work is None else "post"
         outputs = self.inputs if self.in_place else self.outputs
-        return f"{self._result}{self.group}.{method}({self.spelling!r}, {_names(self.inputs)}, {_names(outputs)}{stated})"
+        return (
+            f"{self._result}{self.group}.{method}({self.spelling!r}, {_names(self.inputs)}, {_names(outputs)}{stated})"
+        )
 
     def _message_text(self) -> str:
         [array] = self.inputs or self.outputs
@@ -137,7 +139,10 @@ class Program:
     def __str__(self) -> str:
         return "\n".join(
             [f"# {self.bug or 'correct'}"]
-            + [f"# rank {rank}\n" + "\n".join(f"{step.line:4d} {step.source}" for step in steps) for rank, steps in enumerate(self.ranks)]
+            + [
+                f"# rank {rank}\n" + "\n".join(f"{step.line:4d} {step.source}" for step in steps)
+                for rank, steps in enumerate(self.ranks)
+            ]
         )
 
 
