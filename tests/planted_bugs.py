@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from types import MappingProxyType
 
 from simcoll.backends.gloo import GLOO
@@ -178,7 +179,7 @@ def _swapped(chance: random.Random, program: Program, steps: Steps) -> bool | No
     calls = [place for place, step in enumerate(steps[rank]) if step.kind == "call" and not step.work]
     pairs = [
         (one, other)
-        for one, other in zip(calls, calls[1:], strict=False)
+        for one, other in pairwise(calls)
         if steps[rank][one].group == steps[rank][other].group and len(program.groups[steps[rank][one].group]) > 1
     ]
     if not pairs:

@@ -7,8 +7,9 @@ import linecache
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -59,29 +60,50 @@ def run(source: str, comm: Any, names: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Played:
-    """What became of a program: the report, what each rank held at its end that ended well, how each ended."""
+    """What became of a program: the report, what each rank held at its end that ended well, which did not.
+
+    Of simulated ranks also the schedule, and all that they have written down.
+    """
 
     report: Report
     results: Mapping[int, Mapping[str, Any]]
     failed: frozenset[int]
     output: str = ""
+    schedule: str = ""
+    written: str = ""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         return self.report.findings
 
 
-def on_simulated_ranks(program: Program, seed: int = 0) -> Played:
-    """Play it on simulated ranks."""
+Players: TypeAlias = dict[str, Callable[[Program], Played]]
+"""What plays programs on other ranks than simulated ones, by name."""
+
+
+def body_of(program: Program) -> Callable[[Any], dict[str, Any]]:
+    """The program for :func:`simcoll.simulate`; what a rank holds at its end."""
 
     def body(comm: Any) -> dict[str, Any]:
         kept = Kept()
         run(program.source(comm.rank), comm, kept.names(lambda array: array))
         return kept.things
 
-    outcome = simulate(body, len(program.ranks), seed=seed)
+    return body
+
+
+def on_simulated_ranks(program: Program, seed: int = 0, schedule: str | None = None) -> Played:
+    """Play it on simulated ranks."""
+    outcome = simulate(body_of(program), len(program.ranks), seed=seed, schedule=schedule)
     text = "\n".join(f"rank {rank}: {error!r}" for rank, error in outcome.exceptions.items())
-    return Played(outcome.report, outcome.results, frozenset(outcome.exceptions), text)
+    written = repr([(trace.events, trace.signatures, trace.sources, trace.slots.tobytes()) for trace in outcome.traces])
+    return Played(outcome.report, outcome.results, frozenset(outcome.exceptions), text, outcome.schedule, written)
+
+
+def real_players(server: ForkServer, folder: Path) -> Players:
+    """Real Gloo ranks; each program has a folder of its own."""
+    numbers = count()
+    return {"gloo": lambda program: on_real_ranks(program, server, folder / str(next(numbers)))}
 
 
 def on_real_ranks(program: Program, server: ForkServer, folder: Path, stall: float | None = 1.0) -> Played:
