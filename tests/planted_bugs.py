@@ -11,7 +11,7 @@ from types import MappingProxyType
 from simcoll.backends.gloo import GLOO
 from simcoll.backends.world import SIMULATED
 from simcoll.spec import METHODS
-from tests.random_programs import DTYPES, OPS, Array, Program, Step, form
+from tests.random_programs import DTYPES, OPS, Array, Program, Step, form, model_text
 
 Steps = list[list[Step]]
 Mutation = Callable[[random.Random, Program, Steps], "bool | None"]
@@ -345,6 +345,43 @@ def _outside(chance: random.Random, program: Program, steps: Steps) -> bool | No
     return None
 
 
+def _caught(chance: random.Random, program: Program, steps: Steps) -> bool | None:
+    """A reduction that one rank asks for otherwise; all ranks catch what is raised, and go on."""
+    lines = _collectives(program, steps, lambda step: step.reduce_op is not None and not step.work)
+    if not lines:
+        return False
+    places = _places(steps, chance.choice(lines))
+    guilty = chance.choice(places)
+    for rank, place in places:
+        step = replace(steps[rank][place], caught=True)
+        steps[rank][place] = _other_reduction(chance, program, step) if (rank, place) == guilty else step
+    return None
+
+
+def _swapped_groups(chance: random.Random, program: Program, steps: Steps) -> bool | None:
+    """Two groups made in another order on one rank."""
+    rank = chance.randrange(len(steps))
+    made = [place for place, step in enumerate(steps[rank]) if "new_group" in step.text]
+    if len(made) != 2 or made[1] != made[0] + 1:
+        return False
+    one, other = made
+    first, second = steps[rank][one], steps[rank][other]
+    steps[rank][one], steps[rank][other] = replace(second, line=first.line), replace(first, line=second.line)
+    return None
+
+
+def _other_model(chance: random.Random, program: Program, steps: Steps) -> None:
+    """One rank trains another model."""
+    named = [(f"layer{number}", (chance.randint(1, 3), 2), "float32") for number in range(3)]
+    other, place = list(named), chance.randrange(3)
+    name, shape, dtype = other[place]
+    other[place] = chance.choice([(name, shape, "float64"), (name, (4, *shape[1:]), dtype), ("other", shape, dtype)])
+    line, rank = 10 + max((step.line for own in steps for step in own), default=0), chance.randrange(len(steps))
+    for one, own in enumerate(steps):
+        own[:] = [step for step in own if "state_parameters" not in step.text]
+        own.append(Step(line, "text", text=model_text(other if one == rank else named)))
+
+
 BUGS: Mapping[str, Mutation] = MappingProxyType(
     {
         "op": _on_one_rank(_other_op),
@@ -368,7 +405,10 @@ BUGS: Mapping[str, Mutation] = MappingProxyType(
         "never waited": _never_waited,
         "changed": _changed,
         "overlapping": _overlapping,
+        "caught": _caught,
         "members": _other_members,
+        "swapped groups": _swapped_groups,
+        "model": _other_model,
         "not made": _not_made,
         "outside": _outside,
     }

@@ -6,6 +6,7 @@ import json
 import linecache
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -45,10 +46,18 @@ class Kept:
         """The names that the text of a program uses; ``make`` makes a buffer of an array."""
 
         def array(name: str, shape: Sequence[int], dtype: str, seed: int | None) -> Any:
-            self.things[name] = made = make(values(shape, dtype, seed))
+            made = make(values(shape, dtype, seed))
+            if name:
+                self.things[name] = made
             return made
 
-        return {"array": array, "keep": self.things.__setitem__}
+        return {"array": array, "keep": self.things.__setitem__, "caught": caught}
+
+
+def caught(call: Callable[[], object]) -> None:
+    """Make a call, whatever it raises."""
+    with suppress(Exception):
+        call()
 
 
 def run(source: str, comm: Any, names: dict[str, Any]) -> None:

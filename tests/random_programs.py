@@ -47,7 +47,10 @@ class Array:
 
 @dataclass(frozen=True)
 class Step:
-    """One line of one rank. ``kind`` is ``call``, ``message`` or ``text``; what does not apply is empty."""
+    """One line of one rank. ``kind`` is ``call``, ``message`` or ``text``; what does not apply is empty.
+
+    ``caught``: what the call raises is caught, and the program goes on.
+    """
 
     line: int
     kind: str
@@ -63,6 +66,7 @@ class Step:
     tag: int = 0
     work: str | None = None
     text: str = ""
+    caught: bool = False
 
     @property
     def in_place(self) -> bool:
@@ -77,14 +81,12 @@ class Step:
         return "; ".join([*made, self._call_text() if self.kind == "call" else self._message_text()])
 
     def _call_text(self) -> str:
-        named = (("reduce_op", self.reduce_op), ("root", self.root))
-        named += (("input_splits", self.input_splits), ("output_splits", self.output_splits))
-        stated = "".join(f", {name}={value!r}" for name, value in named if value is not None)
+        named = ("reduce_op", "root", "input_splits", "output_splits")
+        stated = "".join(f", {name}={value!r}" for name in named if (value := getattr(self, name)) is not None)
         method = "call" if self.work is None else "post"
         outputs = self.inputs if self.in_place else self.outputs
-        return (
-            f"{self._result}{self.group}.{method}({self.spelling!r}, {_names(self.inputs)}, {_names(outputs)}{stated})"
-        )
+        text = f"{self.group}.{method}({self.spelling!r}, {_names(self.inputs)}, {_names(outputs)}{stated})"
+        return f"caught(lambda: {text})" if self.caught else f"{self._result}{text}"
 
     def _message_text(self) -> str:
         [array] = self.inputs or self.outputs
@@ -184,7 +186,24 @@ def generate(chance: random.Random, size: int | None = None, length: int | None 
         chance.choices(list(_PHASES), weights=list(_PHASES.values()))[0](writer)
     while writer.pending:
         _wait(writer)
+    if chance.random() < 0.1:
+        _model(writer)
     return writer.program()
+
+
+def _model(writer: Writer) -> None:
+    """A model for DistributedDataParallel, which makes calls of its own: nothing comes after it."""
+    writer.next_line()
+    chance = writer.chance
+    named = [(f"layer{number}", (chance.randint(1, 3), 2), chance.choice(FLOATS)) for number in range(3)]
+    for rank in range(writer.size):
+        writer.say(rank, model_text(named))
+
+
+def model_text(named: Sequence[tuple[str, Shape, str]]) -> str:
+    """The line that states a model's parameters."""
+    listed = ", ".join(f"{name!r}: array('', {shape}, {dtype!r}, 1)" for name, shape, dtype in named)
+    return f"comm.state_parameters({{{listed}}})"
 
 
 def _collective(writer: Writer) -> None:
@@ -397,8 +416,11 @@ def _wait(writer: Writer) -> None:
         return
     writer.next_line()
     works = writer.pending.pop(writer.chance.randrange(len(writer.pending)))
+    # The Work of a message, and some others, learn of the end by wait alone (Gloo.untold).
+    told = all(step.spelling in QUEUED for own in writer.steps for step in own if step.work in works.values())
+    asks = told and writer.chance.random() < 0.2
     for rank, work in works.items():
-        writer.say(rank, f"{work}.wait()")
+        writer.say(rank, f"while not {work}.is_completed(): pass" if asks else f"{work}.wait()")
 
 
 _PHASES: dict[Callable[[Writer], None], int] = {
