@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -160,7 +160,15 @@ def _call(
 
 def buffer_of(array: Array) -> Buffer:
     """What a call states of a numpy array; elements are moved in C order whatever the memory order."""
-    return Buffer(array.shape, np.asarray(array).dtype.name)
+    dtype = np.asarray(array).dtype
+    name = _names.get(dtype)
+    if name is None:
+        # numpy composes the name anew each time.
+        name = _names[dtype] = dtype.name
+    return Buffer(array.shape, name)
+
+
+_names: dict[np.dtype[Any], str] = {}
 
 
 def _claim(named: Mapping[str, Array]) -> Claim:
