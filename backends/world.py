@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
 from simcoll.backends.base import Backend
-from simcoll.backends.choices import Choices, InOrder
+from simcoll.backends.choices import Choices, Decision, InOrder
 from simcoll.backends.mailbox import Mailbox
 from simcoll.backends.parking import StuckError, Threads
 from simcoll.backends.settling import Settling
@@ -58,7 +58,8 @@ class World:
         """Called when the ranks are found stuck, before they are told."""
         threads.on_stuck = self._find_stuck
         self._settling = Settling(backend)
-        self._mail = Mailbox(sends, InOrder() if choices is None else choices)
+        self._choices = InOrder() if choices is None else choices
+        self._mail = Mailbox(sends, self._choices)
         self._lives: dict[_Member, int] = {}
         self._sequences: dict[_Member, int] = {}
         self._meetings: dict[Hashable, dict[int, Ticket]] = {}
@@ -105,13 +106,14 @@ class World:
             raise ticket.error
 
     def has_ended(self, ticket: Ticket) -> bool:
-        """Whether a call has ended, without waiting for it; who asks in vain lets the others go on meanwhile."""
+        """Whether a call has ended, without waiting for it; who asks in vain mostly lets the others go on meanwhile."""
         with self.threads.lock:
             self.run_complete()
-        if ticket.done:
-            return True
+            if ticket.done:
+                return True
+            hasty = self._choices.preempts and self._choices.choose(Decision.PREEMPTION, 2) == 1
         rank = ticket.global_rank
-        moved = self.threads.give_way(rank)
+        moved = hasty or self.threads.give_way(rank)
         with self.threads.lock:
             if not ticket.done:
                 self.check_failure(rank)

@@ -18,7 +18,7 @@ Program = Callable[[Any], object]
 
 
 def number(value: float = 0.0) -> Any:
-    return np.full(1, value)
+    return np.full(1, value, np.float64)
 
 
 def stolen(comm: Comm) -> None:
@@ -27,7 +27,7 @@ def stolen(comm: Comm) -> None:
         comm.send(number(comm.rank), 0)
         return
     comm.recv(number())
-    comm.recv(number(), 1)
+    comm.recv(number(), 2)
 
 
 def mixed_up(comm: Comm) -> float:
@@ -90,14 +90,6 @@ def tokens(comm: Comm) -> None:
         comm.recv(number(), lock, 2)
     for lock in (second, first):
         comm.send(number(), lock, 3)
-
-
-def lost_update(comm: Comm) -> None:
-    """Ranks share memory, which ranks in processes do not: who reads before another has written loses."""
-    request = comm.isend(number(1), (comm.rank + 1) % comm.size, 4)
-    got = number()
-    comm.recv(got, tag=4)
-    request.wait()
 
 
 PLANTED: dict[str, tuple[Program, int, str]] = {
