@@ -68,9 +68,10 @@ gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reas
 picture: $(READY)  ## draw the report in the README anew, from a real run
 	@$(BIN)/python docs/draw_report.py
 
-pages: $(READY)  ## write the generated pages anew: the table of collectives and the rules
+pages: $(READY)  ## write the generated pages anew: the collectives, the rules, the keys of scenarios
 	@$(BIN)/python docs/spec_table.py
 	@$(BIN)/python docs/rule_pages.py
+	@$(BIN)/python docs/scenario_keys.py
 
 clean:  ## remove everything that make made
 	rm -rf $(VENV) .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -111,13 +111,15 @@ class GroupCalls:
         self._member.event("destroyed", group=self.group.name, source=source_document(calling_line()))
         self._member.world.close(self.group, self.rank)
 
-    def state_parameters(self, named: Mapping[str, Array]) -> None:
+    def state_parameters(self, named: Mapping[str, Array], frozen: Collection[str] = ()) -> None:
         """Say which parameters this rank trains on the group, as DistributedDataParallel does before it begins.
+
+        Those whose names are in ``frozen`` need no gradient.
 
         Raises :class:`~simcoll.errors.CollectiveMismatchError` where the ranks' models differ.
         """
         line = calling_line()
-        claim = _claim(named)
+        claim = _claim(named, frozen)
         self._member.state_parameters(self.group, claim, line)
         count, counts = np.array([claim.count], np.int64), np.empty(self.size, np.int64)
         call = _call("_allgather_base", [count], [counts])
@@ -165,11 +167,26 @@ def buffer_of(array: Array) -> Buffer:
     if name is None:
         # numpy composes the name anew each time.
         name = _names[dtype] = dtype.name
-    return Buffer(array.shape, name)
+    return Buffer(array.shape, name, getattr(array, "device", "cpu"), None, _order(array))
 
 
 _names: dict[np.dtype[Any], str] = {}
 
 
-def _claim(named: Mapping[str, Array]) -> Claim:
-    return claim_of(tuple(Parameter(name, array.dtype.name, array.shape) for name, array in named.items()))
+def _order(array: Array) -> tuple[int, ...] | None:
+    """The order in which a dense array's dimensions lie in memory, as :class:`~simcoll.call.Buffer` states it."""
+    if array.flags.c_contiguous:
+        return None
+    steps = [(step, size) for size, step in zip(array.shape, array.strides, strict=True) if size != 1]
+    order = tuple(sorted(range(len(steps)), key=lambda axis: -steps[axis][0]))
+    expected = array.itemsize
+    for axis in reversed(order):
+        if steps[axis][0] != expected:
+            return None
+        expected *= steps[axis][1]
+    return None if order == tuple(range(len(order))) else order
+
+
+def _claim(named: Mapping[str, Array], frozen: Collection[str]) -> Claim:
+    parameters = [Parameter(name, array.dtype.name, array.shape, name not in frozen) for name, array in named.items()]
+    return claim_of(tuple(parameters))

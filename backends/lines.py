@@ -8,15 +8,19 @@ import sys
 import traceback
 from types import CodeType, FrameType
 
+import simcoll
 from simcoll.record import UNKNOWN_SOURCE, Source
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_PLAYERS = tuple(os.path.join(os.path.dirname(simcoll.__file__), f"scenario_{name}.py") for name in ("stage", "player"))
+"""What plays a scenario: the line is the scenario's."""
+
 _own: dict[str, bool] = {}
 _sources: dict[tuple[CodeType, int], Source] = {}
 
 
 def calling_line() -> Source:
-    """The innermost line that is not of this folder's own code."""
+    """The innermost line that is not simcoll's own code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_own(frame.f_code.co_filename):
         frame = frame.f_back
@@ -24,7 +28,7 @@ def calling_line() -> Source:
 
 
 def raising_line(error: BaseException) -> Source:
-    """The innermost line of an exception's way that is not of this folder's own code."""
+    """The innermost line of an exception's way that is not simcoll's own code."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     users = [(code, line) for code, line in frames if not _is_own(code.co_filename)]
     return _source(*users[-1]) if users else UNKNOWN_SOURCE
@@ -33,7 +37,8 @@ def raising_line(error: BaseException) -> Source:
 def _is_own(file: str) -> bool:
     own = _own.get(file)
     if own is None:
-        own = _own[file] = os.path.dirname(os.path.abspath(file)) == _HERE
+        path = os.path.abspath(file)
+        own = _own[file] = os.path.dirname(path) == _HERE or path in _PLAYERS
     return own
 
 

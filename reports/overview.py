@@ -23,6 +23,8 @@ _OTHERS = {"flight recorder": "torch's Flight Recorder"}
 
 _ROWS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST_JOB_NS = 10**17
+"""Times before 1973 are those of simulated ranks, whose clocks begin at zero."""
 
 
 def render_summary(summary: Summary) -> RenderableType:
@@ -143,13 +145,15 @@ def _counted(ranks: int) -> str:
 def _span(summary: Summary) -> str:
     if not summary.begin_ns:
         return ""
+    if summary.end_ns < _FIRST_JOB_NS:
+        return f", {(summary.end_ns - summary.begin_ns) / 1e9:.6f} s of virtual time"
     begin, end = instant(summary.begin_ns), instant(summary.end_ns)
     until = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
     return f", {begin:%Y-%m-%d %H:%M:%S} to {until} UTC"
 
 
 def _since(place: Place) -> str:
-    return f" since {instant(place.since_ns):%H:%M:%S}" if place.since_ns else ""
+    return f" since {instant(place.since_ns):%H:%M:%S}" if place.since_ns >= _FIRST_JOB_NS else ""
 
 
 def instant(time_ns: int) -> datetime:

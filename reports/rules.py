@@ -13,23 +13,34 @@ from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules import RULES
 
 
-def render_rule(rule: Rule) -> RenderableType:
-    """The page of one rule: what it means, why it is bad, an example, how to fix it."""
+def render_rule(rule: Rule, scenario: str = "") -> RenderableType:
+    """The page of one rule: what it means, why it is bad, an example, a scenario to play, how to fix it.
+
+    ``scenario`` is the text of its scenario file; empty where there is none.
+    """
     body: list[RenderableType] = []
-    for heading, content in _sections(rule):
+    for heading, content in _sections(rule, scenario):
         body += [Text(heading, "bold"), Padding(content, (0, 0, 1, 2))]
     body += [Text("In short", "bold"), Padding(Text(rule.advice), (0, 0, 0, 2))]
     return Panel(Group(*body), title=f"{rule.code} {rule.name} ({rule.severity.value})", title_align="left")
 
 
-def _sections(rule: Rule) -> list[tuple[str, RenderableType]]:
+def _sections(rule: Rule, scenario: str) -> list[tuple[str, RenderableType]]:
     example = Syntax(rule.example, "python", theme="ansi_dark", background_color="default", word_wrap=True)
+    text = Syntax(scenario.rstrip(), "toml", theme="ansi_dark", background_color="default", word_wrap=True)
+    played = [(f"As a scenario: {command_of(rule)}", text)] if scenario else []
     return [
         ("What it means", Text(rule.means)),
         ("Why it is bad", Text(rule.harm)),
         ("Example", example),
+        *played,
         ("How to fix it", Text(rule.remedy)),
     ]
+
+
+def command_of(rule: Rule) -> str:
+    """The command that plays a rule's scenario, from any folder."""
+    return f"simcoll simulate {rule.code}"
 
 
 def render_rules_table() -> RenderableType:
@@ -45,6 +56,7 @@ def rule_markdown(rule: Rule) -> str:
     return (
         f"# {rule.code} {rule.name}\n\nSeverity: {rule.severity.value}\n\n## What it means\n\n{rule.means}\n\n"
         f"## Why it is bad\n\n{rule.harm}\n\n## Example\n\nOn every rank:\n\n```python\n{rule.example}\n```\n\n"
+        f"`{command_of(rule)}` plays it on simulated ranks.\n\n"
         f"## How to fix it\n\n{rule.remedy}\n\n{rule.advice}\n"
     )
 

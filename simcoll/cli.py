@@ -1,4 +1,4 @@
-"""The command line: ``simcoll run``, ``verify``, ``estimate``, ``topology``, ``calibrate``, ``rules``, ``demo``.
+"""The command line: ``simcoll run``, ``verify``, ``simulate``, ``estimate``, ``topology``, ``rules`` and more.
 
 Nothing here imports torch, and each command imports what it needs when it is called. Exit codes: 0 nothing wrong, 1
 the program could not start or failed before any group existed, 2 usage or unreadable input, 3 findings.
@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from simcoll.errors import StdoutError
 from simcoll.estimate_command import add_estimate_command
+from simcoll.simulate_command import add_simulate_command
 from simcoll.topology_command import add_topology_command
 
 _RUN_HELP = """\
@@ -135,6 +136,10 @@ def _other(arguments: Sequence[str]) -> int:
         from simcoll.estimate_command import run_estimate
 
         return run_estimate(options)
+    if options.command == "simulate":
+        from simcoll.simulate_command import run_simulate
+
+        return run_simulate(options)
     from simcoll.demo import main as demo
 
     return demo(json=options.json)
@@ -148,6 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("run", help="start a job as torchrun does, and report what is wrong", add_help=False)
     _command(commands, "demo", "a planted bug on four simulated ranks, no torch needed")
     _add_verify_options(_command(commands, "verify", "say what happened to a job, from what its ranks left"))
+    add_simulate_command(commands)
     add_topology_command(commands)
     add_estimate_command(commands)
     commands.add_parser("calibrate", help="measure this cluster, and write a topology of it", add_help=False)

@@ -12,6 +12,9 @@ SKIP: Final = 0
 INSTALLED: Final = 1
 OWN: Final = 2
 
+SCENARIO: Final = ".toml"
+"""A scenario is the user's program wherever it lies, simcoll's own examples too."""
+
 
 def folder(path: str) -> str:
     """The path, resolved, as the beginning of the paths of what lies in it."""
@@ -38,6 +41,8 @@ def kind_of(filename: str) -> int:
     """``OWN`` for the user's own code, ``INSTALLED`` for other packages', ``SKIP`` for what a report passes over."""
     if filename.startswith("<"):
         return SKIP
+    if filename.endswith(SCENARIO):
+        return OWN
     path = os.path.realpath(filename)
     if path.startswith((torch_folder(), *simcoll_folders())):
         return SKIP

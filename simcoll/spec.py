@@ -58,6 +58,7 @@ class Method:
     """One c10d method: its name, its OpType, and which buffers and integers its arguments are, in order.
 
     ``buffers`` names the roles of the leading tensor arguments, ``integers`` those of the plain integers after them.
+    ``listed`` methods take what the row divides as a list of one buffer a rank, the others as one buffer.
     ``op_type`` is how ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` and Flight Recorder print it.
     """
 
@@ -66,6 +67,7 @@ class Method:
     buffers: tuple[str, ...] = ("outputs", "inputs")
     integers: tuple[str, ...] = ()
     coalesced: bool = False
+    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class CollectiveSpec:
     price it. ``traffic(n)`` is nccl-tests' bus-bandwidth factor for n ranks: bus bandwidth = factor * bytes / seconds.
     ``names_absent`` says that the backend itself waits for every rank and names those that do not come, ``rooted``
     which way the data goes where one rank has another part than the others. ``law_reads`` are the fields of a call,
-    beside its buffers, on which the flows rest.
+    beside its buffers, on which the flows rest. ``divided`` names the buffers that hold a part for, or from, each rank.
     """
 
     name: str
@@ -126,6 +128,7 @@ class CollectiveSpec:
     names_absent: bool = False
     rooted: Rooted | None = None
     law_reads: frozenset[str] = frozenset()
+    divided: frozenset[str] = frozenset()
 
     @property
     def in_place(self) -> bool:
@@ -221,6 +224,7 @@ def _spec(
     names_absent: bool = False,
     rooted: Rooted | None = None,
     law_reads: frozenset[str] = frozenset(),
+    divided: frozenset[str] = frozenset(),
 ) -> CollectiveSpec:
     return CollectiveSpec(
         name,
@@ -238,6 +242,7 @@ def _spec(
         names_absent,
         rooted,
         law_reads,
+        divided,
     )
 
 
@@ -289,10 +294,10 @@ _TABLE = (
         "all_gather",
         Kind.MOVEMENT,
         [
-            Method("allgather", "ALLGATHER"),
+            Method("allgather", "ALLGATHER", listed=True),
             Method("_allgather_base", "_ALLGATHER_BASE"),
             Method("all_gather_single", "_ALLGATHER_BASE"),
-            Method("allgather_coalesced", "ALLGATHER_COALESCED", coalesced=True),
+            Method("allgather_coalesced", "ALLGATHER_COALESCED", coalesced=True, listed=True),
             Method("allgather_into_tensor_coalesced", "ALLGATHER_INTO_TENSOR_COALESCED", coalesced=True),
             Method("all_gather_single_coalesced", "ALLGATHER_INTO_TENSOR_COALESCED", coalesced=True),
         ],
@@ -312,11 +317,15 @@ _TABLE = (
         fault_law=laws.all_gather_fault,
         schedules=["ring", "bruck", "pat", "hierarchical", "nvls", "direct"],
         traffic=lambda n: (n - 1) / n,
+        divided=frozenset({"outputs"}),
     ),
     _spec(
         "gather",
         Kind.MOVEMENT,
-        [Method("gather", "GATHER", integers=("root",)), Method("gather_single", "GATHER", integers=("root",))],
+        [
+            Method("gather", "GATHER", integers=("root",), listed=True),
+            Method("gather_single", "GATHER", integers=("root",)),
+        ],
         semantics.gather,
         functions=["gather"],
         profiling=["gather"],
@@ -328,11 +337,12 @@ _TABLE = (
         traffic=lambda n: (n - 1) / n,
         rooted=Rooted.TO_ROOT,
         law_reads=frozenset({"root"}),
+        divided=frozenset({"outputs"}),
     ),
     _spec(
         "scatter",
         Kind.MOVEMENT,
-        [Method("scatter", "SCATTER", integers=("root",))],
+        [Method("scatter", "SCATTER", integers=("root",), listed=True)],
         semantics.scatter,
         functions=["scatter"],
         profiling=["scatter"],
@@ -344,12 +354,13 @@ _TABLE = (
         traffic=lambda n: (n - 1) / n,
         rooted=Rooted.FROM_ROOT,
         law_reads=frozenset({"root"}),
+        divided=frozenset({"inputs"}),
     ),
     _spec(
         "reduce_scatter",
         Kind.REDUCTION,
         [
-            Method("reduce_scatter", "REDUCE_SCATTER"),
+            Method("reduce_scatter", "REDUCE_SCATTER", listed=True),
             Method("_reduce_scatter_base", "_REDUCE_SCATTER_BASE"),
             Method("reduce_scatter_single", "_REDUCE_SCATTER_BASE"),
             Method("reduce_scatter_tensor_coalesced", "REDUCE_SCATTER_TENSOR_COALESCED", coalesced=True),
@@ -371,12 +382,13 @@ _TABLE = (
         fault_law=laws.reduce_scatter_fault,
         schedules=["ring", "halving_doubling", "pat", "hierarchical", "nvls", "direct"],
         traffic=lambda n: (n - 1) / n,
+        divided=frozenset({"inputs"}),
     ),
     _spec(
         "all_to_all",
         Kind.MOVEMENT,
         [
-            Method("alltoall", "ALLTOALL"),
+            Method("alltoall", "ALLTOALL", listed=True),
             Method("alltoall_base", "ALLTOALL_BASE"),
             Method("all_to_all_single", "ALLTOALL_BASE"),
         ],
@@ -389,6 +401,7 @@ _TABLE = (
         schedules=["pairwise", "direct", "bruck", "hierarchical"],
         traffic=lambda n: (n - 1) / n,
         law_reads=frozenset({"input_splits", "output_splits"}),
+        divided=frozenset({"inputs", "outputs"}),
     ),
     _spec(
         "barrier",

@@ -17,6 +17,7 @@ from simcoll.progress import progress_bar
 from simcoll.reports.html_report import html_report
 from simcoll.reports.rules import render_rule, render_rules_table
 from simcoll.reports.sarif import sarif_report
+from simcoll.scenario_library import scenario_path, scenario_text
 from simcoll.stall_file import PATTERN as STALL_PATTERN
 from simcoll.stall_file import read_stall, together
 from simcoll.verifier.finding import Report, Verdict
@@ -127,7 +128,7 @@ def show_rules(code: str | None, *, json: bool = False) -> int:
     rule = RULES.get(code.upper())
     if rule is None:
         return outlet.refuse(BAD_INPUT, f"unknown code {code!r}: expected one of {', '.join(RULES)}")
-    outlet.render(render_rule(rule), lambda: _page(rule))
+    outlet.render(render_rule(rule, scenario_text(rule.code)), lambda: _page(rule))
     return 0
 
 
@@ -158,4 +159,5 @@ def _beside(evidence: Evidence, pattern: str) -> list[Path]:
 
 
 def _page(rule: Rule) -> dict[str, object]:
-    return {**asdict(rule), "severity": rule.severity.value}
+    path = scenario_path(rule.code)
+    return {**asdict(rule), "severity": rule.severity.value, "scenario": None if path is None else str(path)}

@@ -1,0 +1,1 @@
+"""A scenario for every finding code: ``simcoll simulate SC104`` plays one."""
