@@ -109,10 +109,32 @@ def on_simulated_ranks(program: Program, seed: int = 0, schedule: str | None = N
     return Played(outcome.report, outcome.results, frozenset(outcome.exceptions), text, outcome.schedule, written)
 
 
+def on_threads(program: Program, seed: int = 0) -> Played:
+    """Play it on torch's ranks as threads of this process."""
+    import torch
+
+    from simcoll.rank_threads import run_threaded
+
+    comm = torch_comm()
+
+    def body(rank: int) -> dict[str, Any]:
+        kept = Kept()
+        run(program.source(rank), comm(), kept.names(torch.from_numpy))
+        tensors = torch.Tensor
+        return {name: one.numpy() if isinstance(one, tensors) else one for name, one in kept.things.items()}
+
+    outcome = run_threaded(len(program.ranks), body, seed=seed)
+    text = "\n".join(f"rank {rank}: {error!r}" for rank, error in outcome.exceptions.items())
+    return Played(outcome.report, outcome.results, frozenset(outcome.exceptions), text, outcome.schedule)
+
+
 def real_players(server: ForkServer, folder: Path) -> Players:
-    """Real Gloo ranks; each program has a folder of its own."""
+    """Real Gloo ranks, where each program has a folder of its own, and threads."""
     numbers = count()
-    return {"gloo": lambda program: on_real_ranks(program, server, folder / str(next(numbers)))}
+    return {
+        "threaded": on_threads,
+        "gloo": lambda program: on_real_ranks(program, server, folder / str(next(numbers))),
+    }
 
 
 def on_real_ranks(program: Program, server: ForkServer, folder: Path, stall: float | None = 1.0) -> Played:
