@@ -94,6 +94,8 @@ class Rank:
         self.flights = Flights()
         self.hangs_at: Source | None = None
         """The line at which it computes for ever."""
+        self.asks_at: Source | None = None
+        """The line at which it asked for the end of a call that had not ended."""
         self._ordinal = 0
         self._models: set[int] = set()
 
@@ -255,6 +257,8 @@ class Request:
 
     def is_completed(self) -> bool:
         """Whether the call has ended, without waiting; a program that is told so need not wait."""
+        if not self._ticket.done:
+            self._rank.asks_at = calling_line()
         if not self._rank.world.has_ended(self._ticket):
             return False
         self._observe()

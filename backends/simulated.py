@@ -120,6 +120,8 @@ class _Run(Generic[T]):
         now = self._clock.latest
         self._note_missing()
         hanging = {rank.rank: rank.hangs_at for rank in self._ranks if rank.hangs_at is not None}
+        asking = {rank: self._ranks[rank].asks_at for rank in self._world.asking}
+        hanging |= {rank: line for rank, line in asking.items() if line is not None}
         waiting = frozenset(rank.rank for rank in self._ranks if rank.rank not in self._endings)
         self._stall = Stall(
             nanoseconds(now),

@@ -112,6 +112,10 @@ class Turns:
         place.baton.acquire()
         return True
 
+    def beside(self, rank: int) -> bool:
+        """Whether threads run that wait for no turn; called under the lock by a thread of the rank."""
+        return self._holder != rank or sum(self._running.values()) > 1
+
     @contextmanager
     def adopted(self, rank: int) -> Iterator[None]:
         """What the calling thread does in the block, it does for a rank that started it."""

@@ -28,8 +28,8 @@ SIMULATED = Backend("simulated")
 _Member: TypeAlias = tuple[str, tuple[int, ...], int]
 """A group's name, its members, and a group rank."""
 
-_FRUITLESS = 1000
-"""A rank that asks so often in a row whether a call has ended, while nobody else can move, asks in vain."""
+_FRUITLESS = 100
+"""Ranks that ask so often each, in a row, whether a call has ended, while nobody else can move, ask in vain."""
 
 
 class World:
@@ -68,6 +68,8 @@ class World:
         self._whys: dict[Ticket, str] = {}
         self._left: set[int] = set()
         self._polls = 0
+        self.asking: set[int] = set()
+        """The ranks that asked in vain whether a call has ended."""
 
     def post(self, ticket: Ticket) -> None:
         """Give the engine a call; it runs when whoever it needs has come.
@@ -112,17 +114,24 @@ class World:
             if ticket.done:
                 return True
             hasty = self._choices.preempts and self._choices.choose(Decision.PREEMPTION, 2) == 1
-        rank = ticket.global_rank
-        moved = hasty or self.threads.give_way(rank)
+        if not hasty:
+            self.threads.give_way(ticket.global_rank)
         with self.threads.lock:
             if not ticket.done:
-                self.check_failure(rank)
-                self._polls = 0 if moved else self._polls + 1
-                if self._polls > _FRUITLESS:
-                    raise StuckError(
-                        f"rank {rank} asks again and again whether {ticket.call.op} has ended: {self._why(ticket)}"
-                    )
+                self.check_failure(ticket.global_rank)
+                self._ask_in_vain(ticket)
         return ticket.done
+
+    def _ask_in_vain(self, ticket: Ticket) -> None:
+        """Where so many asked in a row, and nothing was posted or ended meanwhile, nobody is left but who asks."""
+        rank = ticket.global_rank
+        self._polls = 0 if self.threads.beside(rank) else self._polls + 1
+        if self._polls > _FRUITLESS * self.size:
+            self.asking.add(rank)
+            self._find_stuck()
+            raise StuckError(
+                f"rank {rank} asks again and again whether {ticket.call.op} has ended: {self._why(ticket)}"
+            )
 
     def when_done(self, ticket: Ticket, callback: Callable[[Ticket], None]) -> None:
         """Call ``callback`` when the call has ended, in whichever thread ends it, or now."""
@@ -202,6 +211,7 @@ class World:
         if ticket.done:
             return
         ticket.done, ticket.error = True, error
+        self._polls = 0
         self._waiting.pop(ticket, None)
         for place in ticket.places:
             self.threads.wake(place)
