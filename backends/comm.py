@@ -7,7 +7,7 @@ peers are group ranks, splits count rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from simcoll.backends.group_calls import GroupCalls
 from simcoll.backends.rank import Request
@@ -114,6 +114,7 @@ class Comm(GroupCalls):
 
     def batch_isend_irecv(self, operations: Sequence[tuple[str, Array, int, int]]) -> list[Request]:
         """Begin several messages: ``("send" or "recv", array, peer, tag)`` each."""
+        begin: dict[str, Callable[[Array, int, int], Request]]
         begin = {"send": self.isend, "isend": self.isend, "recv": self.irecv, "irecv": self.irecv}
         for name, *_ in operations:
             if name not in begin:

@@ -148,6 +148,10 @@ class Turns:
         place.baton.acquire()
         return True
 
+    def beside(self, rank: int) -> bool:
+        """Whether threads run that wait for no turn; called under the lock by a thread of the rank."""
+        return self._holder != rank or sum(self._running.values()) > 1
+
     @contextmanager
     def adopted(self, rank: int) -> Iterator[None]:
         """What the calling thread does in the block, it does for a rank that started it."""
@@ -247,6 +251,8 @@ class Turns:
 
     def _give_up(self) -> None:
         self.on_stuck()
+        if self._ready:
+            return
         for place in list(self._parked):
             place.stuck = place.woken = True
             del self._parked[place]
