@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -153,6 +153,12 @@ class Rank:
             source=source_document(ticket.line),
         )
 
+    def refuse(self, function: str, error: Exception, line: Source) -> None:
+        """Write down a call that was refused before it was one."""
+        document = source_document(line)
+        said = {"function": function, "type": type(error).__name__, "message": str(error)}
+        self.event("rejected", group=None, sequence=None, source=document, **said)
+
     def hang(self, line: Source) -> None:
         """Never come to another call; ends when nobody else can go on."""
         self.hangs_at = line
@@ -162,6 +168,8 @@ class Rank:
 
 
 def _members(ranks: Sequence[int], size: int, rank: int) -> list[int]:
+    if not isinstance(ranks, Iterable):
+        raise TypeError(f"rank {rank}: new_group of {ranks!r:.40}: give a list of ranks")
     members = [int(member) for member in ranks]
     if not members or len(set(members)) < len(members) or not all(0 <= member < size for member in members):
         raise ValueError(f"rank {rank}: new_group of {members}: give distinct ranks of the world of {size}, from 0")

@@ -106,7 +106,7 @@ def _run(met: Sequence[Ticket]) -> None:
         try:
             ticket.data.write(outputs)
         except (ValueError, TypeError) as error:
-            ticket.error = error
+            ticket.error = RefusedCallError(f"rank {ticket.global_rank}: {ticket.call.op}: {error}")
 
 
 def _hand_over(send: Ticket, receive: Ticket) -> None:

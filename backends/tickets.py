@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from simcoll.backends.parking import Place
+from simcoll.backends.parking import Place, StuckError
 from simcoll.call import Call
 from simcoll.parameters import Claim
 from simcoll.record import UNKNOWN_SOURCE, Group, Record, Source
@@ -87,8 +87,26 @@ class Ticket:
 
 def peer_failed(rank: int, failed: int, error: BaseException) -> BaseException:
     """What ``rank`` is ended with because another one has failed; a skip and an exit pass through as they are."""
-    if isinstance(error, (unittest.SkipTest, SystemExit)) or type(error).__name__ == "Skipped":
-        return type(error)(*error.args)
     found = PeerFailedError(f"rank {rank} is ended, because rank {failed} failed: {type(error).__name__}: {error}")
     found.__cause__ = error
-    return found
+    if not passes_through(error):
+        return found
+    same = type(error)(*error.args)
+    same.__cause__ = found
+    return same
+
+
+def is_skip(error: BaseException) -> bool:
+    """Whether a test asks to be skipped: unittest's exception or pytest's, which is known by its name."""
+    return isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped"
+
+
+def passes_through(error: BaseException) -> bool:
+    """Whether ranks end with the same kind of exception as the rank that ended first."""
+    return isinstance(error, SystemExit) or is_skip(error)
+
+
+def was_ended_by_others(error: BaseException) -> bool:
+    """Whether a rank did not fail by itself: it was stuck, or another rank had failed."""
+    told = error.__cause__ if passes_through(error) else error
+    return isinstance(told, (StuckError, PeerFailedError))
