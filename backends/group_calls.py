@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -206,7 +206,15 @@ def _call(
 
 def buffer_of(array: Array) -> Buffer:
     """What a call states of a numpy array; elements are moved in C order whatever the memory order."""
-    return Buffer(array.shape, np.asarray(array).dtype.name, getattr(array, "device", "cpu"), None, _order(array))
+    dtype = np.asarray(array).dtype
+    name = _names.get(dtype)
+    if name is None:
+        # numpy composes the name anew each time.
+        name = _names[dtype] = dtype.name
+    return Buffer(array.shape, name, getattr(array, "device", "cpu"), None, _order(array))
+
+
+_names: dict[np.dtype[Any], str] = {}
 
 
 def _order(array: Array) -> tuple[int, ...] | None:

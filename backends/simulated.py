@@ -121,6 +121,7 @@ class _Run(Generic[T]):
 
     def _end(self, rank: int, error: BaseException | None) -> None:
         ranked = self._ranks[rank]
+        self._world.run_complete()
         ending = Ending(error, nanoseconds(self._clock.call(rank)))
         self._endings[rank] = ending
         ranked.flights.look_after(last=True)
@@ -137,7 +138,10 @@ class _Run(Generic[T]):
         if self._stall is not None:
             return
         now = self._clock.latest
+        self._note_missing()
         hanging = {rank.rank: rank.hangs_at for rank in self._ranks if rank.hangs_at is not None}
+        asking = {rank: self._ranks[rank].asks_at for rank in self._world.asking}
+        hanging |= {rank: line for rank, line in asking.items() if line is not None}
         waiting = frozenset(rank.rank for rank in self._ranks if rank.rank not in self._endings)
         self._stall = Stall(
             nanoseconds(now),
@@ -148,3 +152,10 @@ class _Run(Generic[T]):
         )
         for rank in waiting:
             self._clock.reach(rank, now + 2 * _PATIENCE)
+
+    def _note_missing(self) -> None:
+        """A rank that has ended is missed by those who wait for it, who find its connection closed."""
+        left = {rank for rank, ending in self._endings.items() if ending.error is None}
+        for ticket, absent in self._world.awaited():
+            if left.intersection(absent):
+                self._ranks[ticket.global_rank].missed(ticket, absent)

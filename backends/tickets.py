@@ -22,6 +22,10 @@ class RefusedPeerError(RuntimeError):
     """Another rank's call of this collective was refused, so that it can never complete."""
 
 
+class DestroyedError(RuntimeError):
+    """A rank that a collective needs has destroyed its group."""
+
+
 class PeerFailedError(RuntimeError):
     """Another rank has failed, and this one is ended for it; the cause is that rank's own exception."""
 
@@ -44,8 +48,9 @@ class Ticket:
 
     ``rank`` is the group rank, ``line`` the user's line that made it, ``claim`` what the call stands for beside itself
     (the model that is about to be trained on the group), ``sequence`` the place among the group's collectives (0 for
-    messages). When it is ``done``, ``error`` says what it ended with, and ``source`` from which group rank a receive
-    got its message.
+    messages). ``deferred``: where this call completes its collective, that runs when the rank next waits, so that what
+    the rank does to its buffers meanwhile is seen. When it is ``done``, ``error`` says what it ended with, ``met``
+    whether a message found its other end, and ``source`` from which group rank a receive got it.
     ``posted``, ``began`` and ``ended`` are seconds of virtual time.
     """
 
@@ -55,9 +60,11 @@ class Ticket:
     data: Data
     line: Source = UNKNOWN_SOURCE
     claim: Claim | None = None
+    deferred: bool = False
     sequence: int = 0
     done: bool = False
     error: BaseException | None = None
+    met: bool = False
     source: int = field(init=False)
     posted: float = 0.0
     began: float = 0.0
