@@ -76,7 +76,7 @@ class TorchStage(Stage[torch.Tensor]):
         for each in step.parameters:
             tensor = torch.zeros(each.shape, dtype=getattr(torch, each.dtype))
             model.register_parameter(each.name, torch.nn.Parameter(tensor, requires_grad=each.trained))
-        place = self._place(step)
+        place = self._places[step.group]
         self._kept.append(torch.nn.parallel.DistributedDataParallel(model, process_group=place and place.handle))
 
     def new_group(self, ranks: Sequence[int], name: str) -> Place | None:
