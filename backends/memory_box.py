@@ -14,6 +14,10 @@ from simcoll.record import Event, Group, Source, State
 from simcoll.verifier.trace import AWAITED, SLOT, MemoryTrace
 
 
+NO_TICKET = -1
+"""The ticket of a record that was not written, since the box was closed."""
+
+
 @dataclass(slots=True)
 class _Slot:
     group: int
@@ -45,6 +49,7 @@ class MemoryBox:
         self._slots: list[_Slot] = []
         self._events: list[Event] = []
         self._lock = threading.Lock()
+        self._open = True
 
     def group(self, group: Group) -> int:
         """The index of a group that was just created."""
@@ -73,6 +78,8 @@ class MemoryBox:
         awaited: bool = False,
     ) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls."""
+        if not self._open:
+            return NO_TICKET
         now = self._clock()
         slot = _Slot(
             group,
@@ -91,13 +98,15 @@ class MemoryBox:
 
     def started(self, ticket: int) -> None:
         """Write down that the call runs."""
-        slot = self._slots[ticket]
-        slot.started_ns, slot.state = self._clock(), State.STARTED
+        if self._open and ticket >= 0:
+            slot = self._slots[ticket]
+            slot.started_ns, slot.state = self._clock(), State.STARTED
 
     def finished(self, ticket: int, state: State = State.COMPLETED) -> None:
         """Write down how the call ended."""
-        slot = self._slots[ticket]
-        slot.finished_ns, slot.state = self._clock(), state
+        if self._open and ticket >= 0:
+            slot = self._slots[ticket]
+            slot.finished_ns, slot.state = self._clock(), state
 
     def ran(self, ticket: int, began_ns: int, ended_ns: int, state: State) -> None:
         """Write down when the call ran, and how it ended, as another clock than this rank's own has it."""
@@ -106,18 +115,22 @@ class MemoryBox:
 
     def mark(self, ticket: int, flag: int) -> None:
         """Set a bit of the record's ``flags``."""
-        self._slots[ticket].flags |= flag
+        if self._open and ticket >= 0:
+            self._slots[ticket].flags |= flag
 
     def resign(self, ticket: int, signature: int) -> None:
         """Give the record another signature: what was not known when the call was made."""
-        self._slots[ticket].signature = signature
+        if self._open and ticket >= 0:
+            self._slots[ticket].signature = signature
 
     def event(self, kind: str, **data: object) -> None:
         """Write down something else that happened: see :class:`simcoll.record.Event`."""
-        self._events.append(Event(kind, self._clock(), data))
+        if self._open:
+            self._events.append(Event(kind, self._clock(), data))
 
     def close(self) -> None:
-        """A box in memory has nothing to let go of."""
+        """Write no more: the rank has ended, or was ended."""
+        self._open = False
 
     def trace(self, *, seen_ns: int = 0) -> MemoryTrace:
         """What was written down so far, for the verifier."""

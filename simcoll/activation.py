@@ -11,6 +11,8 @@ import atexit
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -156,6 +158,30 @@ def _say_once(text: str) -> None:
 _replaced: list[tuple[Any, str, Any]] = []
 
 
+@contextmanager
+def hooks(inner: Callable[[Any], Any], outer: Callable[[Any], Any]) -> Iterator[None]:
+    """What :func:`enable` replaces in torch, as long as the block lasts, whether or not simcoll is enabled.
+
+    ``inner`` and ``outer`` go around ``init_process_group``, within and without what is replaced here.
+    """
+    enabled = bool(_replaced)
+    _uninstall()
+    original = distributed_c10d.init_process_group
+    for module in (distributed_c10d, dist):
+        module.init_process_group = inner(original)
+    _install()
+    for module in (distributed_c10d, dist):
+        module.init_process_group = outer(module.init_process_group)
+    try:
+        yield
+    finally:
+        _uninstall()
+        for module in (distributed_c10d, dist):
+            module.init_process_group = original
+        if enabled:
+            _install()
+
+
 def _install() -> None:
     if _replaced:
         return
@@ -216,7 +242,7 @@ def _uninstall() -> None:
 
 def _drain() -> None:
     """End every group's work within the time of one."""
-    ending = list(conductors)
+    ending = list(conductors.here)
     for conductor in ending:
         conductor.finish()
     deadline = time.monotonic() + _DRAIN_SECONDS
@@ -227,13 +253,13 @@ def _drain() -> None:
 def _end() -> None:
     """The end of the interpreter, whether or not simcoll is still enabled: a box stays open while it may be again."""
     _drain()
-    if conductors:
+    if conductors.here:
         # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
         # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.
         time.sleep(_LET_GO_SECONDS)
     for error in VERDICTS.rest():
         sys.stderr.write(f"simcoll: found when the program had ended: {error}\n")
-    flights.look_after(last=True)
+    flights.here.look_after(last=True)
     for recorder in own_recorders():
         recorder.event("exit")
         recorder.close()

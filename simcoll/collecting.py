@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from simcoll.backends.memory_box import MemoryBox
 from simcoll.blackbox_format import SUFFIX as BOX_SUFFIX
 from simcoll.dump_signal import SUFFIX
 from simcoll.errors import ConfigurationError, SimcollError
@@ -36,6 +37,8 @@ def dump(dir: str | os.PathLike[str] | None = None) -> Path:  # noqa: A002
     box = recorder.box
     if box is None:
         raise SimcollError(f"rank {recorder.rank}: nothing to dump: its black box could not be made, as was said then")
+    if isinstance(box, MemoryBox):
+        raise SimcollError(f"rank {recorder.rank}: nothing to dump: it is a thread, and its records are in the outcome")
     folder = box.path.parent if dir is None else Path(dir).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -112,7 +112,7 @@ class Conductor:
             entry.failed(error)
             raise
         entry.finished()
-        flights.waits += 1
+        flights.here.waits += 1
         return inner
 
     def _conduct_checked(
@@ -202,7 +202,7 @@ class Conductor:
         if self._pid != os.getpid():
             return
         self._line.await_end(seconds)
-        flights.look_after(last=True)
+        flights.here.look_after(last=True)
         self._queue.close()
         self._futures.close()
         if self._prover is not None:
@@ -262,15 +262,15 @@ def _launch(entry: Entry, launch: Launch, flight: Flight | None = None) -> Work 
 
 def _watch(entry: Entry, arguments: Arguments, coalescing: bool) -> Flight | None:
     """What the program is to be watched for until it has waited for the call, if that is for the program to do."""
-    flights.look_after()
+    flights.here.look_after()
     if not watches(arguments):
-        flights.pass_by(entry, arguments)
+        flights.here.pass_by(entry, arguments)
         return None
     if coalescing or made_by_torch():
         entry.handed_on()
-        flights.pass_by(entry, arguments)
+        flights.here.pass_by(entry, arguments)
         return None
-    return flights.open(entry, arguments)
+    return flights.here.open(entry, arguments)
 
 
 def _recorded(
@@ -279,7 +279,7 @@ def _recorded(
     """What the backend does in the call itself has no Work."""
     if inner is None:
         entry.finished()
-        flights.waits += 1
+        flights.here.waits += 1
         if flight is not None:
             flight.end()
         return None

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from simcoll.rank_local import RankLocal
 from simcoll.record import source_document
 from simcoll.recorder import Recorder
 from simcoll.session import active_session
@@ -34,7 +35,7 @@ class Creations:
         return {"life": self._life, "ordinal": self._ordinal}
 
 
-_creations = Creations()
+_creations = RankLocal(Creations)
 
 
 def initialising(initialise: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,7 +44,7 @@ def initialising(initialise: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        place = _creations.begin()
+        place = _creations.here.begin()
         size = _stated_size(signature, args, kwargs)
         recorder = None if size is None else _early_recorder()
         if size is None or recorder is None:
@@ -92,7 +93,7 @@ def noted(make: Callable[..., Any]) -> Callable[..., Any]:
         members = None if recorder is None else _members(signature, args, kwargs)
         if recorder is None or members is None:
             return make(*args, **kwargs)
-        place = _creations.place()
+        place = _creations.here.place()
         recorder.event("creating", **place, ranks=members, source=source_document(current_source()))
         group = make(*args, **kwargs)
         recorder.event("created", **place)

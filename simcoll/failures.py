@@ -71,16 +71,20 @@ def remove_failure_hooks() -> None:
 
 
 def _on_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    recorder = _recorder()
-    if recorder is not None:
-        recorder.event(
-            "exception",
-            type=kind.__name__,
-            message=str(error),
-            source=source_document(traceback_source(traceback)),
-            api=_api(traceback),
-        )
+    if (recorder := _recorder()) is not None:
+        note_uncaught(recorder, error, traceback)
     (_previous_hook or sys.__excepthook__)(kind, error, traceback)
+
+
+def note_uncaught(recorder: Recorder, error: BaseException, traceback: TracebackType | None) -> None:
+    """Write down the exception that ends the rank."""
+    recorder.event(
+        "exception",
+        type=type(error).__name__,
+        message=str(error),
+        source=source_document(traceback_source(traceback)),
+        api=_api(traceback),
+    )
 
 
 def _api(traceback: TracebackType | None) -> str | None:

@@ -27,6 +27,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from simcoll.capture import Arguments
 from simcoll.flight_events import report_change, report_overlap
+from simcoll.rank_local import RankLocal
 from simcoll.recorder import Entry
 from simcoll.regions import Memory, Region, memory_of
 from simcoll.source import made_by_torch
@@ -233,8 +234,8 @@ class Flights:
                 report_overlap(entry, other.entry, both_write=both, running=other.running)
 
 
-flights = Flights()
-os.register_at_fork(after_in_child=flights.forget)
+flights = RankLocal(Flights)
+os.register_at_fork(after_in_child=lambda: flights.here.forget())
 
 
 def noting_synchronization(synchronize: Callable[..., None]) -> Callable[..., None]:
@@ -243,7 +244,7 @@ def noting_synchronization(synchronize: Callable[..., None]) -> Callable[..., No
     @functools.wraps(synchronize)
     def synchronized(*args: Any, **kwargs: Any) -> None:
         synchronize(*args, **kwargs)
-        flights.device_synchronized()
+        flights.here.device_synchronized()
 
     return synchronized
 

@@ -194,7 +194,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the c10d method ``name``; arguments of no known form are left to torch to refuse."""
-        launch = functools.partial(_METHODS[name], self._inner, *args, **kwargs)
+        launch = functools.partial(getattr(self._inner, name), *args, **kwargs)
         session = self._session or active_session()
         if session is None or is_unrecorded():
             return launch()
@@ -222,7 +222,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
                 self._conductor = Conductor(log, *self._watchers(group, session.mode))
                 self._conducted_in = session
-                conductors.add(self._conductor)
+                conductors.here.add(self._conductor)
             return self._conductor
 
     def _watchers(self, group: Group, mode: str) -> Watchers:

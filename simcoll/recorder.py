@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeAlias
 
 from simcoll.backends.base import Backend
+from simcoll.backends.memory_box import MemoryBox
 from simcoll.blackbox import BlackBoxWriter
 from simcoll.blackbox_format import AWAITED, HANDED_ON, LET_GO
 from simcoll.call import Call
@@ -24,6 +26,8 @@ from simcoll.spec import Kind, spec_of
 from simcoll.stacks import offer_stacks, stack_path
 from simcoll.word import flow_word, message_digest, statement_digest
 
+Box: TypeAlias = "BlackBoxWriter | MemoryBox"
+
 _PREPARED_LIMIT = 8192
 """Distinct calls that a group keeps at hand; a program with ever-changing shapes starts over at this many."""
 
@@ -35,20 +39,27 @@ class Recorder:
         self.rank = rank
         self.noted: BaseException | None = None
         """The last exception that was written down, so that it is not written again on its way up."""
-        self._box: BlackBoxWriter | None = None
+        self._box: Box | None = None
         try:
             out.mkdir(parents=True, exist_ok=True)
-            self._box = BlackBoxWriter(out / box_name(rank), rank=rank, world_size=world_size, mode=mode)
+            box = self._box = BlackBoxWriter(out / box_name(rank), rank=rank, world_size=world_size, mode=mode)
             offer_stacks(stack_path(out, rank))
             answer_into(
-                out / stacks_name(self._box.path.name),
+                out / stacks_name(box.path.name),
                 heading(f"rank {rank}: each SIGUSR1 from now on adds those of that moment"),
             )
         except OSError as error:
             _warn(f"rank {rank}: no black box in {out}: {error.strerror or error}; the job goes on unrecorded")
 
+    @classmethod
+    def into(cls, box: Box, rank: int) -> Recorder:
+        """A recorder that writes into a box that is there already, and that nobody else finds."""
+        recorder = cls.__new__(cls)
+        recorder.rank, recorder.noted, recorder._box = rank, None, box
+        return recorder
+
     @property
-    def box(self) -> BlackBoxWriter | None:
+    def box(self) -> Box | None:
         """The black box, or None."""
         return self._box
 

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import torch.distributed as dist
 
+from simcoll.rank_local import RankLocal
 from simcoll.record import Group
 from simcoll.recorder import Recorder
 
@@ -50,8 +51,8 @@ class Session:
             return _recorders[key]
 
 
-conductors: WeakSet[Conductor] = WeakSet()
-"""Those of every group that is still there, to be brought to an end with the process."""
+conductors: RankLocal[WeakSet[Conductor]] = RankLocal(WeakSet)
+"""Those of every group that is still there, to be brought to an end with the process (or the rank)."""
 
 # One black box a process and folder, whoever records in it.
 _recorders: dict[tuple[int, Path], Recorder] = {}
@@ -89,18 +90,17 @@ def _own_place(group: Group, group_rank: int) -> tuple[int, int]:
     return stated if known is None or whole or known[1] < stated[1] else known
 
 
-_active: Session | None = None
+_active: RankLocal[Session | None] = RankLocal(lambda: None)
 
 
 def active_session() -> Session | None:
     """The session that new groups record in, or None."""
-    return _active
+    return _active.here
 
 
 def activate(session: Session | None) -> None:
     """Make ``session`` the one that groups record in; None: groups go on unrecorded."""
-    global _active
-    _active = session
+    _active.set(session)
 
 
 _unrecorded: list[Callable[[], bool]] = []

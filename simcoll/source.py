@@ -9,10 +9,10 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import threading
 from types import CodeType, FrameType, TracebackType
 
 from simcoll.folders import INSTALLED, OWN, SKIP, kind_of, simcoll_folders, torch_folder
+from simcoll.rank_local import main_thread_of_rank
 from simcoll.record import UNKNOWN_SOURCE, Source
 
 _kinds: dict[str, int] = {}
@@ -73,7 +73,7 @@ def current_source() -> Source:
     """The user's line that runs now, in this thread or else in the main thread (for calls from C++ threads)."""
     frame = _user_frame(sys._getframe(1))
     if frame is None:
-        main = threading.main_thread().ident
+        main = main_thread_of_rank()
         frame = None if main is None else _user_frame(sys._current_frames().get(main))
     return UNKNOWN_SOURCE if frame is None else _source(frame.f_code, frame.f_lineno)
 

@@ -69,7 +69,7 @@ class RecordedWork(Work):
         if ended:
             self._entry.awaited()
             self._end_flight()
-            flights.waits += 1
+            flights.here.waits += 1
         return ended
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
@@ -84,7 +84,7 @@ class RecordedWork(Work):
             self._entry.failed(error)
             raise
         self._ended()
-        flights.waits += 1
+        flights.here.waits += 1
         return done
 
     def _ended(self) -> None:

@@ -1,0 +1,83 @@
+"""What there is once a rank: once a process where a rank is one, once a rank where ranks are threads of one process.
+
+A process whose ranks are threads says of each thread to which rank it belongs (:func:`acting_as`); everywhere else there
+is one rank, and a value is found at the cost of one look.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class RankThreads:
+    """A rank whose threads share the process with other ranks: its number, its main thread, the values that it has."""
+
+    __slots__ = ("main_thread", "rank", "values")
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.main_thread: int | None = None
+        self.values: dict[object, Any] = {}
+
+
+class _Thread(threading.local):
+    rank: RankThreads | None = None
+
+
+_thread = _Thread()
+
+
+def acting_rank() -> RankThreads | None:
+    """The rank to which the calling thread belongs; None where the whole process is one."""
+    return _thread.rank
+
+
+@contextmanager
+def acting_as(rank: RankThreads | None) -> Iterator[None]:
+    """What the calling thread does in the block, it does for ``rank``."""
+    before, _thread.rank = _thread.rank, rank
+    try:
+        yield
+    finally:
+        _thread.rank = before
+
+
+def main_thread_of_rank() -> int | None:
+    """The thread in which the program of the calling thread's rank began."""
+    rank = _thread.rank
+    return threading.main_thread().ident if rank is None else rank.main_thread
+
+
+class RankLocal(Generic[T]):
+    """A value of which every rank has one of its own, made by ``make`` when it is first asked for."""
+
+    __slots__ = ("_make", "_process")
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._process = make()
+
+    @property
+    def here(self) -> T:
+        """The value of the calling thread's rank."""
+        rank = _thread.rank
+        if rank is None:
+            return self._process
+        if self not in rank.values:
+            # Two threads of a rank may come at once: the first value counts.
+            rank.values.setdefault(self, self._make())
+        value: T = rank.values[self]
+        return value
+
+    def set(self, value: T) -> None:
+        """Give the calling thread's rank another value."""
+        rank = _thread.rank
+        if rank is None:
+            self._process = value
+        else:
+            rank.values[self] = value

@@ -1,0 +1,112 @@
+"""What a rank that is a thread records, and when: a session of its own, a box in memory, a clock that stands while others run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from simcoll.backends.memory_box import MemoryBox
+from simcoll.backends.parking import StuckError
+from simcoll.backends.tickets import PeerFailedError, Ticket
+from simcoll.backends.virtual_time import VirtualTime
+from simcoll.record import Group
+from simcoll.recorder import Recorder
+from simcoll.session import Session
+
+MODE = "detail"
+"""Every call is compared when it runs."""
+
+
+class HeldTime(VirtualTime):
+    """One clock a rank: it goes while a thread of the rank runs, so that nobody is late because others had the turn."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._since = [0.0] * size
+        self._away = [1] * size
+        self._lock = threading.Lock()
+
+    def now(self, rank: int) -> float:
+        """The time of a rank (global)."""
+        running = time.perf_counter() - self._since[rank] if self._away[rank] == 0 else 0.0
+        return self._now[rank] + running
+
+    def stop(self, rank: int) -> None:
+        """A thread of the rank waits."""
+        with self._lock:
+            self._now[rank] = self.now(rank)
+            self._away[rank] += 1
+
+    def go(self, rank: int) -> None:
+        """It goes on."""
+        with self._lock:
+            self._away[rank] -= 1
+            self._since[rank] = time.perf_counter()
+
+    @property
+    def latest(self) -> float:
+        """The time of the rank that is furthest."""
+        return max(map(self.now, range(len(self._now))))
+
+    def call(self, rank: int) -> float:
+        """The moment of a call."""
+        return self.now(rank)
+
+    def reach(self, rank: int, seconds: float) -> None:
+        """A rank has waited for something that ended then."""
+        self._now[rank] += max(0.0, seconds - self.now(rank))
+
+    def run(self, met: Sequence[Ticket]) -> None:
+        """A collective runs when its last rank has come, and takes no time."""
+        ended = max(ticket.posted for ticket in met)
+        for ticket in met:
+            ticket.began = ticket.ended = ended
+
+
+class RankSession(Session):
+    """The session of one rank: it records in one box, whatever groups there are."""
+
+    def __init__(self, rank: int, world_size: int, clock: HeldTime, began_ns: int) -> None:
+        super().__init__(MODE, Path())
+        self.rank = rank
+        self.box = MemoryBox(rank, world_size, MODE, lambda: began_ns + round(clock.now(rank) * 1e9))
+        self._recorder = Recorder.into(self.box, rank)
+        self._clock = clock
+
+    def recorder(self, group: Group, group_rank: int) -> Recorder:
+        """The rank's recorder."""
+        return self._recorder
+
+    def current_recorder(self) -> Recorder | None:
+        """The rank's recorder."""
+        return self._recorder
+
+    def existing_recorder(self) -> Recorder | None:
+        """The rank's recorder."""
+        return self._recorder
+
+
+class Waits:
+    """Surrounds the waits of a rank: its clock stands, and what ends it for the sake of others ends its record."""
+
+    def __init__(self, rank: int, clock: HeldTime, box: MemoryBox) -> None:
+        self.ended: BaseException | None = None
+        """What the rank was ended with because others were stuck or failed, as its launcher would have ended it."""
+        self._rank, self._clock, self._box = rank, clock, box
+
+    def __call__(self) -> Waits:
+        return self
+
+    def __enter__(self) -> None:
+        self._clock.stop(self._rank)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._clock.go(self._rank)
+        if isinstance(error, (StuckError, PeerFailedError)):
+            self.ended = error
+            self._box.close()

@@ -1,0 +1,279 @@
+"""torch.distributed for ranks that are threads: each has its own groups, which the engine runs whatever backend is asked."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
+from torch.distributed import distributed_c10d
+
+from simcoll import activation
+from simcoll.backends.tensor_data import TensorData
+from simcoll.backends.threaded import NamedBackend, ThreadedProcessGroup
+from simcoll.backends.tickets import Ticket
+from simcoll.backends.world import World
+from simcoll.call import Call
+from simcoll.process_group import RecordedProcessGroup
+from simcoll.rank_local import RankLocal, RankThreads, acting_rank
+from simcoll.rank_session import RankSession, Waits
+from simcoll.rank_store import RankStore
+from simcoll.record import Group
+from simcoll.watchers import Watchers
+
+_PLUGIN = "SIMCOLL_RANKS"
+_MEETING = Call("barrier", "barrier")
+
+
+@dataclass
+class Tables:
+    """What c10d knows of its groups, for one rank."""
+
+    default_pg: Any = None
+    pg_map: dict[Any, Any] = field(default_factory=dict)
+    pg_names: dict[Any, Any] = field(default_factory=dict)
+    pg_group_ranks: dict[Any, Any] = field(default_factory=dict)
+    pg_backend_config: dict[Any, Any] = field(default_factory=dict)
+    group_count: int = 0
+    tags_to_pg: dict[Any, Any] = field(default_factory=dict)
+    pg_to_tag: dict[Any, Any] = field(default_factory=dict)
+    pg_coalesce_state: dict[Any, Any] = field(default_factory=dict)
+    comms: list[Any] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class TorchRank:
+    """One rank: its place in the engine, what it records, and what it has made of the default group.
+
+    ``unasked`` says that a default group is made when the program needs one that it has not made itself.
+    """
+
+    rank: int
+    world: World
+    session: RankSession
+    waits: Waits
+    stores: Mapping[int, RankStore]
+    unasked: bool
+    tables: Tables = field(default_factory=Tables)
+    lives: int = 0
+    initialising: bool = False
+    unnamed: bool = False
+    made: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter)
+
+
+torch_ranks: RankLocal[TorchRank | None] = RankLocal(lambda: None)
+"""The calling thread's rank; None in a thread that belongs to none."""
+
+
+class WorldOfRanks:
+    """Stands in for c10d's ``_world``."""
+
+    def __init__(self, process: Any) -> None:
+        vars(self)["_process"] = process
+
+    def __getattr__(self, name: str) -> Any:
+        rank = torch_ranks.here
+        if rank is None:
+            return getattr(vars(self)["_process"], name)
+        if name == "pg_config_info":
+            return type(vars(self)["_process"]).pg_config_info.fget(self)
+        if name == "default_pg" and rank.tables.default_pg is None:
+            _make_default_group(rank)
+        return getattr(rank.tables, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        rank = torch_ranks.here
+        setattr(vars(self)["_process"] if rank is None else rank.tables, name, value)
+
+
+def _make_default_group(rank: TorchRank) -> None:
+    """Make the default group of a program that does not make it itself; nobody has to wait for the others for it."""
+    if rank.unasked and not rank.initialising and rank.lives == 0:
+        rank.unnamed = True
+        dist.init_process_group("gloo")
+
+
+class RankBackendConfig(distributed_c10d.BackendConfig):
+    """What backend serves which device: for ranks always the engine, under the name that was asked for."""
+
+    def get_device_backend_map(self) -> dict[str, Any]:
+        """Devices and backends."""
+        asked: dict[str, Any] = super().get_device_backend_map()
+        return asked if torch_ranks.here is None else dict.fromkeys(asked, _PLUGIN.lower())
+
+
+class RankGroup(RecordedProcessGroup):
+    """A recorded group whose inner one is the engine's."""
+
+    _inner: Any
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        devices: list[torch.device] = self._inner._device_types
+        return devices
+
+    def _get_backend(self, device: torch.device) -> NamedBackend:
+        backend: NamedBackend = self._inner._get_backend(device)
+        return backend
+
+    def getBackendName(self) -> str:  # noqa: N802  # C++ asks under this name
+        """The backend's name."""
+        name: str = self._inner.getBackendName()
+        return name
+
+    name = _get_backend_name = getBackendName
+
+    def getGroupName(self) -> str:  # noqa: N802  # C++ asks under this name
+        """The group's name."""
+        name: str = self._inner.group_name
+        return name
+
+    def getGroupDesc(self) -> str:  # noqa: N802  # C++ asks under this name
+        """The group's description."""
+        desc: str = self._inner.group_desc
+        return desc
+
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    def _set_group_name(self, name: Any) -> None:
+        self._inner._set_group_name(name)
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._inner._set_group_desc(desc)
+        self._make_conductor(self._session)
+
+    def _set_sequence_number_for_group(self) -> None:
+        """The engine counts."""
+
+    def _watchers(self, group: Group, mode: str) -> Watchers:
+        """The engine compares."""
+        return Watchers()
+
+
+def _create(options: Any, backend_options: Any) -> RankGroup:
+    """What c10d calls to make a group's backend."""
+    rank = torch_ranks.here
+    assert rank is not None
+    size, place, timeout = options.group_size, options.group_rank, options.timeout
+    members = tuple(options.global_ranks_in_group) or tuple(range(size))
+    _meet(rank, options.group_id, members, place, timeout)
+    inner = ThreadedProcessGroup(
+        rank.world,
+        place,
+        size,
+        members=lambda group: members,
+        timeout=timeout,
+        store=options.store,
+        called="gloo",
+        waiting=rank.waits,
+    )
+    group = RankGroup(options.store, place, size, inner=inner)
+    group.record_in(rank.session, members=members, timeout=timeout)
+    return group
+
+
+def _meet(rank: TorchRank, name: str, members: tuple[int, ...], place: int, timeout: timedelta) -> None:
+    """The members of a new group connect to each other, which no record tells of."""
+    rank.made[name, members] += 1
+    meeting = Group(f"making {name}, {rank.made[name, members]}", "", members)
+    ticket = Ticket(meeting, place, _MEETING, TensorData((), ()))
+    with rank.waits:
+        rank.world.post(ticket)
+        if not rank.unnamed or members != tuple(range(rank.world.size)):
+            rank.world.wait(ticket, timeout.total_seconds())
+
+
+def _accepting(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    """``init_process_group`` as a rank's program sees it: it names the group that was made already, once."""
+
+    @functools.wraps(initialise)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        rank = torch_ranks.here
+        if rank is None or rank.initialising:
+            return initialise(*args, **kwargs)
+        if rank.unnamed and rank.tables.default_pg is not None:
+            rank.unnamed = False
+            return None
+        rank.initialising = True
+        try:
+            return initialise(*args, **kwargs)
+        finally:
+            rank.initialising = False
+            rank.lives += 1
+
+    return init_process_group
+
+
+def _in_memory(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    """``init_process_group`` of torch, with the ranks' own store in place of whatever the program names."""
+    signature = inspect.signature(initialise)
+
+    @functools.wraps(initialise)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        rank = torch_ranks.here
+        if rank is None:
+            return initialise(*args, **kwargs)
+        given = signature.bind(*args, **kwargs).arguments
+        number, size = _place(rank, given)
+        if not 0 <= number < size:
+            raise ValueError(f"rank {number} of {size}: expected a rank below the world size, from 0")
+        given |= {"rank": number, "world_size": size, "store": rank.stores[rank.lives], "init_method": None}
+        given.pop("device_id", None)
+        return initialise(**given)
+
+    return init_process_group
+
+
+def _place(rank: TorchRank, given: Mapping[str, Any]) -> tuple[int, int]:
+    """The rank and world size that a call states, or else that the launcher has given."""
+    query = parse_qs(urlsplit(given.get("init_method") or "").query)
+    number, size = given.get("rank", -1), given.get("world_size", -1)
+    number = int(query["rank"][0]) if "rank" in query else number
+    size = int(query["world_size"][0]) if "world_size" in query else size
+    return (rank.rank if number in (-1, None) else number), (rank.world.size if size in (-1, None) else size)
+
+
+@contextmanager
+def torch_for_ranks() -> Iterator[None]:
+    """Have torch.distributed know ranks that are threads, as long as the block lasts."""
+    hook, world, config = sys.excepthook, distributed_c10d._world, distributed_c10d.BackendConfig
+    plugins = dist.Backend._plugins
+    plugins[_PLUGIN] = dist.Backend._BackendPlugin(_create, True)
+    distributed_c10d._world = WorldOfRanks(world)
+    distributed_c10d.BackendConfig = RankBackendConfig
+    _set_thread_isolation_mode(True)
+    try:
+        with activation.hooks(_in_memory, _accepting):
+            yield
+    finally:
+        _set_thread_isolation_mode(False)
+        distributed_c10d.BackendConfig = config
+        distributed_c10d._world = world
+        plugins.pop(_PLUGIN, None)
+        sys.excepthook = hook
+
+
+def know_groups_of(rank: TorchRank) -> None:
+    """Have C++ know the groups of a rank in a thread that it has started."""
+    for group, name in list(rank.tables.pg_names.items()):
+        _register_process_group(name, group)
+
+
+def of_thread(rank: RankThreads) -> TorchRank:
+    """What torch knows of a rank; raises KeyError for a rank of another run."""
+    found: TorchRank = rank.values[torch_ranks]
+    return found
+
+
+__all__ = ["TorchRank", "acting_rank", "know_groups_of", "of_thread", "torch_for_ranks", "torch_ranks"]
