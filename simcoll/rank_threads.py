@@ -200,7 +200,10 @@ class _Run(Generic[T]):
             return
         now = max(self._now_ns(rank) for rank in range(self._size))
         waiting = frozenset(range(self._size)) - self._endings.keys()
-        self._stall = Stall(now, now + round(_PATIENCE * 1e9), blocked=waiting)
+        hanging = {rank.rank: rank.hangs_at for rank in self._ranks if rank.hangs_at is not None}
+        until = now + round(_PATIENCE * 1e9)
+        blocked = waiting - hanging.keys()
+        self._stall = Stall(now, until, places=hanging, blocked=blocked, busy=frozenset(hanging))
         for rank in waiting:
             self._ranks[rank].session.box.close()
 

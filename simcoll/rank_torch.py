@@ -28,7 +28,7 @@ from simcoll.process_group import RecordedProcessGroup
 from simcoll.rank_local import RankLocal, RankThreads, acting_rank
 from simcoll.rank_session import RankSession, Waits
 from simcoll.rank_store import RankStore
-from simcoll.record import Group
+from simcoll.record import Group, Source
 from simcoll.watchers import Watchers
 
 _PLUGIN = "SIMCOLL_RANKS"
@@ -69,6 +69,16 @@ class TorchRank:
     initialising: bool = False
     unnamed: bool = False
     made: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter)
+    hangs_at: Source | None = None
+    """The line at which it computes for ever."""
+
+    def hang(self, line: Source) -> None:
+        """Never come to another call; ends when nobody else can go on."""
+        self.hangs_at = line
+        with self.world.threads.lock:
+            place = self.world.threads.place(self.rank)
+        with self.waits:
+            self.world.threads.wait(place)
 
 
 torch_ranks: RankLocal[TorchRank | None] = RankLocal(lambda: None)

@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 
 from simcoll.call import ANY_SOURCE
+from simcoll.rank_local import acting_rank
 from simcoll.scenario import Scenario, Step
 from simcoll.scenario_stage import Exchange, Place, Stage
+from simcoll.source import current_source
 from simcoll.verbs import Verb
 
 
@@ -90,9 +92,18 @@ class TorchStage(Stage[torch.Tensor]):
         dist.destroy_process_group(place.handle)
 
     def hang(self) -> NoReturn:
-        """Sleep for ever."""
+        """Sleep for ever; a thread waits for what never comes, so that the others' end can be found."""
+        if acting_rank() is not None:
+            _hang_as_thread()
         while True:
             time.sleep(3600)
+
+
+def _hang_as_thread() -> None:
+    from simcoll.rank_torch import torch_ranks
+
+    if (rank := torch_ranks.here) is not None:
+        rank.hang(current_source())
 
 
 def _argument(exchange: Exchange[torch.Tensor], role: str) -> object:
