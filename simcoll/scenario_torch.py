@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
@@ -60,9 +60,8 @@ class TorchStage(Stage[torch.Tensor]):
         getattr(dist, verb.name)(*arguments, group=dist.GroupMember.NON_GROUP_MEMBER, **ranked)
 
     def wait(self, work: object) -> None:
-        """Wait for a work."""
-        if isinstance(work, dist.Work):
-            work.wait()
+        """Wait for a work, or for the future that torch gives in its place."""
+        cast(dist.Work, work).wait()
 
     def write(self, tensor: torch.Tensor) -> None:
         """Write to a tensor."""
