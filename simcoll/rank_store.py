@@ -121,7 +121,9 @@ class RankStore(Store):
                     self._threads.wait(place, limit.total_seconds())
             except StuckError as error:
                 missing = [key for key in keys if key not in self._values]
-                raise StuckError(f"wait timeout after {limit.total_seconds():g} s, keys: {', '.join(missing)}") from error
+                raise StuckError(
+                    f"wait timeout after {limit.total_seconds():g} s, keys: {', '.join(missing)}"
+                ) from error
 
     def _wake(self) -> None:
         parked, self._parked = self._parked, []

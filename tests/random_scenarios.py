@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from typing import TypeAlias
 
 from simcoll.spec import Kind
 from simcoll.verbs import VERBS, keys_of
@@ -30,6 +31,9 @@ _STATED = {
 }
 
 
+Table: TypeAlias = "dict[str, object]"
+
+
 def random_scenario(seed: int) -> str:
     """The text of a scenario; every second one has a fault."""
     chance = random.Random(seed)
@@ -47,7 +51,9 @@ def random_scenario(seed: int) -> str:
     return text + (_fault(chance, calls, ranks) if seed % 2 else "")
 
 
-def _call(chance: random.Random, name: str, group: str, ranks: int) -> tuple[dict[str, object], list[dict[str, object]]]:
+def _call(
+    chance: random.Random, name: str, group: str, ranks: int
+) -> tuple[dict[str, object], list[dict[str, object]]]:
     size = ranks - (group == "front")
     if chance.random() < 0.2:
         tag = chance.randint(0, 2)

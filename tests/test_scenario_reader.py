@@ -52,7 +52,7 @@ def test_a_whole_file() -> None:
     assert (first.step.op, first.step.line, first.step.shapes) == ("all_reduce", 9, ((2, 3),))
     assert first.overrides[0].fields == {"dtype": "int64"}
     assert isinstance(loop, Loop)
-    assert (loop.repeat, loop.ranks) == (3, {2, 3})
+    assert (loop.repeat, loop.ranks) == (3, frozenset({2, 3}))
     assert [each.step.peer for each in loop.calls if isinstance(each, CallPlan)] == [Relative(-1), ANY_SOURCE]
     assert scenario.expect is not None
     assert scenario.expect.findings == ()
