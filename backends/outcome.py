@@ -55,21 +55,31 @@ class Outcome(Generic[T]):
 
 @dataclass(slots=True)
 class Ending:
-    """How a rank ended, as its launcher would see it: ``error`` is None where its program returned."""
+    """How a rank ended, as its launcher would see it: ``error`` is None where its program returned.
+
+    ``by_others`` says that it is another rank's skip or exit that has ended this one, too.
+    """
 
     error: BaseException | None
     time_ns: int
+    by_others: bool = False
 
     @property
     def stopped(self) -> bool:
         """Whether it was ended because of others: it was stuck, or another rank had failed."""
-        return isinstance(self.error, (StuckError, PeerFailedError))
+        return self.by_others or isinstance(self.error, (StuckError, PeerFailedError))
 
     def exit(self) -> RankExit:
         """The end as of a process."""
         if self.error is None:
             return RankExit(0, self.time_ns)
-        return RankExit(_SIGTERM if self.stopped else 1, self.time_ns, self.stopped)
+        return RankExit(_SIGTERM if self.stopped else _exit_code(self.error), self.time_ns, self.stopped)
+
+
+def _exit_code(error: BaseException) -> int:
+    """What the interpreter ends with."""
+    stated = error.code if isinstance(error, SystemExit) else None
+    return stated & 0xFF if isinstance(stated, int) else 1
 
 
 def exception_event(error: BaseException, line: Source) -> dict[str, object]:

@@ -82,9 +82,14 @@ class Ticket:
         return Record(self.group.name, self.sequence, self.call, self.line)
 
 
+def is_passed_on(error: BaseException) -> bool:
+    """Whether an exception ends all ranks as it is: a skipped test, and an exit."""
+    return isinstance(error, (unittest.SkipTest, SystemExit)) or type(error).__name__ == "Skipped"
+
+
 def peer_failed(rank: int, failed: int, error: BaseException) -> BaseException:
     """What ``rank`` is ended with because another one has failed; a skip and an exit pass through as they are."""
-    if isinstance(error, (unittest.SkipTest, SystemExit)) or type(error).__name__ == "Skipped":
+    if is_passed_on(error):
         return type(error)(*error.args)
     found = PeerFailedError(f"rank {rank} is ended, because rank {failed} failed: {type(error).__name__}: {error}")
     found.__cause__ = error

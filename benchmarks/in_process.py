@@ -34,7 +34,7 @@ def threaded(creator: Creator, ranks: int, calls: int) -> float:
     plugins["THREADED"] = dist.Backend._BackendPlugin(creator, False)
     seconds: list[float] = []
 
-    @spawn_threads_and_init_comms(world_size=ranks)
+    @spawn_threads_and_init_comms(world_size=ranks)  # type: ignore[untyped-decorator]
     def program(self: object) -> None:
         value = torch.ones(1)
         for _ in range(_WARM_UP):

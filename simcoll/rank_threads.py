@@ -165,7 +165,7 @@ class _Run(Generic[T]):
             flights.here.look_after(last=True)
         for conductor in list(conductors.here):
             conductor.close(0.0)
-        ending = Ending(ended or error, self._now_ns(rank.rank))
+        ending = Ending(ended or error, self._now_ns(rank.rank), by_others=ended is not None)
         self._endings[rank.rank] = ending
         rank.session.box.event("exit")
         rank.session.box.close()

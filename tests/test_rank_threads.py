@@ -185,6 +185,29 @@ def test_exit_with_zero_is_a_normal_end() -> None:
     assert not outcome.exceptions
 
 
+def test_exit_with_another_code_is_that_ranks_failure_alone() -> None:
+    def body(rank: int) -> None:
+        if rank == 1:
+            sys.exit(3)
+        dist.barrier()
+
+    outcome = run_threaded(3, body)
+    [finding] = outcome.findings
+    assert (finding.code, finding.culprits) == ("SC701", (1,))
+    assert [state.exit_code for state in outcome.report.ranks] == [-15, 3, -15]
+
+
+def test_a_skip_is_every_ranks() -> None:
+    def body(rank: int) -> None:
+        if rank == 1:
+            pytest.skip("not here")
+        dist.barrier()
+
+    errors = run_threaded(2, body).exceptions
+    assert {type(error).__name__ for error in errors.values()} == {"Skipped"}
+    assert set(errors) == {0, 1}
+
+
 def test_same_run_twice() -> None:
     def body(rank: int) -> list[int]:
         got = []
