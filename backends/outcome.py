@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from simcoll.backends.parking import StuckError
-from simcoll.backends.tickets import PeerFailedError
+from simcoll.backends.tickets import was_ended_by_others
 from simcoll.record import Record, Source, source_document
 from simcoll.verifier.finding import Finding, Report, Severity, Verdict
 from simcoll.verifier.postmortem import judge
@@ -55,31 +54,28 @@ class Outcome(Generic[T]):
 
 @dataclass(slots=True)
 class Ending:
-    """How a rank ended, as its launcher would see it: ``error`` is None where its program returned.
-
-    ``by_others`` says that it is another rank's skip or exit that has ended this one, too.
-    """
+    """How a rank ended, as its launcher would see it: ``error`` is None where its program returned."""
 
     error: BaseException | None
     time_ns: int
-    by_others: bool = False
 
     @property
     def stopped(self) -> bool:
         """Whether it was ended because of others: it was stuck, or another rank had failed."""
-        return self.by_others or isinstance(self.error, (StuckError, PeerFailedError))
+        return self.error is not None and was_ended_by_others(self.error)
 
     def exit(self) -> RankExit:
         """The end as of a process."""
         if self.error is None:
             return RankExit(0, self.time_ns)
-        return RankExit(_SIGTERM if self.stopped else _exit_code(self.error), self.time_ns, self.stopped)
+        return RankExit(_SIGTERM if self.stopped else exit_code(self.error), self.time_ns, self.stopped)
 
 
-def _exit_code(error: BaseException) -> int:
-    """What the interpreter ends with."""
-    stated = error.code if isinstance(error, SystemExit) else None
-    return stated & 0xFF if isinstance(stated, int) else 1
+def exit_code(error: BaseException) -> int:
+    """With what a process ends whose program raises this: 0 where ``sys.exit()`` says that all is well."""
+    if not isinstance(error, SystemExit):
+        return 1
+    return error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
 
 
 def exception_event(error: BaseException, line: Source) -> dict[str, object]:

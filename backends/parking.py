@@ -62,6 +62,10 @@ class Threads(Protocol):
         """A moment at which another rank may go on instead; without the lock."""
         ...
 
+    def beside(self, rank: int) -> bool:
+        """Whether anybody may run meanwhile who waits for no turn; under the lock."""
+        ...
+
     def give_way(self, rank: int) -> bool:
         """Let others go on for a moment; whether there may be any. Without the lock."""
         ...

@@ -10,8 +10,11 @@ them waits, the rank gives its turn away, whatever its other threads do.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
@@ -28,6 +31,13 @@ PATIENCE = 30.0
 """Seconds after which ranks that are stuck count as ended, as ``simcoll run`` ends them: whoever would wait for longer
 is stuck before.
 """
+
+_ENDING_SECONDS = 2.0
+"""So long ranks that are given up have to come to an end; one that sits in C code meanwhile is left behind."""
+
+
+class AbandonedError(BaseException):
+    """Raised in ranks that nobody waits for any more: no program should catch it."""
 
 
 class Clock(Protocol):
@@ -63,10 +73,16 @@ class Turns:
         self._moves = 0
         self._timer: threading.Timer | None = None
         self._left = count
+        self._abandoned = False
+        self._inside: set[threading.Thread] = set()
         self._ended = threading.Event()
 
-    def run(self, body: Callable[[int], None]) -> None:
-        """Run ``body(rank)`` on every rank to its end. ``body`` must not raise."""
+    def run(self, body: Callable[[int], None], timeout: float | None = None) -> None:
+        """Run ``body(rank)`` on every rank to its end. ``body`` must not raise.
+
+        Raises TimeoutError where ranks have not ended after ``timeout`` seconds. They are ended then, and so they are
+        where the calling thread is interrupted.
+        """
         threads = [
             threading.Thread(target=self._rank, args=(body, rank), name=f"rank {rank}", daemon=True)
             for rank in range(len(self._started))
@@ -77,15 +93,24 @@ class Turns:
             for rank, place in enumerate(self._started):
                 self._released[rank] = [place]
             self._pass_on()
-        self._ended.wait()
-        for thread in threads:
-            thread.join()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
+        try:
+            if not self._ended.wait(timeout):
+                raise TimeoutError(
+                    f"not all of {len(threads)} ranks have ended after {timeout:g} s: {_places(threads)}"
+                )
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self._abandon(threads)
+            raise
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer.join()
 
     def place(self, rank: int) -> Place:
         """Where the calling thread, of global rank ``rank``, may wait; to be taken under the lock."""
+        self._check_abandoned()
         place = Place(rank)
         self._parked[place] = None
         return place
@@ -101,6 +126,7 @@ class Turns:
                 place.deadline = self._clock.now(place.rank) + seconds
             self._stop(place.rank, only_if_last=place.released)
         place.baton.acquire()
+        self._check_abandoned()
         if place.late:
             raise LateError(f"rank {place.rank} has waited for {seconds:g} s, and nobody came to end its wait")
         if place.stuck:
@@ -120,6 +146,7 @@ class Turns:
 
     def pause(self, rank: int) -> None:
         """A moment at which the rank may lose its turn to another; called without the lock."""
+        self._check_abandoned()
         if not self._choices.preempts:
             return
         with self.lock:
@@ -137,6 +164,7 @@ class Turns:
 
     def give_way(self, rank: int) -> bool:
         """Let all others that are ready go first; whether there may be any. Called without the lock."""
+        self._check_abandoned()
         with self.lock:
             if self._holder != rank or not self._ready:
                 return self._holder != rank or sum(self._running.values()) > 1
@@ -147,6 +175,10 @@ class Turns:
             self._stop(rank, next_one=first)
         place.baton.acquire()
         return True
+
+    def beside(self, rank: int) -> bool:
+        """Whether threads run that wait for no turn; called under the lock by a thread of the rank."""
+        return self._holder != rank or sum(self._running.values()) > 1
 
     @contextmanager
     def adopted(self, rank: int) -> Iterator[None]:
@@ -160,10 +192,38 @@ class Turns:
                 self._moves += 1
                 self._stop(rank, only_if_last=True)
 
+    def _abandon(self, threads: Sequence[threading.Thread]) -> None:
+        """End all ranks: those that wait are told so at once, those that run at their next line of Python."""
+        with self.lock:
+            self._abandoned = True
+            waiting = [*self._parked, *(place for places in self._released.values() for place in places)]
+            self._parked.clear()
+            self._released.clear()
+            for place in waiting:
+                place.woken = place.released = True
+                place.baton.release()
+        deadline = time.monotonic() + _ENDING_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic() - _ENDING_SECONDS * 0.9))
+        while (alive := [thread for thread in threads if thread.is_alive()]) and time.monotonic() < deadline:
+            for thread in alive:
+                if thread in self._inside:
+                    raise_in(thread, AbandonedError)
+                thread.join(_ENDING_SECONDS / 50 / len(alive))
+
+    def _check_abandoned(self) -> None:
+        if self._abandoned:
+            raise AbandonedError
+
     def _rank(self, body: Callable[[int], None], rank: int) -> None:
         self._started[rank].baton.acquire()
         try:
-            body(rank)
+            if not self._abandoned:
+                self._inside.add(threading.current_thread())
+                body(rank)
+                self._inside.discard(threading.current_thread())
+        except AbandonedError:
+            self._inside.discard(threading.current_thread())
         finally:
             with self.lock:
                 self._left -= 1
@@ -247,11 +307,33 @@ class Turns:
 
     def _give_up(self) -> None:
         self.on_stuck()
+        if self._ready:
+            return
         for place in list(self._parked):
             place.stuck = place.woken = True
             del self._parked[place]
             self._released.setdefault(place.rank, []).append(place)
             self._ready[place.rank] = None
+
+
+def raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
+    """Have a thread raise an exception at its next line of Python."""
+    if thread.is_alive() and thread.ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error))
+
+
+def _places(threads: Sequence[threading.Thread]) -> str:
+    """Where threads are that do not wait for their turn."""
+    frames = sys._current_frames()
+    found = []
+    for thread in threads:
+        frame = frames.get(thread.ident or 0)
+        if frame is not None and frame.f_code.co_filename != __file__:
+            found.append(f"{thread.name} is at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
+    return "; ".join(found[:_PLACES_SHOWN]) or "they wait for a thread that they started"
+
+
+_PLACES_SHOWN = 4
 
 
 def _nothing() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 
 from simcoll.backends.memory_box import MemoryBox
-from simcoll.backends.parking import LateError, Place, StuckError
-from simcoll.backends.tickets import PeerFailedError, Ticket, is_passed_on
+from simcoll.backends.parking import LateError, Place
+from simcoll.backends.tickets import Ticket, was_ended_by_others
 from simcoll.backends.turns import Turns
 from simcoll.backends.virtual_time import VirtualTime
 from simcoll.backends.world import World
@@ -113,15 +113,6 @@ class Waits:
         self._clock.stop(self._rank)
         return self
 
-    def _comes_from_others(self, error: BaseException) -> bool:
-        if isinstance(error, (StuckError, PeerFailedError)):
-            return not isinstance(error, LateError)
-        failure = self._world.failure
-        # Another rank's skip or exit comes as one of the same kind.
-        return (
-            failure is not None and failure[0] != self._rank and type(error) is type(failure[1]) and is_passed_on(error)
-        )
-
     def pause(self, turns: Turns, place: Place, seconds: float | None) -> None:
         """A wait of the program itself, for what is no call; raises what :meth:`Turns.pass_time` raises."""
         with self:
@@ -145,6 +136,6 @@ class Waits:
     ) -> None:
         self._clock.go(self._rank)
         self._numbers.turn_to(self._rank)
-        if error is not None and self._comes_from_others(error):
+        if error is not None and was_ended_by_others(error) and not isinstance(error, LateError):
             self.ended = error
             self._box.close()

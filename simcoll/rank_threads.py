@@ -46,6 +46,7 @@ def run_threaded(
     schedule: str | None = None,
     choices: Choices | None = None,
     init: bool = True,
+    timeout: float | None = None,
 ) -> Outcome[T]:
     """Run ``body(rank)`` on threads, one a rank, with torch.distributed as on real ranks, and judge what they did.
 
@@ -53,7 +54,8 @@ def run_threaded(
     names that group, whatever backend it asks for. Without, there is none until the program makes it. The order in
     which ranks go on comes from ``seed`` (0: first come, first served) or from the ``schedule`` of an earlier outcome.
     What ``body`` raises is in the outcome; ``sys.exit(0)`` is a normal end. Raises
-    :class:`~simcoll.errors.ConfigurationError` for a world or a schedule that cannot be, or within another such run.
+    :class:`~simcoll.errors.ConfigurationError` for a world or a schedule that cannot be, or within another such run,
+    and TimeoutError where ranks have not ended after ``timeout`` seconds.
     """
     if world_size < 1:
         raise ConfigurationError(f"a world has at least 1 rank, got {world_size}")
@@ -61,7 +63,7 @@ def run_threaded(
         raise ConfigurationError("ranks run as threads in this process already; let that run end first")
     try:
         chosen = choices or _chosen(seed, schedule)
-        return _Run[T](world_size, Recorded(chosen), unasked=init, seed=seed).to_its_end(body)
+        return _Run[T](world_size, Recorded(chosen), unasked=init, seed=seed).to_its_end(body, timeout)
     finally:
         _only_one.release()
 
@@ -101,7 +103,7 @@ class _Run(Generic[T]):
         waits = Waits(rank, self._world, self._clock, session.box, self._numbers)
         return TorchRank(rank, self._world, session, waits, stores, unasked)
 
-    def to_its_end(self, body: Callable[[int], T]) -> Outcome[T]:
+    def to_its_end(self, body: Callable[[int], T], timeout: float | None) -> Outcome[T]:
         """Run the program on every rank, and judge."""
         with ExitStack() as stack:
             stack.callback(self._numbers.restore)
@@ -109,7 +111,7 @@ class _Run(Generic[T]):
             stack.enter_context(rank_environment(self._joining))
             stack.enter_context(pauses_of_ranks(self._turns, self._waiting))
             stack.enter_context(random_numbers_of_ranks(self._seed))
-            self._turns.run(functools.partial(self._live, body))
+            self._turns.run(functools.partial(self._live, body), timeout)
         traces = [rank.session.box.trace() for rank in self._ranks]
         return Outcome(
             verdict(traces, self._endings, self._stall),
@@ -165,7 +167,7 @@ class _Run(Generic[T]):
             flights.here.look_after(last=True)
         for conductor in list(conductors.here):
             conductor.close(0.0)
-        ending = Ending(ended or error, self._now_ns(rank.rank), by_others=ended is not None)
+        ending = Ending(ended or error, self._now_ns(rank.rank))
         self._endings[rank.rank] = ending
         rank.session.box.event("exit")
         rank.session.box.close()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -91,13 +92,21 @@ class WorldOfRanks:
             return getattr(vars(self)["_process"], name)
         if name == "pg_config_info":
             return type(vars(self)["_process"]).pg_config_info.fget(self)
-        if name == "default_pg" and rank.tables.default_pg is None:
+        if name == "default_pg" and rank.tables.default_pg is None and not _torch_is_imported_below():
             _make_default_group(rank)
         return getattr(rank.tables, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         rank = torch_ranks.here
         setattr(vars(self)["_process"] if rank is None else rank.tables, name, value)
+
+
+def _torch_is_imported_below() -> bool:
+    """Whether a module of torch asks while it is imported: what it takes for a default is every rank's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith("torch.")
 
 
 def _make_default_group(rank: TorchRank) -> None:
