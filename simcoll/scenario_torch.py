@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
@@ -58,9 +58,8 @@ class TorchStage(Stage[torch.Tensor]):
         getattr(dist, verb.name)(*arguments, group=dist.GroupMember.NON_GROUP_MEMBER, **ranked)
 
     def wait(self, work: object) -> None:
-        """Wait for a work."""
-        if isinstance(work, dist.Work):
-            work.wait()
+        """Wait for a work, or for the future that torch gives in its place."""
+        cast(dist.Work, work).wait()
 
     def write(self, tensor: torch.Tensor) -> None:
         """Write to a tensor."""
@@ -76,7 +75,7 @@ class TorchStage(Stage[torch.Tensor]):
         for each in step.parameters:
             tensor = torch.zeros(each.shape, dtype=getattr(torch, each.dtype))
             model.register_parameter(each.name, torch.nn.Parameter(tensor, requires_grad=each.trained))
-        place = self._place(step)
+        place = self._places[step.group]
         self._kept.append(torch.nn.parallel.DistributedDataParallel(model, process_group=place and place.handle))
 
     def new_group(self, ranks: Sequence[int], name: str) -> Place | None:
@@ -90,9 +89,9 @@ class TorchStage(Stage[torch.Tensor]):
         dist.destroy_process_group(place.handle)
 
     def hang(self) -> NoReturn:
-        """Sleep for ever."""
+        """Wait for what never comes."""
         while True:
-            time.sleep(3600)
+            threading.Event().wait()
 
 
 def _argument(exchange: Exchange[torch.Tensor], role: str) -> object:
