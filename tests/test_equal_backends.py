@@ -7,6 +7,7 @@ What real Gloo, and threads, leave to time is not compared, by these rules and n
   is a matter of milliseconds;
 * the culprits of a message that does not fit, where one of the two reports names none: they rest on the other messages
   of the same lines, and some of these may not have been sent yet;
+* whether a rank that is missed had ended (SC702), or was about to (SC201);
 * on threads, whether memory that is used in flight is an error or a warning: a call that all have come to runs at once
   there, and is over when its memory is used again.
 """
@@ -66,9 +67,13 @@ def keys(played: Played, at_once: bool) -> list[tuple[object, ...]]:
 
 
 def alike(mine: Played, theirs: Played, *, at_once: bool = False) -> bool:
-    if keys(mine, at_once) == keys(theirs, at_once):
+    if [_or_missing(one) for one in keys(mine, at_once)] == [_or_missing(one) for one in keys(theirs, at_once)]:
         return True
     return len(mine.findings) == len(theirs.findings) == 1 and _alike_but_for_time(mine.findings[0], theirs.findings[0])
+
+
+def _or_missing(key: tuple[object, ...]) -> tuple[object, ...]:
+    return ("SC201", *key[1:]) if key[0] == "SC702" else key
 
 
 def _alike_but_for_time(mine: Finding, theirs: Finding) -> bool:
