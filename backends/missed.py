@@ -7,9 +7,37 @@ exchanges words itself. A rank that waits for the word of one that is merely lat
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
+from simcoll.backends.tickets import Ticket
+from simcoll.backends.world import World
+from simcoll.record import Source, source_document
 from simcoll.word_channel import Plan
+
+
+def missed(world: World, ended: Collection[int]) -> Iterator[tuple[Ticket, list[int]]]:
+    """The calls in which ranks wait that notice who has ended (global ranks), each with those who have not come.
+
+    The first call of a group connects its ranks: there nobody notices.
+    """
+    for met in world.incomplete():
+        ticket = next(iter(met.values()))
+        ranks = ticket.group.ranks
+        absent = [place for place in range(len(ranks)) if place not in met]
+        gone = [place for place in absent if ranks[place] in ended]
+        for place in sorted(noticing(len(ranks), met, gone)) if gone and ticket.sequence > 1 else ():
+            yield met[place], [ranks[other] for other in absent]
+
+
+def missing_event(ticket: Ticket, absent: list[int], line: Source) -> dict[str, object]:
+    """What a rank writes down of ranks (global) that it waits for in vain."""
+    return {
+        "group": ticket.group.name,
+        "sequence": ticket.sequence,
+        "missing": absent,
+        "waited_ms": 0,
+        "source": source_document(line),
+    }
 
 
 def noticing(size: int, present: Collection[int], ended: Collection[int]) -> set[int]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from simcoll.backends.choices import Choices, InOrder, Random, Recorded, Replayed, schedule_of, schedule_text
 from simcoll.backends.lines import raising_line
-from simcoll.backends.missed import noticing
+from simcoll.backends.missed import missed, missing_event
 from simcoll.backends.object_calls import ObjectComm
 from simcoll.backends.outcome import Ending, Outcome, exception_event, exit_code, verdict
 from simcoll.backends.rank import Rank, nanoseconds
@@ -155,12 +155,7 @@ class _Run(Generic[T]):
             self._clock.reach(rank, now + 2 * _PATIENCE)
 
     def _note_missing(self) -> None:
-        """Who has ended is missed by those who notice. The first call of a group connects its ranks: nobody notices."""
-        left = {rank for rank, ending in self._endings.items() if ending.error is None}
-        for met in self._world.incomplete():
-            ticket = next(iter(met.values()))
-            ranks = ticket.group.ranks
-            absent = [rank for place, rank in enumerate(ranks) if place not in met]
-            ended = [place for place, rank in enumerate(ranks) if rank in left and place not in met]
-            for place in noticing(len(ranks), met, ended) if ended and ticket.sequence > 1 else ():
-                self._ranks[ranks[place]].missed(met[place], absent)
+        """Who has ended is missed by those who notice."""
+        ended = {rank for rank, ending in self._endings.items() if ending.error is None}
+        for ticket, absent in missed(self._world, ended):
+            self._ranks[ticket.global_rank].event("missing", **missing_event(ticket, absent, ticket.line))

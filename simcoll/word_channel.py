@@ -240,4 +240,5 @@ class Plan:
 
     @property
     def peers(self) -> list[int]:
+        """All of them."""
         return [*self.partners, *(peer for peer in (self.keeper, self.guest) if peer is not None)]

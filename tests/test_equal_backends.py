@@ -8,8 +8,8 @@ What real Gloo, and threads, leave to time is not compared, by these rules and n
 * the culprits of a message that does not fit, where one of the two reports names none: they rest on the other messages
   of the same lines, and some of these may not have been sent yet;
 * whether a rank that is missed had ended (SC702), or was about to (SC201);
-* on threads, whether memory that is used in flight is an error or a warning: a call that all have come to runs at once
-  there, and is over when its memory is used again.
+* on threads, memory that is used in flight (SC502, SC503): a call that all have come to runs at once there, so that it
+  is over when its memory is used again, and the program may have waited for something since.
 """
 
 from __future__ import annotations
@@ -51,19 +51,18 @@ def players(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Players]:
     server.close()
 
 
-def key(finding: Finding, at_once: bool = False) -> tuple[object, ...]:
-    """What backends must say alike; ``at_once`` is what runs a call where it is made."""
+def key(finding: Finding) -> tuple[object, ...]:
+    """What backends must say alike."""
     group = None if finding.group is None else finding.group.ranks
-    severity = None if at_once and finding.code in ("SC502", "SC503") else finding.severity
-    return finding.code, severity, group, finding.sequence, finding.culprits
+    return finding.code, finding.severity, group, finding.sequence, finding.culprits
 
 
 def keys(played: Played, at_once: bool) -> list[tuple[object, ...]]:
-    """The findings that are no matter of time."""
-    found = played.findings
+    """The findings that are no matter of time; ``at_once`` is what runs a call where it is made."""
+    found = [one for one in played.findings if not at_once or one.code not in ("SC502", "SC503")]
     if found and found[0].severity is Severity.ERROR and found[0].code not in ("SC502", "SC503"):
         found = found[:1]
-    return sorted((key(finding, at_once) for finding in found), key=repr)
+    return sorted(map(key, found), key=repr)
 
 
 def alike(mine: Played, theirs: Played, *, at_once: bool = False) -> bool:

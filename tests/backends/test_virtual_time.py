@@ -49,8 +49,8 @@ def test_groups_beside_each_other_take_no_longer_than_one(flat: Any) -> None:
         group.all_reduce(numbers())
 
     # The members of a new group wait for each other, as in a barrier.
-    took = [simcoll.estimate(op, size, flat, ranks=(0, 1, 2, 3)) for op, size in (("barrier", 0), ("all_reduce", 4 << 18))]
-    seconds = sum(one.seconds for one in took)
+    calls = (("barrier", 0), ("all_reduce", 4 << 18))
+    seconds = sum(simcoll.estimate(op, size, flat, ranks=(0, 1, 2, 3)).seconds for op, size in calls)
     assert simulate(program, 8, flat).seconds == pytest.approx(seconds, abs=20 * TICK)
 
 

@@ -143,7 +143,7 @@ def test_skips_and_exits_pass_through(skip: BaseException) -> None:
     ticket = summing(0)
     world.post(ticket)
     world.fail(1, skip)
-    with pytest.raises(type(skip), match="later|3"):
+    with pytest.raises(type(skip), match=r"later|3"):
         world.wait(ticket)
 
 
