@@ -142,6 +142,12 @@ class Rank:
         """Write down a call on a group of others."""
         self.event("non_member", function=function, count=1, source=source_document(line))
 
+    def refuse(self, function: str, error: Exception, line: Source) -> None:
+        """Write down a call that was refused before it was one."""
+        document = source_document(line)
+        said = {"function": function, "type": type(error).__name__, "message": str(error)}
+        self.event("rejected", group=None, sequence=None, source=document, **said)
+
     def hang(self, line: Source) -> None:
         """Never come to another call; ends when nobody else can go on."""
         self.hangs_at = line
