@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 
 from simcoll.backends.choices import Choices, InOrder, Random, Recorded, Replayed, schedule_of, schedule_text
 from simcoll.backends.gloo import GLOO
+from simcoll.backends.missed import missed, missing_event
 from simcoll.backends.outcome import Ending, Outcome, verdict
 from simcoll.backends.turns import PATIENCE, Turns
 from simcoll.backends.world import World
@@ -210,6 +211,7 @@ class _Run(Generic[T]):
         if self._stall is not None:
             return
         now = max(self._now_ns(rank) for rank in range(self._size))
+        self._note_missing()
         waiting = frozenset(range(self._size)) - self._endings.keys()
         hanging = {rank: at for rank in waiting if (at := self._ranks[rank].waits.hangs_at) is not None}
         self._stall = Stall(
@@ -221,6 +223,13 @@ class _Run(Generic[T]):
         )
         for rank in waiting:
             self._ranks[rank].session.box.close()
+
+    def _note_missing(self) -> None:
+        """Who has ended is missed by those who notice."""
+        ended = {rank for rank, ending in self._endings.items() if ending.error is None}
+        for ticket, absent in missed(self._world, ended):
+            box = self._ranks[ticket.global_rank].session.box
+            box.event("missing", **missing_event(ticket, absent, box.line_of(ticket.group, ticket.sequence)))
 
 
 def _free_port() -> int:

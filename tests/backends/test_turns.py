@@ -128,7 +128,8 @@ def test_the_world_is_told_before_the_ranks_are() -> None:
 
 
 def test_what_the_world_wakes_at_the_last_moment_is_not_stuck() -> None:
-    turns, places = Turns(1), []
+    turns = Turns(1)
+    places: list[Place] = []
     turns.on_stuck = lambda: turns.wake(places[0])
 
     def body(rank: int) -> None:
@@ -178,7 +179,8 @@ def test_a_thread_of_a_rank_may_wait_and_be_woken() -> None:
 
 
 def test_a_rank_whose_thread_runs_is_not_stuck() -> None:
-    turns, places = Turns(1), []
+    turns = Turns(1)
+    places: list[Place] = []
 
     def works_then_wakes() -> None:
         time.sleep(0.05)
