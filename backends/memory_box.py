@@ -13,7 +13,6 @@ from simcoll.call import Call
 from simcoll.record import Event, Group, Source, State
 from simcoll.verifier.trace import AWAITED, SLOT, MemoryTrace
 
-
 NO_TICKET = -1
 """The ticket of a record that was not written, since the box was closed."""
 

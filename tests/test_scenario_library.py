@@ -201,5 +201,5 @@ def test_what_two_backends_say_otherwise() -> None:
 
 def test_results_that_differ_are_said() -> None:
     one = simulated(parse_scenario('ranks = 2\n[[calls]]\nop = "all_reduce"'))
-    other = replace(one, backend="other", results={0: [Result(3, 12)], 1: [Result(3, 13)]})
+    other = replace(one, backend="other", results={0: [Result(3, 12 + 0j)], 1: [Result(3, 13 + 0j)]})
     assert differences(one, other) == ["rank 1: the outputs of line 3 add up to 12+0j on simulated, 13+0j on other"]

@@ -19,7 +19,6 @@ from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import ASYNCHRONOUS, AWAITED, Stall, Trace
 from simcoll.verifier.whereabouts import whereabouts
 
-
 _CAUSES = (Nature.OWN, Nature.MISMATCH)
 """Failures that end a rank whoever waits for it."""
 
