@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify gpu picture clean
+.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process gpu picture clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -61,6 +61,9 @@ bench-estimate: $(READY)  ## how right the estimator is on measured rows, beside
 
 bench-verify: $(READY)  ## how long `simcoll verify` takes over 4,096 ranks, and beside torchfrtrace on the same dumps
 	@$(BIN)/python -m benchmarks.verify $(ARGS)
+
+bench-in-process: $(READY)  ## ranks in one process, beside PyTorch's own threaded group in the same run
+	@$(BIN)/python -m benchmarks.in_process $(ARGS)
 
 gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reason where there is no GPU
 	@PYTHON=$(BIN)/python benchmarks/gpu_check.sh

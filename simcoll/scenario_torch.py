@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, NoReturn, cast
@@ -10,10 +11,8 @@ import torch
 import torch.distributed as dist
 
 from simcoll.call import ANY_SOURCE
-from simcoll.rank_local import acting_rank
 from simcoll.scenario import Scenario, Step
 from simcoll.scenario_stage import Exchange, Place, Stage
-from simcoll.source import current_source
 from simcoll.verbs import Verb
 
 
@@ -91,18 +90,9 @@ class TorchStage(Stage[torch.Tensor]):
         dist.destroy_process_group(place.handle)
 
     def hang(self) -> NoReturn:
-        """Sleep for ever; a thread waits for what never comes, so that the others' end can be found."""
-        if acting_rank() is not None:
-            _hang_as_thread()
+        """Wait for what never comes."""
         while True:
-            time.sleep(3600)
-
-
-def _hang_as_thread() -> None:
-    from simcoll.rank_torch import torch_ranks
-
-    if (rank := torch_ranks.here) is not None:
-        rank.hang(current_source())
+            threading.Event().wait()
 
 
 def _argument(exchange: Exchange[torch.Tensor], role: str) -> object:
