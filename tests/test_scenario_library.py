@@ -24,7 +24,7 @@ from tests.random_scenarios import random_scenario
 LIBRARY = Path(__file__).parent.parent / "examples" / "scenarios"
 NEEDS_A_GPU = {"SC107": "a tensor of another device needs the device"}
 NOT_ON_THREADS = {**NEEDS_A_GPU, "SC502": "data leaves a thread at the call or at its end, not between"}
-RANDOM = [*range(0, 40, 2), *range(101, 171, 2)]
+RANDOM = [*range(0, 24, 2), *range(101, 149, 2)]
 """Seeds: the even ones are right, the odd ones have a fault."""
 
 
