@@ -23,7 +23,6 @@ from tests.random_scenarios import random_scenario
 
 LIBRARY = Path(__file__).parent.parent / "examples" / "scenarios"
 NEEDS_A_GPU = {"SC107": "a tensor of another device needs the device"}
-NOT_ON_THREADS = {**NEEDS_A_GPU, "SC502": "data leaves a thread at the call or at its end, not between"}
 RANDOM = [*range(0, 24, 2), *range(101, 149, 2)]
 """Seeds: the even ones are right, the odd ones have a fault."""
 
@@ -70,7 +69,7 @@ def test_findings_name_lines_of_the_file(code: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [code for code in RULES if code not in NOT_ON_THREADS])
+@pytest.mark.parametrize("code", [code for code in RULES if code not in NEEDS_A_GPU])
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch renames its functions
 def test_threads_say_the_same(code: str) -> None:
     scenario = scenario_of(code)
