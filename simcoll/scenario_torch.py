@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from simcoll.call import ANY_SOURCE
 from simcoll.scenario import Scenario, Step
+from simcoll.scenario_shapes import stated_splits
 from simcoll.scenario_stage import Exchange, Place, Stage
 from simcoll.verbs import Verb
 
@@ -113,11 +114,9 @@ def _keywords(verb: Verb, exchange: Exchange[torch.Tensor]) -> dict[str, Any]:
         found |= {verb.rank: None if exchange.peer == ANY_SOURCE else exchange.peer, "tag": step.tag}
     elif verb.rank:
         found[verb.rank] = step.root
-    if not verb.spelling.listed:
-        splits = {name: getattr(step, name) for name in ("input_splits", "output_splits") if name in spec.law_reads}
-        found |= {
-            name.replace("splits", "split_sizes"): list(rows) for name, rows in splits.items() if rows is not None
-        }
+    for name in stated_splits(verb):
+        if (rows := getattr(step, name)) is not None:
+            found[name.replace("splits", "split_sizes")] = list(rows)
     if step.asynchronous:
         found["async_op"] = True
     return found

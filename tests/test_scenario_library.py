@@ -23,8 +23,7 @@ from tests.random_scenarios import random_scenario
 
 LIBRARY = Path(__file__).parent.parent / "examples" / "scenarios"
 NEEDS_A_GPU = {"SC107": "a tensor of another device needs the device"}
-NOT_ON_THREADS = {**NEEDS_A_GPU, "SC502": "data leaves a thread at the call or at its end, not between"}
-RANDOM = [*range(0, 40, 2), *range(101, 171, 2)]
+RANDOM = [*range(0, 24, 2), *range(101, 149, 2)]
 """Seeds: the even ones are right, the odd ones have a fault."""
 
 
@@ -70,13 +69,19 @@ def test_findings_name_lines_of_the_file(code: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [code for code in RULES if code not in NOT_ON_THREADS])
+@pytest.mark.parametrize("code", [code for code in RULES if code not in NEEDS_A_GPU])
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch renames its functions
 def test_threads_say_the_same(code: str) -> None:
     scenario = scenario_of(code)
     run = run_threaded(scenario, seed=scenario.seed)
     assert unmet(scenario, run.report, None) == []
-    assert lines(run.report) == lines(simulated(scenario).report)
+    assert_named(run.report, scenario)
+
+
+def assert_named(report: Report, scenario: Scenario) -> None:
+    """A write is seen when the data leaves or when the program waits, whichever comes first."""
+    [named], [also] = lines(report), lines(simulated(scenario).report)
+    assert named <= also
 
 
 class Runs:
@@ -130,9 +135,7 @@ def test_gloo_says_the_same(code: str, runs: Runs) -> None:
     real, out = runs.result(code)
     assert unmet(scenario, real.report, None) == [], real.output
     compare(scenario, real, out)
-    [named], [also] = lines(real.report), lines(simulated(scenario).report)
-    # A write is seen when the data leaves or when the program waits, whichever comes first.
-    assert named <= also
+    assert_named(real.report, scenario)
 
 
 @pytest.mark.slow
@@ -201,5 +204,5 @@ def test_what_two_backends_say_otherwise() -> None:
 
 def test_results_that_differ_are_said() -> None:
     one = simulated(parse_scenario('ranks = 2\n[[calls]]\nop = "all_reduce"'))
-    other = replace(one, backend="other", results={0: [Result(3, 12)], 1: [Result(3, 13)]})
+    other = replace(one, backend="other", results={0: [Result(3, 12 + 0j)], 1: [Result(3, 13 + 0j)]})
     assert differences(one, other) == ["rank 1: the outputs of line 3 add up to 12+0j on simulated, 13+0j on other"]
