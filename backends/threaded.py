@@ -79,10 +79,6 @@ class ThreadedProcessGroup(ProcessGroup):
 
     # What c10d asks of a group.
 
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
-
     def _get_backend(self, device: torch.device) -> Any:
         return NamedBackend(self._called, self._rank, self.size())
 

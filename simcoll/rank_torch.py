@@ -132,8 +132,7 @@ class RankGroup(RecordedProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        devices: list[torch.device] = self._inner._device_types
-        return devices
+        return [torch.device("cpu")]
 
     def _get_backend(self, device: torch.device) -> Any:
         return self._inner._get_backend(device)
@@ -277,6 +276,10 @@ def torch_for_ranks() -> Iterator[None]:
     # A mesh is another one in every rank, though it looks the same: torch tells them apart where the backend says so.
     get_backend = mesh.get_backend
     mesh.get_backend = lambda *args: "threaded" if torch_ranks.here is not None else get_backend(*args)
+    # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
+    attach = getattr(module, "_maybe_attach_flight_recorder", None)
+    if attach is not None:
+        module._maybe_attach_flight_recorder = lambda *args: None if torch_ranks.here is not None else attach(*args)
     isolate: Callable[[bool], None] = c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
     isolate(True)
     try:
@@ -285,6 +288,8 @@ def torch_for_ranks() -> Iterator[None]:
     finally:
         isolate(False)
         mesh.get_backend = get_backend
+        if attach is not None:
+            module._maybe_attach_flight_recorder = attach
         module._world, module.BackendConfig = world, config
         plugins.pop(_PLUGIN, None)
         sys.excepthook = hook
