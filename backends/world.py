@@ -253,6 +253,8 @@ class World:
 
     def _destroyed(self, ticket: Ticket) -> DestroyedError | None:
         """Who a collective waits for has destroyed its group."""
+        if not self._lives:
+            return None
         key, met = self._meeting(ticket)
         gone = [
             global_rank
