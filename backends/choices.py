@@ -20,7 +20,7 @@ class Decision(Enum):
     TURN = "turn"
     """Which of the ranks that could run goes next, when one has given its turn away."""
     PREEMPTION = "preemption"
-    """Whether a rank that makes a call goes on, or which other one does."""
+    """Whether a rank that makes a call goes on, or which other one does; whether who asks for an end gets no time."""
     MESSAGE = "message"
     """Which sender's message a receive from any source takes."""
     BUFFER = "buffer"

@@ -7,7 +7,8 @@ peers are group ranks, splits count rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Callable, Sequence
 
 from simcoll.backends.group_calls import GroupCalls
 from simcoll.backends.rank import Request
@@ -84,8 +85,8 @@ class Comm(GroupCalls):
             [array],
             [output],
             async_op,
-            output_splits=None if output_splits is None else tuple(output_splits),
-            input_splits=None if input_splits is None else tuple(input_splits),
+            output_splits=output_splits,
+            input_splits=input_splits,
         )
 
     def barrier(self, async_op: bool = False) -> Request | None:
@@ -114,10 +115,14 @@ class Comm(GroupCalls):
 
     def batch_isend_irecv(self, operations: Sequence[tuple[str, Array, int, int]]) -> list[Request]:
         """Begin several messages: ``("send" or "recv", array, peer, tag)`` each."""
+        begin: dict[str, Callable[[Array, int, int], Request]]
         begin = {"send": self.isend, "isend": self.isend, "recv": self.irecv, "irecv": self.irecv}
-        for name, *_ in operations:
-            if name not in begin:
-                raise ValueError(f"rank {self.global_rank}: batch_isend_irecv: {name!r:.40} is not send or recv")
+        for operation in operations:
+            if len(operation) != 4 or operation[0] not in begin:
+                expected = "expected ('send' or 'recv', array, peer, tag)"
+                raise ValueError(
+                    f"rank {self.global_rank}: batch_isend_irecv: {expected}, got {reprlib.repr(operation)}"
+                )
         return [begin[name](array, peer, tag) for name, array, peer, tag in operations]
 
     def _in_place(
@@ -140,8 +145,8 @@ class Comm(GroupCalls):
         *,
         reduce_op: str | None = None,
         root: int | None = None,
-        input_splits: tuple[int, ...] | None = None,
-        output_splits: tuple[int, ...] | None = None,
+        input_splits: Sequence[int] | None = None,
+        output_splits: Sequence[int] | None = None,
     ) -> Request | None:
         make = self.post if async_op else self.call
         made = make(

@@ -25,13 +25,17 @@ _MOST_WORK = 10_000
 
 
 class Flight:
-    """One asynchronous call that may be open: what it reads, what it writes, and what was in it when it was made."""
+    """One asynchronous call that may be open: what it reads, what it writes, and what it was to send when it was made.
+
+    ``shared``: another call uses its memory, so that nobody knows who has written to it.
+    """
 
     def __init__(self, entry: Entry, reads: Sequence[Array], writes: Sequence[Array], waits: int) -> None:
         self.entry = entry
         self.reads, self.writes = reads, writes
         self.waits = waits
-        self._before = [array.tobytes() for array in (*reads, *writes)]
+        self.shared = False
+        self._before = self._held()
         self._after: list[bytes] | None = None
 
     @property
@@ -41,26 +45,18 @@ class Flight:
 
     def runs(self) -> bool:
         """The call is about to run; whether its data was changed before it left."""
-        return self._before != self._held()
+        return not self.shared and self._before != self._held()
 
     def ran(self) -> None:
         """The call has run: what its buffers hold now is its result."""
         self._after = self._held()
 
-    def overwritten(self, outputs: Sequence[Array]) -> None:
-        """Another call has written its results to ``outputs``; that is no writing of the program's."""
-        if _share(outputs, [*self.reads, *self.writes]):
-            if self._after is None:
-                self._before = self._held()
-            else:
-                self._after = self._held()
-
     def changed(self) -> bool:
-        """Whether the program has written to its buffers since it was made, or since it ran."""
-        return (self._before if self._after is None else self._after) != self._held()
+        """Whether the program has written to what it sends since it was made, or since it ran."""
+        return not self.shared and (self._before if self._after is None else self._after) != self._held()
 
     def _held(self) -> list[bytes]:
-        return [array.tobytes() for array in (*self.reads, *self.writes)]
+        return [array.tobytes() for array in self.reads]
 
 
 class Flights:
@@ -73,15 +69,19 @@ class Flights:
         self._orphans: list[tuple[Entry, list[weakref.ref[Array]], int]] = []
         self._counts: Counter[object] = Counter()
 
-    def meet(self, entry: Entry, reads: Sequence[Array], writes: Sequence[Array]) -> None:
-        """A call is made: report the open ones whose memory it uses, where either of the two writes to it."""
+    def meet(self, entry: Entry, reads: Sequence[Array], writes: Sequence[Array]) -> bool:
+        """A call is made: report the open ones whose memory it uses, where either of the two writes to it.
+
+        Whether there are any.
+        """
         self.look_after()
+        shared = False
         for other in list(self._open):
             if other.waits != self.waits and not other.running:
                 continue
             both = _share(writes, other.writes)
             if both or _share(writes, other.reads) or _share(reads, other.writes):
-                first = other.entry
+                first, other.shared, shared = other.entry, True, True
                 document = {
                     "group": first.group.name,
                     "sequence": first.sequence,
@@ -90,18 +90,14 @@ class Flights:
                 }
                 case = ("overlap", entry.line, first.line, both, other.running)
                 self._report(entry, case, both_write=both, running=other.running, other=document)
+        return shared
 
     def open(self, entry: Entry, reads: Sequence[Array], writes: Sequence[Array]) -> Flight:
-        """Watch a call until :meth:`end`."""
+        """Watch a call until :meth:`end`, after :meth:`meet`."""
         flight = Flight(entry, reads, writes, self.waits)
+        flight.shared = self.meet(entry, reads, writes)
         self._open[flight] = None
         return flight
-
-    def wrote(self, outputs: Sequence[Array], own: Flight | None) -> None:
-        """A call, whose own flight is ``own``, has written its results."""
-        for flight in self._open:
-            if flight is not own:
-                flight.overwritten(outputs)
 
     def changed(self, flight: Flight, *, known: bool, noticed: Source | None = None) -> None:
         """Report that a buffer of an open call was written to; ``known``: before its data had left."""

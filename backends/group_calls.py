@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from simcoll.backends.arguments import check_arrays, check_reduce_op, whole_numbers, whole_sizes
 from simcoll.backends.lines import calling_line
 from simcoll.backends.rank import Place, Rank, Request
 from simcoll.call import Buffer, Call
 from simcoll.parameters import Claim, Parameter, claim_of
 from simcoll.record import Group, source_document
 from simcoll.semantics import Array
-from simcoll.spec import METHODS
+from simcoll.spec import METHODS, Kind
 
 Self = TypeVar("Self", bound="GroupCalls")
 
@@ -28,6 +30,9 @@ class GroupCalls:
         self.rank = self._place.group_rank
         self.size = len(group.ranks)
         self.global_rank = member.rank
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of rank {self.rank} of {self.size}, group {self.group.name}>"
 
     def Get_rank(self) -> int:  # noqa: N802  # mpi4py's name
         """The group rank, as mpi4py has it."""
@@ -45,16 +50,17 @@ class GroupCalls:
         *,
         reduce_op: str | None = None,
         root: int | None = None,
-        input_splits: tuple[int, ...] | None = None,
-        output_splits: tuple[int, ...] | None = None,
+        input_splits: Sequence[int] | None = None,
+        output_splits: Sequence[int] | None = None,
         peer: int | None = None,
         tag: int | None = None,
     ) -> int:
         """Make any call of the spec by its c10d method; gives the sender's rank for a receive, else this rank.
 
-        Raises KeyError for a method that the spec does not have, and what :meth:`Request.wait` raises.
+        Raises KeyError for a method that the spec does not have, TypeError for what is no numpy array or no whole
+        number, and what :meth:`Request.wait` raises.
         """
-        call = _call(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
+        call = self._stated(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
         return self._place.post(call, inputs, outputs, calling_line()).wait()
 
     def post(
@@ -65,17 +71,19 @@ class GroupCalls:
         *,
         reduce_op: str | None = None,
         root: int | None = None,
-        input_splits: tuple[int, ...] | None = None,
-        output_splits: tuple[int, ...] | None = None,
+        input_splits: Sequence[int] | None = None,
+        output_splits: Sequence[int] | None = None,
         peer: int | None = None,
         tag: int | None = None,
     ) -> Request:
         """Begin any call of the spec by its c10d method."""
-        call = _call(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
+        call = self._stated(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
         return self._place.post(call, inputs, outputs, calling_line(), asynchronous=True)
 
     def compute(self, seconds: float) -> None:
-        """Let virtual time pass for this rank."""
+        """Let virtual time pass for this rank. Raises ValueError for what is no time."""
+        if not (isinstance(seconds, (int, float, np.number)) and math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"rank {self.global_rank}: compute: expected seconds, 0 or more, got {seconds!r:.40}")
         self._member.world.clock.spend(self.global_rank, seconds)
 
     sleep = compute
@@ -93,7 +101,11 @@ class GroupCalls:
         return self._made_group(member.new_group(ranks, description, calling_line()))
 
     def split(self: Self, color: int | None, key: int = 0) -> Self | None:
-        """Part this group by ``color``, each part in the order of ``key``, then of ranks; None without a color."""
+        """Part this group by ``color``, each part in the order of ``key``, then of ranks; None without a color.
+
+        Raises TypeError where one of them is no whole number.
+        """
+        whole_numbers({"color": color, "key": key})
         stated = np.array([-1 if color is None else color, key], np.int64)
         everyone = np.empty((self.size, 2), np.int64)
         self.call("_allgather_base", [stated], [everyone])
@@ -129,6 +141,38 @@ class GroupCalls:
         """Note a call on a group that this rank is no member of: torch warns, and makes no call."""
         self._member.non_member(function, calling_line())
 
+    def _stated(
+        self,
+        spelling: str,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        reduce_op: str | None,
+        root: int | None,
+        input_splits: Sequence[int] | None,
+        output_splits: Sequence[int] | None,
+        peer: int | None,
+        tag: int | None,
+    ) -> Call:
+        """The call that the arguments state; what cannot be one is written down as a refusal, as torch's checks are."""
+        try:
+            if spelling not in METHODS:
+                raise KeyError(f"c10d has no such method; the table has {', '.join(sorted(METHODS))}")
+            for arrays in (inputs, outputs):
+                check_arrays(arrays)
+            check_reduce_op(reduce_op)
+            if peer is None and METHODS[spelling][0].kind is Kind.POINT_TO_POINT:
+                raise TypeError("expected a rank as peer, got None")
+            numbers = whole_numbers({"root": root, "peer": peer, "tag": tag})
+            splits = whole_sizes("input splits", input_splits), whole_sizes("output splits", output_splits)
+            return _call(
+                spelling, inputs, outputs, reduce_op, numbers["root"], *splits, numbers["peer"], numbers["tag"]
+            )
+        except (KeyError, TypeError) as error:
+            name = METHODS[spelling][0].name if spelling in METHODS else spelling
+            refused = type(error)(f"rank {self.global_rank}: {name}: {error.args[0]}")
+            self._member.refuse(name, refused, calling_line())
+            raise refused from None
+
     def _made_group(self: Self, group: Group | None) -> Self | None:
         return None if group is None else type(self)(self._member, group)
 
@@ -162,7 +206,15 @@ def _call(
 
 def buffer_of(array: Array) -> Buffer:
     """What a call states of a numpy array; elements are moved in C order whatever the memory order."""
-    return Buffer(array.shape, np.asarray(array).dtype.name, getattr(array, "device", "cpu"), None, _order(array))
+    dtype = np.asarray(array).dtype
+    name = _names.get(dtype)
+    if name is None:
+        # numpy composes the name anew each time.
+        name = _names[dtype] = dtype.name
+    return Buffer(array.shape, name, getattr(array, "device", "cpu"), None, _order(array))
+
+
+_names: dict[np.dtype[Any], str] = {}
 
 
 def _order(array: Array) -> tuple[int, ...] | None:

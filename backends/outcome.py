@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from simcoll.backends.parking import StuckError
-from simcoll.backends.tickets import PeerFailedError
+from simcoll.backends.tickets import was_ended_by_others
 from simcoll.record import Record, Source, source_document
 from simcoll.verifier.finding import Finding, Report, Severity, Verdict
 from simcoll.verifier.postmortem import judge
@@ -63,13 +62,20 @@ class Ending:
     @property
     def stopped(self) -> bool:
         """Whether it was ended because of others: it was stuck, or another rank had failed."""
-        return isinstance(self.error, (StuckError, PeerFailedError))
+        return self.error is not None and was_ended_by_others(self.error)
 
     def exit(self) -> RankExit:
         """The end as of a process."""
         if self.error is None:
             return RankExit(0, self.time_ns)
-        return RankExit(_SIGTERM if self.stopped else 1, self.time_ns, self.stopped)
+        return RankExit(_SIGTERM if self.stopped else exit_code(self.error), self.time_ns, self.stopped)
+
+
+def exit_code(error: BaseException) -> int:
+    """With what a process ends whose program raises this: 0 where ``sys.exit()`` says that all is well."""
+    if not isinstance(error, SystemExit):
+        return 1
+    return error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
 
 
 def exception_event(error: BaseException, line: Source) -> dict[str, object]:

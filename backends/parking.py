@@ -9,19 +9,27 @@ from typing import Protocol
 
 
 class StuckError(RuntimeError):
-    """A rank waits for something that no rank is left to do."""
+    """A rank waits for something that no rank is left to do; ``absent`` are the ranks (global) that did not come."""
+
+    absent: tuple[int, ...] = ()
+
+
+class LateError(StuckError):
+    """A rank has waited for as long as it was willing to."""
 
 
 class Place:
     """One wait of one thread of a (global) rank."""
 
-    __slots__ = ("baton", "rank", "released", "stuck", "woken")
+    __slots__ = ("baton", "deadline", "late", "rank", "released", "stuck", "woken")
 
     def __init__(self, rank: int, *, woken: bool = False) -> None:
         self.rank = rank
         self.woken = woken
         self.released = False
         self.stuck = False
+        self.deadline: float | None = None
+        self.late = False
         self.baton = Lock()
         self.baton.acquire()
 
@@ -52,6 +60,10 @@ class Threads(Protocol):
 
     def pause(self, rank: int) -> None:
         """A moment at which another rank may go on instead; without the lock."""
+        ...
+
+    def beside(self, rank: int) -> bool:
+        """Whether anybody may run meanwhile who waits for no turn; under the lock."""
         ...
 
     def give_way(self, rank: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -41,6 +41,11 @@ class Entry:
         """What the rank asked for."""
         return self.ticket.call
 
+    @property
+    def pair(self) -> bool:
+        """Whether it is a send or a receive."""
+        return spec_of(self.call).kind is Kind.POINT_TO_POINT
+
     def mark(self, flag: int) -> None:
         """Set a bit of the record's flags."""
         self._box.mark(self.number, flag)
@@ -56,14 +61,13 @@ class Entry:
         What a rank gives up because others have failed, or are stuck, has not ended.
         """
         began, over = nanoseconds(ticket.began), nanoseconds(ticket.ended)
+        if ticket.met and ticket.call.peer == ANY_SOURCE:
+            known = replace(self.call, peer=ticket.source)
+            self._box.resign(self.number, self._box.signature(known))
         if ticket.error is None:
-            if ticket.call.peer == ANY_SOURCE:
-                known = replace(self.call, peer=ticket.source)
-                self._box.resign(self.number, self._box.signature(known))
             self._box.ran(self.number, began, over, State.COMPLETED)
         elif isinstance(ticket.error, CollectiveMismatchError):
-            pair = spec_of(ticket.call).kind is Kind.POINT_TO_POINT
-            self._box.ran(self.number, began, over, State.FAILED if pair else State.REJECTED)
+            self._box.ran(self.number, began, over, State.FAILED if self.pair else State.REJECTED)
         elif isinstance(ticket.error, (RefusedCallError, RefusedPeerError)):
             self._box.ran(self.number, began, over, State.REJECTED)
             self._refused(ticket.error)
@@ -90,6 +94,8 @@ class Rank:
         self.flights = Flights()
         self.hangs_at: Source | None = None
         """The line at which it computes for ever."""
+        self.asks_at: Source | None = None
+        """The line at which it asked for the end of a call that had not ended."""
         self._ordinal = 0
         self._models: set[int] = set()
 
@@ -136,6 +142,12 @@ class Rank:
         """Write down a call on a group of others."""
         self.event("non_member", function=function, count=1, source=source_document(line))
 
+    def refuse(self, function: str, error: Exception, line: Source) -> None:
+        """Write down a call that was refused before it was one."""
+        document = source_document(line)
+        said = {"function": function, "type": type(error).__name__, "message": str(error)}
+        self.event("rejected", group=None, sequence=None, source=document, **said)
+
     def hang(self, line: Source) -> None:
         """Never come to another call; ends when nobody else can go on."""
         self.hangs_at = line
@@ -145,6 +157,8 @@ class Rank:
 
 
 def _members(ranks: Sequence[int], size: int, rank: int) -> list[int]:
+    if not isinstance(ranks, Iterable):
+        raise TypeError(f"rank {rank}: new_group of {ranks!r:.40}: give a list of ranks")
     members = [int(member) for member in ranks]
     if not members or len(set(members)) < len(members) or not all(0 <= member < size for member in members):
         raise ValueError(f"rank {rank}: new_group of {members}: give distinct ranks of the world of {size}, from 0")
@@ -213,13 +227,15 @@ class Request:
         self._entry = entry
         self._flight: Flight | None = None
         flights, world = place.rank.flights, place.rank.world
-        ticket = Ticket(place.group, place.group_rank, call, data, entry.line, claim=claim)
+        ticket = Ticket(place.group, place.group_rank, call, data, entry.line, claim=claim, deferred=asynchronous)
         self._ticket = entry.ticket = ticket
-        flights.meet(entry, reads, writes)
-        data.wrote = flights.wrote
         if asynchronous:
-            self._flight = data.flight = flights.open(entry, reads, writes)
+            self._flight = flights.open(entry, reads, writes)
+            # Nobody proves a message before it leaves.
+            data.flight = None if entry.pair else self._flight
             data.notice = partial(flights.changed, self._flight, known=True)
+        else:
+            flights.meet(entry, reads, writes)
         ticket.callbacks.append(entry.ended)
         world.post(ticket)
 
@@ -238,6 +254,8 @@ class Request:
 
     def is_completed(self) -> bool:
         """Whether the call has ended, without waiting; a program that is told so need not wait."""
+        if not self._ticket.done:
+            self._rank.asks_at = calling_line()
         if not self._rank.world.has_ended(self._ticket):
             return False
         self._observe()
@@ -256,6 +274,8 @@ class Request:
         flight = getattr(self, "_flight", None)
         if flight is not None and not sys.is_finalizing():
             self._rank.flights.dropped(flight)
+            if self._entry.pair:
+                self._rank.world.let_go(self._ticket)
 
 
 class _Arrays:
@@ -265,7 +285,6 @@ class _Arrays:
         self._inputs, self._outputs = inputs, outputs
         self.flight: Flight | None = None
         self.notice = _nothing
-        self.wrote: Callable[[Sequence[Array], Flight | None], None] = _nothing
 
     def read(self) -> Sequence[Array]:
         """What the inputs hold now."""
@@ -278,12 +297,11 @@ class _Arrays:
         for result, output in zip(results, self._outputs, strict=True):
             if result is not None:
                 np.copyto(output, result)
-        self.wrote(self._outputs, self.flight)
         if self.flight is not None:
             self.flight.ran()
 
 
-def _nothing(*arguments: object) -> None:
+def _nothing() -> None:
     return None
 
 

@@ -36,7 +36,7 @@ class Settling:
 
     def message(self, send: Ticket, receive: Ticket) -> None:
         """Settle a message: hand the data over, or give the receive (and a send that waits) its error."""
-        receive.source = send.rank
+        receive.source, receive.met = send.rank, True
         taken = replace(receive.record(), call=replace(receive.call, peer=send.rank))
         finding = unequal(Message(receive.group, send.global_rank, receive.global_rank, send.record(), taken))
         if finding is None:
@@ -106,7 +106,7 @@ def _run(met: Sequence[Ticket]) -> None:
         try:
             ticket.data.write(outputs)
         except (ValueError, TypeError) as error:
-            ticket.error = error
+            ticket.error = RefusedCallError(f"rank {ticket.global_rank}: {ticket.call.op}: {error}")
 
 
 def _hand_over(send: Ticket, receive: Ticket) -> None:

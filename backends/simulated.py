@@ -7,16 +7,21 @@ is.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import networkx as nx
+import numpy as np
 
 from simcoll.backends.choices import Choices, InOrder, Random, Recorded, Replayed, schedule_of, schedule_text
 from simcoll.backends.lines import raising_line
+from simcoll.backends.missed import missed, missing_event
 from simcoll.backends.object_calls import ObjectComm
-from simcoll.backends.outcome import Ending, Outcome, exception_event, verdict
+from simcoll.backends.outcome import Ending, Outcome, exception_event, exit_code, verdict
 from simcoll.backends.rank import Rank, nanoseconds
+from simcoll.backends.tickets import was_ended_by_others
 from simcoll.backends.turns import Turns
 from simcoll.backends.virtual_time import VirtualTime
 from simcoll.backends.world import World
@@ -42,6 +47,7 @@ def simulate(
     schedule: str | None = None,
     sends: str = "synchronous",
     choices: Choices | None = None,
+    timeout: float | None = None,
 ) -> Outcome[T]:
     """Run ``program(comm)`` on every rank of a simulated world to its end, and judge what the ranks did.
 
@@ -49,12 +55,26 @@ def simulate(
     earlier outcome or exploration gave. ``topology`` makes calls take virtual time. ``sends`` says when a send ends:
     ``synchronous`` when its receive is there, as with Gloo and NCCL, ``buffered`` at once, ``either`` as the schedule
     decides. What a program raises is in the outcome and is not raised here. Raises
-    :class:`~simcoll.errors.ConfigurationError` for a world, a schedule or a topology that cannot be.
+    :class:`~simcoll.errors.ConfigurationError` for a program, a world, a schedule or a topology that cannot be, and
+    TimeoutError where ranks have not ended after ``timeout`` seconds of real time: one that only computes, say.
     """
-    if not 1 <= world_size <= MOST_RANKS:
-        raise ConfigurationError(f"a simulated world has 1 to {MOST_RANKS} ranks, got {world_size}")
+    _check(program, world_size)
     recorded = Recorded(choices or _chosen(seed, schedule))
-    return _Run[T](world_size, topology, sends, recorded).to_its_end(program)
+    return _Run[T](world_size, topology, sends, recorded).to_its_end(program, timeout)
+
+
+def _check(program: object, world_size: object) -> None:
+    whole = isinstance(world_size, (int, np.integer)) and not isinstance(world_size, bool)
+    if not whole or not 1 <= world_size <= MOST_RANKS:  # type: ignore[operator]  # it is a number
+        raise ConfigurationError(f"a simulated world has 1 to {MOST_RANKS} ranks, got {world_size!r:.40}")
+    if not callable(program):
+        raise ConfigurationError(f"a program is a function of the communicator, got {program!r:.80}")
+    called = program.func if isinstance(program, partial) else program
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called) or inspect.isgeneratorfunction(called):
+        raise ConfigurationError(
+            f"{getattr(called, '__qualname__', called)} is a coroutine or a generator, which would not run:"
+            " give a plain function; each rank has a thread of its own, and may block"
+        )
 
 
 def _chosen(seed: int, schedule: str | None) -> Choices:
@@ -78,9 +98,9 @@ class _Run(Generic[T]):
         self._endings: dict[int, Ending] = {}
         self._stall: Stall | None = None
 
-    def to_its_end(self, program: Callable[[ObjectComm], T]) -> Outcome[T]:
+    def to_its_end(self, program: Callable[[ObjectComm], T], timeout: float | None) -> Outcome[T]:
         """Run the program on every rank, and judge."""
-        self._turns.run(lambda rank: self._body(rank, program))
+        self._turns.run(lambda rank: self._body(rank, program), timeout)
         traces = [rank.box.trace() for rank in self._ranks]
         return Outcome(
             verdict(traces, self._endings, self._stall),
@@ -97,18 +117,21 @@ class _Run(Generic[T]):
         try:
             self._results[rank] = program(ObjectComm(self._ranks[rank], self._group))
         except BaseException as raised:  # whatever ends one rank, the others are told
-            error = raised
+            error = raised if was_ended_by_others(raised) or exit_code(raised) else None
         self._end(rank, error)
 
     def _end(self, rank: int, error: BaseException | None) -> None:
         ranked = self._ranks[rank]
+        self._world.run_complete()
         ending = Ending(error, nanoseconds(self._clock.call(rank)))
         self._endings[rank] = ending
         ranked.flights.look_after(last=True)
-        if error is None:
+        # An interpreter that is told to exit ends as it ordinarily does, whatever its exit code.
+        if error is None or (isinstance(error, SystemExit) and not ending.stopped):
             ranked.box.event("exit")
         elif not ending.stopped:
             ranked.box.event("exception", **exception_event(error, raising_line(error)))
+        if error is not None and not ending.stopped:
             self._world.fail(rank, error)
 
     def _find_stuck(self) -> None:
@@ -116,7 +139,10 @@ class _Run(Generic[T]):
         if self._stall is not None:
             return
         now = self._clock.latest
+        self._note_missing()
         hanging = {rank.rank: rank.hangs_at for rank in self._ranks if rank.hangs_at is not None}
+        asking = {rank: self._ranks[rank].asks_at for rank in self._world.asking}
+        hanging |= {rank: line for rank, line in asking.items() if line is not None}
         waiting = frozenset(rank.rank for rank in self._ranks if rank.rank not in self._endings)
         self._stall = Stall(
             nanoseconds(now),
@@ -127,3 +153,9 @@ class _Run(Generic[T]):
         )
         for rank in waiting:
             self._clock.reach(rank, now + 2 * _PATIENCE)
+
+    def _note_missing(self) -> None:
+        """Who has ended is missed by those who notice."""
+        ended = {rank for rank, ending in self._endings.items() if ending.error is None}
+        for ticket, absent in missed(self._world, ended):
+            self._ranks[ticket.global_rank].event("missing", **missing_event(ticket, absent, ticket.line))

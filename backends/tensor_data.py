@@ -6,15 +6,12 @@ Results are written into the tensors' memory itself, as Gloo does: neither autog
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
 from simcoll.semantics import Array, Outputs
-
-T = TypeVar("T")
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By bytes an element: what is only moved may be moved as these."""
@@ -23,22 +20,30 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class TensorData:
     """The buffers of one call: an engine's :class:`~simcoll.backends.tickets.Data`."""
 
-    __slots__ = ("_inputs", "_outputs")
+    __slots__ = ("_inputs", "_outputs", "about_to_run")
 
     def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         self._inputs = inputs
         self._outputs = outputs
+        self.about_to_run: Callable[[], object] | None = None
+        """Called before the call runs."""
 
     def read(self) -> Sequence[Array]:
         """What the inputs hold now; views of the memory where numpy has the dtype."""
-        return _undispatched(self._read)
+        if self.about_to_run is not None:
+            self.about_to_run()
+        if _modes_in_force():
+            with _disable_current_modes():
+                return [_array_of(tensor) for tensor in self._inputs]
+        return [_array_of(tensor) for tensor in self._inputs]
 
     def write(self, results: Outputs) -> None:
         """Fill the outputs; None leaves one as it is."""
-        _undispatched(lambda: self._write(results))
-
-    def _read(self) -> list[Array]:
-        return [_array_of(tensor) for tensor in self._inputs]
+        if _modes_in_force():
+            with _disable_current_modes():
+                self._write(results)
+        else:
+            self._write(results)
 
     def _write(self, results: Outputs) -> None:
         for tensor, result in zip(self._outputs, results, strict=True):
@@ -46,40 +51,50 @@ class TensorData:
                 _fill(tensor, result)
 
 
-def _undispatched(work: Callable[[], T]) -> T:
-    """Do what no dispatch mode of the calling thread is to see: it may be another rank's."""
-    if not _get_current_dispatch_mode_stack():
-        return work()
-    with _disable_current_modes():
-        return work()
+_modes_in_force: Callable[[], int] = torch._C._len_torch_dispatch_stack
+"""How many dispatch modes the calling thread is in, none of which is to see this: it may be another rank's."""
 
 
 def _array_of(tensor: torch.Tensor) -> Array:
     """A tensor's elements; of dtypes that numpy lacks, floats as float32, the rest as integers of their width."""
+    array = _plain_memory(tensor)
+    if array is not None:
+        return array
     plain = tensor.detach()
     if _lies_elsewhere(plain):
         plain = (plain if plain.layout is torch.strided else plain.to_dense()).cpu().resolve_conj().resolve_neg()
-    try:
-        array: Array = plain.numpy()
-    except TypeError:
+    array = _plain_memory(plain)
+    if array is None:
         array = (plain.float() if plain.is_floating_point() else _as_integers(plain)).numpy()
     return array
 
 
 def _fill(tensor: torch.Tensor, result: Array) -> None:
     """Write a result into a tensor, whatever memory it lies in."""
-    plain = tensor.detach()
-    if _lies_elsewhere(plain):
-        _copy(plain, result)
-        return
+    memory = _plain_memory(tensor)
+    if memory is None:
+        plain = tensor.detach()
+        if _lies_elsewhere(plain):
+            _copy(tensor, result)
+            return
+        memory = _plain_memory(plain)
+        if memory is None:
+            memory = _as_integers(plain).numpy()
+            if plain.is_floating_point():
+                rounded = torch.from_numpy(np.ascontiguousarray(result)).to(plain.dtype)
+                result = _as_integers(rounded).numpy()
+    memory[...] = result if result.shape == memory.shape else result.reshape(memory.shape)
+
+
+def _plain_memory(tensor: torch.Tensor) -> Array | None:
+    """The memory of a tensor that numpy can share, or None: it is on a device, is sparse, looks other than it lies, has
+    a dtype of torch's own, or takes part in autograd.
+    """
     try:
-        memory: Array = plain.numpy()
-    except TypeError:
-        memory = _as_integers(plain).numpy()
-        if plain.is_floating_point():
-            rounded = torch.from_numpy(np.ascontiguousarray(result)).to(plain.dtype)
-            result = _as_integers(rounded).numpy()
-    np.copyto(memory, result if result.shape == memory.shape else result.reshape(memory.shape))
+        memory: Array = tensor.numpy()
+    except (RuntimeError, TypeError):
+        return None
+    return memory
 
 
 def _lies_elsewhere(tensor: torch.Tensor) -> bool:
@@ -94,4 +109,4 @@ def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def _copy(tensor: torch.Tensor, result: Array) -> None:
     source = torch.from_numpy(np.ascontiguousarray(result)).reshape(tensor.shape).to(tensor.dtype)
-    tensor.copy_(source.to_sparse() if tensor.is_sparse else source)
+    tensor.copy_(source.to_sparse(tensor.sparse_dim()) if tensor.is_sparse else source)

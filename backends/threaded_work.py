@@ -18,12 +18,16 @@ import torch
 from torch.distributed import Work
 from torch.futures import Future
 
+from simcoll.backends.parking import LateError
+from simcoll.backends.tensor_data import TensorData
 from simcoll.backends.tickets import Ticket
 from simcoll.backends.turns import Turns
 from simcoll.backends.world import World
 from simcoll.dynamo import leave_class_uncompiled
+from simcoll.errors import MissingRankError
 from simcoll.folders import simcoll_folders
 from simcoll.rank_local import acting_as, acting_rank
+from simcoll.verifier.fingerprint import missing_text
 
 _NO_TIMEOUT = timedelta(0)
 _ROUNDS = 1000
@@ -58,9 +62,7 @@ class ThreadedWork(Work):
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait for the end of the call; raises what it ended with."""
-        limit = timeout.total_seconds() if timeout > _NO_TIMEOUT else self._timeout
-        with self._waiting():
-            self._world.wait(self._ticket, limit)
+        self._wait_for(timeout.total_seconds() if timeout > _NO_TIMEOUT else self._timeout)
         return True
 
     def is_completed(self) -> bool:
@@ -71,6 +73,16 @@ class ThreadedWork(Work):
     def is_success(self) -> bool:
         """Whether the call has ended well."""
         return self.is_completed() and self._ticket.error is None
+
+    def before_it_runs(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` when the other ranks have come, unless they have already."""
+        if isinstance(self._ticket.data, TensorData):
+            self._ticket.data.about_to_run = callback
+
+    @property
+    def ended_with(self) -> BaseException | None:
+        """What the call ended with, or None."""
+        return self._ticket.error
 
     def exception(self) -> Any:
         """What the call ended with, or None."""
@@ -127,8 +139,14 @@ class ThreadedWork(Work):
         return future
 
     def _wait_to_the_end(self) -> None:
-        with self._waiting():
-            self._world.wait(self._ticket, self._timeout)
+        self._wait_for(self._timeout)
+
+    def _wait_for(self, seconds: float | None) -> None:
+        try:
+            with self._waiting():
+                self._world.wait(self._ticket, seconds)
+        except LateError as late:
+            raise _timed_out(self._ticket, late, round((seconds or 0) * 1000)) from late
 
     def _let_others_go_on(self) -> None:
         with self._waiting():
@@ -145,6 +163,16 @@ def _ended_future(value: Callable[[], list[torch.Tensor]]) -> Future[Any]:
     trigger: Future[None] = Future()
     trigger.set_result(None)
     return trigger.then(lambda done: value())
+
+
+def _timed_out(ticket: Ticket, late: LateError, milliseconds: int) -> RuntimeError:
+    """The error of a wait whose time is over: it names who did not come to a collective, as a proof does."""
+    group = ticket.group
+    absent = [place for rank in late.absent if (place := group.place(rank)) is not None]
+    if not absent:
+        return RuntimeError(f"Timed out waiting {milliseconds}ms for {ticket.call.op} operation to complete: {late}")
+    text = missing_text(group, ticket.rank, absent, milliseconds, ticket.record(), waited_ms=milliseconds)
+    return MissingRankError(text, late.absent, milliseconds)
 
 
 class PendingFuture(Future[Any]):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from simcoll.backends.parking import Place
+from simcoll.backends.parking import Place, StuckError
 from simcoll.call import Call
 from simcoll.parameters import Claim
 from simcoll.record import UNKNOWN_SOURCE, Group, Record, Source
@@ -20,6 +20,10 @@ class RefusedCallError(ValueError):
 
 class RefusedPeerError(RuntimeError):
     """Another rank's call of this collective was refused, so that it can never complete."""
+
+
+class DestroyedError(RuntimeError):
+    """A rank that a collective needs has destroyed its group."""
 
 
 class PeerFailedError(RuntimeError):
@@ -44,8 +48,9 @@ class Ticket:
 
     ``rank`` is the group rank, ``line`` the user's line that made it, ``claim`` what the call stands for beside itself
     (the model that is about to be trained on the group), ``sequence`` the place among the group's collectives (0 for
-    messages). When it is ``done``, ``error`` says what it ended with, and ``source`` from which group rank a receive
-    got its message.
+    messages). ``deferred``: where this call completes its collective, that runs when the rank next waits, so that what
+    the rank does to its buffers meanwhile is seen. When it is ``done``, ``error`` says what it ended with, ``met``
+    whether a message found its other end, and ``source`` from which group rank a receive got it.
     ``posted``, ``began`` and ``ended`` are seconds of virtual time.
     """
 
@@ -55,9 +60,11 @@ class Ticket:
     data: Data
     line: Source = UNKNOWN_SOURCE
     claim: Claim | None = None
+    deferred: bool = False
     sequence: int = 0
     done: bool = False
     error: BaseException | None = None
+    met: bool = False
     source: int = field(init=False)
     posted: float = 0.0
     began: float = 0.0
@@ -80,8 +87,26 @@ class Ticket:
 
 def peer_failed(rank: int, failed: int, error: BaseException) -> BaseException:
     """What ``rank`` is ended with because another one has failed; a skip and an exit pass through as they are."""
-    if isinstance(error, (unittest.SkipTest, SystemExit)) or type(error).__name__ == "Skipped":
-        return type(error)(*error.args)
     found = PeerFailedError(f"rank {rank} is ended, because rank {failed} failed: {type(error).__name__}: {error}")
     found.__cause__ = error
-    return found
+    if not passes_through(error):
+        return found
+    same = type(error)(*error.args)
+    same.__cause__ = found
+    return same
+
+
+def is_skip(error: BaseException) -> bool:
+    """Whether a test asks to be skipped: unittest's exception or pytest's, which is known by its name."""
+    return isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped"
+
+
+def passes_through(error: BaseException) -> bool:
+    """Whether ranks end with the same kind of exception as the rank that ended first."""
+    return isinstance(error, SystemExit) or is_skip(error)
+
+
+def was_ended_by_others(error: BaseException) -> bool:
+    """Whether a rank did not fail by itself: it was stuck, or another rank had failed."""
+    told = error.__cause__ if passes_through(error) else error
+    return isinstance(told, (StuckError, PeerFailedError))

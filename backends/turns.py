@@ -11,25 +11,50 @@ them waits, the rank gives its turn away, whatever its other threads do.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from typing import Protocol
 
+from simcoll.backends.abandoning import AbandonedError, end_threads, late_text
 from simcoll.backends.choices import Choices, Decision, InOrder
-from simcoll.backends.parking import Place, StuckError
+from simcoll.backends.parking import LateError, Place, StuckError
+from simcoll.rank_local import acting_as
 
 _STRAY_SECONDS = 5.0
 """So long nobody is taken for stuck while a thread runs outside its rank's turn: it may be blocked in a join, too."""
 
 
-class Turns:
-    """Runs ``count`` ranks, one at a time; ``choices`` picks who is next. ``lock`` guards what the ranks share."""
+PATIENCE = 30.0
+"""Seconds after which ranks that are stuck count as ended, as ``simcoll run`` ends them: whoever would wait for longer
+is stuck before.
+"""
 
-    def __init__(self, count: int, choices: Choices | None = None) -> None:
+
+class Clock(Protocol):
+    """The time of each rank, in seconds."""
+
+    def now(self, rank: int) -> float:
+        """What time it is for a rank."""
+        ...
+
+    def reach(self, rank: int, seconds: float) -> None:
+        """A rank has waited until then."""
+        ...
+
+
+class Turns:
+    """Runs ``count`` ranks, one at a time; ``choices`` picks who is next. ``lock`` guards what the ranks share.
+
+    With a ``clock`` waits have ends of their own: where nobody can go on, the one goes on whose time is over first.
+    """
+
+    def __init__(self, count: int, choices: Choices | None = None, clock: Clock | None = None) -> None:
         self.lock = threading.RLock()
         self.on_stuck: Callable[[], None] = _nothing
         """Called under the lock when the ranks are found stuck, before they are told."""
         self._choices = InOrder() if choices is None else choices
+        self._clock = clock
         self._ready = dict.fromkeys(range(count))
         self._holder: int | None = None
         self._parked: dict[Place, None] = {}
@@ -37,36 +62,62 @@ class Turns:
         self._started = [Place(rank) for rank in range(count)]
         self._running: dict[int, int] = {}
         self._moves = 0
+        self._timer: threading.Timer | None = None
         self._left = count
+        self._abandoned = False
+        self._inside: set[threading.Thread] = set()
         self._ended = threading.Event()
 
-    def run(self, body: Callable[[int], None]) -> None:
-        """Run ``body(rank)`` on every rank to its end. ``body`` must not raise."""
+    def run(self, body: Callable[[int], None], timeout: float | None = None) -> None:
+        """Run ``body(rank)`` on every rank to its end. ``body`` must not raise.
+
+        Raises TimeoutError where ranks have not ended after ``timeout`` seconds. They are ended then, and so they are
+        where the calling thread is interrupted.
+        """
         threads = [
             threading.Thread(target=self._rank, args=(body, rank), name=f"rank {rank}", daemon=True)
             for rank in range(len(self._started))
         ]
-        for thread in threads:
-            thread.start()
-        with self.lock:
-            for rank, place in enumerate(self._started):
-                self._released[rank] = [place]
-            self._pass_on()
-        self._ended.wait()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.start()
+            with self.lock:
+                for rank, place in enumerate(self._started):
+                    self._released[rank] = [place]
+                self._pass_on()
+            if not self._ended.wait(timeout):
+                raise TimeoutError(late_text(threads, timeout or 0.0))
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self._abandon(threads)
+            raise
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer.join()
 
     def place(self, rank: int) -> Place:
         """Where the calling thread, of global rank ``rank``, may wait; to be taken under the lock."""
+        self._check_abandoned()
         place = Place(rank)
         self._parked[place] = None
         return place
 
     def wait(self, place: Place, timeout: float | None = None) -> None:
-        """Give up the turn until :meth:`wake`; ``timeout`` is not needed here. Raises :class:`StuckError`."""
+        """Give up the turn until :meth:`wake`; raises :class:`StuckError`, with a clock its ``LateError`` as well."""
+        self.pass_time(place, None if timeout is None or timeout > PATIENCE else timeout)
+
+    def pass_time(self, place: Place, seconds: float | None) -> None:
+        """As :meth:`wait`, for as long as the program itself says, however long that is."""
         with self.lock:
+            if seconds is not None and self._clock is not None:
+                place.deadline = self._clock.now(place.rank) + seconds
             self._stop(place.rank, only_if_last=place.released)
         place.baton.acquire()
+        self._check_abandoned()
+        if place.late:
+            raise LateError(f"rank {place.rank} has waited for {seconds:g} s, and nobody came to end its wait")
         if place.stuck:
             raise StuckError(f"rank {place.rank} waits, and no rank is left that could end its wait")
 
@@ -84,6 +135,7 @@ class Turns:
 
     def pause(self, rank: int) -> None:
         """A moment at which the rank may lose its turn to another; called without the lock."""
+        self._check_abandoned()
         if not self._choices.preempts:
             return
         with self.lock:
@@ -101,6 +153,7 @@ class Turns:
 
     def give_way(self, rank: int) -> bool:
         """Let all others that are ready go first; whether there may be any. Called without the lock."""
+        self._check_abandoned()
         with self.lock:
             if self._holder != rank or not self._ready:
                 return self._holder != rank or sum(self._running.values()) > 1
@@ -111,6 +164,10 @@ class Turns:
             self._stop(rank, next_one=first)
         place.baton.acquire()
         return True
+
+    def beside(self, rank: int) -> bool:
+        """Whether threads run that wait for no turn; called under the lock by a thread of the rank."""
+        return self._holder != rank or sum(self._running.values()) > 1
 
     @contextmanager
     def adopted(self, rank: int) -> Iterator[None]:
@@ -124,10 +181,32 @@ class Turns:
                 self._moves += 1
                 self._stop(rank, only_if_last=True)
 
+    def _abandon(self, threads: Sequence[threading.Thread]) -> None:
+        """End all ranks: those that wait are told so at once, in no order."""
+        with self.lock:
+            self._abandoned = True
+            told = (place for places in self._released.values() for place in places)
+            waiting = dict.fromkeys([*self._started, *self._parked, *told])
+            self._parked.clear()
+            self._released.clear()
+            for place in [place for place in waiting if not place.released]:
+                place.woken = place.released = True
+                place.baton.release()
+        end_threads(threads, self._inside)
+
+    def _check_abandoned(self) -> None:
+        if self._abandoned:
+            raise AbandonedError
+
     def _rank(self, body: Callable[[int], None], rank: int) -> None:
         self._started[rank].baton.acquire()
         try:
-            body(rank)
+            if not self._abandoned:
+                self._inside.add(threading.current_thread())
+                body(rank)
+                self._inside.discard(threading.current_thread())
+        except AbandonedError:
+            self._inside.discard(threading.current_thread())
         finally:
             with self.lock:
                 self._left -= 1
@@ -172,21 +251,47 @@ class Turns:
         if not self._parked or self._left == 0:
             return
         if any(threads > 0 for threads in self._running.values()):
-            # Daemon threads do not hold the interpreter's end up.
-            timer = threading.Timer(_STRAY_SECONDS, self._look_again, (self._moves,))
-            timer.daemon = True
-            timer.start()
+            self._look_later()
             return
-        self._give_up()
+        self._end_a_wait()
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(_STRAY_SECONDS, self._look_again, (self._moves,))
+            # Daemon threads do not hold the interpreter's end up.
+            self._timer.daemon = True
+            # No thread of the rank that happens to be here.
+            with acting_as(None):
+                self._timer.start()
 
     def _look_again(self, moves: int) -> None:
         with self.lock:
-            if self._moves == moves and not self._ready and self._holder is None and self._parked:
-                self._give_up()
-                self._pass_on()
+            self._timer = None
+            if self._ready or self._holder is not None or not self._parked or not self._left:
+                return
+            if self._moves != moves:
+                self._look_later()
+                return
+            self._end_a_wait()
+            self._pass_on()
+
+    def _end_a_wait(self) -> None:
+        """Let the one go on whose time is over first; where nobody has an end of its own, all are stuck."""
+        waits = [(place.deadline, place) for place in self._parked if place.deadline is not None]
+        if not waits or self._clock is None:
+            self._give_up()
+            return
+        deadline, place = min(waits, key=lambda wait: wait[0])
+        place.late = place.woken = True
+        del self._parked[place]
+        self._released.setdefault(place.rank, []).append(place)
+        self._ready[place.rank] = None
+        self._clock.reach(place.rank, deadline)
 
     def _give_up(self) -> None:
         self.on_stuck()
+        if self._ready:
+            return
         for place in list(self._parked):
             place.stuck = place.woken = True
             del self._parked[place]

@@ -8,15 +8,17 @@ not when it is posted, as on a real backend, so that who changes a buffer meanwh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeAlias
 
 from simcoll.backends.base import Backend
-from simcoll.backends.choices import Choices, InOrder
+from simcoll.backends.choices import Choices, Decision, InOrder
 from simcoll.backends.mailbox import Mailbox
-from simcoll.backends.parking import StuckError, Threads
+from simcoll.backends.parking import LateError, StuckError, Threads
 from simcoll.backends.settling import Settling
-from simcoll.backends.tickets import RefusedCallError, Ticket, peer_failed
+from simcoll.backends.tickets import DestroyedError, RefusedCallError, Ticket, peer_failed
 from simcoll.backends.virtual_time import VirtualTime
 from simcoll.call import ANY_SOURCE
 from simcoll.record import Group
@@ -28,8 +30,11 @@ SIMULATED = Backend("simulated")
 _Member: TypeAlias = tuple[str, tuple[int, ...], int]
 """A group's name, its members, and a group rank."""
 
-_FRUITLESS = 1000
-"""A rank that asks so often in a row whether a call has ended, while nobody else can move, asks in vain."""
+_Key: TypeAlias = tuple[str, tuple[int, ...], int, int]
+"""A group's name, its members, how often they have destroyed it, and the place of a collective in it."""
+
+_FRUITLESS = 100
+"""Ranks that ask so often each, in a row, whether a call has ended, while nobody else can move, ask in vain."""
 
 
 class World:
@@ -58,14 +63,19 @@ class World:
         """Called when the ranks are found stuck, before they are told."""
         threads.on_stuck = self._find_stuck
         self._settling = Settling(backend)
-        self._mail = Mailbox(sends, InOrder() if choices is None else choices)
+        self._choices = InOrder() if choices is None else choices
+        self._mail = Mailbox(sends, self._choices)
         self._lives: dict[_Member, int] = {}
         self._sequences: dict[_Member, int] = {}
-        self._meetings: dict[Hashable, dict[int, Ticket]] = {}
+        self._meetings: dict[_Key, dict[int, Ticket]] = {}
+        self._complete: list[list[Ticket]] = []
         self._waiting: dict[Ticket, None] = {}
         self._whys: dict[Ticket, str] = {}
         self._left: set[int] = set()
         self._polls = 0
+        self._due: deque[tuple[Callable[[Ticket], None], Ticket]] = deque()
+        self.asking: set[int] = set()
+        """The ranks that asked in vain whether a call has ended."""
 
     def post(self, ticket: Ticket) -> None:
         """Give the engine a call; it runs when whoever it needs has come.
@@ -82,11 +92,13 @@ class World:
                 self._post_message(ticket)
             else:
                 self._post_collective(ticket)
+        self._call_back()
 
     def wait(self, ticket: Ticket, timeout: float | None = None) -> None:
         """Wait for the end of a call; raises what it ended with, or StuckError where nobody can end it."""
         place = None
-        with self.threads.lock:
+        with self.threads.lock if self._complete or not ticket.done else nullcontext():
+            self._run_complete()
             if not ticket.done:
                 self.check_failure(ticket.global_rank)
                 self._check_left(ticket)
@@ -98,25 +110,36 @@ class World:
                 self.threads.wait(place, timeout)
             except StuckError as error:
                 self._give_up(ticket, error)
+        self._call_back()
         self.clock.reach(ticket.global_rank, ticket.ended)
         if ticket.error is not None:
             raise ticket.error
 
     def has_ended(self, ticket: Ticket) -> bool:
-        """Whether a call has ended, without waiting for it; who asks in vain lets the others go on meanwhile."""
+        """Whether a call has ended, without waiting for it; who asks in vain mostly lets the others go on meanwhile."""
+        self.run_complete()
         if ticket.done:
             return True
-        rank = ticket.global_rank
-        moved = self.threads.give_way(rank)
+        with self.threads.lock:
+            hasty = self._choices.preempts and self._choices.choose(Decision.PREEMPTION, 2) == 1
+        if not hasty:
+            self.threads.give_way(ticket.global_rank)
         with self.threads.lock:
             if not ticket.done:
-                self.check_failure(rank)
-                self._polls = 0 if moved else self._polls + 1
-                if self._polls > _FRUITLESS:
-                    raise StuckError(
-                        f"rank {rank} asks again and again whether {ticket.call.op} has ended: {self._why(ticket)}"
-                    )
+                self.check_failure(ticket.global_rank)
+                self._ask_in_vain(ticket)
         return ticket.done
+
+    def _ask_in_vain(self, ticket: Ticket) -> None:
+        """Where so many asked in a row, and nothing was posted or ended meanwhile, nobody is left but who asks."""
+        rank = ticket.global_rank
+        self._polls = 0 if self.threads.beside(rank) else self._polls + 1
+        if self._polls > _FRUITLESS * self.size:
+            self.asking.add(rank)
+            self._find_stuck()
+            raise StuckError(
+                f"rank {rank} asks again and again whether {ticket.call.op} has ended: {self._why(ticket)}"
+            )
 
     def when_done(self, ticket: Ticket, callback: Callable[[Ticket], None]) -> None:
         """Call ``callback`` when the call has ended, in whichever thread ends it, or now."""
@@ -134,6 +157,7 @@ class World:
             self.failure = (rank, error)
             for ticket in list(self._waiting):
                 self._end(ticket, peer_failed(ticket.global_rank, rank, error))
+        self._call_back()
 
     def leave(self, rank: int) -> None:
         """A rank (global) has ended well, or belongs to no group any more: nobody may wait for it."""
@@ -142,6 +166,13 @@ class World:
             for ticket in list(self._waiting):
                 if (error := self._in_vain(ticket)) is not None:
                     self._end(ticket, error)
+        self._call_back()
+
+    def let_go(self, ticket: Ticket) -> None:
+        """The program keeps nothing of a message any more: where it has not left yet, it never does, as on Gloo."""
+        with self.threads.lock:
+            if not ticket.done:
+                self._mail.withdraw(ticket)
 
     def close(self, group: Group, rank: int) -> None:
         """A group rank has destroyed its group: one that is made anew under the same name starts to count anew."""
@@ -149,6 +180,16 @@ class World:
             member = (group.name, group.ranks, rank)
             self._lives[member] = self._lives.get(member, 0) + 1
             self._sequences.pop(member, None)
+            for ticket in list(self._waiting):
+                if (error := self._destroyed(ticket)) is not None:
+                    self._end(ticket, error)
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """Tell whoever wanted to know of the calls that have ended; without the lock, for they may make calls."""
+        while self._due:
+            callback, ticket = self._due.popleft()
+            callback(ticket)
 
     def _post_collective(self, ticket: Ticket) -> None:
         group, member = ticket.group, (ticket.group.name, ticket.group.ranks, ticket.rank)
@@ -159,11 +200,23 @@ class World:
         if len(meeting) < len(group.ranks):
             return
         del self._meetings[key]
-        met = [meeting[rank] for rank in range(len(group.ranks))]
-        self._settling.collective(met)
-        self.clock.run(met)
-        for one in met:
-            self._end(one, one.error)
+        self._complete.append([meeting[rank] for rank in range(len(group.ranks))])
+        if not ticket.deferred:
+            self._run_complete()
+
+    def run_complete(self) -> None:
+        """Run the collectives to which all have come, and which were left until a rank waits."""
+        with self.threads.lock:
+            self._run_complete()
+        self._call_back()
+
+    def _run_complete(self) -> None:
+        while self._complete:
+            met = self._complete.pop(0)
+            self._settling.collective(met)
+            self.clock.run(met)
+            for one in met:
+                self._end(one, one.error)
 
     def _post_message(self, ticket: Ticket) -> None:
         if (reason := self._settling.refusal(ticket)) is not None:
@@ -183,11 +236,11 @@ class World:
         if ticket.done:
             return
         ticket.done, ticket.error = True, error
+        self._polls = 0
         self._waiting.pop(ticket, None)
         for place in ticket.places:
             self.threads.wake(place)
-        for callback in ticket.callbacks:
-            callback(ticket)
+        self._due.extend((callback, ticket) for callback in ticket.callbacks)
 
     def check_failure(self, rank: int) -> None:
         """Raise in a rank (global) what it is ended with because another one has failed."""
@@ -195,8 +248,24 @@ class World:
             raise peer_failed(rank, *self.failure)
 
     def _check_left(self, ticket: Ticket) -> None:
-        if (error := self._in_vain(ticket)) is not None:
+        if (error := self._in_vain(ticket) or self._destroyed(ticket)) is not None:
             raise error
+
+    def _destroyed(self, ticket: Ticket) -> DestroyedError | None:
+        """Who a collective waits for has destroyed its group."""
+        if not self._lives:
+            return None
+        key, met = self._meeting(ticket)
+        gone = [
+            global_rank
+            for rank, global_rank in enumerate(ticket.group.ranks)
+            if met and rank not in met and self._lives.get((ticket.group.name, ticket.group.ranks, rank), 0) > key[2]
+        ]
+        if not gone:
+            return None
+        return DestroyedError(
+            f"{self._why(ticket)}; ranks {gone} have destroyed their group: connection closed by peer"
+        )
 
     def _in_vain(self, ticket: Ticket) -> StuckError | None:
         """Why nobody is left who could end a wait: who it needs has left."""
@@ -213,24 +282,33 @@ class World:
         return StuckError(self._why(ticket)) if self._left.intersection(absent) else None
 
     def _give_up(self, ticket: Ticket, error: StuckError) -> None:
-        """Nobody ends this wait. A rank that has given up waiting does not count as there."""
+        """Nobody ends this wait. A rank that is late has come; one that is stuck does not count as there."""
         with self.threads.lock:
             if ticket.done:
                 return
-            why = self._whys.pop(ticket, None) or self._why(ticket)
+            found = type(error)(self._whys.pop(ticket, None) or self._why(ticket))
+            if spec_of(ticket.call).kind is not Kind.POINT_TO_POINT:
+                found.absent = tuple(self._absent(ticket))
             self._waiting.pop(ticket, None)
             self._mail.withdraw(ticket)
-            for key, meeting in list(self._meetings.items()):
+            for key, meeting in list(self._meetings.items()) if not isinstance(error, LateError) else ():
                 if meeting.get(ticket.rank) is ticket:
                     del meeting[ticket.rank]
                     if not meeting:
                         del self._meetings[key]
-        raise StuckError(why) from error
+        raise found from error
 
     def _find_stuck(self) -> None:
         """What each waits for is known now: when they are told, one after the other, they wait no more."""
+        if self._complete:
+            self._run_complete()
+            return
         self._whys = {ticket: self._why(ticket) for ticket in self._waiting}
         self.on_stuck()
+
+    def incomplete(self) -> list[dict[int, Ticket]]:
+        """The collectives to which not all have come: the calls of those who have, by group rank."""
+        return [met for met in self._meetings.values() if met]
 
     def _why(self, ticket: Ticket) -> str:
         rank, call, group = ticket.global_rank, ticket.call, ticket.group
@@ -246,8 +324,13 @@ class World:
 
     def _absent(self, ticket: Ticket) -> list[int]:
         """The ranks (global) that have not come to a collective."""
-        met = next((one for one in self._meetings.values() if one.get(ticket.rank) is ticket), {})
+        _, met = self._meeting(ticket)
         return [rank for place, rank in enumerate(ticket.group.ranks) if place not in met]
+
+    def _meeting(self, ticket: Ticket) -> tuple[_Key, dict[int, Ticket]]:
+        """Where a collective's ranks meet, and who has come; nobody where it is no collective that waits."""
+        found = ((key, met) for key, met in self._meetings.items() if met.get(ticket.rank) is ticket)
+        return next(found, (("", (), 0, 0), {}))
 
 
 def _nothing() -> None:

@@ -167,19 +167,22 @@ def hooks(inner: Callable[[Any], Any], outer: Callable[[Any], Any]) -> Iterator[
     enabled = bool(_replaced)
     _uninstall()
     original = distributed_c10d.init_process_group
-    for module in (distributed_c10d, dist):
-        module.init_process_group = inner(original)
+    _set_initialise(inner(original))
     _install()
-    for module in (distributed_c10d, dist):
-        module.init_process_group = outer(module.init_process_group)
+    _set_initialise(outer(distributed_c10d.init_process_group))
     try:
         yield
     finally:
         _uninstall()
-        for module in (distributed_c10d, dist):
-            module.init_process_group = original
+        _set_initialise(original)
         if enabled:
             _install()
+
+
+def _set_initialise(initialise: Any) -> None:
+    module: Any
+    for module in (distributed_c10d, dist):
+        module.init_process_group = initialise
 
 
 def _install() -> None:

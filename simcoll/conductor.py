@@ -42,6 +42,7 @@ from simcoll.work import CheckedWork, RecordedWork
 Launch = Callable[[], Work | None]
 """Gives the call to the backend, which does its own checks of the arguments and may refuse."""
 
+
 _FUTURE_THREADS = 2
 """As many as a Gloo group has: the callback of one future may wait for what another completes."""
 
@@ -86,7 +87,11 @@ class Conductor:
         if self._prover is None or arguments.spec.kind is Kind.POINT_TO_POINT:
             entry = begin(started=True)
             flight = _watch(entry, arguments, coalescing)
-            return _recorded(_launch(entry, launch, flight), entry, flight)
+            inner = _launch(entry, launch, flight)
+            if flight is not None and (before_it_runs := getattr(inner, "before_it_runs", None)) is not None:
+                # The Work of a backend that says when all ranks have come.
+                before_it_runs(flight.runs)
+            return _recorded(inner, entry, flight)
         if arguments.asynchronous:
             return self._enqueue(self._prover, begin, arguments, launch)
         entry = self._line.join(begin)
@@ -108,6 +113,9 @@ class Conductor:
             return _recorded(None, entry)
         try:
             inner.wait()
+        except MissingRankError as missing:
+            entry.log.recorder.missing(entry, missing)
+            raise
         except Exception as error:
             entry.failed(error)
             raise

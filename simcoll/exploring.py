@@ -51,18 +51,27 @@ def explore(
     *,
     sends: str = "synchronous",
     progress: Callable[[int], None] | None = None,
+    timeout: float | None = None,
 ) -> Exploration[T]:
     """Run ``program(comm)`` under so many ``schedules``; the arguments are those of :func:`simcoll.simulate`.
 
     A schedule fails where a rank does, or where a finding has severity error. ``progress`` is told how many were tried.
+    ``timeout`` is that of each run.
     Raises :class:`~simcoll.errors.ConfigurationError` for arguments that cannot be.
     """
-    if schedules < 1:
-        raise ConfigurationError(f"explore tries at least 1 schedule, got {schedules}")
 
     def run(choices: Choices) -> Outcome[T]:
-        return simulate(program, world_size, topology, choices=choices, sends=sends)
+        return simulate(program, world_size, topology, choices=choices, sends=sends, timeout=timeout)
 
+    return explore_runs(run, schedules, seed, progress)
+
+
+def explore_runs(
+    run: Callable[[Choices], Outcome[T]], schedules: int, seed: int = 0, progress: Callable[[int], None] | None = None
+) -> Exploration[T]:
+    """Run a program under so many schedules, whatever runs it; the arguments are as :func:`explore` has them."""
+    if schedules < 1:
+        raise ConfigurationError(f"explore tries at least 1 schedule, got {schedules}")
     failing: list[Outcome[T]] = []
     horizon = 1
     for number in range(schedules):

@@ -103,6 +103,10 @@ class Flight:
         self._queued = True
         return launched
 
+    def runs(self) -> None:
+        """A backend that runs it later than it was launched comes to do so: what it was to send may have changed."""
+        self._check(known=True)
+
     def awaited(self) -> None:
         """Somebody begins to wait for it: the last moment at which a write to its buffers can be seen."""
         if self.open:

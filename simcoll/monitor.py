@@ -41,13 +41,17 @@ _LONG_ENOUGH_TO_TELL = 5.0
 
 @dataclass(slots=True)
 class Monitor:
-    """Looks at one job, again and again. ``seconds`` is what ``--stall`` gave; ``say`` takes a line for the user."""
+    """Looks at one job, again and again. ``seconds`` is what ``--stall`` gave; ``say`` takes a line for the user.
+
+    ``patience`` is how long a job may stand still that can be proved to never go on, where ``--stall`` says nothing.
+    """
 
     folder: Path
     account: Path
     since_ns: int
     seconds: float | None
     say: Callable[[str], None]
+    patience: float = DEFAULT_SECONDS
     stall: Stall | None = None
     _seen: dict[Path, object] = field(default_factory=dict)
     _moved: float = field(default_factory=time.monotonic)
@@ -64,7 +68,7 @@ class Monitor:
         idle = self._idle()
         if not self._used:
             self._used = self._processor_seconds(read_launch(self.account))
-        patience = DEFAULT_SECONDS if self.seconds is None else self.seconds
+        patience = self.patience if self.seconds is None else self.seconds
         if idle < patience or now - self._evaluated < min(_AGAIN_SECONDS, patience):
             return False
         self._evaluated = now
@@ -115,7 +119,7 @@ class Monitor:
         launch = read_launch(self.account)
         evidence = gather(files_of(self.folder), [launch], since_ns=self.since_ns, workers=0)
         stall = self._stall(launch)
-        if stall.connecting and self._idle() < (self.seconds or DEFAULT_SECONDS) + _CONNECT_SECONDS:
+        if stall.connecting and self._idle() < (self.seconds or self.patience) + _CONNECT_SECONDS:
             # Whoever waits for these ranks waits for simcoll: of the program nothing is proved by it.
             return False
         findings, proved = standstill(evidence.traces, evidence.outcome, stall)

@@ -232,13 +232,13 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def _known_backends(self) -> dict[str, Backend]:
         """What is known of the limits of this group's backends, by device type."""
-        names = {device.type: self._inner._get_backend(device).name() for device in self._inner._device_types}
+        names = {device.type: self._inner._get_backend(device).name() for device in self._device_types}
         return {device: _KNOWN_BACKENDS[name] for device, name in names.items() if name in _KNOWN_BACKENDS}
 
     def _timeout(self) -> timedelta:
         if self._limit is not None:
             return self._limit
-        for device in self._inner._device_types:
+        for device in self._device_types:
             options = getattr(self._inner._get_backend(device), "options", None)
             if options is not None:
                 return _as_timedelta(options._timeout)
@@ -255,7 +255,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         return self._members
 
     def _backend_ranks(self) -> tuple[int, ...] | None:
-        for device in self._inner._device_types:
+        for device in self._device_types:
             options = getattr(self._inner._get_backend(device), "options", None)
             ranks = tuple(getattr(options, "global_ranks_in_group", ()))
             if len(ranks) == self.size():

@@ -60,6 +60,10 @@ class RankEnvironment(MutableMapping[str, str]):
     def __or__(self, other: Mapping[str, str]) -> dict[str, str]:
         return {**self, **other}
 
+    def __ior__(self, other: Mapping[str, str]) -> RankEnvironment:
+        self.update(other)
+        return self
+
     def __ror__(self, other: Mapping[str, str]) -> dict[str, str]:
         return {**other, **self}
 
@@ -96,10 +100,10 @@ def rank_environment(join: Callable[[RankThreads], AbstractContextManager[object
     ``join(rank)`` surrounds what a thread does that a rank has started.
     """
     originals = os.environ, atexit.register, atexit.unregister, threading.Thread.start
-    os.environ = RankEnvironment(os.environ)  # type: ignore[assignment]  # it has what programs use
+    os.environ = RankEnvironment(os.environ)  # type: ignore[assignment]  # noqa: B003  # it has what programs use
     atexit.register = _of_rank("register", atexit.register)
     atexit.unregister = _of_rank("unregister", atexit.unregister)
-    threading.Thread.start = _inheriting(threading.Thread.start, join)  # type: ignore[method-assign]
+    threading.Thread.start = _inheriting(threading.Thread.start, join)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
@@ -127,7 +131,9 @@ def _inheriting(
         if rank is not None:
             own_threads.here.append(thread)
             thread.run = _joined(thread.run, rank, join)  # type: ignore[method-assign]
-        start(thread)
+        with acting_as(None):
+            # Until it runs, the thread belongs to nobody, and who starts it does not wait in turn.
+            start(thread)
 
     return start_for_rank
 

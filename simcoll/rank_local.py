@@ -1,7 +1,7 @@
 """What there is once a rank: once a process where a rank is one, once a rank where ranks are threads of one process.
 
-A process whose ranks are threads says of each thread to which rank it belongs (:func:`acting_as`); everywhere else there
-is one rank, and a value is found at the cost of one look.
+A process whose ranks are threads says of each thread to which rank it belongs (:func:`acting_as`); everywhere else
+there is one rank, and a value is found at the cost of one look.
 """
 
 from __future__ import annotations

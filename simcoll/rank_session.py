@@ -1,4 +1,4 @@
-"""What a rank that is a thread records, and when: a session of its own, a box in memory, a clock that stands while others run."""
+"""What a rank that is a thread records: its own session, a box in memory, a clock that stands while others run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from pathlib import Path
 from types import TracebackType
 
 from simcoll.backends.memory_box import MemoryBox
-from simcoll.backends.parking import StuckError
-from simcoll.backends.tickets import PeerFailedError, Ticket
+from simcoll.backends.parking import LateError, Place
+from simcoll.backends.tickets import Ticket, was_ended_by_others
+from simcoll.backends.turns import Turns
 from simcoll.backends.virtual_time import VirtualTime
-from simcoll.record import Group
+from simcoll.backends.world import World
+from simcoll.rank_random import TurningGenerator
+from simcoll.record import Group, Source
 from simcoll.recorder import Recorder
 from simcoll.session import Session
+from simcoll.source import current_source
 
 MODE = "detail"
 """Every call is compared when it runs."""
@@ -92,21 +96,46 @@ class RankSession(Session):
 class Waits:
     """Surrounds the waits of a rank: its clock stands, and what ends it for the sake of others ends its record."""
 
-    def __init__(self, rank: int, clock: HeldTime, box: MemoryBox) -> None:
+    def __init__(self, rank: int, world: World, clock: HeldTime, box: MemoryBox, numbers: TurningGenerator) -> None:
         self.ended: BaseException | None = None
         """What the rank was ended with because others were stuck or failed, as its launcher would have ended it."""
-        self._rank, self._clock, self._box = rank, clock, box
+        self.hangs_at: Source | None = None
+        """The line at which its program waits for what is no call."""
+        self._rank, self._world, self._clock, self._box = rank, world, clock, box
+        self._numbers = numbers
+        self._pauses: set[Place] = set()
 
     def __call__(self) -> Waits:
+        """One wait more."""
         return self
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Waits:
         self._clock.stop(self._rank)
+        return self
+
+    def pause(self, turns: Turns, place: Place, seconds: float | None) -> None:
+        """A wait of the program itself, for what is no call; raises what :meth:`Turns.pass_time` raises."""
+        with self:
+            before, self.hangs_at = self.hangs_at, current_source()
+            self._pauses.add(place)
+            try:
+                turns.pass_time(place, seconds)
+            finally:
+                self._pauses.discard(place)
+                self.hangs_at = before
+            self._world.check_failure(self._rank)
+
+    def end_pauses(self, turns: Turns) -> None:
+        """Another rank has failed: this one is not to sleep on."""
+        with turns.lock:
+            for place in self._pauses:
+                turns.wake(place)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._clock.go(self._rank)
-        if isinstance(error, (StuckError, PeerFailedError)):
+        self._numbers.turn_to(self._rank)
+        if error is not None and was_ended_by_others(error) and not isinstance(error, LateError):
             self.ended = error
             self._box.close()

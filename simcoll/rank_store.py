@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from torch.distributed import Store
 
-from simcoll.backends.parking import Place, StuckError, Threads
-from simcoll.backends.threaded_work import Waiting
+from simcoll.backends.parking import Place, StuckError
+from simcoll.backends.turns import Turns
 from simcoll.rank_local import acting_rank
+from simcoll.rank_session import Waits
 
 _NO_TIMEOUT = timedelta(0)
 
@@ -18,17 +19,17 @@ _NO_TIMEOUT = timedelta(0)
 class RankStore(Store):
     """Keys and values in memory, shared by all ranks. C++ calls these methods, too."""
 
-    def __init__(self, threads: Threads, waiting: Waiting) -> None:
+    def __init__(self, turns: Turns, waits: Callable[[], Waits]) -> None:
         super().__init__()
-        self._threads = threads
-        self._waiting = waiting
+        self._turns = turns
+        self._waits = waits
         self._values: dict[str, bytes] = {}
         self._parked: list[Place] = []
         self._limit = timedelta(minutes=30)
 
     def set(self, key: str, value: Any) -> None:
         """Set a key."""
-        with self._threads.lock:
+        with self._turns.lock:
             self._values[key] = _bytes(value)
             self._wake()
 
@@ -39,7 +40,7 @@ class RankStore(Store):
 
     def add(self, key: str, amount: int) -> int:
         """Add to a number; it begins as 0."""
-        with self._threads.lock:
+        with self._turns.lock:
             total = int(self._values.get(key, b"0")) + amount
             self._values[key] = str(total).encode()
             self._wake()
@@ -47,7 +48,7 @@ class RankStore(Store):
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
         """Set a key that has the expected value, or none where none is expected; gives what it has then."""
-        with self._threads.lock:
+        with self._turns.lock:
             if self._values.get(key, b"") == _bytes(expected):
                 self._values[key] = _bytes(desired)
                 self._wake()
@@ -55,13 +56,13 @@ class RankStore(Store):
 
     def append(self, key: str, value: Any) -> None:
         """Append to a key's value."""
-        with self._threads.lock:
+        with self._turns.lock:
             self._values[key] = self._values.get(key, b"") + _bytes(value)
             self._wake()
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all keys are there."""
-        with self._threads.lock:
+        with self._turns.lock:
             return all(key in self._values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta = _NO_TIMEOUT) -> None:
@@ -70,7 +71,7 @@ class RankStore(Store):
 
     def delete_key(self, key: str) -> bool:
         """Delete a key; whether it was there."""
-        with self._threads.lock:
+        with self._turns.lock:
             return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
@@ -110,23 +111,24 @@ class RankStore(Store):
 
     def _await(self, keys: Sequence[str], limit: timedelta) -> None:
         while True:
-            with self._threads.lock:
+            with self._turns.lock:
                 if all(key in self._values for key in keys):
                     return
                 rank = acting_rank()
-                place = self._threads.place(0 if rank is None else rank.rank)
+                place = self._turns.place(0 if rank is None else rank.rank)
                 self._parked.append(place)
             try:
-                with self._waiting():
-                    self._threads.wait(place, limit.total_seconds())
+                self._waits().pause(self._turns, place, limit.total_seconds())
             except StuckError as error:
                 missing = [key for key in keys if key not in self._values]
-                raise StuckError(f"wait timeout after {limit.total_seconds():g} s, keys: {', '.join(missing)}") from error
+                raise type(error)(
+                    f"wait timeout after {limit.total_seconds():g} s, keys: {', '.join(missing)}"
+                ) from error
 
     def _wake(self) -> None:
         parked, self._parked = self._parked, []
         for place in parked:
-            self._threads.wake(place)
+            self._turns.wake(place)
 
 
 def _bytes(value: Any) -> bytes:

@@ -13,20 +13,23 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from simcoll.backends.choices import Choices, InOrder, Random, Recorded, Replayed, schedule_of, schedule_text
 from simcoll.backends.gloo import GLOO
+from simcoll.backends.missed import missed, missing_event
 from simcoll.backends.outcome import Ending, Outcome, verdict
-from simcoll.backends.turns import Turns
+from simcoll.backends.turns import PATIENCE, Turns
 from simcoll.backends.world import World
 from simcoll.errors import ConfigurationError
 from simcoll.failures import note_uncaught
 from simcoll.in_flight import flights
 from simcoll.rank_environment import exit_functions, join_own_threads, rank_environment
 from simcoll.rank_local import RankThreads, acting_as, acting_rank
+from simcoll.rank_pauses import pauses_of_ranks
+from simcoll.rank_random import TurningGenerator, random_numbers_of_ranks
 from simcoll.rank_session import HeldTime, RankSession, Waits
 from simcoll.rank_store import RankStore
 from simcoll.rank_torch import TorchRank, know_groups_of, of_thread, torch_for_ranks, torch_ranks
@@ -34,9 +37,6 @@ from simcoll.session import activate, conductors
 from simcoll.verifier.trace import Stall
 
 T = TypeVar("T")
-
-_PATIENCE = 30.0
-"""Seconds after which ranks that are stuck count as ended, as ``simcoll run`` ends them."""
 
 
 def run_threaded(
@@ -47,6 +47,7 @@ def run_threaded(
     schedule: str | None = None,
     choices: Choices | None = None,
     init: bool = True,
+    timeout: float | None = None,
 ) -> Outcome[T]:
     """Run ``body(rank)`` on threads, one a rank, with torch.distributed as on real ranks, and judge what they did.
 
@@ -54,7 +55,8 @@ def run_threaded(
     names that group, whatever backend it asks for. Without, there is none until the program makes it. The order in
     which ranks go on comes from ``seed`` (0: first come, first served) or from the ``schedule`` of an earlier outcome.
     What ``body`` raises is in the outcome; ``sys.exit(0)`` is a normal end. Raises
-    :class:`~simcoll.errors.ConfigurationError` for a world or a schedule that cannot be, or within another such run.
+    :class:`~simcoll.errors.ConfigurationError` for a world or a schedule that cannot be, or within another such run,
+    and TimeoutError where ranks have not ended after ``timeout`` seconds.
     """
     if world_size < 1:
         raise ConfigurationError(f"a world has at least 1 rank, got {world_size}")
@@ -62,7 +64,7 @@ def run_threaded(
         raise ConfigurationError("ranks run as threads in this process already; let that run end first")
     try:
         chosen = choices or _chosen(seed, schedule)
-        return _Run[T](world_size, Recorded(chosen), unasked=init).to_its_end(body)
+        return _Run[T](world_size, Recorded(chosen), unasked=init, seed=seed).to_its_end(body, timeout)
     finally:
         _only_one.release()
 
@@ -80,30 +82,37 @@ def _chosen(seed: int, schedule: str | None) -> Choices:
 class _Run(Generic[T]):
     """One run of a program on all ranks."""
 
-    def __init__(self, size: int, choices: Recorded, *, unasked: bool) -> None:
+    def __init__(self, size: int, choices: Recorded, *, unasked: bool, seed: int) -> None:
         self._size = size
         self._choices = choices
         self._clock = HeldTime(size)
-        self._turns = Turns(size, choices)
+        self._turns = Turns(size, choices, self._clock)
+        self._numbers = TurningGenerator()
+        self._seed = seed
         self._began_ns = time.time_ns()
         self._world = World(size, self._turns, backend=GLOO, clock=self._clock, choices=choices)
         self._world.on_stuck = self._find_stuck
         self._results: dict[int, T] = {}
         self._endings: dict[int, Ending] = {}
         self._stall: Stall | None = None
-        stores: defaultdict[int, RankStore] = defaultdict(lambda: RankStore(self._turns, self._waiting))
+        stores: defaultdict[tuple[str, object], RankStore] = defaultdict(lambda: RankStore(self._turns, self._waiting))
         self._ranks = [self._rank(rank, stores, unasked=unasked) for rank in range(size)]
         self._port = _free_port()
 
-    def _rank(self, rank: int, stores: defaultdict[int, RankStore], *, unasked: bool) -> TorchRank:
+    def _rank(self, rank: int, stores: defaultdict[tuple[str, object], RankStore], *, unasked: bool) -> TorchRank:
         session = RankSession(rank, self._size, self._clock, self._began_ns)
-        waits = Waits(rank, self._clock, session.box)
+        waits = Waits(rank, self._world, self._clock, session.box, self._numbers)
         return TorchRank(rank, self._world, session, waits, stores, unasked)
 
-    def to_its_end(self, body: Callable[[int], T]) -> Outcome[T]:
+    def to_its_end(self, body: Callable[[int], T], timeout: float | None) -> Outcome[T]:
         """Run the program on every rank, and judge."""
-        with torch_for_ranks(), rank_environment(self._joining):
-            self._turns.run(functools.partial(self._live, body))
+        with ExitStack() as stack:
+            stack.callback(self._numbers.restore)
+            stack.enter_context(torch_for_ranks())
+            stack.enter_context(rank_environment(self._joining))
+            stack.enter_context(pauses_of_ranks(self._turns, self._waiting))
+            stack.enter_context(random_numbers_of_ranks(self._seed))
+            self._turns.run(functools.partial(self._live, body), timeout)
         traces = [rank.session.box.trace() for rank in self._ranks]
         return Outcome(
             verdict(traces, self._endings, self._stall),
@@ -122,6 +131,7 @@ class _Run(Generic[T]):
             torch_ranks.set(rank)
             activate(rank.session)
             self._clock.go(number)
+            self._numbers.turn_to(number)
             error = self._program(body, rank)
             self._end(rank, error)
             self._clock.stop(number)
@@ -129,7 +139,7 @@ class _Run(Generic[T]):
 
     def _program(self, body: Callable[[int], T], rank: TorchRank) -> BaseException | None:
         """A rank's life from its first line to what it does at its exit; gives what ended it."""
-        os.environ |= self._launched(rank.rank)
+        os.environ.update(self._launched(rank.rank))
         error: BaseException | None = None
         try:
             self._results[rank.rank] = body(rank.rank)
@@ -164,6 +174,8 @@ class _Run(Generic[T]):
         rank.session.box.close()
         if ending.error is not None and not ending.stopped:
             self._world.fail(rank.rank, ending.error)
+            for other in self._ranks:
+                other.waits.end_pauses(self._turns)
 
     def _now_ns(self, rank: int) -> int:
         return self._began_ns + round(self._clock.now(rank) * 1e9)
@@ -199,10 +211,25 @@ class _Run(Generic[T]):
         if self._stall is not None:
             return
         now = max(self._now_ns(rank) for rank in range(self._size))
+        self._note_missing()
         waiting = frozenset(range(self._size)) - self._endings.keys()
-        self._stall = Stall(now, now + round(_PATIENCE * 1e9), blocked=waiting)
+        hanging = {rank: at for rank in waiting if (at := self._ranks[rank].waits.hangs_at) is not None}
+        self._stall = Stall(
+            now,
+            now + round(PATIENCE * 1e9),
+            places=hanging,
+            blocked=waiting - hanging.keys(),
+            busy=frozenset(hanging),
+        )
         for rank in waiting:
             self._ranks[rank].session.box.close()
+
+    def _note_missing(self) -> None:
+        """Who has ended is missed by those who notice."""
+        ended = {rank for rank, ending in self._endings.items() if ending.error is None}
+        for ticket, absent in missed(self._world, ended):
+            box = self._ranks[ticket.global_rank].session.box
+            box.event("missing", **missing_event(ticket, absent, box.line_of(ticket.group, ticket.sequence)))
 
 
 def _free_port() -> int:
@@ -210,6 +237,3 @@ def _free_port() -> int:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]
         return port
-
-
-__all__ = ["run_threaded"]

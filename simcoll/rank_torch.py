@@ -1,4 +1,4 @@
-"""torch.distributed for ranks that are threads: each has its own groups, which the engine runs whatever backend is asked."""
+"""torch.distributed for ranks that are threads: their groups are run by the engine, whatever backend is asked for."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
-from torch.distributed import distributed_c10d
+
+# Its functions take the default group for an argument's default when it is first imported: not one rank's for all.
+import torch.distributed.nn.functional
+from torch._C import _distributed_c10d as c10d
+from torch._C._distributed_c10d import _register_process_group
+from torch.distributed import device_mesh, distributed_c10d
 
 from simcoll import activation
 from simcoll.backends.tensor_data import TensorData
-from simcoll.backends.threaded import NamedBackend, ThreadedProcessGroup
+from simcoll.backends.threaded import ThreadedProcessGroup
 from simcoll.backends.tickets import Ticket
 from simcoll.backends.world import World
 from simcoll.call import Call
 from simcoll.process_group import RecordedProcessGroup
-from simcoll.rank_local import RankLocal, RankThreads, acting_rank
+from simcoll.rank_local import RankLocal, RankThreads
 from simcoll.rank_session import RankSession, Waits
 from simcoll.rank_store import RankStore
 from simcoll.record import Group
@@ -62,7 +67,7 @@ class TorchRank:
     world: World
     session: RankSession
     waits: Waits
-    stores: Mapping[int, RankStore]
+    stores: Mapping[tuple[str, object], RankStore]
     unasked: bool
     tables: Tables = field(default_factory=Tables)
     lives: int = 0
@@ -87,13 +92,21 @@ class WorldOfRanks:
             return getattr(vars(self)["_process"], name)
         if name == "pg_config_info":
             return type(vars(self)["_process"]).pg_config_info.fget(self)
-        if name == "default_pg" and rank.tables.default_pg is None:
+        if name == "default_pg" and rank.tables.default_pg is None and not _torch_is_imported_below():
             _make_default_group(rank)
         return getattr(rank.tables, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         rank = torch_ranks.here
         setattr(vars(self)["_process"] if rank is None else rank.tables, name, value)
+
+
+def _torch_is_imported_below() -> bool:
+    """Whether a module of torch asks while it is imported: what it takes for a default is every rank's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith("torch.")
 
 
 def _make_default_group(rank: TorchRank) -> None:
@@ -119,19 +132,22 @@ class RankGroup(RecordedProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        devices: list[torch.device] = self._inner._device_types
-        return devices
+        return [torch.device("cpu")]
 
-    def _get_backend(self, device: torch.device) -> NamedBackend:
-        backend: NamedBackend = self._inner._get_backend(device)
-        return backend
+    def _get_backend(self, device: torch.device) -> Any:
+        return self._inner._get_backend(device)
 
     def getBackendName(self) -> str:  # noqa: N802  # C++ asks under this name
-        """The backend's name."""
+        """The backend's name for C++."""
         name: str = self._inner.getBackendName()
         return name
 
-    name = _get_backend_name = getBackendName
+    def name(self) -> str:
+        """The backend's name."""
+        name: str = self._inner.name()
+        return name
+
+    _get_backend_name = name
 
     def getGroupName(self) -> str:  # noqa: N802  # C++ asks under this name
         """The group's name."""
@@ -151,7 +167,8 @@ class RankGroup(RecordedProcessGroup):
 
     def _set_group_desc(self, desc: str) -> None:
         self._inner._set_group_desc(desc)
-        self._make_conductor(self._session)
+        if self._session is not None:
+            self._make_conductor(self._session)
 
     def _set_sequence_number_for_group(self) -> None:
         """The engine counts."""
@@ -190,7 +207,10 @@ def _meet(rank: TorchRank, name: str, members: tuple[int, ...], place: int, time
     ticket = Ticket(meeting, place, _MEETING, TensorData((), ()))
     with rank.waits:
         rank.world.post(ticket)
-        if not rank.unnamed or members != tuple(range(rank.world.size)):
+        if ticket.done:
+            # Who came last goes on last, so that the order is that of the ranks.
+            rank.world.threads.give_way(rank.rank)
+        elif not rank.unnamed or members != tuple(range(rank.world.size)):
             rank.world.wait(ticket, timeout.total_seconds())
 
 
@@ -228,7 +248,7 @@ def _in_memory(initialise: Callable[..., Any]) -> Callable[..., Any]:
         number, size = _place(rank, given)
         if not 0 <= number < size:
             raise ValueError(f"rank {number} of {size}: expected a rank below the world size, from 0")
-        given |= {"rank": number, "world_size": size, "store": rank.stores[rank.lives], "init_method": None}
+        given |= {"rank": number, "world_size": size, "store": rank.stores["life", rank.lives], "init_method": None}
         given.pop("device_id", None)
         return initialise(**given)
 
@@ -247,21 +267,72 @@ def _place(rank: TorchRank, given: Mapping[str, Any]) -> tuple[int, int]:
 @contextmanager
 def torch_for_ranks() -> Iterator[None]:
     """Have torch.distributed know ranks that are threads, as long as the block lasts."""
-    hook, world, config = sys.excepthook, distributed_c10d._world, distributed_c10d.BackendConfig
+    module: Any = distributed_c10d
+    mesh: Any = device_mesh
+    hook, world, config = sys.excepthook, module._world, module.BackendConfig
     plugins = dist.Backend._plugins
     plugins[_PLUGIN] = dist.Backend._BackendPlugin(_create, True)
-    distributed_c10d._world = WorldOfRanks(world)
-    distributed_c10d.BackendConfig = RankBackendConfig
-    _set_thread_isolation_mode(True)
+    module._world, module.BackendConfig = WorldOfRanks(world), RankBackendConfig
+    # A mesh is another one in every rank, though it looks the same: torch tells them apart where the backend says so.
+    get_backend = mesh.get_backend
+    mesh.get_backend = lambda *args: "threaded" if torch_ranks.here is not None else get_backend(*args)
+    # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
+    attach = getattr(module, "_maybe_attach_flight_recorder", None)
+    if attach is not None:
+        module._maybe_attach_flight_recorder = lambda *args: None if torch_ranks.here is not None else attach(*args)
+    isolate: Callable[[bool], None] = c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
+    isolate(True)
     try:
-        with activation.hooks(_in_memory, _accepting):
+        with activation.hooks(_in_memory, _accepting), _stores_for_ranks():
             yield
     finally:
-        _set_thread_isolation_mode(False)
-        distributed_c10d.BackendConfig = config
-        distributed_c10d._world = world
+        isolate(False)
+        mesh.get_backend = get_backend
+        if attach is not None:
+            module._maybe_attach_flight_recorder = attach
+        module._world, module.BackendConfig = world, config
         plugins.pop(_PLUGIN, None)
         sys.excepthook = hook
+
+
+@contextmanager
+def _stores_for_ranks() -> Iterator[None]:
+    """Have the stores that a program makes be the ranks' own: whoever waits in another waits with its turn."""
+    names: dict[str, Callable[..., Any]] = {"TCPStore": _tcp_store, "FileStore": _file_store, "rendezvous": _rendezvous}
+    replaced = []
+    for module in (dist, distributed_c10d):
+        for name, own in names.items():
+            if hasattr(module, name):
+                original = getattr(module, name)
+                replaced.append((module, name, original))
+                setattr(module, name, _for_ranks(original, own))
+    try:
+        yield
+    finally:
+        for module, name, original in replaced:
+            setattr(module, name, original)
+
+
+def _for_ranks(original: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original, updated=())
+    def make(*args: Any, **kwargs: Any) -> Any:
+        rank = torch_ranks.here
+        return original(*args, **kwargs) if rank is None else own(rank, *args, **kwargs)
+
+    return make
+
+
+def _tcp_store(rank: TorchRank, host_name: str, port: int = 0, *args: Any, **kwargs: Any) -> RankStore:
+    return rank.stores["tcp", port]
+
+
+def _file_store(rank: TorchRank, file_name: str, *args: Any, **kwargs: Any) -> RankStore:
+    return rank.stores["file", str(file_name)]
+
+
+def _rendezvous(rank: TorchRank, url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[RankStore, int, int]]:
+    given = dict(zip(("rank", "world_size"), args, strict=False)) | kwargs | {"init_method": url}
+    yield (rank.stores["rendezvous", url], *_place(rank, given))
 
 
 def know_groups_of(rank: TorchRank) -> None:
@@ -274,6 +345,3 @@ def of_thread(rank: RankThreads) -> TorchRank:
     """What torch knows of a rank; raises KeyError for a rank of another run."""
     found: TorchRank = rank.values[torch_ranks]
     return found
-
-
-__all__ = ["TorchRank", "acting_rank", "know_groups_of", "of_thread", "torch_for_ranks", "torch_ranks"]

@@ -19,7 +19,7 @@ from simcoll.verbs import ACTIONS, VERBS, keys_of
 
 MAX_REPEAT = 100_000
 MAX_CALLS = 20_000
-"""Calls that a file states, without their repeats."""
+"""Calls and overrides that a file states, without their repeats."""
 
 MAX_NESTING = 8
 _MAX_PARAMETERS = 10_000
@@ -47,10 +47,13 @@ class CallReader:
 
     def call(self, table: Table, depth: int = 0) -> CallPlan | Loop:
         """One entry of ``calls``, with those that it repeats."""
+        self._count(table)
+        return self._loop(table, depth) if table.has("repeat") or table.has("calls") else self._plan(table)
+
+    def _count(self, table: Table) -> None:
         self._calls += 1
         if self._calls > MAX_CALLS:
-            table.refuse("", f"is call number {MAX_CALLS + 1:,}, expected at most {MAX_CALLS:,}; use `repeat`")
-        return self._loop(table, depth) if table.has("repeat") or table.has("calls") else self._plan(table)
+            table.refuse("", f"is number {MAX_CALLS + 1:,} of the calls, expected at most {MAX_CALLS:,}; use `repeat`")
 
     def _plan(self, table: Table) -> CallPlan:
         name, op = table.text("name"), table.text("op", choices=_OPS)
@@ -78,6 +81,7 @@ class CallReader:
         return Loop(repeat, inner, table.line, table.rank_set("ranks", self._names.world))
 
     def _override(self, table: Table, op: str) -> Override:
+        self._count(table)
         fields = self.stated(table, op)
         if "op" in fields:
             fields["line"] = table.line_of("op")

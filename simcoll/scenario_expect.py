@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from simcoll.scenario import WORLD, Expectation, Expected, Scenario
-from simcoll.scenario_stage import Result
+from simcoll.scenario_runs import Run
 from simcoll.verifier.finding import Finding, Report
 from simcoll.verifier.ranges import ranks_text
 
 _ROUNDED = 1e-2
 """Half-precision sums differ by their order."""
+
+_RACES = frozenset({"SC502", "SC503"})
 
 
 def unmet(scenario: Scenario, report: Report, seconds: float | None) -> list[str]:
@@ -66,29 +67,40 @@ def _time(expect: Expectation, seconds: float | None) -> list[str]:
     return [f"took {seconds:g} s of virtual time, expected {expect.seconds:g} s up to {expect.within:.2%}"]
 
 
-def disagreements(first: Report, second: Report, names: tuple[str, str]) -> list[str]:
-    """What two backends' reports on one scenario say otherwise: code, group, sequence, culprits; one line each."""
-    one, other = (Counter(_key(finding) for finding in report.findings) for report in (first, second))
+def differences(one: Run, other: Run) -> list[str]:
+    """What two backends say otherwise of one scenario: findings, and what the calls brought; one line each.
+
+    Of a finding code, severity, group, sequence and culprits are compared. Where buffers are used too early, results
+    depend on who is faster, and are not.
+    """
+    found = _other_findings(one, other)
+    codes = {finding.code for run in (one, other) for finding in run.report.findings}
+    return found if codes & _RACES else found + _other_results(one, other)
+
+
+def _other_findings(one: Run, other: Run) -> list[str]:
+    mine, theirs = (Counter(_key(finding) for finding in run.report.findings) for run in (one, other))
     return [
-        f"only {name} finds {_worded(key)}"
-        for name, more in ((names[0], one - other), (names[1], other - one))
+        f"only {run.backend} finds {_worded(key)}"
+        for run, more in ((one, mine - theirs), (other, theirs - mine))
         for key in sorted(more.elements())
     ]
 
 
-def different_results(
-    first: Mapping[int, Sequence[Result]], second: Mapping[int, Sequence[Result]], names: tuple[str, str]
-) -> list[str]:
-    """Calls that brought a rank something else on the two backends; ranks that one of them did not finish are left."""
+def _other_results(one: Run, other: Run) -> list[str]:
+    """The first call of each rank that brought it something else; what one of them did not come to is left out."""
     found = []
-    for rank in sorted(set(first) & set(second)):
-        for one, other in zip(first[rank], second[rank], strict=False):
-            close = abs(one.total - other.total) <= _ROUNDED * max(abs(one.total), abs(other.total))
-            if one.line != other.line or not (close or one.total == other.total):
-                values = f"{one.total:g} on {names[0]}, {other.total:g} on {names[1]}"
-                found.append(f"rank {rank}: the outputs of line {one.line} add up to {values}")
+    for rank in sorted(set(one.results) & set(other.results)):
+        for mine, theirs in zip(one.results[rank], other.results[rank], strict=False):
+            if mine.line != theirs.line or not _close(mine.total, theirs.total):
+                values = f"{mine.total:g} on {one.backend}, {theirs.total:g} on {other.backend}"
+                found.append(f"rank {rank}: the outputs of line {mine.line} add up to {values}")
                 break
     return found
+
+
+def _close(mine: complex, theirs: complex) -> bool:
+    return mine == theirs or abs(mine - theirs) <= _ROUNDED * max(abs(mine), abs(theirs))
 
 
 def _key(finding: Finding) -> tuple[str, str, tuple[int, ...], int, tuple[int, ...]]:

@@ -11,6 +11,7 @@ from simcoll.scenario_keys import KINDS
 from simcoll.scenario_names import Names
 from simcoll.scenario_table import Table
 
+MAX_FAULTS = 200
 _WHERE = frozenset({"ranks", "call", "at", "iteration"})
 """The keys that say where a fault happens."""
 
@@ -26,7 +27,9 @@ class FaultReader:
         """Those of ranks, and those of links."""
         faults: list[Fault] = []
         links: list[SlowLink] = []
-        for table in tables:
+        for number, table in enumerate(tables, 1):
+            if number > MAX_FAULTS:
+                table.refuse("", f"is fault number {number}, expected at most {MAX_FAULTS}")
             kind = table.text("kind", choices=KINDS)
             _check_keys(table, kind)
             if kind == "slow-link":

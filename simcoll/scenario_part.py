@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from simcoll.scenario import CallPlan, Fault, GroupPlan, Loop, Scenario, Step
+from simcoll.scenario import WORLD, CallPlan, Fault, GroupPlan, Loop, Scenario, Step
 from simcoll.verbs import keys_of
 
 MAX_STEPS = 100_000
@@ -21,16 +21,36 @@ MAX_STEPS = 100_000
 MAX_ALL_STEPS = 4_000_000
 """Steps of all ranks together."""
 
+_MAX_REWRITTEN = 20_000_000
+"""Steps that faults look at."""
+
 Part: TypeAlias = "list[Step]"
 
 
 def check_parts(scenario: Scenario) -> None:
-    """Work every rank's part out; raises ScenarioError where one is too long, or where a fault finds no call."""
-    total = 0
+    """Work every rank's part out; raises ScenarioError where one cannot be played.
+
+    It is too long, a fault finds no call, or the rank uses a group that it has not made.
+    """
+    total = rewritten = 0
     for rank in range(scenario.ranks):
-        total += len(part_of(scenario, rank))
+        part = part_of(scenario, rank)
+        _check_groups(scenario, rank, part)
+        total += len(part)
+        rewritten += len(part) * sum(rank in fault.ranks for fault in scenario.faults)
+        if rewritten > _MAX_REWRITTEN:
+            raise scenario.error(scenario.faults[0].line, "too many faults on too many calls; state fewer of either")
         if total > MAX_ALL_STEPS:
             raise scenario.error(1, f"the ranks make more than {MAX_ALL_STEPS:,} calls together; repeat less")
+
+
+def _check_groups(scenario: Scenario, rank: int, part: Part) -> None:
+    made = {WORLD}
+    for step in part:
+        if step.op == "new_group":
+            made.add(step.group)
+        elif step.group not in made:
+            raise scenario.error(step.line, f"{step.op}: rank {rank} uses group {step.group!r} before it has made it")
 
 
 def part_of(scenario: Scenario, rank: int) -> Part:
@@ -88,9 +108,9 @@ def _step(scenario: Scenario, plan: CallPlan, rank: int) -> Step | None:
     if plan.ranks is not None:
         return step if rank in plan.ranks else None
     group = scenario.group(plan.step.group)
-    if step.op == "new_group":
-        return step if group is None or _makes(group, rank) else None
-    return step if rank in scenario.members(step.group, rank) else None
+    if group is not None and not _makes(group, rank):
+        return None
+    return step if step.op == "new_group" or rank in scenario.members(step.group, rank) else None
 
 
 Rewrite: TypeAlias = Callable[[Fault, Part, "list[int]"], Part]

@@ -100,7 +100,7 @@ class NumpyStage(Stage[Array]):
         """State a model's parameters."""
         named = {each.name: np.zeros(each.shape, each.dtype) for each in step.parameters}
         frozen = [each.name for each in step.parameters if not each.trained]
-        if (place := self._place(step)) is not None:
+        if (place := self._places[step.group]) is not None:
             _comm(place).state_parameters(named, frozen)
 
     def new_group(self, ranks: Sequence[int], name: str) -> Place | None:

@@ -82,8 +82,10 @@ def run_threaded(scenario: Scenario, *, seed: int) -> Run:
 
     if scenario.ranks > MOST_THREADS:
         raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_THREADS} as threads")
-    outcome = run_threads(scenario.ranks, lambda rank: play_on_torch(scenario).results, seed=seed)
-    return Run("threaded", outcome.report, outcome.results)
+    # What a rank gives back holds its tensors until it has been judged.
+    outcome = run_threads(scenario.ranks, lambda rank: play_on_torch(scenario), seed=seed)
+    results = {rank: stage.results for rank, stage in outcome.results.items()}
+    return Run("threaded", outcome.report, results, traces=outcome.traces)
 
 
 def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:

@@ -158,7 +158,7 @@ class Stage(ABC, Generic[Tensor]):
             _ACTIONS[step.op](self, step)
 
     def _call(self, step: Step, verb: Verb) -> None:
-        place = self._place(step)
+        place = self._places[step.group]
         if place is None:
             self.outside(step, verb)
             return
@@ -172,11 +172,6 @@ class Stage(ABC, Generic[Tensor]):
             self._open.setdefault(step.name or step.op, []).append((work, exchange))
         else:
             self._note(exchange)
-
-    def _place(self, step: Step) -> Place | None:
-        if step.group not in self._places:
-            raise self.scenario.error(step.line, f"rank {self.rank} uses group {step.group!r} before it has made it")
-        return self._places[step.group]
 
     def _tensors(self, step: Step, verb: Verb, place: Place) -> dict[str, list[Tensor]]:
         own = own_role(verb)
@@ -214,7 +209,7 @@ class Stage(ABC, Generic[Tensor]):
         self._places[step.group] = self.new_group(self.scenario.members(step.group, self.rank), step.group)
 
     def _destroy_group(self, step: Step) -> None:
-        if (place := self._place(step)) is not None:
+        if (place := self._places[step.group]) is not None:
             self.destroy_group(place)
 
     def _crash(self, step: Step) -> NoReturn:

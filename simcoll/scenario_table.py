@@ -22,6 +22,8 @@ MAX_ELEMENTS = 1 << 26
 
 MAX_NUMBER = 1 << 40
 _SHOWN = 60
+_LONGEST_RANKS = 4096
+"""Characters of a text of ranks."""
 
 
 class Table:
@@ -105,7 +107,7 @@ class Table:
         expected = f'ranks below {world}, as 2, [0, 3] or "0-3,7"'
         if isinstance(value, str):
             try:
-                value = parse_ranks(value)
+                value = parse_ranks(value if len(value) <= _LONGEST_RANKS else "")
             except ValueError:
                 self._refuse(key, expected)
         found = value if isinstance(value, list) else [value]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
 
 from simcoll.call import ANY_SOURCE
 from simcoll.scenario import Scenario, Step
+from simcoll.scenario_shapes import stated_splits
 from simcoll.scenario_stage import Exchange, Place, Stage
 from simcoll.verbs import Verb
 
@@ -58,9 +60,8 @@ class TorchStage(Stage[torch.Tensor]):
         getattr(dist, verb.name)(*arguments, group=dist.GroupMember.NON_GROUP_MEMBER, **ranked)
 
     def wait(self, work: object) -> None:
-        """Wait for a work."""
-        if isinstance(work, dist.Work):
-            work.wait()
+        """Wait for a work, or for the future that torch gives in its place."""
+        cast(dist.Work, work).wait()
 
     def write(self, tensor: torch.Tensor) -> None:
         """Write to a tensor."""
@@ -76,7 +77,7 @@ class TorchStage(Stage[torch.Tensor]):
         for each in step.parameters:
             tensor = torch.zeros(each.shape, dtype=getattr(torch, each.dtype))
             model.register_parameter(each.name, torch.nn.Parameter(tensor, requires_grad=each.trained))
-        place = self._place(step)
+        place = self._places[step.group]
         self._kept.append(torch.nn.parallel.DistributedDataParallel(model, process_group=place and place.handle))
 
     def new_group(self, ranks: Sequence[int], name: str) -> Place | None:
@@ -90,9 +91,9 @@ class TorchStage(Stage[torch.Tensor]):
         dist.destroy_process_group(place.handle)
 
     def hang(self) -> NoReturn:
-        """Sleep for ever."""
+        """Wait for what never comes."""
         while True:
-            time.sleep(3600)
+            threading.Event().wait()
 
 
 def _argument(exchange: Exchange[torch.Tensor], role: str) -> object:
@@ -113,11 +114,9 @@ def _keywords(verb: Verb, exchange: Exchange[torch.Tensor]) -> dict[str, Any]:
         found |= {verb.rank: None if exchange.peer == ANY_SOURCE else exchange.peer, "tag": step.tag}
     elif verb.rank:
         found[verb.rank] = step.root
-    if not verb.spelling.listed:
-        splits = {name: getattr(step, name) for name in ("input_splits", "output_splits") if name in spec.law_reads}
-        found |= {
-            name.replace("splits", "split_sizes"): list(rows) for name, rows in splits.items() if rows is not None
-        }
+    for name in stated_splits(verb):
+        if (rows := getattr(step, name)) is not None:
+            found[name.replace("splits", "split_sizes")] = list(rows)
     if step.asynchronous:
         found["async_op"] = True
     return found

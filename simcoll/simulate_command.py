@@ -104,7 +104,7 @@ def _conclude_scenario(
     options: argparse.Namespace, outlet: Outlet, scenario: Scenario, topology: Topology | None
 ) -> int:
     """Run, compare and show."""
-    from simcoll.scenario_expect import different_results, disagreements, unmet
+    from simcoll.scenario_expect import differences, unmet
     from simcoll.scenario_player import play
     from simcoll.scenario_runs import run_simulated
     from simcoll.simulation_report import Simulation
@@ -114,14 +114,12 @@ def _conclude_scenario(
         if options.explore is not None
         else run_simulated(scenario, topology, seed=scenario.seed, sends=scenario.sends, schedule=options.schedule)
     )
-    shown, differences = simulated, None
+    shown, different = simulated, None
     if options.backend != "simulated":
         shown = _run_real(options, scenario)
-        names = ("simulated", options.backend)
-        differences = disagreements(simulated.report, shown.report, names)
-        differences += different_results(simulated.results, shown.results, names)
+        different = differences(simulated, shown)
     problems = None if scenario.expect is None else unmet(scenario, shown.report, simulated.seconds)
-    simulation = Simulation(scenario.title, shown, simulated, problems, differences)
+    simulation = Simulation(scenario.title, shown, simulated, problems, different)
     return _hand_out(options, outlet, simulation)
 
 

@@ -56,10 +56,8 @@ class SimulationPicture:
         run = simulation.simulated
         if run.seconds is not None:
             yield priced_table(priced_lines(run.traces), run.seconds)
-        backend = simulation.shown.backend
-        yield from _lines(
-            simulation.differences, f"simulated ranks and {backend} agree", f"simulated and {backend} differ"
-        )
+        names = f"simulated and {simulation.shown.backend}"
+        yield from _lines(simulation.differences, f"{names} agree", f"{names} differ")
         yield from _lines(simulation.unmet, "as the scenario expects", "not as the scenario expects")
 
 

@@ -22,7 +22,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 19
 """A file that a person writes has some kilobytes."""
 
 MAX_DEPTH = 32
@@ -83,7 +83,7 @@ def read_toml(path: Path) -> TomlDocument:
 _AT = re.compile(r"\s*\(at line (\d+), column (\d+)\)$|\s*\(at end of document\)$")
 _LONG_NUMBER = re.compile(r"[\d_]{300,}")
 _PART = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
-_DEEP_KEY = re.compile(rf"(?:{_PART}[ \t]*\.[ \t]*){{{MAX_DEPTH}}}")
+_DEEP_KEY = re.compile(rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{MAX_DEPTH}}}")
 
 
 def parse_toml(name: str, text: str) -> TomlDocument:

@@ -16,7 +16,7 @@ from torch.futures import Future
 
 from simcoll.call import ANY_SOURCE
 from simcoll.dynamo import leave_class_uncompiled
-from simcoll.errors import CollectiveMismatchError
+from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.in_flight import Flight, flights
 from simcoll.record import State
 from simcoll.recorder import Entry
@@ -77,8 +77,13 @@ class RecordedWork(Work):
         self._begin_wait()
         try:
             done = self._await(timeout)
-        except CollectiveMismatchError:
-            # Raised on the way, in place of a longer wait: the call itself goes on.
+        except MissingRankError as missing:
+            self._entry.log.recorder.missing(self._entry, missing)
+            raise
+        except CollectiveMismatchError as error:
+            # Mostly raised on the way, in place of a longer wait: the call itself goes on.
+            if getattr(self._inner, "ended_with", None) is error:
+                self._disagreed()
             raise
         except Exception as error:
             self._entry.failed(error)
@@ -87,11 +92,20 @@ class RecordedWork(Work):
         flights.here.waits += 1
         return done
 
-    def _ended(self) -> None:
-        """Write down that it ended well; a receive from any source knows only now whose message it took."""
+    def _disagreed(self) -> None:
+        """Write down that the backend itself has ended it, because the ranks disagree."""
+        self._note_source()
+        self._entry.finished(State.FAILED)
+
+    def _note_source(self) -> None:
+        """A receive from any source knows only when it has ended whose message it took."""
         if self._entry.call.peer == ANY_SOURCE:
             with contextlib.suppress(RuntimeError):
                 self._entry.received_from(self._inner._source_rank())
+
+    def _ended(self) -> None:
+        """Write down that it ended well."""
+        self._note_source()
         check, self._check = self._check, None
         if check is not None:
             try:

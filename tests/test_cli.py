@@ -52,7 +52,15 @@ def refused(capsys, code, *arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
-    [("--help",), ("run", "--help"), ("demo",), ("rules",), ("topology", "draw", "dgx-h100"), ("verify", "none")],
+    [
+        ("--help",),
+        ("run", "--help"),
+        ("demo",),
+        ("rules",),
+        ("topology", "draw", "dgx-h100"),
+        ("simulate", "SC501"),
+        ("verify", "none"),
+    ],
 )
 def test_torch_is_never_imported(tmp_path, arguments):
     (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
@@ -67,7 +75,7 @@ def test_help_lists_the_commands_that_exist(capsys):
     out = capsys.readouterr().out
     assert ended.value.code == 0
     listed = {line.split()[0] for line in out.splitlines() if line.startswith("    ") and line[4:5].isalpha()}
-    assert {"run", "verify", "estimate", "topology", "calibrate", "demo", "rules"} == listed
+    assert {"run", "verify", "simulate", "estimate", "topology", "calibrate", "demo", "rules"} == listed
 
 
 def test_help_of_run_leaves_the_programs_help_alone(capsys):
@@ -313,7 +321,7 @@ def test_rules(capsys):
     listed = json.loads(capsys.readouterr().out)
     assert [rule["code"] for rule in listed] == list(RULES)
     assert {tuple(rule) for rule in listed} == {
-        ("code", "name", "advice", "means", "harm", "example", "remedy", "severity")
+        ("code", "name", "advice", "means", "harm", "example", "remedy", "severity", "scenario")
     }
     assert all(value and isinstance(value, str) for rule in listed for value in rule.values())
 

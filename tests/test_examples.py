@@ -1,7 +1,8 @@
 """Every example is run by the command in its own docstring, and ends as its docstring says.
 
 ``simcoll: SC104 rank 2`` is a report with exactly that finding, those culprits and exit code 3; ``clean`` is exit 0,
-no finding and one line that says how many collectives agree; ``handled`` is a program that catches what it asks for.
+no finding and one line that says how many collectives agree; ``handled`` is a program that catches what it asks for;
+``passes`` is a test file.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def promise(script: Path) -> Promise:
     """Read a docstring; raises ValueError where a line is missing."""
     text = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
     run = re.search(r"^Run: (.+)$", text, re.MULTILINE)
-    outcome = re.search(r"^simcoll: (clean|handled|SC\d{3})((?: rank \d+)*)$", text, re.MULTILINE)
+    outcome = re.search(r"^simcoll: (clean|handled|passes|SC\d{3})((?: rank \d+)*)$", text, re.MULTILINE)
     if run is None or outcome is None:
         raise ValueError(f"{script.name}: expected the lines 'Run: COMMAND' and 'simcoll: OUTCOME' in the docstring")
     return Promise(tuple(shlex.split(run[1])), outcome[1], tuple(map(int, re.findall(r"\d+", outcome[2]))))
@@ -77,6 +78,9 @@ def test_an_example_ends_as_it_says(script: Path, tmp_path: Path) -> None:
     if expected.outcome == "handled":
         assert done.returncode == 0, shown
         assert "Detected mismatch between collectives on ranks" in done.stdout, shown
+    elif expected.outcome == "passes":
+        assert done.returncode == 0, shown
+        assert re.search(r"\d+ passed in", done.stdout), shown
     elif expected.outcome == "clean":
         assert done.returncode == 0, shown
         assert (report(tmp_path)["verdict"], report(tmp_path)["findings"]) == ("ok", []), shown

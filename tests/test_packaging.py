@@ -91,6 +91,11 @@ def test_the_torch_hook_is_registered() -> None:
     assert {hook.value for hook in hooks} == {"simcoll.autoload:autoload"}
 
 
+def test_the_pytest_plugin_is_registered() -> None:
+    hooks = importlib.metadata.entry_points(group="pytest11", name="simcoll")
+    assert {hook.value for hook in hooks} == {"simcoll.pytest_plugin"}
+
+
 def test_the_version_is_stated_once_in_effect() -> None:
     import simcoll
 

@@ -73,6 +73,21 @@ def test_python_blocks_compile(page: Path) -> None:
         compile(block, str(page), "exec")
 
 
+RUN = [ROOT / "docs" / "simulate.md", ROOT / "docs" / "testing.md"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN, ids=lambda path: path.name)
+def test_python_blocks_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
+    """As one file of tests: what stands outside of a test runs when the file is imported."""
+    pytest.importorskip("torch")
+    file = tmp_path / "test_page.py"
+    file.write_text("\n\n".join([*blocks(page, "python"), "def test_page(): pass\n"]), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers", str(file)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
 def test_the_modes_are_those_that_exist() -> None:
     table = README.partition("## Modes")[2].partition("##")[0]
     from simcoll.preconditions import MODES

@@ -26,7 +26,6 @@ sends = "either"
 seed = 3
 buffers = [{ name = "a", shape = 8, dtype = "float64" }, { name = "b", of = "a", rows = [0, 4] }]
 groups = [{ name = "g", ranks = "0-3", made_by = "0-7", variants = [{ on = 7, ranks = "0-3" }] }]
-topology = { gpu = "h100", nodes = 1, gpus_per_node = 8, nics_per_node = 8, nic_gbps = 400, fabric = "ib", nvlink_domain = 8 }
 faults = [
     { kind = "wrong-root", ranks = 1, call = "n", iteration = 1, root = 2 },
     { kind = "slow-rank", ranks = 1, at = 1, seconds = 0.1 },
@@ -45,6 +44,14 @@ calls = [
     { op = "parameters", parameters = [{ name = "w", shape = 3, dtype = "float64", trained = false }] },
     { repeat = 2, calls = [{ op = "barrier" }] },
 ]
+[topology]
+gpu = "h100"
+nodes = 1
+gpus_per_node = 8
+nics_per_node = 8
+nic_gbps = 400
+fabric = "ib"
+nvlink_domain = 8
 [expect]
 findings = [{ code = "SC104", culprits = 1, ranks = [0, 1], sequence = 1, group = "world", severity = "error" }]
 seconds = 1.0
@@ -70,7 +77,9 @@ def test_every_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     parse_scenario(EVERYTHING)
     for kind in [kind for kind in KINDS if kind.startswith("wrong")]:
         key = min(KINDS[kind][0])
-        value = {"op": "'barrier'", "shape": "1", "dtype": "'int8'", "reduce_op": "'max'", "group": "'world'"}.get(key, "1")
+        value = {"op": "'barrier'", "shape": "1", "dtype": "'int8'", "reduce_op": "'max'", "group": "'world'"}.get(
+            key, "1"
+        )
         value = "[1]" if key.endswith("splits") else value
         parse_scenario(
             f"ranks = 1\ncalls = [{{ op = 'barrier' }}]\n"
@@ -81,7 +90,9 @@ def test_every_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     unread = {kind: {key.name for key in keys} - read.get(kind, set()) for kind, keys in KEYS.items()}
     # Of an override and of a fault the same code reads what it reads of a call.
     stated = read["calls"]
-    unread = {kind: keys - (stated if kind in ("calls.overrides", "faults") else set()) for kind, keys in unread.items()}
+    unread = {
+        kind: keys - (stated if kind in ("calls.overrides", "faults") else set()) for kind, keys in unread.items()
+    }
     assert unread == {kind: set() for kind in KEYS}
 
 

@@ -19,6 +19,9 @@ from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import ASYNCHRONOUS, AWAITED, Stall, Trace
 from simcoll.verifier.whereabouts import whereabouts
 
+_CAUSES = (Nature.OWN, Nature.MISMATCH)
+"""Failures that end a rank whoever waits for it."""
+
 
 def unmatched_messages(job: Job, unmatched: Sequence[Unmatched], stall: Stall | None = None) -> list[Finding]:
     """SC303 and SC304, earliest first: errors that explain why ranks wait; in a job that ended well, lost messages.
@@ -46,7 +49,7 @@ def is_stuck(job: Job, one: Unmatched) -> bool:
     if not one.awaited or one.rank in job.ended or not (one.pending or one.record.state is State.FAILED):
         return False
     until = one.record.finished_ns
-    causes = [one for one in job.failures.values() if one.nature is Nature.OWN and not one.terminated]
+    causes = [one for one in job.failures.values() if one.nature in _CAUSES and not one.terminated]
     before = [failure for failure in causes if not until or failure.noticed_ns < until]
     return not before and one.peer not in [failure.rank for failure in causes]
 
