@@ -93,8 +93,13 @@ def rows(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
 
 def table_of(found: list[Row]) -> Table:
     """One line a job; what misses the goal in red."""
-    table = Table(title="simcoll estimate TRACE; peer: simcoll verify", title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("scenario", "ranks", "calls", "collectives", "s", "cpu s", "MiB", "peer s", "ratio"):
+    table = Table(
+        title="simcoll estimate TRACE; peer: simcoll verify",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("scenario", "ranks", "calls", "matched", "s", "cpu s", "MiB", "peer s", "ratio"):
         table.add_column(name, justify="left" if name == "scenario" else "right", no_wrap=True)
     for row in found:
         colour = "green" if row.price.seconds <= GOAL_SECONDS else "red"
