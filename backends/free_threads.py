@@ -1,7 +1,7 @@
 """Ranks as threads that somebody else has started, and that run all at once: PyTorch's own test harness does so.
 
-Threads whose waits end at one moment are woken one by the other, first come, first served: woken all at once, each would
-wait for the interpreter's lock, at a price that grows with their number.
+Threads whose waits end at one moment are woken one by the other, first come, first served: woken all at once, they
+would all wait for the interpreter's lock, at a price that grows with their number.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcoll.call import Call
-from simcoll.record import Event, Group, Source, State
+from simcoll.record import UNKNOWN_SOURCE, Event, Group, Source, State
 from simcoll.verifier.trace import AWAITED, SLOT, MemoryTrace
 
 NO_TICKET = -1
@@ -121,6 +121,15 @@ class MemoryBox:
         """Give the record another signature: what was not known when the call was made."""
         if self._open and ticket >= 0:
             self._slots[ticket].signature = signature
+
+    def line_of(self, group: Group, sequence: int) -> Source:
+        """The line that made a collective; an unknown one where none was written down."""
+        wanted = {index for index, known in enumerate(self._groups) if known == group}
+        sources = list(self._sources)
+        for slot in reversed(self._slots):
+            if slot.group in wanted and slot.sequence == sequence and not slot.p2p_sequence:
+                return sources[slot.source]
+        return UNKNOWN_SOURCE
 
     def event(self, kind: str, **data: object) -> None:
         """Write down something else that happened: see :class:`simcoll.record.Event`."""

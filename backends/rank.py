@@ -142,17 +142,6 @@ class Rank:
         """Write down a call on a group of others."""
         self.event("non_member", function=function, count=1, source=source_document(line))
 
-    def missed(self, ticket: Ticket, absent: Sequence[int]) -> None:
-        """Write down which ranks (global) did not come to a collective."""
-        self.event(
-            "missing",
-            group=ticket.group.name,
-            sequence=ticket.sequence,
-            missing=list(absent),
-            waited_ms=0,
-            source=source_document(ticket.line),
-        )
-
     def refuse(self, function: str, error: Exception, line: Source) -> None:
         """Write down a call that was refused before it was one."""
         document = source_document(line)

@@ -17,6 +17,7 @@ import numpy as np
 
 from simcoll.backends.choices import Choices, InOrder, Random, Recorded, Replayed, schedule_of, schedule_text
 from simcoll.backends.lines import raising_line
+from simcoll.backends.missed import missed, missing_event
 from simcoll.backends.object_calls import ObjectComm
 from simcoll.backends.outcome import Ending, Outcome, exception_event, exit_code, verdict
 from simcoll.backends.rank import Rank, nanoseconds
@@ -154,8 +155,7 @@ class _Run(Generic[T]):
             self._clock.reach(rank, now + 2 * _PATIENCE)
 
     def _note_missing(self) -> None:
-        """A rank that has ended is missed by those who wait for it, who find its connection closed."""
-        left = {rank for rank, ending in self._endings.items() if ending.error is None}
-        for ticket, absent in self._world.awaited():
-            if left.intersection(absent):
-                self._ranks[ticket.global_rank].missed(ticket, absent)
+        """Who has ended is missed by those who notice."""
+        ended = {rank for rank, ending in self._endings.items() if ending.error is None}
+        for ticket, absent in missed(self._world, ended):
+            self._ranks[ticket.global_rank].event("missing", **missing_event(ticket, absent, ticket.line))

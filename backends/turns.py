@@ -10,15 +10,13 @@ them waits, the rank gives its turn away, whatever its other threads do.
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
 
+from simcoll.backends.abandoning import AbandonedError, end_threads, late_text
 from simcoll.backends.choices import Choices, Decision, InOrder
 from simcoll.backends.parking import LateError, Place, StuckError
 from simcoll.rank_local import acting_as
@@ -31,13 +29,6 @@ PATIENCE = 30.0
 """Seconds after which ranks that are stuck count as ended, as ``simcoll run`` ends them: whoever would wait for longer
 is stuck before.
 """
-
-_ENDING_SECONDS = 2.0
-"""So long ranks that are given up have to come to an end; one that sits in C code meanwhile is left behind."""
-
-
-class AbandonedError(BaseException):
-    """Raised in ranks that nobody waits for any more: no program should catch it."""
 
 
 class Clock(Protocol):
@@ -87,17 +78,15 @@ class Turns:
             threading.Thread(target=self._rank, args=(body, rank), name=f"rank {rank}", daemon=True)
             for rank in range(len(self._started))
         ]
-        for thread in threads:
-            thread.start()
-        with self.lock:
-            for rank, place in enumerate(self._started):
-                self._released[rank] = [place]
-            self._pass_on()
         try:
+            for thread in threads:
+                thread.start()
+            with self.lock:
+                for rank, place in enumerate(self._started):
+                    self._released[rank] = [place]
+                self._pass_on()
             if not self._ended.wait(timeout):
-                raise TimeoutError(
-                    f"not all of {len(threads)} ranks have ended after {timeout:g} s: {_places(threads)}"
-                )
+                raise TimeoutError(late_text(threads, timeout or 0.0))
             for thread in threads:
                 thread.join()
         except BaseException:
@@ -193,23 +182,17 @@ class Turns:
                 self._stop(rank, only_if_last=True)
 
     def _abandon(self, threads: Sequence[threading.Thread]) -> None:
-        """End all ranks: those that wait are told so at once, those that run at their next line of Python."""
+        """End all ranks: those that wait are told so at once, in no order."""
         with self.lock:
             self._abandoned = True
-            waiting = [*self._parked, *(place for places in self._released.values() for place in places)]
+            told = (place for places in self._released.values() for place in places)
+            waiting = dict.fromkeys([*self._started, *self._parked, *told])
             self._parked.clear()
             self._released.clear()
-            for place in waiting:
+            for place in [place for place in waiting if not place.released]:
                 place.woken = place.released = True
                 place.baton.release()
-        deadline = time.monotonic() + _ENDING_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic() - _ENDING_SECONDS * 0.9))
-        while (alive := [thread for thread in threads if thread.is_alive()]) and time.monotonic() < deadline:
-            for thread in alive:
-                if thread in self._inside:
-                    raise_in(thread, AbandonedError)
-                thread.join(_ENDING_SECONDS / 50 / len(alive))
+        end_threads(threads, self._inside)
 
     def _check_abandoned(self) -> None:
         if self._abandoned:
@@ -314,26 +297,6 @@ class Turns:
             del self._parked[place]
             self._released.setdefault(place.rank, []).append(place)
             self._ready[place.rank] = None
-
-
-def raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
-    """Have a thread raise an exception at its next line of Python."""
-    if thread.is_alive() and thread.ident is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error))
-
-
-def _places(threads: Sequence[threading.Thread]) -> str:
-    """Where threads are that do not wait for their turn."""
-    frames = sys._current_frames()
-    found = []
-    for thread in threads:
-        frame = frames.get(thread.ident or 0)
-        if frame is not None and frame.f_code.co_filename != __file__:
-            found.append(f"{thread.name} is at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
-    return "; ".join(found[:_PLACES_SHOWN]) or "they wait for a thread that they started"
-
-
-_PLACES_SHOWN = 4
 
 
 def _nothing() -> None:

@@ -304,10 +304,9 @@ class World:
         self._whys = {ticket: self._why(ticket) for ticket in self._waiting}
         self.on_stuck()
 
-    def awaited(self) -> list[tuple[Ticket, list[int]]]:
-        """The collectives in which ranks wait, each with the ranks (global) that have not come to it."""
-        collectives = [one for one in self._waiting if spec_of(one.call).kind is not Kind.POINT_TO_POINT]
-        return [(ticket, self._absent(ticket)) for ticket in collectives]
+    def incomplete(self) -> list[dict[int, Ticket]]:
+        """The collectives to which not all have come: the calls of those who have, by group rank."""
+        return [met for met in self._meetings.values() if met]
 
     def _why(self, ticket: Ticket) -> str:
         rank, call, group = ticket.global_rank, ticket.call, ticket.group

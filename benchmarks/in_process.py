@@ -1,4 +1,4 @@
-"""Ranks in one process: an all_reduce of 4 bytes over 64 of them, beside PyTorch's own threaded group; 1,024 in a pipeline.
+"""Ranks in one process: an all_reduce over 64 of them, beside PyTorch's own threaded group; 1,024 in a pipeline.
 
 ``python -m benchmarks.in_process [--ranks N] [--repeats R]``. Simcoll's groups verify every call, PyTorch's verifies
 none. The two threaded groups take turns in one process and one run, so that their ratio does not depend on the machine;
@@ -34,7 +34,7 @@ def threaded(creator: Creator, ranks: int, calls: int) -> float:
     plugins["THREADED"] = dist.Backend._BackendPlugin(creator, False)
     seconds: list[float] = []
 
-    @spawn_threads_and_init_comms(world_size=ranks)
+    @spawn_threads_and_init_comms(world_size=ranks)  # type: ignore[untyped-decorator]
     def program(self: object) -> None:
         value = torch.ones(1)
         for _ in range(_WARM_UP):

@@ -147,7 +147,7 @@ class _Job:
     def start(self, body: Callable[[int], object], port: int, timeout: float) -> None:
         """Fork the ranks."""
         since = time.time_ns()
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
         for rank in range(self.size):
             ours, theirs = Pipe(duplex=False)

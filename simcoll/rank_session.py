@@ -9,11 +9,12 @@ from pathlib import Path
 from types import TracebackType
 
 from simcoll.backends.memory_box import MemoryBox
-from simcoll.backends.parking import LateError, Place, StuckError
-from simcoll.backends.tickets import PeerFailedError, Ticket
+from simcoll.backends.parking import LateError, Place
+from simcoll.backends.tickets import Ticket, was_ended_by_others
 from simcoll.backends.turns import Turns
 from simcoll.backends.virtual_time import VirtualTime
 from simcoll.backends.world import World
+from simcoll.rank_random import TurningGenerator
 from simcoll.record import Group, Source
 from simcoll.recorder import Recorder
 from simcoll.session import Session
@@ -95,12 +96,13 @@ class RankSession(Session):
 class Waits:
     """Surrounds the waits of a rank: its clock stands, and what ends it for the sake of others ends its record."""
 
-    def __init__(self, rank: int, world: World, clock: HeldTime, box: MemoryBox) -> None:
+    def __init__(self, rank: int, world: World, clock: HeldTime, box: MemoryBox, numbers: TurningGenerator) -> None:
         self.ended: BaseException | None = None
         """What the rank was ended with because others were stuck or failed, as its launcher would have ended it."""
         self.hangs_at: Source | None = None
         """The line at which its program waits for what is no call."""
         self._rank, self._world, self._clock, self._box = rank, world, clock, box
+        self._numbers = numbers
         self._pauses: set[Place] = set()
 
     def __call__(self) -> Waits:
@@ -133,6 +135,7 @@ class Waits:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._clock.go(self._rank)
-        if isinstance(error, (StuckError, PeerFailedError)) and not isinstance(error, LateError):
+        self._numbers.turn_to(self._rank)
+        if error is not None and was_ended_by_others(error) and not isinstance(error, LateError):
             self.ended = error
             self._box.close()

@@ -13,12 +13,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from simcoll.backends.choices import Choices, InOrder, Random, Recorded, Replayed, schedule_of, schedule_text
 from simcoll.backends.gloo import GLOO
+from simcoll.backends.missed import missed, missing_event
 from simcoll.backends.outcome import Ending, Outcome, verdict
 from simcoll.backends.turns import PATIENCE, Turns
 from simcoll.backends.world import World
@@ -28,6 +29,7 @@ from simcoll.in_flight import flights
 from simcoll.rank_environment import exit_functions, join_own_threads, rank_environment
 from simcoll.rank_local import RankThreads, acting_as, acting_rank
 from simcoll.rank_pauses import pauses_of_ranks
+from simcoll.rank_random import TurningGenerator, random_numbers_of_ranks
 from simcoll.rank_session import HeldTime, RankSession, Waits
 from simcoll.rank_store import RankStore
 from simcoll.rank_torch import TorchRank, know_groups_of, of_thread, torch_for_ranks, torch_ranks
@@ -62,7 +64,7 @@ def run_threaded(
         raise ConfigurationError("ranks run as threads in this process already; let that run end first")
     try:
         chosen = choices or _chosen(seed, schedule)
-        return _Run[T](world_size, Recorded(chosen), unasked=init).to_its_end(body, timeout)
+        return _Run[T](world_size, Recorded(chosen), unasked=init, seed=seed).to_its_end(body, timeout)
     finally:
         _only_one.release()
 
@@ -80,11 +82,13 @@ def _chosen(seed: int, schedule: str | None) -> Choices:
 class _Run(Generic[T]):
     """One run of a program on all ranks."""
 
-    def __init__(self, size: int, choices: Recorded, *, unasked: bool) -> None:
+    def __init__(self, size: int, choices: Recorded, *, unasked: bool, seed: int) -> None:
         self._size = size
         self._choices = choices
         self._clock = HeldTime(size)
         self._turns = Turns(size, choices, self._clock)
+        self._numbers = TurningGenerator()
+        self._seed = seed
         self._began_ns = time.time_ns()
         self._world = World(size, self._turns, backend=GLOO, clock=self._clock, choices=choices)
         self._world.on_stuck = self._find_stuck
@@ -97,12 +101,17 @@ class _Run(Generic[T]):
 
     def _rank(self, rank: int, stores: defaultdict[tuple[str, object], RankStore], *, unasked: bool) -> TorchRank:
         session = RankSession(rank, self._size, self._clock, self._began_ns)
-        waits = Waits(rank, self._world, self._clock, session.box)
+        waits = Waits(rank, self._world, self._clock, session.box, self._numbers)
         return TorchRank(rank, self._world, session, waits, stores, unasked)
 
     def to_its_end(self, body: Callable[[int], T], timeout: float | None) -> Outcome[T]:
         """Run the program on every rank, and judge."""
-        with torch_for_ranks(), rank_environment(self._joining), pauses_of_ranks(self._turns, self._waiting):
+        with ExitStack() as stack:
+            stack.callback(self._numbers.restore)
+            stack.enter_context(torch_for_ranks())
+            stack.enter_context(rank_environment(self._joining))
+            stack.enter_context(pauses_of_ranks(self._turns, self._waiting))
+            stack.enter_context(random_numbers_of_ranks(self._seed))
             self._turns.run(functools.partial(self._live, body), timeout)
         traces = [rank.session.box.trace() for rank in self._ranks]
         return Outcome(
@@ -122,6 +131,7 @@ class _Run(Generic[T]):
             torch_ranks.set(rank)
             activate(rank.session)
             self._clock.go(number)
+            self._numbers.turn_to(number)
             error = self._program(body, rank)
             self._end(rank, error)
             self._clock.stop(number)
@@ -201,6 +211,7 @@ class _Run(Generic[T]):
         if self._stall is not None:
             return
         now = max(self._now_ns(rank) for rank in range(self._size))
+        self._note_missing()
         waiting = frozenset(range(self._size)) - self._endings.keys()
         hanging = {rank: at for rank in waiting if (at := self._ranks[rank].waits.hangs_at) is not None}
         self._stall = Stall(
@@ -212,6 +223,13 @@ class _Run(Generic[T]):
         )
         for rank in waiting:
             self._ranks[rank].session.box.close()
+
+    def _note_missing(self) -> None:
+        """Who has ended is missed by those who notice."""
+        ended = {rank for rank, ending in self._endings.items() if ending.error is None}
+        for ticket, absent in missed(self._world, ended):
+            box = self._ranks[ticket.global_rank].session.box
+            box.event("missing", **missing_event(ticket, absent, box.line_of(ticket.group, ticket.sequence)))
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""torch.distributed for ranks that are threads: each has its own groups, run by the engine whatever backend is asked."""
+"""torch.distributed for ranks that are threads: their groups are run by the engine, whatever backend is asked for."""
 
 from __future__ import annotations
 

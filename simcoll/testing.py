@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import networkx as nx
 
 from simcoll.backends.choices import Choices
+from simcoll.backends.object_calls import ObjectComm as Comm
 from simcoll.backends.outcome import Outcome
 from simcoll.backends.simulated import simulate
 from simcoll.complaints import FindingsError, complaint
@@ -22,7 +23,7 @@ from simcoll.errors import ConfigurationError
 from simcoll.exploring import explore_runs
 from simcoll.testing_options import Options
 
-__all__ = ["FindingsError", "run_ranks", "try_ranks"]
+__all__ = ["Comm", "FindingsError", "run_ranks", "try_ranks"]
 
 T = TypeVar("T")
 

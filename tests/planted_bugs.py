@@ -285,12 +285,17 @@ def _changed(chance: random.Random, program: Program, steps: Steps) -> bool | No
 
 
 def _can_be_changed(step: Step) -> bool:
-    return step.spelling == "allreduce" and 0 not in step.inputs[0].shape and step.inputs[0].dtype != "bool"
+    return (
+        bool(step.work)
+        and step.spelling == "allreduce"
+        and 0 not in step.inputs[0].shape
+        and step.inputs[0].dtype not in ("bool", "complex64")
+    )
 
 
 def _overlapping(chance: random.Random, program: Program, steps: Steps) -> bool | None:
     """Every rank reduces a buffer again that is still being reduced."""
-    lines = _collectives(program, steps, lambda step: bool(step.work) and step.spelling == "allreduce")
+    lines = _collectives(program, steps, _can_be_changed)
     if not lines:
         return False
     line = chance.choice(lines)

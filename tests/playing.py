@@ -112,6 +112,7 @@ def on_simulated_ranks(program: Program, seed: int = 0, schedule: str | None = N
 def on_threads(program: Program, seed: int = 0) -> Played:
     """Play it on torch's ranks as threads of this process."""
     import torch
+    import torch.distributed as dist
 
     from simcoll.rank_threads import run_threaded
 
@@ -119,11 +120,12 @@ def on_threads(program: Program, seed: int = 0) -> Played:
 
     def body(rank: int) -> dict[str, Any]:
         kept = Kept()
+        dist.init_process_group("gloo")
         run(program.source(rank), comm(), kept.names(torch.from_numpy))
         tensors = torch.Tensor
         return {name: one.numpy() if isinstance(one, tensors) else one for name, one in kept.things.items()}
 
-    outcome = run_threaded(len(program.ranks), body, seed=seed)
+    outcome = run_threaded(len(program.ranks), body, seed=seed, init=False)
     text = "\n".join(f"rank {rank}: {error!r}" for rank, error in outcome.exceptions.items())
     return Played(outcome.report, outcome.results, frozenset(outcome.exceptions), text, outcome.schedule)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from types import CodeType
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -183,6 +185,29 @@ def test_exit_with_zero_is_a_normal_end() -> None:
     assert not outcome.exceptions
 
 
+def test_exit_with_another_code_is_that_ranks_failure_alone() -> None:
+    def body(rank: int) -> None:
+        if rank == 1:
+            sys.exit(3)
+        dist.barrier()
+
+    outcome = run_threaded(3, body)
+    [finding] = outcome.findings
+    assert (finding.code, finding.culprits) == ("SC701", (1,))
+    assert [state.exit_code for state in outcome.report.ranks] == [-15, 3, -15]
+
+
+def test_a_skip_is_every_ranks() -> None:
+    def body(rank: int) -> None:
+        if rank == 1:
+            pytest.skip("not here")
+        dist.barrier()
+
+    errors = run_threaded(2, body).exceptions
+    assert {type(error).__name__ for error in errors.values()} == {"Skipped"}
+    assert set(errors) == {0, 1}
+
+
 def test_same_run_twice() -> None:
     def body(rank: int) -> list[int]:
         got = []
@@ -211,6 +236,30 @@ def test_no_thread_is_left() -> None:
     outcome = run_threaded(3, body)
     assert outcome.ok, (outcome.exceptions, outcome.findings)
     assert threading.active_count() == before
+
+
+def test_ranks_draw_the_same_numbers_from_the_same_seed() -> None:
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(1).item())
+
+    def body(rank: int) -> list[tuple[float, float, float]]:
+        unseeded = draw()
+        random.seed(7)
+        np.random.seed(7)
+        torch.manual_seed(7)
+        drawn = []
+        for _ in range(4):
+            drawn.append(draw())
+            dist.barrier()
+        return [unseeded, *drawn]
+
+    before = torch.get_rng_state()
+    outcome = run_threaded(3, body)
+    assert outcome.ok, outcome.exceptions
+    assert outcome.results[0][1:] == outcome.results[1][1:] == outcome.results[2][1:]
+    assert len({drawn[0][0] for drawn in outcome.results.values()}) == 3
+    assert torch.equal(torch.get_rng_state(), before)
+    assert run_threaded(3, body).results == outcome.results
 
 
 def test_sleep_costs_no_time_and_counts() -> None:

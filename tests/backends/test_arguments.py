@@ -41,7 +41,7 @@ REFUSED: list[tuple[Callable[[ObjectComm], object], str, str]] = [
         "TypeError",
         "expected input splits as a list",
     ),
-    (lambda comm: comm.all_to_all_single(np.zeros(2), np.zeros(2), ["a", 1], [1, 1]), "TypeError", "as output splits"),
+    (lambda comm: comm.all_to_all_single(np.zeros(2), np.zeros(2), (1.5, 1), [1, 1]), "TypeError", "as output splits"),
     (lambda comm: comm.call("all_the_things"), "KeyError", "all_the_things: c10d has no such method"),
 ]
 

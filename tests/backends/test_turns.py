@@ -10,7 +10,7 @@ import pytest
 
 from simcoll.backends.choices import Random
 from simcoll.backends.free_threads import FreeThreads
-from simcoll.backends.parking import Place, StuckError
+from simcoll.backends.parking import LateError, Place, StuckError
 from simcoll.backends.turns import Turns
 
 
@@ -54,6 +54,50 @@ def test_the_order_is_that_of_coming_or_comes_from_the_seed() -> None:
     assert len({tuple(handed_round(Random(seed))) for seed in range(10)}) > 5
 
 
+class StillClock:
+    """A clock that only waits move."""
+
+    def __init__(self, size: int) -> None:
+        self.times = [0.0] * size
+
+    def now(self, rank: int) -> float:
+        return self.times[rank]
+
+    def reach(self, rank: int, seconds: float) -> None:
+        self.times[rank] = max(self.times[rank], seconds)
+
+
+def test_waits_end_in_the_order_of_their_times_where_nobody_can_go_on() -> None:
+    clock, ended = StillClock(3), []
+    turns = Turns(3, clock=clock)
+
+    def body(rank: int) -> None:
+        with turns.lock:
+            place = turns.place(rank)
+        with pytest.raises(LateError if rank else StuckError):
+            turns.wait(place, (60.0, 20.0, 10.0)[rank])
+        ended.append(rank)
+
+    turns.run(body)
+    # What would wait for longer than stuck ranks are left to is stuck.
+    assert ended == [2, 1, 0]
+    assert clock.times == [0.0, 20.0, 10.0]
+
+
+def test_a_pause_of_the_program_lasts_as_long_as_it_says() -> None:
+    clock = StillClock(1)
+    turns = Turns(1, clock=clock)
+
+    def body(rank: int) -> None:
+        with turns.lock:
+            place = turns.place(rank)
+        with pytest.raises(LateError):
+            turns.pass_time(place, 3600.0)
+
+    turns.run(body)
+    assert clock.times == [3600.0]
+
+
 def test_who_waits_for_nobody_is_told_so() -> None:
     turns, told = Turns(3), []
 
@@ -84,7 +128,8 @@ def test_the_world_is_told_before_the_ranks_are() -> None:
 
 
 def test_what_the_world_wakes_at_the_last_moment_is_not_stuck() -> None:
-    turns, places = Turns(1), []
+    turns = Turns(1)
+    places: list[Place] = []
     turns.on_stuck = lambda: turns.wake(places[0])
 
     def body(rank: int) -> None:
@@ -134,7 +179,8 @@ def test_a_thread_of_a_rank_may_wait_and_be_woken() -> None:
 
 
 def test_a_rank_whose_thread_runs_is_not_stuck() -> None:
-    turns, places = Turns(1), []
+    turns = Turns(1)
+    places: list[Place] = []
 
     def works_then_wakes() -> None:
         time.sleep(0.05)
