@@ -94,6 +94,9 @@ class WorldOfRanks:
             return type(vars(self)["_process"]).pg_config_info.fget(self)
         if name == "default_pg" and rank.tables.default_pg is None and not _torch_is_imported_below():
             _make_default_group(rank)
+        if not hasattr(rank.tables, name):
+            # A table that another torch has beside these.
+            setattr(rank.tables, name, type(getattr(vars(self)["_process"], name))())
         return getattr(rank.tables, name)
 
     def __setattr__(self, name: str, value: Any) -> None:

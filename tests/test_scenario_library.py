@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -23,7 +24,13 @@ from tests.random_scenarios import random_scenario
 
 LIBRARY = Path(__file__).parent.parent / "examples" / "scenarios"
 NEEDS_A_GPU = {"SC107": "a tensor of another device needs the device"}
-RANDOM = [*range(0, 24, 2), *range(101, 149, 2)]
+ENDS = re.compile('kind = "(crash|exit|skip|extra)"')
+RANDOM = [
+    seed
+    for seed in (*range(0, 24, 2), *range(101, 149, 2))
+    # What Gloo says of a message whose other end is gone depends on which of the two was faster.
+    if not ("isend" in random_scenario(seed) and ENDS.search(random_scenario(seed)))
+]
 """Seeds: the even ones are right, the odd ones have a fault."""
 
 

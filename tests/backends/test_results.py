@@ -358,6 +358,10 @@ def launch(group: Any, call: Call, inputs: list[Any], outputs: list[Any]) -> Non
         work = method(outputs[0], inputs[0])
     elif name == "gather":
         work = method([outputs] if outputs else [], inputs, options("GatherOptions", call))
+    elif name == "gather_single":
+        # torch's own function gives a tensor without elements where nothing is gathered.
+        whole = outputs[0] if outputs else torch.empty(0, dtype=inputs[0].dtype)
+        work = method(whole, inputs[0], options("GatherOptions", call))
     elif name == "scatter":
         work = method(outputs, [inputs] if inputs else [], options("ScatterOptions", call))
     elif name == "reduce_scatter":
