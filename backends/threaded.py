@@ -17,6 +17,7 @@ import torch
 from torch._C._distributed_c10d import ProcessGroup, Store, Work
 from torch.distributed import distributed_c10d
 
+from simcoll.backends.python_group import PythonProcessGroup
 from simcoll.backends.tensor_data import TensorData
 from simcoll.backends.threaded_jobs import Job, join_job
 from simcoll.backends.threaded_work import ThreadedWork, Together, Waiting
@@ -37,7 +38,7 @@ _calls: dict[tuple[object, ...], Call] = {}
 _NO_TIMEOUT = timedelta(0)
 
 
-class ThreadedProcessGroup(ProcessGroup):
+class ThreadedProcessGroup(PythonProcessGroup):
     """One rank's side of a group in a :class:`~simcoll.backends.world.World`.
 
     ``members`` are the global ranks, in group-rank order, or what gives them at the first call. ``leave`` is called
@@ -57,16 +58,12 @@ class ThreadedProcessGroup(ProcessGroup):
         leave: Callable[[], None] = lambda: None,
         waiting: Waiting = nullcontext,
     ) -> None:
-        super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs know one constructor
+        super().__init__(rank, size, store, called)
         self.world = world
-        self.store = store
-        self._rank = rank
         self._members = members
         self._limit = timeout.total_seconds()
-        self._called = called
         self._leave = leave
         self._waiting = waiting
-        self._name, self._desc = "", ""
         self._group: Group | None = None
         self._section: list[ThreadedWork] | None = None
 
@@ -77,52 +74,9 @@ class ThreadedProcessGroup(ProcessGroup):
             self._group = Group(self._name, self._desc, self._members(self))
         return self._group
 
-    # What c10d asks of a group.
-
-    def _get_backend(self, device: torch.device) -> Any:
-        return NamedBackend(self._called, self._rank, self.size())
-
-    def getBackendName(self) -> str:  # noqa: N802  # C++ asks under this name
-        """The backend's name for C++, which expects of one that it knows what it is made of."""
-        return "threaded"
-
-    def name(self) -> str:
-        """The backend's name."""
-        return self._called
-
-    _get_backend_name = name
-
-    def getGroupName(self) -> str:  # noqa: N802  # C++ asks under this name
-        """The group's name."""
-        return self._name
-
-    def getGroupDesc(self) -> str:  # noqa: N802  # C++ asks under this name
-        """The group's description."""
-        return self._desc
-
-    # torch's own keep these in their backends, of which there are none.
-    group_name = property(getGroupName)
-    group_desc = property(getGroupDesc)
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def _set_group_desc(self, desc: str) -> None:
-        self._desc = desc
-
-    def get_group_store(self) -> Store:
-        """The store of the group."""
-        return self.store
-
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long a wait lasts where nobody is known to be stuck."""
         self._limit = timeout.total_seconds()
-
-    def _set_sequence_number_for_group(self) -> None:
-        """The engine counts."""
-
-    def _wait_for_pending_works(self) -> None:
-        """There are no hooks to wait for."""
 
     def shutdown(self) -> None:
         """Leave the group: one that is made later under its name is another one."""
@@ -164,28 +118,6 @@ class ThreadedProcessGroup(ProcessGroup):
         with self._waiting():
             self.world.post(ticket)
         return ThreadedWork(self.world, ticket, outputs, limit, self._waiting)
-
-
-class NamedBackend:
-    """What c10d is given that asks a group for a backend: its name, and this rank's place in it."""
-
-    supports_splitting = False
-    supports_coalescing = False
-
-    def __init__(self, called: str, rank: int, size: int) -> None:
-        self._called, self._rank, self._size = called, rank, size
-
-    def name(self) -> str:
-        """The backend's name."""
-        return self._called
-
-    def rank(self) -> int:
-        """The group rank."""
-        return self._rank
-
-    def size(self) -> int:
-        """How many ranks the group has."""
-        return self._size
 
 
 def _call_of(found: Arguments) -> Call:

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from simcoll.errors import StdoutError
 from simcoll.estimate_command import add_estimate_command
+from simcoll.preflight_command import add_preflight_command
 from simcoll.simulate_command import add_simulate_command
 from simcoll.topology_command import add_topology_command
 
@@ -136,6 +137,10 @@ def _other(arguments: Sequence[str]) -> int:
         from simcoll.estimate_command import run_estimate
 
         return run_estimate(options)
+    if options.command == "preflight":
+        from simcoll.preflight_command import run_preflight
+
+        return run_preflight(options)
     if options.command == "simulate":
         from simcoll.simulate_command import run_simulate
 
@@ -154,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "demo", "a planted bug on four simulated ranks, no torch needed")
     _add_verify_options(_command(commands, "verify", "say what happened to a job, from what its ranks left"))
     add_simulate_command(commands)
+    add_preflight_command(commands)
     add_topology_command(commands)
     add_estimate_command(commands)
     commands.add_parser("calibrate", help="measure this cluster, and write a topology of it", add_help=False)

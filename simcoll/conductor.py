@@ -72,6 +72,11 @@ class Conductor:
         self._queue = Threads(f"simcoll-{log.group.name}")
         self._futures = Threads(f"simcoll-{log.group.name}-futures", _FUTURE_THREADS)
 
+    @property
+    def log(self) -> GroupLog:
+        """Where the group's calls are written down."""
+        return self._log
+
     def conduct(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
         """Record a call, prove it where this group is proved, launch it; returns its Work.
 

@@ -29,12 +29,11 @@ from simcoll.backends.threaded import ThreadedProcessGroup
 from simcoll.backends.tickets import Ticket
 from simcoll.backends.world import World
 from simcoll.call import Call
-from simcoll.process_group import RecordedProcessGroup
 from simcoll.rank_local import RankLocal, RankThreads
 from simcoll.rank_session import RankSession, Waits
 from simcoll.rank_store import RankStore
 from simcoll.record import Group
-from simcoll.watchers import Watchers
+from simcoll.recorded_python_group import RecordedPythonGroup
 
 _PLUGIN = "SIMCOLL_RANKS"
 _MEETING = Call("barrier", "barrier")
@@ -128,60 +127,7 @@ class RankBackendConfig(distributed_c10d.BackendConfig):
         return asked if torch_ranks.here is None else dict.fromkeys(asked, _PLUGIN.lower())
 
 
-class RankGroup(RecordedProcessGroup):
-    """A recorded group whose inner one is the engine's."""
-
-    _inner: Any
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
-
-    def _get_backend(self, device: torch.device) -> Any:
-        return self._inner._get_backend(device)
-
-    def getBackendName(self) -> str:  # noqa: N802  # C++ asks under this name
-        """The backend's name for C++."""
-        name: str = self._inner.getBackendName()
-        return name
-
-    def name(self) -> str:
-        """The backend's name."""
-        name: str = self._inner.name()
-        return name
-
-    _get_backend_name = name
-
-    def getGroupName(self) -> str:  # noqa: N802  # C++ asks under this name
-        """The group's name."""
-        name: str = self._inner.group_name
-        return name
-
-    def getGroupDesc(self) -> str:  # noqa: N802  # C++ asks under this name
-        """The group's description."""
-        desc: str = self._inner.group_desc
-        return desc
-
-    group_name = property(getGroupName)
-    group_desc = property(getGroupDesc)
-
-    def _set_group_name(self, name: Any) -> None:
-        self._inner._set_group_name(name)
-
-    def _set_group_desc(self, desc: str) -> None:
-        self._inner._set_group_desc(desc)
-        if self._session is not None:
-            self._make_conductor(self._session)
-
-    def _set_sequence_number_for_group(self) -> None:
-        """The engine counts."""
-
-    def _watchers(self, group: Group, mode: str) -> Watchers:
-        """The engine compares."""
-        return Watchers()
-
-
-def _create(options: Any, backend_options: Any) -> RankGroup:
+def _create(options: Any, backend_options: Any) -> RecordedPythonGroup:
     """What c10d calls to make a group's backend."""
     rank = torch_ranks.here
     assert rank is not None
@@ -198,7 +144,7 @@ def _create(options: Any, backend_options: Any) -> RankGroup:
         called="gloo",
         waiting=rank.waits,
     )
-    group = RankGroup(options.store, place, size, inner=inner)
+    group = RecordedPythonGroup(options.store, place, size, inner=inner)
     group.record_in(rank.session, members=members, timeout=timeout)
     return group
 

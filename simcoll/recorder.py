@@ -236,6 +236,11 @@ class GroupLog:
         self._p2p_sequence = 0
         self._lock = threading.Lock()
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The sequence number and the p2p sequence number of the calls made last."""
+        return self._sequence, self._p2p_sequence
+
     def backend(self, device: str) -> Backend | None:
         """What is known of the backend for a device type."""
         return self._backends.get(device)

@@ -1,0 +1,187 @@
+"""torch.distributed for a rank without peers: its groups are fake ones, whatever backend and store are asked for.
+
+It changes the process for good, and is meant for one that was forked to be a rank of a dry run.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import torch
+import torch.distributed as dist
+from torch.cuda import nccl
+from torch.distributed import device_mesh, distributed_c10d
+
+from simcoll import activation
+from simcoll.backends.fake import FakeProcessGroup
+from simcoll.received_values import ReceivedValues, holds_received
+from simcoll.recorded_python_group import RecordedPythonGroup
+from simcoll.session import Session, active_session
+from simcoll.spec import METHODS, Kind
+
+SIZED_BY_OTHERS = "sized_by_others"
+"""The kind of event by which a rank notes a call whose sizes rest on received values: which they are nobody knows."""
+
+_PLUGIN = "SIMCOLL_FAKE"
+_STORE_TIMEOUT = timedelta(seconds=1)
+_OBJECTS = (
+    "all_gather_object",
+    "gather_object",
+    "send_object_list",
+    "recv_object_list",
+    "broadcast_object_list",
+    "scatter_object_list",
+)
+_NOTHING = object()
+"""Stands in for an object that another rank would have sent."""
+
+
+class LoneGroup(RecordedPythonGroup):
+    """The recorded group around a fake one; notes which calls' sizes rest on received values."""
+
+    received: ReceivedValues
+
+    def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        marked = bool(self.received.paused) or holds_received((*args, *kwargs.values()))
+        result = super()._collective(name, args, kwargs)
+        conductor = self._conductor
+        if marked and conductor is not None:
+            sequence, message = conductor.log.place
+            spec = METHODS[name][0]
+            conductor.log.recorder.event(
+                SIZED_BY_OTHERS,
+                group=conductor.log.group.name,
+                sequence=sequence,
+                message=message if spec.kind is Kind.POINT_TO_POINT else 0,
+                op=spec.name,
+            )
+        return result
+
+
+class FakeBackendConfig(distributed_c10d.BackendConfig):
+    """What backend serves which device: the fake one, under the name that was asked for."""
+
+    def get_device_backend_map(self) -> dict[str, Any]:
+        """Devices and backends."""
+        asked: dict[str, Any] = super().get_device_backend_map()
+        return dict.fromkeys(asked, _PLUGIN.lower())
+
+
+class LoneStore(dist.HashStore):
+    """Whatever store a program makes: keys in memory, that only this rank sets."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        self.set_timeout(_STORE_TIMEOUT)
+        self.host, self.port = "localhost", 29500
+
+
+def be_alone(rank: int, size: int) -> ReceivedValues:
+    """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already."""
+    session = active_session()
+    received = ReceivedValues(lambda: None if session is None else session.current_recorder())
+    received.watch()
+    module: Any = distributed_c10d
+    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received), True)
+    module.BackendConfig = FakeBackendConfig
+    # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
+    if hasattr(module, "_maybe_attach_flight_recorder"):
+        module._maybe_attach_flight_recorder = lambda *args: None
+    activation.hooks(lambda initialise: _in_memory(initialise, rank, size), lambda initialise: initialise).__enter__()
+    for name in ("TCPStore", "FileStore"):
+        _replace(name, LoneStore)
+    _replace("rendezvous", lambda *args, **kwargs: iter([(LoneStore(), rank, size)]))
+    _carry_objects(received)
+    if not hasattr(torch._C, "_nccl_version"):
+        # c10d asks for it where a call of a group that was to be NCCL's raises, and would lose the exception.
+        nccl.version = lambda: (0, 0, 0)
+    return received
+
+
+def _creator(session: Session | None, received: ReceivedValues) -> Callable[[Any, Any], LoneGroup]:
+    """What c10d calls to make a group's backend."""
+
+    def create(options: Any, backend_options: Any) -> LoneGroup:
+        size, place = options.group_size, options.group_rank
+        members = tuple(options.global_ranks_in_group) or tuple(range(size))
+        inner: Any = FakeProcessGroup(
+            place,
+            size,
+            store=options.store,
+            called="gloo",
+            received=received.mark,
+            blank=lambda: bool(received.paused),
+        )
+        group = LoneGroup(options.store, place, size, inner=inner)
+        group.received = received
+        group.record_in(session, members=members, timeout=options.timeout)
+        return group
+
+    return create
+
+
+def _in_memory(initialise: Callable[..., Any], rank: int, size: int) -> Callable[..., Any]:
+    """``init_process_group`` of torch, with a store of this rank's own in place of whatever the program names."""
+    signature = inspect.signature(initialise)
+
+    @functools.wraps(initialise)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        number, of = _place(given, rank, size)
+        given |= {"rank": number, "world_size": of, "store": LoneStore(), "init_method": None}
+        given.pop("device_id", None)
+        return initialise(**given)
+
+    return init_process_group
+
+
+def _place(given: Mapping[str, Any], rank: int, size: int) -> tuple[int, int]:
+    """The rank and world size that a call states, or else those of the dry run."""
+    query = parse_qs(urlsplit(given.get("init_method") or "").query)
+    number, of = given.get("rank", -1), given.get("world_size", -1)
+    number = int(query["rank"][0]) if "rank" in query else number
+    of = int(query["world_size"][0]) if "world_size" in query else of
+    return (rank if number in (-1, None) else int(number)), (size if of in (-1, None) else int(of))
+
+
+def _replace(name: str, value: Any) -> None:
+    for module in (dist, distributed_c10d, device_mesh):
+        if hasattr(module, name):
+            setattr(module, name, value)
+
+
+def _carry_objects(received: ReceivedValues) -> None:
+    """Have collectives of objects give this rank's own, and leave lists that another rank would fill as they are."""
+    module: Any = distributed_c10d
+    unpack = module._tensor_to_object
+    module._tensor_to_object = lambda tensor, size, *rest: unpack(tensor, size, *rest) if int(size) else _NOTHING
+    for name in _OBJECTS:
+        if hasattr(module, name):
+            _replace(name, _object_collective(getattr(module, name), received))
+
+
+def _object_collective(function: Callable[..., Any], received: ReceivedValues) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        lists = [value for value in (*args, *kwargs.values()) if isinstance(value, list)]
+        before = [list(value) for value in lists]
+        received.paused += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            received.paused -= 1
+            for value, old in zip(lists, before, strict=True):
+                _restore(value, old)
+
+    return call
+
+
+def _restore(values: list[Any], before: Sequence[Any]) -> None:
+    for place, value in enumerate(values):
+        if value is _NOTHING:
+            values[place] = before[place]

@@ -1,0 +1,62 @@
+"""Chooses the ranks of a dry run: all of a small job; of a large one some, and more where those differ."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from simcoll.verifier.trace import Trace
+
+MOST_ALL = 64
+"""Up to so many ranks all are run; of more, at most so many are chosen by ``auto``."""
+
+_FIRST = 4
+
+
+def first_choice(world_size: int) -> list[int]:
+    """The ranks to begin with: all; or the first ones, two in the middle and the last ones, odd and even."""
+    if world_size <= MOST_ALL:
+        return list(range(world_size))
+    middle = world_size // 2
+    return sorted({*range(_FIRST), middle - 1, middle, world_size - 2, world_size - 1})
+
+
+def next_choice(traces: Sequence[Trace], world_size: int) -> list[int]:
+    """The ranks to run next, given those that have run: the corners of their groups, and between ranks that differ."""
+    run = {trace.rank for trace in traces}
+    room = MOST_ALL - len(run)
+    if world_size <= MOST_ALL or room <= 0:
+        return []
+    wanted = _corners(traces, run) or _between(traces, run)
+    return sorted(list(wanted)[:room])
+
+
+def programs(traces: Iterable[Trace]) -> dict[int, bytes]:
+    """A digest by rank of the calls that it made, in order; ranks whose calls look alike have the same."""
+    return {trace.rank: _program(trace) for trace in traces}
+
+
+def _program(trace: Trace) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for slot in trace.slots:
+        call, group = trace.signatures[slot["signature"]], trace.groups[slot["group"]]
+        digest.update(repr((call.op, call.reduce_op, len(group.ranks), call.inputs, call.outputs)).encode())
+        source = trace.sources[slot["source"]]
+        digest.update(f"{source.file}:{source.line};".encode())
+    return digest.digest()
+
+
+def _corners(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
+    """First and last members of every group seen, as often as a group's like is there at all."""
+    found: dict[int, None] = {}
+    for group in dict.fromkeys(group for trace in traces for group in trace.groups):
+        found |= dict.fromkeys((group.ranks[0], group.ranks[-1]))
+    return [rank for rank in found if rank not in run]
+
+
+def _between(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
+    """The middle between neighbours that have run and whose programs differ."""
+    known: Mapping[int, bytes] = programs(traces)
+    ranks = sorted(run)
+    pairs = [(here, there) for here, there in zip(ranks, ranks[1:], strict=False) if known.get(here) != known.get(there)]
+    return [(here + there) // 2 for here, there in pairs if there - here > 1]

@@ -1,0 +1,108 @@
+"""Makes the records of a dry run comparable: ranks ran at different times, and what rests on others' values is open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from simcoll.call import Buffer, Call
+from simcoll.record import Event, Source
+from simcoll.received_values import EVENT
+from simcoll.verifier.failures import number, source_of, text
+from simcoll.verifier.trace import MemoryTrace, Trace
+
+_STEP_NS = 1000
+_SIZED = "sized_by_others"
+_TIMES = ("scheduled_ns", "started_ns", "finished_ns")
+
+Place = tuple[str, int, int, str]
+"""A group's name, a sequence number, a p2p sequence number (0 for a collective) and what is called there."""
+
+
+def comparable(traces: Sequence[Trace]) -> list[MemoryTrace]:
+    """The traces with each rank's own order for its time, and without the sizes that rest on received values.
+
+    A collective that one rank marks loses its sizes on every rank; a message on the rank that marks it.
+    """
+    marked = {place for trace in traces for place in _marks(trace)}
+    collectives = {place for place in marked if not place[2]}
+    return [_comparable(trace, collectives | _marks(trace)) for trace in traces]
+
+
+def reads(trace: Trace) -> list[Source]:
+    """The lines at which a rank's program read values that others would have sent."""
+    return [source_of(event.data) for event in trace.events if event.kind == EVENT]
+
+
+def last_ns(trace: Trace) -> int:
+    """The end of a comparable trace."""
+    times = [event.time_ns for event in trace.events] + [int(trace.slots[name].max(initial=0)) for name in _TIMES]
+    return max(times) + _STEP_NS
+
+
+def _marks(trace: Trace) -> set[Place]:
+    return {
+        (text(event, "group"), number(event, "sequence") or 0, number(event, "message") or 0, text(event, "op"))
+        for event in trace.events
+        if event.kind == _SIZED
+    }
+
+
+def _comparable(trace: Trace, marked: set[Place]) -> MemoryTrace:
+    noted = np.array([event.time_ns for event in trace.events], np.uint64)
+    times = np.unique(np.concatenate([*(trace.slots[name] for name in _TIMES), noted]))
+    order = {int(time): (place + 1) * _STEP_NS for place, time in enumerate(times)}
+    slots = trace.slots.copy()
+    for name in _TIMES:
+        slots[name] = np.where(slots[name] > 0, (np.searchsorted(times, slots[name]) + 1) * _STEP_NS, 0)
+    events = [replace(event, time_ns=order[event.time_ns]) for event in trace.events if _concerns_all(event)]
+    signatures = list(trace.signatures)
+    if marked:
+        _leave_out_sizes(trace, slots, signatures, marked)
+    return MemoryTrace(
+        trace.rank,
+        trace.world_size,
+        trace.mode,
+        trace.groups,
+        signatures,
+        trace.sources,
+        events,
+        slots,
+        trace.dropped,
+        trace.problems,
+        trace.dropped_p2p,
+        trace.unknown,
+    )
+
+
+def _concerns_all(event: Event) -> bool:
+    return event.kind not in (EVENT, _SIZED)
+
+
+def _leave_out_sizes(trace: Trace, slots: np.ndarray, signatures: list[Call], marked: set[Place]) -> None:
+    names: Mapping[int, str] = {index: group.name for index, group in enumerate(trace.groups)}
+    emptied: dict[int, int] = {}
+    for slot in slots:
+        old = int(slot["signature"])
+        numbers = int(slot["sequence"]), int(slot["p2p_sequence"])
+        if (names[int(slot["group"])], *numbers, signatures[old].op) in marked:
+            if old not in emptied:
+                emptied[old] = len(signatures)
+                signatures.append(_without_sizes(signatures[old]))
+            slot["signature"] = emptied[old]
+
+
+def _without_sizes(call: Call) -> Call:
+    return replace(
+        call,
+        inputs=tuple(map(_empty, call.inputs)),
+        outputs=tuple(map(_empty, call.outputs)),
+        input_splits=None,
+        output_splits=None,
+    )
+
+
+def _empty(buffer: Buffer) -> Buffer:
+    return replace(buffer, shape=(0,), order=None)
