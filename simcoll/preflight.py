@@ -16,7 +16,7 @@ from simcoll.record import Source
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.ranges import ranks_text
+from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.trace import LaunchOutcome, RankExit, Trace
 
 _SIGKILL = -9
@@ -72,7 +72,7 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd]) -> list[str
         notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout)")
     killed = [rank for rank, end in ends.items() if end.exit_code == _SIGKILL and not end.overdue]
     if killed:
-        notes.append(f"{ranks_text(killed)} was killed, perhaps for want of memory; see --fake-tensors")
+        notes.append(f"{ranks_text(killed)} {verb(killed, 'was', 'were')} killed, perhaps for want of memory; see --fake-tensors")
     failed = [rank for rank, end in ends.items() if end.exit_code and not end.overdue]
     if failed:
         notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
@@ -86,8 +86,8 @@ def _flow_notes(traces: Sequence[Trace]) -> list[str]:
         for source in reads(trace):
             lines.setdefault(replace(source, function=""), []).append(trace.rank)
     notes = [
-        f"{source.file}:{source.line}: {ranks_text(ranks)} reads a value received from other ranks; what follows from "
-        f"it may differ in the real run"
+        f"{source.file}:{source.line}: {ranks_text(ranks)} {verb(ranks, 'reads', 'read')} a value received from other "
+        f"ranks; what follows from it may differ in the real run"
         for source, ranks in list(lines.items())[:_MOST_LINES]
     ]
     if len(lines) > _MOST_LINES:
