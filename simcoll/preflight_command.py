@@ -74,8 +74,10 @@ def _conclude(dry_run: DryRun, plan: Plan, outlet: Outlet) -> int:
     from simcoll.preflight import preflight, remove_earlier
     from simcoll.progress import progress_bar
     from simcoll.verifier.postmortem import exit_code
+    from simcoll.warm_torch import warm_up
 
     remove_earlier(dry_run.folder)
+    warm_up()
     with progress_bar("dry run") as progress:
         report = preflight(dry_run, plan, progress)
     outlet.save(report, dry_run.folder)
