@@ -115,9 +115,9 @@ def _environment(dry_run: DryRun, rank: int) -> dict[str, str]:
 def _tensors(dry_run: DryRun) -> AbstractContextManager[Any]:
     if not dry_run.fake_tensors:
         return nullcontext()
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from simcoll.fake_tensors import fake_tensors
 
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    return fake_tensors()
 
 
 def _end_after(steps: int) -> None:

@@ -1,0 +1,52 @@
+"""Runs a program with tensors that have shapes and no memory; what torch.distributed reckons with stays real."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from inspect import isfunction
+from typing import Any
+
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed import device_mesh, distributed_c10d
+
+_REAL = (
+    "init_process_group",
+    "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "all_gather_object",
+    "gather_object",
+    "send_object_list",
+    "recv_object_list",
+    "broadcast_object_list",
+    "scatter_object_list",
+)
+"""What makes groups, and what carries objects: torch reads the tensors that it makes for these."""
+
+
+def fake_tensors() -> AbstractContextManager[Any]:
+    """Tensors that are made within have no memory; changes torch for the rest of the process."""
+    for name in _REAL:
+        for module in (dist, distributed_c10d):
+            if hasattr(module, name):
+                setattr(module, name, _with_real_tensors(getattr(module, name)))
+    mesh = device_mesh.DeviceMesh
+    for name, value in list(vars(mesh).items()):
+        if isfunction(value) and name not in ("__hash__", "__eq__", "__repr__"):
+            setattr(mesh, name, _with_real_tensors(value))
+    for module in (dist, device_mesh):
+        if hasattr(module, "init_device_mesh"):
+            setattr(module, "init_device_mesh", _with_real_tensors(module.init_device_mesh))
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _with_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily():
+            return function(*args, **kwargs)
+
+    return call
