@@ -10,12 +10,13 @@ from pathlib import Path
 from simcoll.evidence import gather
 from simcoll.lone_rank import DryRun, log_name
 from simcoll.lone_ranks import LoneEnd, run_lone_ranks
+from simcoll.preflight_halts import halt_of
 from simcoll.preflight_ranks import first_choice, next_choice
 from simcoll.preflight_records import comparable, last_ns, reads
 from simcoll.record import Source
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
-from simcoll.verifier.postmortem import judge
+from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.trace import LaunchOutcome, RankExit, Trace
 
@@ -55,6 +56,9 @@ def _report(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd], traces: Se
     last = {trace.rank: last_ns(trace) for trace in judged}
     exits = {rank: RankExit(end.exit_code, last.get(rank, 1), end.overdue) for rank, end in sorted(ends.items())}
     report = judge(judged, LaunchOutcome(exits))
+    halt = halt_of(judged, exits, max(last.values(), default=1))
+    if halt is not None and exit_code(report) == 0:
+        report = judge(halt.traces, halt.outcome, halt.stall)
     notes = [note for note in report.notes if not note.startswith("there is no record of")]
     return replace(
         report,
