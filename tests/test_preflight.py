@@ -1,0 +1,180 @@
+"""``simcoll preflight``: bugs of one rank are found where they are, correct scripts are silent, and records are real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcoll.blackbox import BlackBox
+from simcoll.evidence import gather
+from simcoll.verifier.trace import Trace, record_at
+
+pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT = 180
+FINDINGS = 3
+
+HEAD = """\
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group(sys.argv[1] if sys.argv[1:] else "nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+tensor = torch.ones(8)
+dist.all_reduce(tensor)
+"""
+
+BUGS = {
+    "other operator": ("dist.all_reduce(tensor, op=dist.ReduceOp.MAX if rank == 5 else dist.ReduceOp.SUM)", "SC104"),
+    "other size": ("dist.all_reduce(tensor[:4] if rank == 5 else tensor)", "SC102"),
+    "one call less": ("if rank != 5:\n    dist.all_reduce(tensor)\ndist.barrier()\ndist.barrier()", "SC202"),
+    "no last call": ("if rank != 5:\n    dist.barrier()", "SC702"),
+    "own failure": ("if rank == 5:\n    raise ValueError('planted')\ndist.barrier()", "SC701"),
+}
+
+CORRECT = {
+    "objects of any size": """
+everyone = [None] * size
+dist.all_gather_object(everyone, "x" * 50 * rank)
+assert everyone[0] == "x" * 50 * rank
+mine = [rank, None]
+dist.broadcast_object_list(mine, src=0)
+assert mine == [rank, None]
+if rank == 0:
+    dist.send_object_list([{"a": 1}, "b"], 1)
+elif rank == 1:
+    dist.recv_object_list([None, None], 0)
+dist.barrier()
+""",
+    "experts whose counts are exchanged": """
+counts = torch.tensor([(rank * 7 + peer * 3) % 5 + 1 for peer in range(size)])
+others = torch.empty_like(counts)
+dist.all_to_all_single(others, counts)
+splits = others.tolist()
+received = torch.empty(sum(splits), 2)
+dist.all_to_all_single(received, torch.randn(int(counts.sum()), 2), splits, counts.tolist())
+dist.barrier()
+""",
+    "data parallel": """
+from torch.nn.parallel import DistributedDataParallel
+model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)))
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+""",
+    "messages": """
+if rank > 0:
+    dist.recv(tensor, rank - 1)
+if rank < size - 1:
+    dist.send(tensor, rank + 1)
+pairs = [dist.new_group([place, (place + 1) % size]) for place in range(size)]
+for place in sorted((rank, (rank - 1) % size)):
+    dist.all_reduce(tensor, group=pairs[place])
+dist.destroy_process_group()
+""",
+}
+
+
+def preflight(folder: Path, *arguments: object) -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, "-m", "simcoll", "preflight", "--json", "--out", folder / "out", *arguments]
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def script(folder: Path, body: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(HEAD + body + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("size", [8, 64])
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_of_one_rank_is_found(bug: str, size: int, tmp_path: Path) -> None:
+    body, code = BUGS[bug]
+    exit_code, report = preflight(tmp_path, "--world-size", size, script(tmp_path, body))
+    assert exit_code == FINDINGS
+    found = report["findings"][0]
+    assert (found["code"], found["culprits"]) == (code, [5])
+    line = HEAD.count("\n") + 1
+    lines = {source["line"] for side in found["sides"] for source in side["source"]}
+    assert lines & {line, line + 1}
+
+
+@pytest.mark.parametrize("program", CORRECT)
+def test_a_correct_program_is_silent(program: str, tmp_path: Path) -> None:
+    exit_code, report = preflight(tmp_path, "--world-size", 6, script(tmp_path, CORRECT[program]))
+    assert (exit_code, report["findings"]) == (0, [])
+
+
+@pytest.mark.parametrize("ranks", ["0,3,5", "1-2"])
+def test_ranks_that_did_not_run_are_not_judged(ranks: str, tmp_path: Path) -> None:
+    exit_code, report = preflight(tmp_path, "--world-size", 6, "--ranks", ranks, script(tmp_path, CORRECT["messages"]))
+    assert (exit_code, report["findings"]) == (0, [])
+
+
+def test_of_many_ranks_some_are_run_and_more_where_they_differ(tmp_path: Path) -> None:
+    body = "if rank % 2:\n    dist.all_reduce(tensor)\nelse:\n    dist.reduce(tensor, 0)"
+    exit_code, report = preflight(tmp_path, "--world-size", 1000, script(tmp_path, body))
+    assert exit_code == FINDINGS
+    assert 16 <= len(report["ranks"]) <= 64
+
+
+def test_steps_end_a_program_well(tmp_path: Path) -> None:
+    body = CORRECT["data parallel"].replace("range(3)", "range(10 ** 9)")
+    exit_code, report = preflight(tmp_path, "--world-size", 4, "--steps", 2, script(tmp_path, body))
+    assert (exit_code, report["findings"]) == (0, [])
+
+
+def test_a_rank_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    body = "import time\ntime.sleep(1000 if rank == 1 else 0)"
+    _, report = preflight(tmp_path, "--world-size", 3, "--timeout", 3, script(tmp_path, body))
+    assert any("rank 1 ran for 3 s" in note for note in report["notes"])
+
+
+def test_flow_that_rests_on_received_values_is_noted(tmp_path: Path) -> None:
+    body = "if (tensor > 3).any():\n    dist.barrier()"
+    _, report = preflight(tmp_path, "--world-size", 4, script(tmp_path, body))
+    assert any(f"train.py:{HEAD.count(chr(10)) + 1}: ranks 0-3 read" in note for note in report["notes"])
+
+
+def test_no_world_size_is_refused(tmp_path: Path) -> None:
+    exit_code, document = preflight(tmp_path, script(tmp_path, ""))
+    assert exit_code == 2
+    assert "--world-size" in document["error"]
+
+
+def calls(traces: tuple[Trace, ...] | list[BlackBox]) -> list[list[object]]:
+    """By rank: group members, numbers, what was called, and the line."""
+    found = []
+    for trace in traces:
+        names = {group.name: group.ranks for group in trace.groups}
+        records = [record for row in range(len(trace.slots)) if (record := record_at(trace, row)) is not None]
+        found.append(
+            [(names[one.group], one.sequence, one.p2p_sequence, one.call, one.source, one.asynchronous) for one in records]
+        )
+    return found
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("program", ["data parallel", "messages", "fsdp2"])
+def test_a_dry_run_records_what_a_real_run_does(program: str, tmp_path: Path) -> None:
+    path = ROOT / "examples/fsdp2.py" if program == "fsdp2" else script(tmp_path, CORRECT[program])
+    arguments = ["gloo"]
+    preflight(tmp_path, "--world-size", 2, path, *arguments)
+    real = [sys.executable, "-m", "simcoll", "run", "--mode", "record", "--out", tmp_path / "real"]
+    command = [*real, "--standalone", "--nproc-per-node", 2, path, *arguments]
+    subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, timeout=LIMIT, check=True)
+    assert calls(gather([tmp_path / "out"]).traces) == calls(gather([tmp_path / "real"]).traces)
