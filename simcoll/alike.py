@@ -72,7 +72,8 @@ def _piece(call: Call, group_rank: int, size: int, row: Array) -> Array:
         row = _part(call, group_rank, size, row)
     if spec.kind is Kind.REDUCTION:
         with np.errstate(all="ignore"):
-            row = _REPEATED.get(call.reduce_op or "sum", lambda piece, ranks: piece)(row, size)
+            repeated = _REPEATED.get(call.reduce_op or "sum")
+            row = row if repeated is None else repeated(row, size)
     return row
 
 

@@ -39,7 +39,7 @@ def fake_tensors() -> AbstractContextManager[Any]:
             setattr(mesh, name, _with_real_tensors(value))
     for module in (dist, device_mesh):
         if hasattr(module, "init_device_mesh"):
-            setattr(module, "init_device_mesh", _with_real_tensors(module.init_device_mesh))
+            module.init_device_mesh = _with_real_tensors(module.init_device_mesh)
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 

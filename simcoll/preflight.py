@@ -10,7 +10,7 @@ from pathlib import Path
 from simcoll.evidence import gather
 from simcoll.lone_rank import DryRun, log_name
 from simcoll.lone_ranks import LoneEnd, run_lone_ranks
-from simcoll.preflight_halts import halt_of
+from simcoll.preflight_halts import by_majority, halt_of
 from simcoll.preflight_ranks import first_choice, next_choice
 from simcoll.preflight_records import comparable, last_ns, reads
 from simcoll.record import Source
@@ -58,7 +58,7 @@ def _report(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd], traces: Se
     report = judge(judged, LaunchOutcome(exits))
     halt = halt_of(judged, exits, max(last.values(), default=1))
     if halt is not None and exit_code(report) == 0:
-        report = judge(halt.traces, halt.outcome, halt.stall)
+        report = by_majority(judge(halt.traces, halt.outcome, halt.stall), halt)
     notes = [note for note in report.notes if not note.startswith("there is no record of")]
     return replace(
         report,
@@ -76,7 +76,9 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd]) -> list[str
         notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout)")
     killed = [rank for rank, end in ends.items() if end.exit_code == _SIGKILL and not end.overdue]
     if killed:
-        notes.append(f"{ranks_text(killed)} {verb(killed, 'was', 'were')} killed, perhaps for want of memory; see --fake-tensors")
+        notes.append(
+            f"{ranks_text(killed)} {verb(killed, 'was', 'were')} killed, perhaps for want of memory; see --fake-tensors"
+        )
     failed = [rank for rank, end in ends.items() if end.exit_code and not end.overdue]
     if failed:
         notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")

@@ -12,7 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simcoll.record import State
-from simcoll.verifier.trace import AWAITED, Life, LaunchOutcome, MemoryTrace, RankExit, Stall, altered, lives, reached
+from simcoll.verifier.finding import Finding, Report
+from simcoll.verifier.ranges import ranks_text
+from simcoll.verifier.rules_job import RANK_EXITED_EARLY
+from simcoll.verifier.rules_order import CALL_SKIPPED
+from simcoll.verifier.trace import AWAITED, LaunchOutcome, Life, MemoryTrace, RankExit, Stall, altered, lives, reached
 
 _WATCHED_NS = 60 * 10**9
 
@@ -62,3 +66,21 @@ def _cut(trace: MemoryTrace, row: int) -> MemoryTrace:
     slots["flags"][row] |= AWAITED
     begun = int(slots["scheduled_ns"][row])
     return altered(trace, slots, [event for event in trace.events if event.time_ns <= begun])
+
+
+def by_majority(report: Report, halt: Halt) -> Report:
+    """SC202 in the place of SC702 where most of a group's ranks have ended: the others made a call too many."""
+    run = {trace.rank for trace in halt.traces}
+    return replace(report, findings=tuple(_by_majority(finding, run) for finding in report.findings))
+
+
+def _by_majority(finding: Finding, run: set[int]) -> Finding:
+    members = run & set(() if finding.group is None else finding.group.ranks)
+    waiting = sorted(members - set(finding.culprits))
+    if finding.code != RANK_EXITED_EARLY.code or not waiting or len(finding.culprits) <= len(waiting):
+        return finding
+    message = (
+        f"{ranks_text(waiting)} made collective {finding.sequence}, which {ranks_text(finding.culprits)}, most of the "
+        f"group, ended without"
+    )
+    return replace(finding, code=CALL_SKIPPED.code, message=message, culprits=tuple(waiting))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from simcoll.verifier.trace import Trace
@@ -58,5 +59,5 @@ def _between(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
     """The middle between neighbours that have run and whose programs differ."""
     known: Mapping[int, bytes] = programs(traces)
     ranks = sorted(run)
-    pairs = [(here, there) for here, there in zip(ranks, ranks[1:], strict=False) if known.get(here) != known.get(there)]
+    pairs = [(here, there) for here, there in itertools.pairwise(ranks) if known.get(here) != known.get(there)]
     return [(here + there) // 2 for here, there in pairs if there - here > 1]

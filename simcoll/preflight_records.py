@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from simcoll.call import Buffer, Call
-from simcoll.record import Event, Source
 from simcoll.received_values import EVENT
+from simcoll.record import Event, Source
 from simcoll.verifier.failures import number, source_of, text
 from simcoll.verifier.trace import MemoryTrace, Trace
 

@@ -14,11 +14,9 @@ from types import FrameType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import torch
 import torch.distributed as dist
 
 # Its functions take the default group for an argument's default when it is first imported: not one rank's for all.
-import torch.distributed.nn.functional
 from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import _register_process_group
 from torch.distributed import device_mesh, distributed_c10d

@@ -22,8 +22,9 @@ EVENT = "received_value"
 """The kind of event by which a rank notes that its program has read a received value."""
 
 _READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__")
-_DERIVES = ("__gt__", "__ge__", "__lt__", "__le__", "__eq__", "__ne__", "__neg__", "__and__", "__or__", "__invert__")
-_DERIVES += ("__getitem__", "any", "all", "sum", "max", "min", "mean", "argmax", "argmin", "cpu", "to", "long", "int")
+_COMPARES = ("__gt__", "__ge__", "__lt__", "__le__", "__eq__", "__ne__", "__neg__", "__and__", "__or__", "__invert__")
+_REDUCES = ("__getitem__", "any", "all", "sum", "max", "min", "mean", "argmax", "argmin", "cpu", "to", "long", "int")
+_DERIVES = (*_COMPARES, *_REDUCES)
 _MOST_STORAGES = 65536
 """So many results are remembered; a program that keeps making new ones starts over."""
 
