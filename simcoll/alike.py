@@ -40,7 +40,7 @@ _REPEATED: MappingProxyType[str, Callable[[Array, int], Array]] = MappingProxyTy
 
 
 def outputs_alike(call: Call, group_rank: int, size: int, inputs: Sequence[Array]) -> Outputs:
-    """This rank's outputs of ``call`` in a group of ``size`` ranks that all have ``inputs``; None leaves one as it is.
+    """What a rank gets of ``call`` in a group of ``size`` ranks that all have ``inputs``; None leaves one as it is.
 
     Raises ValueError for a call whose buffers and splits contradict each other.
     """

@@ -37,6 +37,7 @@ def fake_tensors() -> AbstractContextManager[Any]:
     for name, value in list(vars(mesh).items()):
         if isfunction(value) and name not in ("__hash__", "__eq__", "__repr__"):
             setattr(mesh, name, _with_real_tensors(value))
+    module: Any
     for module in (dist, device_mesh):
         if hasattr(module, "init_device_mesh"):
             module.init_device_mesh = _with_real_tensors(module.init_device_mesh)

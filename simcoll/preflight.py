@@ -1,4 +1,4 @@
-"""A dry run: the unchanged script once a rank, each alone in a process; then the verdict on what they would have said."""
+"""A dry run: the unchanged script once a rank, each alone in a process; then the verdict on what they recorded."""
 
 from __future__ import annotations
 

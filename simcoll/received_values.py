@@ -1,7 +1,7 @@
 """Watches what a dry run's program does with values that other ranks would have sent.
 
-Such a value is a guess. A program that reads one (``item()``, ``if tensor:``) may take another way in the real run; that
-is noted with its line, once a line. Whole numbers that are read keep their mark, so that splits that rest on them are
+Such a value is a guess. A program that reads one (``item()``, ``if tensor:``) may take another way in the real run;
+that is noted with its line, once a line. Whole numbers that are read keep their mark, so that splits that rest on them are
 told apart: the calls that they are given to state no sizes.
 """
 
