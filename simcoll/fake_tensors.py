@@ -29,6 +29,7 @@ _REAL = (
 
 def fake_tensors() -> AbstractContextManager[Any]:
     """Tensors that are made within have no memory; changes torch for the rest of the process."""
+    module: Any
     for name in _REAL:
         for module in (dist, distributed_c10d):
             if hasattr(module, name):
@@ -37,7 +38,6 @@ def fake_tensors() -> AbstractContextManager[Any]:
     for name, value in list(vars(mesh).items()):
         if isfunction(value) and name not in ("__hash__", "__eq__", "__repr__"):
             setattr(mesh, name, _with_real_tensors(value))
-    module: Any
     for module in (dist, device_mesh):
         if hasattr(module, "init_device_mesh"):
             module.init_device_mesh = _with_real_tensors(module.init_device_mesh)

@@ -1,8 +1,8 @@
 """Watches what a dry run's program does with values that other ranks would have sent.
 
 Such a value is a guess. A program that reads one (``item()``, ``if tensor:``) may take another way in the real run;
-that is noted with its line, once a line. Whole numbers that are read keep their mark, so that splits that rest on them are
-told apart: the calls that they are given to state no sizes.
+that is noted with its line, once a line. Whole numbers that are read keep their mark, so that splits that rest on them
+are told apart: the calls that they are given to state no sizes.
 """
 
 from __future__ import annotations
