@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed import device_mesh, distributed_c10d
+from torch.nn.parallel import distributed as ddp_module
 
 _REAL = (
     "init_process_group",
@@ -41,6 +42,10 @@ def fake_tensors() -> AbstractContextManager[Any]:
     for module in (dist, device_mesh):
         if hasattr(module, "init_device_mesh"):
             module.init_device_mesh = _with_real_tensors(module.init_device_mesh)
+    module = ddp_module
+    if hasattr(module, "_verify_param_shape_across_processes"):
+        verify = module._verify_param_shape_across_processes
+        module._verify_param_shape_across_processes = _with_real_tensors(verify)
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
