@@ -46,6 +46,8 @@ def fake_tensors() -> AbstractContextManager[Any]:
     if hasattr(module, "_verify_param_shape_across_processes"):
         verify = module._verify_param_shape_across_processes
         module._verify_param_shape_across_processes = _with_real_tensors(verify)
+    reducer: Any = dist.Reducer
+    reducer._rebuild_buckets = _with_real_tensors(reducer._rebuild_buckets)
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
