@@ -42,7 +42,6 @@ from simcoll.work import CheckedWork, RecordedWork
 Launch = Callable[[], Work | None]
 """Gives the call to the backend, which does its own checks of the arguments and may refuse."""
 
-
 _FUTURE_THREADS = 2
 """As many as a Gloo group has: the callback of one future may wait for what another completes."""
 

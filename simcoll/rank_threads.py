@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from simcoll.backends.choices import Choices, InOrder, Random, Recorded, Replayed, schedule_of, schedule_text
+from simcoll.backends.choices import Choices, Recorded, choices_of, schedule_text
 from simcoll.backends.gloo import GLOO
 from simcoll.backends.missed import missed, missing_event
 from simcoll.backends.outcome import Ending, Outcome, verdict
@@ -63,7 +63,7 @@ def run_threaded(
     if acting_rank() is not None or not _only_one.acquire(blocking=False):
         raise ConfigurationError("ranks run as threads in this process already; let that run end first")
     try:
-        chosen = choices or _chosen(seed, schedule)
+        chosen = choices or choices_of(seed, schedule)
         return _Run[T](world_size, Recorded(chosen), unasked=init, seed=seed).to_its_end(body, timeout)
     finally:
         _only_one.release()
@@ -71,12 +71,6 @@ def run_threaded(
 
 _only_one = threading.Lock()
 """What torch and Python have once a process is replaced while ranks run."""
-
-
-def _chosen(seed: int, schedule: str | None) -> Choices:
-    if schedule is not None:
-        return Replayed(schedule_of(schedule))
-    return InOrder() if seed == 0 else Random(seed)
 
 
 class _Run(Generic[T]):

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from simcoll.backends.comm import Comm
-from simcoll.backends.rank import Request
+from simcoll.backends.membership import Request
 from simcoll.call import ANY_SOURCE
 from simcoll.scenario import Scenario, Step
 from simcoll.scenario_stage import Exchange, Place, Result, Stage
