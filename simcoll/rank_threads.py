@@ -32,7 +32,8 @@ from simcoll.rank_pauses import pauses_of_ranks
 from simcoll.rank_random import TurningGenerator, random_numbers_of_ranks
 from simcoll.rank_session import HeldTime, RankSession, Waits
 from simcoll.rank_store import RankStore
-from simcoll.rank_torch import TorchRank, know_groups_of, of_thread, torch_for_ranks, torch_ranks
+from simcoll.rank_tables import TorchRank, know_groups_of, of_thread, torch_ranks
+from simcoll.rank_torch import torch_for_ranks
 from simcoll.session import activate, conductors
 from simcoll.verifier.trace import Stall
 
