@@ -15,11 +15,11 @@ from typing import Any, Generic, TypeVar
 import networkx as nx
 import numpy as np
 
-from simcoll.backends.choices import Choices, Recorded, choices_of, schedule_text
+from simcoll.backends.choices import Choices, Recorded, choices_of
 from simcoll.backends.lines import raising_line
 from simcoll.backends.missed import missed, missing_event
 from simcoll.backends.object_calls import ObjectComm
-from simcoll.backends.outcome import Ending, Outcome, exception_event, exit_code, verdict
+from simcoll.backends.outcome import Ending, Outcome, exception_event, exit_code, outcome_of
 from simcoll.backends.rank import Rank
 from simcoll.backends.tickets import was_ended_by_others
 from simcoll.backends.turns import PATIENCE, Turns
@@ -93,15 +93,7 @@ class _Run(Generic[T]):
         """Run the program on every rank, and judge."""
         self._turns.run(lambda rank: self._body(rank, program), timeout)
         traces = [rank.box.trace() for rank in self._ranks]
-        return Outcome(
-            verdict(traces, self._endings, self._stall),
-            self._results,
-            {rank: ending.error for rank, ending in sorted(self._endings.items()) if ending.error is not None},
-            traces,
-            self._clock.latest,
-            schedule_text(self._choices.deviations),
-            self._choices.made,
-        )
+        return outcome_of(self._results, self._endings, traces, self._stall, self._choices, self._clock.latest)
 
     def _body(self, rank: int, program: Callable[[ObjectComm], T]) -> None:
         error: BaseException | None = None

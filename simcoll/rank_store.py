@@ -115,8 +115,9 @@ class RankStore(Store):
             with self._turns.lock:
                 if all(key in self._values for key in keys):
                     return [self._values[key] for key in keys]
-                rank = acting_rank()
-                place = self._turns.place(0 if rank is None else rank.rank)
+                if (rank := acting_rank()) is None:
+                    raise RuntimeError(f"keys {', '.join(keys)}: a thread that belongs to no rank cannot wait for them")
+                place = self._turns.place(rank.rank)
                 self._parked.append(place)
             try:
                 self._waits().pause(self._turns, place, limit.total_seconds())

@@ -17,10 +17,10 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from simcoll.backends.choices import Choices, Recorded, choices_of, schedule_text
+from simcoll.backends.choices import Choices, Recorded, choices_of
 from simcoll.backends.gloo import GLOO
 from simcoll.backends.missed import missed, missing_event
-from simcoll.backends.outcome import Ending, Outcome, verdict
+from simcoll.backends.outcome import Ending, Outcome, outcome_of
 from simcoll.backends.turns import PATIENCE, Turns
 from simcoll.backends.world import World
 from simcoll.errors import ConfigurationError
@@ -109,15 +109,7 @@ class _Run(Generic[T]):
             stack.enter_context(random_numbers_of_ranks(self._seed))
             self._turns.run(functools.partial(self._live, body), timeout)
         traces = [rank.session.box.trace() for rank in self._ranks]
-        return Outcome(
-            verdict(traces, self._endings, self._stall),
-            self._results,
-            {rank: ending.error for rank, ending in sorted(self._endings.items()) if ending.error is not None},
-            traces,
-            self._clock.latest,
-            schedule_text(self._choices.deviations),
-            self._choices.made,
-        )
+        return outcome_of(self._results, self._endings, traces, self._stall, self._choices, self._clock.latest)
 
     def _live(self, body: Callable[[int], T], number: int) -> None:
         place, rank = RankThreads(number), self._ranks[number]

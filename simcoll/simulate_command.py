@@ -271,7 +271,7 @@ def _loaded(target: str) -> Callable[[Any], object]:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         defined = runpy.run_path(str(path), run_name="simcoll_program")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RefusedError(CANNOT_START, f"{path}: {type(error).__name__}: {error}") from error
     found = defined.get(name)
     if not callable(found):
