@@ -128,7 +128,7 @@ def test_the_world_is_told_before_the_ranks_are() -> None:
 
 
 def test_what_the_world_wakes_at_the_last_moment_is_not_stuck() -> None:
-    turns = Turns(1)
+    turns, ended = Turns(1), []
     places: list[Place] = []
     turns.on_stuck = lambda: turns.wake(places[0])
 
@@ -136,8 +136,10 @@ def test_what_the_world_wakes_at_the_last_moment_is_not_stuck() -> None:
         with turns.lock:
             places.append(turns.place(rank))
         turns.wait(places[0])
+        ended.append(rank)
 
     turns.run(body)
+    assert ended == [0]
 
 
 def in_a_thread_of(turns: Turns, rank: int, work: Callable[[], None]) -> threading.Thread:
@@ -179,7 +181,7 @@ def test_a_thread_of_a_rank_may_wait_and_be_woken() -> None:
 
 
 def test_a_rank_whose_thread_runs_is_not_stuck() -> None:
-    turns = Turns(1)
+    turns, ended = Turns(1), []
     places: list[Place] = []
 
     def works_then_wakes() -> None:
@@ -192,8 +194,10 @@ def test_a_rank_whose_thread_runs_is_not_stuck() -> None:
             places.append(turns.place(rank))
         in_a_thread_of(turns, rank, works_then_wakes)
         turns.wait(places[0])
+        ended.append(rank)
 
     turns.run(body)
+    assert ended == [0]
 
 
 def test_a_preempted_rank_goes_on_later() -> None:
@@ -231,6 +235,7 @@ def test_free_threads_wait_until_they_are_woken() -> None:
     place = free.place(0)
     threading.Timer(0.02, free.wake, (place,)).start()
     free.wait(place)
+    assert place.woken
 
 
 def test_free_threads_give_up_after_their_timeout() -> None:
