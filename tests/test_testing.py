@@ -243,16 +243,16 @@ def test_the_timeout_says_where_the_rank_is() -> None:
         run_ranks(2, program, timeout=0.1)
 
 
-def test_warnings_fail_only_where_they_are_asked_to() -> None:
+def test_warnings_fail_too_but_where_they_are_not_to() -> None:
     def program(comm: Any) -> Any:
         array = np.ones(2)
         comm.all_reduce(array, async_op=True)
         return array
 
     assert [finding.code for finding in try_ranks(2, program).findings] == ["SC501"]
-    assert len(run_ranks(2, program)) == 2
+    assert len(run_ranks(2, program, fail_on="error")) == 2
     with pytest.raises(FindingsError, match="SC501"):
-        run_ranks(2, program, fail_on="warning")
+        run_ranks(2, program)
 
 
 def test_what_a_program_handles_is_its_own_business() -> None:
