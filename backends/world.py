@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TypeAlias
 
-from simcoll.backends.base import Backend
+from simcoll.backends.base import Backend, negative_tag
 from simcoll.backends.choices import Choices, Decision, InOrder
 from simcoll.backends.mailbox import Mailbox
 from simcoll.backends.parking import LateError, StuckError, Threads
@@ -24,8 +24,8 @@ from simcoll.call import ANY_SOURCE
 from simcoll.record import Group
 from simcoll.spec import Kind, spec_of
 
-SIMULATED = Backend("simulated")
-"""It does whatever the spec gives a meaning."""
+SIMULATED = Backend("simulated", (negative_tag,))
+"""It does whatever the spec gives a meaning, and takes no tag that Gloo refuses."""
 
 _Member: TypeAlias = tuple[str, tuple[int, ...], int]
 """A group's name, its members, and a group rank."""
@@ -80,9 +80,11 @@ class World:
     def post(self, ticket: Ticket) -> None:
         """Give the engine a call; it runs when whoever it needs has come.
 
-        Raises :class:`~simcoll.backends.tickets.PeerFailedError` where another rank has failed.
+        Raises :class:`~simcoll.backends.tickets.PeerFailedError` where another rank has failed, and RuntimeError where
+        another rank's thread makes the call.
         """
         rank = ticket.global_rank
+        self.threads.check_own(rank)
         self.threads.pause(rank)
         with self.threads.lock:
             self._polls = 0
