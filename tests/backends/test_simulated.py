@@ -173,18 +173,18 @@ def test_a_receive_that_nobody_serves_is_named() -> None:
 
 
 def test_a_peer_outside_the_group_is_refused() -> None:
-    refused = simulate(lambda comm: comm.send(np.zeros(2), 2), 2)
-    assert "peer 2 is not a rank of a group of 2" in str(refused.exceptions[0])
-    assert refused.records(0)[0].state is State.REJECTED
+    outcome = simulate(lambda comm: comm.send(np.zeros(2), 2), 2)
+    assert "peer 2 is not a rank of a group of 2" in str(outcome.exceptions[0])
+    assert outcome.records(0)[0].state is State.REJECTED
 
 
 def test_a_message_to_oneself_and_a_negative_tag_are_refused_as_gloo_and_c10d_refuse_them() -> None:
     outcome = simulate(lambda comm: comm.isend(np.ones(1), comm.rank), 2)
     assert isinstance(outcome.exceptions[0], ValueError)
     assert [one.code for one in outcome.findings] == ["SC601"]
-    outcome = simulate(lambda comm: comm.send(np.ones(1), 1 - comm.rank, tag=-5), 2)
-    assert "tag -5 is negative" in str(outcome.exceptions[0])
-    assert [one.code for one in outcome.findings] == ["SC601"]
+    refused = simulate(lambda comm: comm.send(np.ones(1), 1 - comm.rank, tag=-5), 2)
+    assert "tag -5 is negative" in str(refused.exceptions[0])
+    assert [one.code for one in refused.findings] == ["SC601"]
 
 
 def test_ranks_that_share_a_communicator_are_told_so() -> None:
