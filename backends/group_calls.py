@@ -59,7 +59,7 @@ class GroupCalls:
         """Make any call of the spec by its c10d method; gives the sender's rank for a receive, else this rank.
 
         Raises KeyError for a method that the spec does not have, TypeError for what is no numpy array or no whole
-        number, and what :meth:`Request.wait` raises.
+        number, ValueError for a message of a rank to itself, and what :meth:`Request.wait` raises.
         """
         call = self._stated(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
         return self._membership.post(call, inputs, outputs, calling_line()).wait()
@@ -164,11 +164,13 @@ class GroupCalls:
             if peer is None and METHODS[spelling][0].kind is Kind.POINT_TO_POINT:
                 raise TypeError("expected a rank as peer, got None")
             numbers = whole_numbers({"root": root, "peer": peer, "tag": tag})
+            if numbers["peer"] == self.rank:
+                raise ValueError(f"peer {peer} is this rank itself; c10d has no messages of a rank to itself")
             splits = whole_sizes("input splits", input_splits), whole_sizes("output splits", output_splits)
             return _call(
                 spelling, inputs, outputs, reduce_op, numbers["root"], *splits, numbers["peer"], numbers["tag"]
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             name = METHODS[spelling][0].name if spelling in METHODS else spelling
             refused = type(error)(f"rank {self.global_rank}: {name}: {error.args[0]}")
             self._member.refuse(name, refused, calling_line())

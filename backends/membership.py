@@ -10,6 +10,7 @@ from simcoll.backends.array_data import ArrayData
 from simcoll.backends.entry import Entry
 from simcoll.backends.flights import Flight
 from simcoll.backends.lines import calling_line
+from simcoll.backends.parking import StuckError
 from simcoll.backends.rank import Rank
 from simcoll.backends.tickets import Ticket
 from simcoll.call import Call
@@ -43,6 +44,8 @@ class Membership:
     ) -> Request:
         """Make a call; the request that comes back is to be waited for."""
         rank, spec = self.rank, spec_of(call)
+        # Before it is written down: it is no call of this rank.
+        rank.world.threads.check_own(rank.rank)
         rank.world.clock.call(rank.rank)
         pair = spec.kind is Kind.POINT_TO_POINT
         rank.world.check_failure(rank.rank)
@@ -111,7 +114,13 @@ class Request:
         """Whether the call has ended, without waiting; a program that is told so need not wait."""
         if not self._ticket.done:
             self._rank.asks_at = calling_line()
-        if not self._rank.world.has_ended(self._ticket):
+        try:
+            ended = self._rank.world.has_ended(self._ticket)
+        except StuckError:
+            # It asked for ever, which is to wait.
+            self._entry.mark(AWAITED)
+            raise
+        if not ended:
             return False
         self._observe()
         self._rank.flights.waits += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from simcoll.backends.choices import Recorded, schedule_text
@@ -112,4 +112,8 @@ def outcome_of(
 def _verdict(traces: Sequence[MemoryTrace], endings: Mapping[int, Ending], stall: Stall | None) -> Report:
     """Judge ranks that shared a process as a job of processes is judged."""
     outcome = LaunchOutcome({rank: ending.exit() for rank, ending in sorted(endings.items())})
-    return judge(traces, outcome, stall)
+    report = judge(traces, outcome, stall)
+    if report.verdict is Verdict.OK and any(ending.error is not None for ending in endings.values()):
+        # Such as ranks that had to be ended, though nothing is known to be wrong with their calls.
+        return replace(report, verdict=Verdict.FAILED)
+    return report

@@ -44,6 +44,10 @@ class Threads(Protocol):
         """Held by whoever looks at, or changes, what the ranks share."""
         ...
 
+    def check_own(self, rank: int) -> None:
+        """Raise RuntimeError where the calling thread is known to be another rank's."""
+        ...
+
     def place(self, rank: int) -> Place:
         """Where the calling thread, of that rank, is going to wait."""
         ...

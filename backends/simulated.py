@@ -131,7 +131,8 @@ class _Run(Generic[T]):
             nanoseconds(now),
             nanoseconds(now + PATIENCE),
             places=hanging,
-            blocked=waiting - hanging.keys(),
+            # Where nobody waits, those who ask are all that is left to be waited for.
+            blocked=waiting - hanging.keys() or frozenset(asking),
             busy=frozenset(hanging),
         )
         for rank in waiting:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from simcoll.backends.base import Backend
+from simcoll.backends.base import Backend, negative_tag
 from simcoll.backends.choices import Choices, Decision, InOrder
 from simcoll.backends.mailbox import Mailbox
 from simcoll.backends.meetings import Meetings
@@ -22,8 +22,8 @@ from simcoll.backends.virtual_time import VirtualTime
 from simcoll.call import ANY_SOURCE
 from simcoll.record import Group
 
-SIMULATED = Backend("simulated")
-"""It does whatever the spec gives a meaning."""
+SIMULATED = Backend("simulated", (negative_tag,))
+"""It does whatever the spec gives a meaning, and takes no tag that Gloo refuses."""
 
 _FRUITLESS = 100
 """Ranks that ask so often each, in a row, whether a call has ended, while nobody else can move, ask in vain."""
@@ -70,9 +70,11 @@ class World:
     def post(self, ticket: Ticket) -> None:
         """Give the engine a call; it runs when whoever it needs has come.
 
-        Raises :class:`~simcoll.backends.tickets.PeerFailedError` where another rank has failed.
+        Raises :class:`~simcoll.backends.tickets.PeerFailedError` where another rank has failed, and RuntimeError where
+        another rank's thread makes the call.
         """
         rank = ticket.global_rank
+        self.threads.check_own(rank)
         self.threads.pause(rank)
         with self.threads.lock:
             self._polls = 0

@@ -12,6 +12,7 @@ from simcoll.backends.choices import Random
 from simcoll.backends.free_threads import FreeThreads
 from simcoll.backends.parking import LateError, Place, StuckError
 from simcoll.backends.turns import Turns
+from simcoll.errors import ConfigurationError
 
 
 def test_one_rank_runs_at_a_time_and_each_to_its_end() -> None:
@@ -250,3 +251,19 @@ def test_free_threads_may_be_woken_twice_and_before_they_wait() -> None:
     free.wake(place)
     free.wake(place)
     free.wait(place, 1e9)
+
+
+def test_a_rank_without_a_thread_is_named_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "rank 2":
+            raise RuntimeError("can't start new thread")
+        ranks.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(ConfigurationError, match="rank 2 of 4 has no thread"):
+        Turns(4).run(lambda rank: None)
+    assert not any(thread.is_alive() for thread in ranks)
