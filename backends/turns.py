@@ -68,6 +68,7 @@ class Turns:
         self._abandoned = False
         self._inside: set[threading.Thread] = set()
         self._owners: dict[int, int] = {}
+        self._adopted: set[int] = set()
         self._ended = threading.Event()
 
     def run(self, body: Callable[[int], None], timeout: float | None = None) -> None:
@@ -113,6 +114,7 @@ class Turns:
         """Where the calling thread, of global rank ``rank``, may wait; to be taken under the lock."""
         self._check_abandoned()
         place = Place(rank)
+        place.beside = threading.get_ident() in self._adopted
         self._parked[place] = None
         return place
 
@@ -140,6 +142,12 @@ class Turns:
         place.woken = True
         self._moves += 1
         del self._parked[place]
+        if place.beside:
+            # The turn may be held by a rank that waits, unseen, for a thread of its own that waits for this one.
+            self._go(place.rank)
+            place.released = True
+            place.baton.release()
+            return
         self._released.setdefault(place.rank, []).append(place)
         if self._holder != place.rank:
             self._ready[place.rank] = None
@@ -148,7 +156,8 @@ class Turns:
     def pause(self, rank: int) -> None:
         """A moment at which the rank may lose its turn to another; called without the lock."""
         self._check_abandoned()
-        if not self._choices.preempts:
+        # Threads that a rank starts run beside it: see wake.
+        if not self._choices.preempts or threading.get_ident() in self._adopted:
             return
         with self.lock:
             if self._holder != rank or not self._ready:
@@ -186,10 +195,12 @@ class Turns:
         """What the calling thread does in the block, it does for a rank that started it."""
         with self.lock:
             self._go(rank)
+            self._adopted.add(threading.get_ident())
         try:
             yield
         finally:
             with self.lock:
+                self._adopted.discard(threading.get_ident())
                 self._moves += 1
                 self._stop(rank, only_if_last=True)
 

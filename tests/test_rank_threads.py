@@ -283,3 +283,17 @@ def test_one_run_at_a_time() -> None:
 
     outcome = run_threaded(1, body)
     assert isinstance(outcome.exceptions[0], ConfigurationError)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_rank_may_join_its_thread_whatever_the_order(seed: int) -> None:
+    def body(rank: int) -> None:
+        dist.init_process_group("gloo")
+        group = dist.new_group()
+        thread = threading.Thread(target=lambda: [dist.barrier(group) for _ in range(4)])
+        thread.start()
+        dist.barrier()
+        thread.join()
+        dist.destroy_process_group()
+
+    assert run_threaded(4, body, seed=seed, timeout=20.0).ok
