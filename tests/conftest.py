@@ -34,6 +34,9 @@ for _name in LEFTOVERS + LAUNCHER:
 # A test's ranks are many processes on few cores: with a pool of threads each they spend their time waiting for one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Programs with bugs leave calls behind, of which torch's C++ tells when the process ends, after pytest's last word.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test marked ``gpu`` where the driver's own tool is missing."""
