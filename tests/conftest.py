@@ -44,6 +44,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("no CUDA device: nvidia-smi is not on the path")
 
 
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """What a test, or PyTorch's harness in it, does to the environment is no business of the next one."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 @pytest.fixture(scope="session")
 def store_port() -> Iterator[int]:
     """The port of a store that outlives every rank, as that of torchrun's agent does."""
