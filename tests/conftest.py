@@ -44,6 +44,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("no CUDA device: nvidia-smi is not on the path")
 
 
+def pytest_unconfigure() -> None:
+    """Threads that change the filters of warnings beside each other leave any of them: the end warns of nothing."""
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore")
+
+
 @pytest.fixture(autouse=True)
 def _same_environment() -> Iterator[None]:
     """What a test, or PyTorch's harness in it, does to the environment is no business of the next one."""
