@@ -45,9 +45,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Threads that change the filters of warnings beside each other leave any of them: the end warns of nothing."""
-    warnings.resetwarnings()
-    warnings.simplefilter("ignore")
+    """Close the files for stacks that recorders in this process keep: pytest is to have the last word.
+
+    Threads that change the filters of warnings beside each other may leave some by which such a file is an error.
+    """
+    stacks = sys.modules.get("simcoll.stacks")
+    for file in stacks._open.values() if stacks is not None else ():
+        faulthandler.unregister(stacks._signal_number())
+        file.close()
 
 
 @pytest.fixture(autouse=True)
