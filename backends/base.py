@@ -62,3 +62,8 @@ def undefined(call: Call, group_rank: int, group_size: int) -> str | None:
         if problem := undefined_reduction(call.reduce_op, buffer.dtype):
             return problem
     return None
+
+
+def negative_tag(call: Call, group_rank: int, group_size: int) -> str | None:
+    """A tag below 0, which backends that have tags refuse."""
+    return f"tag {call.tag} is negative" if call.tag is not None and call.tag < 0 else None

@@ -13,6 +13,9 @@ from typing import Protocol
 
 from simcoll.errors import ConfigurationError
 
+SENDS = ("synchronous", "buffered", "either")
+"""When a send ends: when its receive is there, as with Gloo and NCCL; at once; as the schedule decides."""
+
 
 class Decision(Enum):
     """What is decided."""
@@ -136,3 +139,13 @@ def schedule_of(text: str) -> dict[int, int]:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
+
+
+def choices_of(seed: int, schedule: str | None) -> Choices:
+    """Those of a schedule's text where there is one, otherwise of a seed: 0 is the default order.
+
+    Raises :class:`~simcoll.errors.ConfigurationError` for a text that is no schedule.
+    """
+    if schedule is not None:
+        return Replayed(schedule_of(schedule))
+    return InOrder() if seed == 0 else Random(seed)

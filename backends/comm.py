@@ -1,8 +1,8 @@
 """The communicator that a simulated rank's program is given: c10d's collectives on numpy arrays, under c10d's names.
 
 Every method states a :class:`~simcoll.call.Call` and hands it to the engine. Like c10d, outputs are the caller's
-arrays, which are filled; with ``async_op=True`` a :class:`~simcoll.backends.rank.Request` comes back at once. Roots and
-peers are group ranks, splits count rows.
+arrays, which are filled; with ``async_op=True`` a :class:`~simcoll.backends.membership.Request` comes back at once.
+Roots and peers are group ranks, splits count rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Callable, Sequence
 
 from simcoll.backends.group_calls import GroupCalls
-from simcoll.backends.rank import Request
+from simcoll.backends.membership import Request
 from simcoll.call import ANY_SOURCE
 from simcoll.semantics import Array
 

@@ -18,7 +18,7 @@ from simcoll.semantics import Array
 from simcoll.verifier.trace import HANDED_ON, LET_GO
 
 if TYPE_CHECKING:
-    from simcoll.backends.rank import Entry
+    from simcoll.backends.entry import Entry
 
 _MOST_WORK = 10_000
 """Steps that it may take to find whether two strided arrays share an element; beyond that, bounds decide."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from simcoll.backends.base import Backend
+from simcoll.backends.base import Backend, negative_tag
 from simcoll.call import Buffer, Call
 from simcoll.spec import COLLECTIVES, Kind, spec_of
 
@@ -106,7 +106,7 @@ def _first_mismatch(call: Call, divided: tuple[Buffer, ...], single: tuple[Buffe
 
 GLOO = Backend(
     "gloo",
-    (_dtype, _empty_message, _reduce_op, _equal_parts, _along_rows),
+    (_dtype, negative_tag, _empty_message, _reduce_op, _equal_parts, _along_rows),
     # Gloo builds these from another collective.
     MappingProxyType({"reduce_scatter": "all_reduce", "monitored_barrier": "barrier"}),
     # Mixing these ends the process.

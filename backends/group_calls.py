@@ -10,7 +10,8 @@ import numpy as np
 
 from simcoll.backends.arguments import check_arrays, check_reduce_op, whole_numbers, whole_sizes
 from simcoll.backends.lines import calling_line
-from simcoll.backends.rank import Place, Rank, Request
+from simcoll.backends.membership import Membership, Request
+from simcoll.backends.rank import Rank
 from simcoll.call import Buffer, Call
 from simcoll.parameters import Claim, Parameter, claim_of
 from simcoll.record import Group, source_document
@@ -25,9 +26,9 @@ class GroupCalls:
 
     def __init__(self, member: Rank, group: Group) -> None:
         self._member = member
-        self._place = Place(member, group)
+        self._membership = Membership(member, group)
         self.group = group
-        self.rank = self._place.group_rank
+        self.rank = self._membership.group_rank
         self.size = len(group.ranks)
         self.global_rank = member.rank
 
@@ -58,10 +59,10 @@ class GroupCalls:
         """Make any call of the spec by its c10d method; gives the sender's rank for a receive, else this rank.
 
         Raises KeyError for a method that the spec does not have, TypeError for what is no numpy array or no whole
-        number, and what :meth:`Request.wait` raises.
+        number, ValueError for a message of a rank to itself, and what :meth:`Request.wait` raises.
         """
         call = self._stated(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
-        return self._place.post(call, inputs, outputs, calling_line()).wait()
+        return self._membership.post(call, inputs, outputs, calling_line()).wait()
 
     def post(
         self,
@@ -78,7 +79,7 @@ class GroupCalls:
     ) -> Request:
         """Begin any call of the spec by its c10d method."""
         call = self._stated(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
-        return self._place.post(call, inputs, outputs, calling_line(), asynchronous=True)
+        return self._membership.post(call, inputs, outputs, calling_line(), asynchronous=True)
 
     def compute(self, seconds: float) -> None:
         """Let virtual time pass for this rank. Raises ValueError for what is no time."""
@@ -135,7 +136,7 @@ class GroupCalls:
         self._member.state_parameters(self.group, claim, line)
         count, counts = np.array([claim.count], np.int64), np.empty(self.size, np.int64)
         call = _call("_allgather_base", [count], [counts])
-        self._place.post(call, [count], [counts], line, claim=claim).wait()
+        self._membership.post(call, [count], [counts], line, claim=claim).wait()
 
     def outside(self, function: str) -> None:
         """Note a call on a group that this rank is no member of: torch warns, and makes no call."""
@@ -163,11 +164,13 @@ class GroupCalls:
             if peer is None and METHODS[spelling][0].kind is Kind.POINT_TO_POINT:
                 raise TypeError("expected a rank as peer, got None")
             numbers = whole_numbers({"root": root, "peer": peer, "tag": tag})
+            if numbers["peer"] == self.rank:
+                raise ValueError(f"peer {peer} is this rank itself; c10d has no messages of a rank to itself")
             splits = whole_sizes("input splits", input_splits), whole_sizes("output splits", output_splits)
             return _call(
                 spelling, inputs, outputs, reduce_op, numbers["root"], *splits, numbers["peer"], numbers["tag"]
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             name = METHODS[spelling][0].name if spelling in METHODS else spelling
             refused = type(error)(f"rank {self.global_rank}: {name}: {error.args[0]}")
             self._member.refuse(name, refused, calling_line())

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from simcoll.backends.choices import Choices, Decision
+from simcoll.backends.choices import SENDS, Choices, Decision
 from simcoll.backends.tickets import Ticket
 from simcoll.call import ANY_SOURCE
 from simcoll.errors import ConfigurationError
 from simcoll.semantics import Array, Outputs
-
-SENDS = ("synchronous", "buffered", "either")
-"""When a send ends: when its receive is there, as with Gloo and NCCL; at once; as the schedule decides."""
 
 
 class Mailbox:

@@ -140,7 +140,7 @@ class MemoryBox:
         """Write no more: the rank has ended, or was ended."""
         self._open = False
 
-    def trace(self, *, seen_ns: int = 0) -> MemoryTrace:
+    def trace(self) -> MemoryTrace:
         """What was written down so far, for the verifier."""
         with self._lock:
             rows = [tuple(getattr(slot, name) for name in SLOT.names or ()) for slot in self._slots]
@@ -153,5 +153,4 @@ class MemoryBox:
                 tuple(self._sources),
                 tuple(self._events),
                 np.array(rows, SLOT),
-                seen_ns=seen_ns,
             )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from simcoll.backends.choices import Recorded, schedule_text
 from simcoll.backends.tickets import was_ended_by_others
 from simcoll.record import Record, Source, source_document
 from simcoll.verifier.finding import Finding, Report, Severity, Verdict
@@ -88,7 +89,31 @@ def exception_event(error: BaseException, line: Source) -> dict[str, object]:
     }
 
 
-def verdict(traces: Sequence[MemoryTrace], endings: Mapping[int, Ending], stall: Stall | None) -> Report:
+def outcome_of(
+    results: Mapping[int, T],
+    endings: Mapping[int, Ending],
+    traces: Sequence[MemoryTrace],
+    stall: Stall | None,
+    choices: Recorded,
+    seconds: float,
+) -> Outcome[T]:
+    """What became of ranks that shared a process, all of which have ended."""
+    return Outcome(
+        _verdict(traces, endings, stall),
+        results,
+        {rank: ending.error for rank, ending in sorted(endings.items()) if ending.error is not None},
+        traces,
+        seconds,
+        schedule_text(choices.deviations),
+        choices.made,
+    )
+
+
+def _verdict(traces: Sequence[MemoryTrace], endings: Mapping[int, Ending], stall: Stall | None) -> Report:
     """Judge ranks that shared a process as a job of processes is judged."""
     outcome = LaunchOutcome({rank: ending.exit() for rank, ending in sorted(endings.items())})
-    return judge(traces, outcome, stall)
+    report = judge(traces, outcome, stall)
+    if report.verdict is Verdict.OK and any(ending.error is not None for ending in endings.values()):
+        # Such as ranks that had to be ended, though nothing is known to be wrong with their calls.
+        return replace(report, verdict=Verdict.FAILED)
+    return report

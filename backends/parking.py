@@ -21,13 +21,14 @@ class LateError(StuckError):
 class Place:
     """One wait of one thread of a (global) rank."""
 
-    __slots__ = ("baton", "deadline", "late", "rank", "released", "stuck", "woken")
+    __slots__ = ("baton", "beside", "deadline", "late", "rank", "released", "stuck", "woken")
 
     def __init__(self, rank: int, *, woken: bool = False) -> None:
         self.rank = rank
         self.woken = woken
         self.released = False
         self.stuck = False
+        self.beside = False
         self.deadline: float | None = None
         self.late = False
         self.baton = Lock()
@@ -42,6 +43,10 @@ class Threads(Protocol):
     @property
     def lock(self) -> AbstractContextManager[object]:
         """Held by whoever looks at, or changes, what the ranks share."""
+        ...
+
+    def check_own(self, rank: int) -> None:
+        """Raise RuntimeError where the calling thread is known to be another rank's."""
         ...
 
     def place(self, rank: int) -> Place:

@@ -15,15 +15,15 @@ from typing import Any, Generic, TypeVar
 import networkx as nx
 import numpy as np
 
-from simcoll.backends.choices import Choices, InOrder, Random, Recorded, Replayed, schedule_of, schedule_text
+from simcoll.backends.choices import Choices, Recorded, choices_of
 from simcoll.backends.lines import raising_line
 from simcoll.backends.missed import missed, missing_event
 from simcoll.backends.object_calls import ObjectComm
-from simcoll.backends.outcome import Ending, Outcome, exception_event, exit_code, verdict
-from simcoll.backends.rank import Rank, nanoseconds
+from simcoll.backends.outcome import Ending, Outcome, exception_event, exit_code, outcome_of
+from simcoll.backends.rank import Rank
 from simcoll.backends.tickets import was_ended_by_others
-from simcoll.backends.turns import Turns
-from simcoll.backends.virtual_time import VirtualTime
+from simcoll.backends.turns import PATIENCE, Turns
+from simcoll.backends.virtual_time import VirtualTime, nanoseconds
 from simcoll.backends.world import World
 from simcoll.errors import ConfigurationError
 from simcoll.record import Group
@@ -33,9 +33,6 @@ T = TypeVar("T")
 
 MOST_RANKS = 16384
 """One thread each; more of them no process has."""
-
-_PATIENCE = 30.0
-"""Seconds of virtual time after which ranks that are stuck count as ended, as ``simcoll run`` ends them."""
 
 
 def simulate(
@@ -59,7 +56,7 @@ def simulate(
     TimeoutError where ranks have not ended after ``timeout`` seconds of real time: one that only computes, say.
     """
     _check(program, world_size)
-    recorded = Recorded(choices or _chosen(seed, schedule))
+    recorded = Recorded(choices or choices_of(seed, schedule))
     return _Run[T](world_size, topology, sends, recorded).to_its_end(program, timeout)
 
 
@@ -75,12 +72,6 @@ def _check(program: object, world_size: object) -> None:
             f"{getattr(called, '__qualname__', called)} is a coroutine or a generator, which would not run:"
             " give a plain function; each rank has a thread of its own, and may block"
         )
-
-
-def _chosen(seed: int, schedule: str | None) -> Choices:
-    if schedule is not None:
-        return Replayed(schedule_of(schedule))
-    return InOrder() if seed == 0 else Random(seed)
 
 
 class _Run(Generic[T]):
@@ -102,15 +93,7 @@ class _Run(Generic[T]):
         """Run the program on every rank, and judge."""
         self._turns.run(lambda rank: self._body(rank, program), timeout)
         traces = [rank.box.trace() for rank in self._ranks]
-        return Outcome(
-            verdict(traces, self._endings, self._stall),
-            self._results,
-            {rank: ending.error for rank, ending in sorted(self._endings.items()) if ending.error is not None},
-            traces,
-            self._clock.latest,
-            schedule_text(self._choices.deviations),
-            self._choices.made,
-        )
+        return outcome_of(self._results, self._endings, traces, self._stall, self._choices, self._clock.latest)
 
     def _body(self, rank: int, program: Callable[[ObjectComm], T]) -> None:
         error: BaseException | None = None
@@ -146,13 +129,14 @@ class _Run(Generic[T]):
         waiting = frozenset(rank.rank for rank in self._ranks if rank.rank not in self._endings)
         self._stall = Stall(
             nanoseconds(now),
-            nanoseconds(now + _PATIENCE),
+            nanoseconds(now + PATIENCE),
             places=hanging,
-            blocked=waiting - hanging.keys(),
+            # Where nobody waits, those who ask are all that is left to be waited for.
+            blocked=waiting - hanging.keys() or frozenset(asking),
             busy=frozenset(hanging),
         )
         for rank in waiting:
-            self._clock.reach(rank, now + 2 * _PATIENCE)
+            self._clock.reach(rank, now + 2 * PATIENCE)
 
     def _note_missing(self) -> None:
         """Who has ended is missed by those who notice."""

@@ -10,11 +10,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from simcoll.semantics import Array, Outputs
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By bytes an element: what is only moved may be moved as these."""
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+"""Those of other types may have no memory of their own."""
 
 
 class TensorData:
@@ -65,7 +69,7 @@ def _array_of(tensor: torch.Tensor) -> Array:
         plain = (plain if plain.layout is torch.strided else plain.to_dense()).cpu().resolve_conj().resolve_neg()
     array = _plain_memory(plain)
     if array is None:
-        array = (plain.float() if plain.is_floating_point() else _as_integers(plain)).numpy()
+        array = _shared(plain.float() if plain.is_floating_point() else _as_integers(plain))
     return array
 
 
@@ -79,7 +83,7 @@ def _fill(tensor: torch.Tensor, result: Array) -> None:
             return
         memory = _plain_memory(plain)
         if memory is None:
-            memory = _as_integers(plain).numpy()
+            memory = _shared(_as_integers(plain))
             if plain.is_floating_point():
                 rounded = torch.from_numpy(np.ascontiguousarray(result)).to(plain.dtype)
                 result = _as_integers(rounded).numpy()
@@ -91,10 +95,19 @@ def _plain_memory(tensor: torch.Tensor) -> Array | None:
     a dtype of torch's own, or takes part in autograd.
     """
     try:
-        memory: Array = tensor.numpy()
-    except (RuntimeError, TypeError):
+        return _shared(tensor)
+    except (RuntimeError, TypeError, BufferError):
         return None
-    return memory
+
+
+def _shared(tensor: torch.Tensor) -> Array:
+    """An array on a tensor's memory. ``numpy()`` alone makes a storage one that cannot be resized, and
+    FullyShardedDataParallel resizes those that it communicates: so it is called on a storage of its own.
+    """
+    if type(tensor) in _PLAIN_TYPES and not tensor.is_conj() and not tensor.is_neg():
+        tensor = from_dlpack(to_dlpack(tensor))
+    array: Array = tensor.numpy()
+    return array
 
 
 def _lies_elsewhere(tensor: torch.Tensor) -> bool:

@@ -35,8 +35,6 @@ _MOST_CALLS = 8192
 _calls: dict[tuple[object, ...], Call] = {}
 """Calls by their keys. One object for all ranks that make an equal call, so that to compare them costs nothing."""
 
-_NO_TIMEOUT = timedelta(0)
-
 
 class ThreadedProcessGroup(PythonProcessGroup):
     """One rank's side of a group in a :class:`~simcoll.backends.world.World`.

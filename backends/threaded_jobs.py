@@ -45,7 +45,8 @@ class Job:
 
 
 _jobs: dict[tuple[str, int], Job] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""Held again where a thread's last word is said while it is held: whenever its memory is let go."""
 
 
 def join_job(store: Store, rank: int, size: int) -> Job:

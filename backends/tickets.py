@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from simcoll.backends.parking import Place, StuckError
-from simcoll.call import Call
+from simcoll.call import ANY_SOURCE, Call
 from simcoll.parameters import Claim
 from simcoll.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.semantics import Array, Outputs
+from simcoll.spec import Kind, spec_of
 
 
 class RefusedCallError(ValueError):
@@ -80,9 +81,26 @@ class Ticket:
         """The rank in the world."""
         return self.group.ranks[self.rank]
 
+    @property
+    def is_message(self) -> bool:
+        """Whether it is a send or a receive."""
+        return spec_of(self.call).kind is Kind.POINT_TO_POINT
+
     def record(self) -> Record:
         """The call as the verifier reads it."""
         return Record(self.group.name, self.sequence, self.call, self.line)
+
+
+def waiting_text(ticket: Ticket, absent: Sequence[int]) -> str:
+    """What a rank waits for in a call that has not ended; ``absent`` ranks (global) have not come to its collective."""
+    rank, call, group = ticket.global_rank, ticket.call, ticket.group
+    if not ticket.is_message:
+        sequence = ticket.sequence
+        return f"rank {rank} waits in {call.op} (collective {sequence}) for ranks {absent}, which never come"
+    peer = "any rank" if call.peer == ANY_SOURCE else f"rank {group.ranks[call.peer or 0]}"
+    if call.op == "send":
+        return f"rank {rank} waits for {peer} to receive its message with tag {call.tag or 0}"
+    return f"rank {rank} waits for a message from {peer} with tag {call.tag or 0}"
 
 
 def peer_failed(rank: int, failed: int, error: BaseException) -> BaseException:

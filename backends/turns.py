@@ -19,7 +19,8 @@ from typing import Protocol
 from simcoll.backends.abandoning import AbandonedError, end_threads, late_text
 from simcoll.backends.choices import Choices, Decision, InOrder
 from simcoll.backends.parking import LateError, Place, StuckError
-from simcoll.rank_local import acting_as
+from simcoll.errors import ConfigurationError
+from simcoll.rank_local import acting_as, acting_rank
 
 _STRAY_SECONDS = 5.0
 """So long nobody is taken for stuck while a thread runs outside its rank's turn: it may be blocked in a join, too."""
@@ -66,21 +67,23 @@ class Turns:
         self._left = count
         self._abandoned = False
         self._inside: set[threading.Thread] = set()
+        self._owners: dict[int, int] = {}
+        self._adopted: set[int] = set()
         self._ended = threading.Event()
 
     def run(self, body: Callable[[int], None], timeout: float | None = None) -> None:
         """Run ``body(rank)`` on every rank to its end. ``body`` must not raise.
 
         Raises TimeoutError where ranks have not ended after ``timeout`` seconds. They are ended then, and so they are
-        where the calling thread is interrupted.
+        where the calling thread is interrupted. Raises :class:`~simcoll.errors.ConfigurationError` where the system has
+        no thread for a rank.
         """
         threads = [
             threading.Thread(target=self._rank, args=(body, rank), name=f"rank {rank}", daemon=True)
             for rank in range(len(self._started))
         ]
         try:
-            for thread in threads:
-                thread.start()
+            _start(threads)
             with self.lock:
                 for rank, place in enumerate(self._started):
                     self._released[rank] = [place]
@@ -97,10 +100,21 @@ class Turns:
                 self._timer.cancel()
                 self._timer.join()
 
+    def check_own(self, rank: int) -> None:
+        """Raise RuntimeError where the calling thread is that of another rank, and does not act for this one."""
+        owner = self._owners.get(threading.get_ident(), rank)
+        if owner == rank or ((acting := acting_rank()) is not None and acting.rank == rank):
+            return
+        raise RuntimeError(
+            f"rank {owner} makes a call on a communicator or group of rank {rank}: every rank has its own,"
+            " and a global variable, which all ranks share, holds that of the last rank; pass it as an argument"
+        )
+
     def place(self, rank: int) -> Place:
         """Where the calling thread, of global rank ``rank``, may wait; to be taken under the lock."""
         self._check_abandoned()
         place = Place(rank)
+        place.beside = threading.get_ident() in self._adopted
         self._parked[place] = None
         return place
 
@@ -128,6 +142,12 @@ class Turns:
         place.woken = True
         self._moves += 1
         del self._parked[place]
+        if place.beside:
+            # The turn may be held by a rank that waits, unseen, for a thread of its own that waits for this one.
+            self._go(place.rank)
+            place.released = True
+            place.baton.release()
+            return
         self._released.setdefault(place.rank, []).append(place)
         if self._holder != place.rank:
             self._ready[place.rank] = None
@@ -136,7 +156,8 @@ class Turns:
     def pause(self, rank: int) -> None:
         """A moment at which the rank may lose its turn to another; called without the lock."""
         self._check_abandoned()
-        if not self._choices.preempts:
+        # Threads that a rank starts run beside it: see wake.
+        if not self._choices.preempts or threading.get_ident() in self._adopted:
             return
         with self.lock:
             if self._holder != rank or not self._ready:
@@ -174,10 +195,12 @@ class Turns:
         """What the calling thread does in the block, it does for a rank that started it."""
         with self.lock:
             self._go(rank)
+            self._adopted.add(threading.get_ident())
         try:
             yield
         finally:
             with self.lock:
+                self._adopted.discard(threading.get_ident())
                 self._moves += 1
                 self._stop(rank, only_if_last=True)
 
@@ -200,6 +223,7 @@ class Turns:
 
     def _rank(self, body: Callable[[int], None], rank: int) -> None:
         self._started[rank].baton.acquire()
+        self._owners[threading.get_ident()] = rank
         try:
             if not self._abandoned:
                 self._inside.add(threading.current_thread())
@@ -209,6 +233,7 @@ class Turns:
             self._inside.discard(threading.current_thread())
         finally:
             with self.lock:
+                del self._owners[threading.get_ident()]
                 self._left -= 1
                 self._stop(rank, only_if_last=True)
                 if not self._left:
@@ -297,6 +322,17 @@ class Turns:
             del self._parked[place]
             self._released.setdefault(place.rank, []).append(place)
             self._ready[place.rank] = None
+
+
+def _start(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"{thread.name} of {len(threads)} has no thread ({error}):"
+                " take fewer ranks, or raise the limits of threads and memory (ulimit -u, ulimit -v)"
+            ) from error
 
 
 def _nothing() -> None:

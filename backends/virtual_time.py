@@ -86,3 +86,8 @@ def _check(topology: nx.DiGraph[Any], size: int) -> None:
 
     if len(ranks(topology)) < size:
         raise ConfigurationError(f"{size} ranks, and the topology has {len(ranks(topology))}: give it one for each")
+
+
+def nanoseconds(seconds: float) -> int:
+    """Virtual time as records state it: they take 0 for a moment that has not come."""
+    return 1_000_000_000 + round(seconds * 1e9)

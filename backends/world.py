@@ -10,28 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import TypeAlias
 
-from simcoll.backends.base import Backend
+from simcoll.backends.base import Backend, negative_tag
 from simcoll.backends.choices import Choices, Decision, InOrder
 from simcoll.backends.mailbox import Mailbox
-from simcoll.backends.parking import LateError, StuckError, Threads
+from simcoll.backends.meetings import Meetings
+from simcoll.backends.parking import LateError, Place, StuckError, Threads
 from simcoll.backends.settling import Settling
-from simcoll.backends.tickets import DestroyedError, RefusedCallError, Ticket, peer_failed
+from simcoll.backends.tickets import DestroyedError, RefusedCallError, Ticket, peer_failed, waiting_text
 from simcoll.backends.virtual_time import VirtualTime
 from simcoll.call import ANY_SOURCE
 from simcoll.record import Group
-from simcoll.spec import Kind, spec_of
 
-SIMULATED = Backend("simulated")
-"""It does whatever the spec gives a meaning."""
-
-_Member: TypeAlias = tuple[str, tuple[int, ...], int]
-"""A group's name, its members, and a group rank."""
-
-_Key: TypeAlias = tuple[str, tuple[int, ...], int, int]
-"""A group's name, its members, how often they have destroyed it, and the place of a collective in it."""
+SIMULATED = Backend("simulated", (negative_tag,))
+"""It does whatever the spec gives a meaning, and takes no tag that Gloo refuses."""
 
 _FRUITLESS = 100
 """Ranks that ask so often each, in a row, whether a call has ended, while nobody else can move, ask in vain."""
@@ -41,7 +33,7 @@ class World:
     """What the ranks of one job share.
 
     ``size`` is how many they are, ``backend`` what refuses calls, ``sends`` one of
-    :data:`~simcoll.backends.mailbox.SENDS`, ``clock`` the virtual time, ``choices`` what decides between messages.
+    :data:`~simcoll.backends.choices.SENDS`, ``clock`` the virtual time, ``choices`` what decides between messages.
     """
 
     def __init__(
@@ -65,9 +57,7 @@ class World:
         self._settling = Settling(backend)
         self._choices = InOrder() if choices is None else choices
         self._mail = Mailbox(sends, self._choices)
-        self._lives: dict[_Member, int] = {}
-        self._sequences: dict[_Member, int] = {}
-        self._meetings: dict[_Key, dict[int, Ticket]] = {}
+        self._meetings = Meetings()
         self._complete: list[list[Ticket]] = []
         self._waiting: dict[Ticket, None] = {}
         self._whys: dict[Ticket, str] = {}
@@ -80,15 +70,17 @@ class World:
     def post(self, ticket: Ticket) -> None:
         """Give the engine a call; it runs when whoever it needs has come.
 
-        Raises :class:`~simcoll.backends.tickets.PeerFailedError` where another rank has failed.
+        Raises :class:`~simcoll.backends.tickets.PeerFailedError` where another rank has failed, and RuntimeError where
+        another rank's thread makes the call.
         """
         rank = ticket.global_rank
+        self.threads.check_own(rank)
         self.threads.pause(rank)
         with self.threads.lock:
             self._polls = 0
             self.check_failure(rank)
             ticket.posted = self.clock.now(rank)
-            if spec_of(ticket.call).kind is Kind.POINT_TO_POINT:
+            if ticket.is_message:
                 self._post_message(ticket)
             else:
                 self._post_collective(ticket)
@@ -96,15 +88,7 @@ class World:
 
     def wait(self, ticket: Ticket, timeout: float | None = None) -> None:
         """Wait for the end of a call; raises what it ended with, or StuckError where nobody can end it."""
-        place = None
-        with self.threads.lock if self._complete or not ticket.done else nullcontext():
-            self._run_complete()
-            if not ticket.done:
-                self.check_failure(ticket.global_rank)
-                self._check_left(ticket)
-                place = self.threads.place(ticket.global_rank)
-                ticket.places.append(place)
-                self._waiting[ticket] = None
+        place = None if ticket.done and not self._complete else self._place_to_wait(ticket)
         if place is not None:
             try:
                 self.threads.wait(place, timeout)
@@ -114,6 +98,19 @@ class World:
         self.clock.reach(ticket.global_rank, ticket.ended)
         if ticket.error is not None:
             raise ticket.error
+
+    def _place_to_wait(self, ticket: Ticket) -> Place | None:
+        """Where to wait for the end of a call; None where it has ended."""
+        with self.threads.lock:
+            self._run_complete()
+            if ticket.done:
+                return None
+            self.check_failure(ticket.global_rank)
+            self._check_left(ticket)
+            place = self.threads.place(ticket.global_rank)
+            ticket.places.append(place)
+            self._waiting[ticket] = None
+            return place
 
     def has_ended(self, ticket: Ticket) -> bool:
         """Whether a call has ended, without waiting for it; who asks in vain mostly lets the others go on meanwhile."""
@@ -177,9 +174,7 @@ class World:
     def close(self, group: Group, rank: int) -> None:
         """A group rank has destroyed its group: one that is made anew under the same name starts to count anew."""
         with self.threads.lock:
-            member = (group.name, group.ranks, rank)
-            self._lives[member] = self._lives.get(member, 0) + 1
-            self._sequences.pop(member, None)
+            self._meetings.close(group, rank)
             for ticket in list(self._waiting):
                 if (error := self._destroyed(ticket)) is not None:
                     self._end(ticket, error)
@@ -188,19 +183,18 @@ class World:
     def _call_back(self) -> None:
         """Tell whoever wanted to know of the calls that have ended; without the lock, for they may make calls."""
         while self._due:
-            callback, ticket = self._due.popleft()
+            try:
+                callback, ticket = self._due.popleft()
+            except IndexError:
+                # Another thread was faster.
+                return
             callback(ticket)
 
     def _post_collective(self, ticket: Ticket) -> None:
-        group, member = ticket.group, (ticket.group.name, ticket.group.ranks, ticket.rank)
-        ticket.sequence = self._sequences[member] = self._sequences.get(member, 0) + 1
-        key = (group.name, group.ranks, self._lives.get(member, 0), ticket.sequence)
-        meeting = self._meetings.setdefault(key, {})
-        meeting[ticket.rank] = ticket
-        if len(meeting) < len(group.ranks):
+        met = self._meetings.join(ticket)
+        if met is None:
             return
-        del self._meetings[key]
-        self._complete.append([meeting[rank] for rank in range(len(group.ranks))])
+        self._complete.append(met)
         if not ticket.deferred:
             self._run_complete()
 
@@ -222,8 +216,7 @@ class World:
         if (reason := self._settling.refusal(ticket)) is not None:
             self._end(ticket, RefusedCallError(f"rank {ticket.global_rank}: {ticket.call.op}: {reason}"))
             return
-        life = self._lives.get((ticket.group.name, ticket.group.ranks, ticket.rank), 0)
-        met = self._mail.post(ticket, life)
+        met = self._mail.post(ticket, self._meetings.life(ticket.group, ticket.rank))
         if met is not None:
             self._settling.message(*met)
             self.clock.carry(*met)
@@ -235,7 +228,9 @@ class World:
     def _end(self, ticket: Ticket, error: BaseException | None) -> None:
         if ticket.done:
             return
-        ticket.done, ticket.error = True, error
+        # Whoever sees that it is done looks for its error, without the lock.
+        ticket.error = error
+        ticket.done = True
         self._polls = 0
         self._waiting.pop(ticket, None)
         for place in ticket.places:
@@ -253,14 +248,7 @@ class World:
 
     def _destroyed(self, ticket: Ticket) -> DestroyedError | None:
         """Who a collective waits for has destroyed its group."""
-        if not self._lives:
-            return None
-        key, met = self._meeting(ticket)
-        gone = [
-            global_rank
-            for rank, global_rank in enumerate(ticket.group.ranks)
-            if met and rank not in met and self._lives.get((ticket.group.name, ticket.group.ranks, rank), 0) > key[2]
-        ]
+        gone = self._meetings.destroyed(ticket)
         if not gone:
             return None
         return DestroyedError(
@@ -272,8 +260,8 @@ class World:
         if not self._left:
             return None
         group, call = ticket.group, ticket.call
-        if spec_of(call).kind is not Kind.POINT_TO_POINT:
-            absent = self._absent(ticket)
+        if not ticket.is_message:
+            absent = self._meetings.absent(ticket)
         elif call.peer == ANY_SOURCE:
             others = [rank for rank in group.ranks if rank != ticket.global_rank]
             absent = others if self._left.issuperset(others) else []
@@ -287,15 +275,12 @@ class World:
             if ticket.done:
                 return
             found = type(error)(self._whys.pop(ticket, None) or self._why(ticket))
-            if spec_of(ticket.call).kind is not Kind.POINT_TO_POINT:
-                found.absent = tuple(self._absent(ticket))
+            if not ticket.is_message:
+                found.absent = tuple(self._meetings.absent(ticket))
             self._waiting.pop(ticket, None)
             self._mail.withdraw(ticket)
-            for key, meeting in list(self._meetings.items()) if not isinstance(error, LateError) else ():
-                if meeting.get(ticket.rank) is ticket:
-                    del meeting[ticket.rank]
-                    if not meeting:
-                        del self._meetings[key]
+            if not isinstance(error, LateError):
+                self._meetings.withdraw(ticket)
         raise found from error
 
     def _find_stuck(self) -> None:
@@ -308,29 +293,10 @@ class World:
 
     def incomplete(self) -> list[dict[int, Ticket]]:
         """The collectives to which not all have come: the calls of those who have, by group rank."""
-        return [met for met in self._meetings.values() if met]
+        return self._meetings.incomplete()
 
     def _why(self, ticket: Ticket) -> str:
-        rank, call, group = ticket.global_rank, ticket.call, ticket.group
-        if spec_of(call).kind is not Kind.POINT_TO_POINT:
-            return (
-                f"rank {rank} waits in {call.op} (collective {ticket.sequence}) for ranks {self._absent(ticket)},"
-                " which never come"
-            )
-        peer = "any rank" if call.peer == ANY_SOURCE else f"rank {group.ranks[call.peer or 0]}"
-        if call.op == "send":
-            return f"rank {rank} waits for {peer} to receive its message with tag {call.tag or 0}"
-        return f"rank {rank} waits for a message from {peer} with tag {call.tag or 0}"
-
-    def _absent(self, ticket: Ticket) -> list[int]:
-        """The ranks (global) that have not come to a collective."""
-        _, met = self._meeting(ticket)
-        return [rank for place, rank in enumerate(ticket.group.ranks) if place not in met]
-
-    def _meeting(self, ticket: Ticket) -> tuple[_Key, dict[int, Ticket]]:
-        """Where a collective's ranks meet, and who has come; nobody where it is no collective that waits."""
-        found = ((key, met) for key, met in self._meetings.items() if met.get(ticket.rank) is ticket)
-        return next(found, (("", (), 0, 0), {}))
+        return waiting_text(ticket, self._meetings.absent(ticket))
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""Tests of distributed code, as a project has them: on every rank, without a launcher, failed by any finding.
+"""Tests of distributed code, as a project has them: on every rank, without a launcher, failed by any error found.
 
 Run: pytest examples/test_with_simcoll.py
 simcoll: passes

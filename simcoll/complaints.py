@@ -51,7 +51,7 @@ class FindingsError(AssertionError):
 FindingsError.__module__ = "simcoll.testing"  # where users find it
 
 
-def complaint(outcome: Outcome[Any], *, fail_on: str = "error", brief: bool = False) -> BaseException | None:
+def complaint(outcome: Outcome[Any], *, fail_on: str = "warning", brief: bool = False) -> BaseException | None:
     """What a run is to be failed with, or None; ``brief``: who shows the report itself needs a few lines only."""
     failed = {rank: error for rank, error in outcome.exceptions.items() if not was_ended_by_others(error)}
     skips = {rank: error for rank, error in failed.items() if is_skip(error)}

@@ -42,7 +42,6 @@ from simcoll.work import CheckedWork, RecordedWork
 Launch = Callable[[], Work | None]
 """Gives the call to the backend, which does its own checks of the arguments and may refuse."""
 
-
 _FUTURE_THREADS = 2
 """As many as a Gloo group has: the callback of one future may wait for what another completes."""
 
@@ -275,15 +274,16 @@ def _launch(entry: Entry, launch: Launch, flight: Flight | None = None) -> Work 
 
 def _watch(entry: Entry, arguments: Arguments, coalescing: bool) -> Flight | None:
     """What the program is to be watched for until it has waited for the call, if that is for the program to do."""
-    flights.here.look_after()
+    watched = flights.here
+    watched.look_after()
     if not watches(arguments):
-        flights.here.pass_by(entry, arguments)
+        watched.pass_by(entry, arguments)
         return None
     if coalescing or made_by_torch():
         entry.handed_on()
-        flights.here.pass_by(entry, arguments)
+        watched.pass_by(entry, arguments)
         return None
-    return flights.here.open(entry, arguments)
+    return watched.open(entry, arguments)
 
 
 def _recorded(

@@ -43,11 +43,15 @@ def fork() -> int:
 
 def hold_store(pipe: Connection) -> NoReturn:
     """Be the process that has the ranks' store; tells its port."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    pipe.send(store.port)
-    with contextlib.suppress(EOFError, OSError):
-        pipe.recv()
-    os._exit(0)
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends this process
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        pipe.send(store.port)
+        with contextlib.suppress(EOFError):
+            pipe.recv()
+    finally:
+        # Whatever happens, the program of the parent does not go on here.
+        os._exit(0)
 
 
 def become_rank(
@@ -70,10 +74,12 @@ def become_rank(
     finally:
         with contextlib.suppress(OSError):
             pipe.send_bytes(pickle.dumps(answer))
-        threading._shutdown()  # type: ignore[attr-defined]  # joins threads, as the interpreter's end does
-        atexit._run_exitfuncs()
-        _flush()
-        os._exit(code)
+        try:
+            threading._shutdown()  # type: ignore[attr-defined]  # joins threads, as the interpreter's end does
+            atexit._run_exitfuncs()
+            _flush()
+        finally:
+            os._exit(code)
 
 
 def received(pipe: Connection) -> tuple[str, Any]:

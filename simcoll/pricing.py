@@ -37,11 +37,6 @@ class Scenario:
     stragglers: tuple[Straggler, ...] = ()
     world_size: int | None = None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing of it changes the job or the topology."""
-        return not (self.slow_links or self.stragglers or self.world_size) and self.choice == PLAIN
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pricing:

@@ -277,9 +277,9 @@ def _recorded(name: str) -> Callable[..., Any]:
 
 
 # What this torch has, whatever its version calls it.
-_METHODS = {name: getattr(ProcessGroup, name) for name in METHODS if hasattr(ProcessGroup, name)}
-for _name in _METHODS:
-    setattr(RecordedProcessGroup, _name, _recorded(_name))
+for _name in METHODS:
+    if hasattr(ProcessGroup, _name):
+        setattr(RecordedProcessGroup, _name, _recorded(_name))
 leave_class_uncompiled(RecordedProcessGroup)
 
 

@@ -61,7 +61,8 @@ class HeldTime(VirtualTime):
 
     def reach(self, rank: int, seconds: float) -> None:
         """A rank has waited for something that ended then."""
-        self._now[rank] += max(0.0, seconds - self.now(rank))
+        with self._lock:
+            self._now[rank] += max(0.0, seconds - self.now(rank))
 
     def run(self, met: Sequence[Ticket]) -> None:
         """A collective runs when its last rank has come, and takes no time."""

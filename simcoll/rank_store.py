@@ -35,8 +35,8 @@ class RankStore(Store):
 
     def get(self, key: str) -> bytes:
         """The value of a key, once it is there."""
-        self._await([key], self._limit)
-        return self._values[key]
+        [value] = self._await([key], self._limit)
+        return value
 
     def add(self, key: str, amount: int) -> int:
         """Add to a number; it begins as 0."""
@@ -76,12 +76,12 @@ class RankStore(Store):
 
     def num_keys(self) -> int:
         """How many keys there are."""
-        return len(self._values)
+        with self._turns.lock:
+            return len(self._values)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values of keys, once they are there."""
-        self._await(keys, self._limit)
-        return [self._values[key] for key in keys]
+        return self._await(keys, self._limit)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
         """Set several keys."""
@@ -109,13 +109,15 @@ class RankStore(Store):
         """How long a wait lasts."""
         return self._limit
 
-    def _await(self, keys: Sequence[str], limit: timedelta) -> None:
+    def _await(self, keys: Sequence[str], limit: timedelta) -> list[bytes]:
+        """The values of keys, once all are there."""
         while True:
             with self._turns.lock:
                 if all(key in self._values for key in keys):
-                    return
-                rank = acting_rank()
-                place = self._turns.place(0 if rank is None else rank.rank)
+                    return [self._values[key] for key in keys]
+                if (rank := acting_rank()) is None:
+                    raise RuntimeError(f"keys {', '.join(keys)}: a thread that belongs to no rank cannot wait for them")
+                place = self._turns.place(rank.rank)
                 self._parked.append(place)
             try:
                 self._waits().pause(self._turns, place, limit.total_seconds())

@@ -17,10 +17,10 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from simcoll.backends.choices import Choices, InOrder, Random, Recorded, Replayed, schedule_of, schedule_text
+from simcoll.backends.choices import Choices, Recorded, choices_of
 from simcoll.backends.gloo import GLOO
 from simcoll.backends.missed import missed, missing_event
-from simcoll.backends.outcome import Ending, Outcome, verdict
+from simcoll.backends.outcome import Ending, Outcome, outcome_of
 from simcoll.backends.turns import PATIENCE, Turns
 from simcoll.backends.world import World
 from simcoll.errors import ConfigurationError
@@ -32,7 +32,8 @@ from simcoll.rank_pauses import pauses_of_ranks
 from simcoll.rank_random import TurningGenerator, random_numbers_of_ranks
 from simcoll.rank_session import HeldTime, RankSession, Waits
 from simcoll.rank_store import RankStore
-from simcoll.rank_torch import TorchRank, know_groups_of, of_thread, torch_for_ranks, torch_ranks
+from simcoll.rank_tables import TorchRank, know_groups_of, of_thread, torch_ranks
+from simcoll.rank_torch import torch_for_ranks
 from simcoll.session import activate, conductors
 from simcoll.verifier.trace import Stall
 
@@ -63,7 +64,7 @@ def run_threaded(
     if acting_rank() is not None or not _only_one.acquire(blocking=False):
         raise ConfigurationError("ranks run as threads in this process already; let that run end first")
     try:
-        chosen = choices or _chosen(seed, schedule)
+        chosen = choices or choices_of(seed, schedule)
         return _Run[T](world_size, Recorded(chosen), unasked=init, seed=seed).to_its_end(body, timeout)
     finally:
         _only_one.release()
@@ -71,12 +72,6 @@ def run_threaded(
 
 _only_one = threading.Lock()
 """What torch and Python have once a process is replaced while ranks run."""
-
-
-def _chosen(seed: int, schedule: str | None) -> Choices:
-    if schedule is not None:
-        return Replayed(schedule_of(schedule))
-    return InOrder() if seed == 0 else Random(seed)
 
 
 class _Run(Generic[T]):
@@ -114,15 +109,7 @@ class _Run(Generic[T]):
             stack.enter_context(random_numbers_of_ranks(self._seed))
             self._turns.run(functools.partial(self._live, body), timeout)
         traces = [rank.session.box.trace() for rank in self._ranks]
-        return Outcome(
-            verdict(traces, self._endings, self._stall),
-            self._results,
-            {rank: ending.error for rank, ending in sorted(self._endings.items()) if ending.error is not None},
-            traces,
-            self._clock.latest,
-            schedule_text(self._choices.deviations),
-            self._choices.made,
-        )
+        return outcome_of(self._results, self._endings, traces, self._stall, self._choices, self._clock.latest)
 
     def _live(self, body: Callable[[int], T], number: int) -> None:
         place, rank = RankThreads(number), self._ranks[number]

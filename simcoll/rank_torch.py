@@ -2,79 +2,31 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FrameType
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import torch.distributed as dist
 
 # Its functions take the default group for an argument's default when it is first imported: not one rank's for all.
 from torch._C import _distributed_c10d as c10d
-from torch._C._distributed_c10d import _register_process_group
 from torch.distributed import device_mesh, distributed_c10d
 
 from simcoll import activation
 from simcoll.backends.tensor_data import TensorData
 from simcoll.backends.threaded import ThreadedProcessGroup
 from simcoll.backends.tickets import Ticket
-from simcoll.backends.world import World
 from simcoll.call import Call
-from simcoll.rank_local import RankLocal, RankThreads
-from simcoll.rank_session import RankSession, Waits
-from simcoll.rank_store import RankStore
+from simcoll.rank_rendezvous import accepting, in_memory, stores_for_ranks
+from simcoll.rank_tables import TorchRank, torch_ranks
 from simcoll.record import Group
 from simcoll.recorded_python_group import RecordedPythonGroup
 
 _PLUGIN = "SIMCOLL_RANKS"
 _MEETING = Call("barrier", "barrier")
-
-
-@dataclass
-class Tables:
-    """What c10d knows of its groups, for one rank."""
-
-    default_pg: Any = None
-    pg_map: dict[Any, Any] = field(default_factory=dict)
-    pg_names: dict[Any, Any] = field(default_factory=dict)
-    pg_group_ranks: dict[Any, Any] = field(default_factory=dict)
-    pg_backend_config: dict[Any, Any] = field(default_factory=dict)
-    group_count: int = 0
-    tags_to_pg: dict[Any, Any] = field(default_factory=dict)
-    pg_to_tag: dict[Any, Any] = field(default_factory=dict)
-    pg_coalesce_state: dict[Any, Any] = field(default_factory=dict)
-    comms: list[Any] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class TorchRank:
-    """One rank: its place in the engine, what it records, and what it has made of the default group.
-
-    ``unasked`` says that a default group is made when the program needs one that it has not made itself.
-    """
-
-    rank: int
-    world: World
-    session: RankSession
-    waits: Waits
-    stores: Mapping[tuple[str, object], RankStore]
-    unasked: bool
-    tables: Tables = field(default_factory=Tables)
-    lives: int = 0
-    initialising: bool = False
-    unnamed: bool = False
-    made: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter)
-
-
-torch_ranks: RankLocal[TorchRank | None] = RankLocal(lambda: None)
-"""The calling thread's rank; None in a thread that belongs to none."""
 
 
 class WorldOfRanks:
@@ -161,56 +113,6 @@ def _meet(rank: TorchRank, name: str, members: tuple[int, ...], place: int, time
             rank.world.wait(ticket, timeout.total_seconds())
 
 
-def _accepting(initialise: Callable[..., Any]) -> Callable[..., Any]:
-    """``init_process_group`` as a rank's program sees it: it names the group that was made already, once."""
-
-    @functools.wraps(initialise)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        rank = torch_ranks.here
-        if rank is None or rank.initialising:
-            return initialise(*args, **kwargs)
-        if rank.unnamed and rank.tables.default_pg is not None:
-            rank.unnamed = False
-            return None
-        rank.initialising = True
-        try:
-            return initialise(*args, **kwargs)
-        finally:
-            rank.initialising = False
-            rank.lives += 1
-
-    return init_process_group
-
-
-def _in_memory(initialise: Callable[..., Any]) -> Callable[..., Any]:
-    """``init_process_group`` of torch, with the ranks' own store in place of whatever the program names."""
-    signature = inspect.signature(initialise)
-
-    @functools.wraps(initialise)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        rank = torch_ranks.here
-        if rank is None:
-            return initialise(*args, **kwargs)
-        given = signature.bind(*args, **kwargs).arguments
-        number, size = _place(rank, given)
-        if not 0 <= number < size:
-            raise ValueError(f"rank {number} of {size}: expected a rank below the world size, from 0")
-        given |= {"rank": number, "world_size": size, "store": rank.stores["life", rank.lives], "init_method": None}
-        given.pop("device_id", None)
-        return initialise(**given)
-
-    return init_process_group
-
-
-def _place(rank: TorchRank, given: Mapping[str, Any]) -> tuple[int, int]:
-    """The rank and world size that a call states, or else that the launcher has given."""
-    query = parse_qs(urlsplit(given.get("init_method") or "").query)
-    number, size = given.get("rank", -1), given.get("world_size", -1)
-    number = int(query["rank"][0]) if "rank" in query else number
-    size = int(query["world_size"][0]) if "world_size" in query else size
-    return (rank.rank if number in (-1, None) else number), (rank.world.size if size in (-1, None) else size)
-
-
 @contextmanager
 def torch_for_ranks() -> Iterator[None]:
     """Have torch.distributed know ranks that are threads, as long as the block lasts."""
@@ -230,7 +132,7 @@ def torch_for_ranks() -> Iterator[None]:
     isolate: Callable[[bool], None] = c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
     isolate(True)
     try:
-        with activation.hooks(_in_memory, _accepting), _stores_for_ranks():
+        with activation.hooks(in_memory, accepting), stores_for_ranks():
             yield
     finally:
         isolate(False)
@@ -240,55 +142,3 @@ def torch_for_ranks() -> Iterator[None]:
         module._world, module.BackendConfig = world, config
         plugins.pop(_PLUGIN, None)
         sys.excepthook = hook
-
-
-@contextmanager
-def _stores_for_ranks() -> Iterator[None]:
-    """Have the stores that a program makes be the ranks' own: whoever waits in another waits with its turn."""
-    names: dict[str, Callable[..., Any]] = {"TCPStore": _tcp_store, "FileStore": _file_store, "rendezvous": _rendezvous}
-    replaced = []
-    for module in (dist, distributed_c10d):
-        for name, own in names.items():
-            if hasattr(module, name):
-                original = getattr(module, name)
-                replaced.append((module, name, original))
-                setattr(module, name, _for_ranks(original, own))
-    try:
-        yield
-    finally:
-        for module, name, original in replaced:
-            setattr(module, name, original)
-
-
-def _for_ranks(original: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original, updated=())
-    def make(*args: Any, **kwargs: Any) -> Any:
-        rank = torch_ranks.here
-        return original(*args, **kwargs) if rank is None else own(rank, *args, **kwargs)
-
-    return make
-
-
-def _tcp_store(rank: TorchRank, host_name: str, port: int = 0, *args: Any, **kwargs: Any) -> RankStore:
-    return rank.stores["tcp", port]
-
-
-def _file_store(rank: TorchRank, file_name: str, *args: Any, **kwargs: Any) -> RankStore:
-    return rank.stores["file", str(file_name)]
-
-
-def _rendezvous(rank: TorchRank, url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[RankStore, int, int]]:
-    given = dict(zip(("rank", "world_size"), args, strict=False)) | kwargs | {"init_method": url}
-    yield (rank.stores["rendezvous", url], *_place(rank, given))
-
-
-def know_groups_of(rank: TorchRank) -> None:
-    """Have C++ know the groups of a rank in a thread that it has started."""
-    for group, name in list(rank.tables.pg_names.items()):
-        _register_process_group(name, group)
-
-
-def of_thread(rank: RankThreads) -> TorchRank:
-    """What torch knows of a rank; raises KeyError for a rank of another run."""
-    found: TorchRank = rank.values[torch_ranks]
-    return found

@@ -165,7 +165,7 @@ class SlowLink:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A finding that is to be there; what is None is not compared. ``lines`` are lines of the file."""
+    """A finding that is to be there; what is None is not compared. Ranks are global."""
 
     code: str
     culprits: tuple[int, ...] | None = None

@@ -8,10 +8,10 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from simcoll.backends.comm import Comm
-from simcoll.backends.rank import Request
+from simcoll.backends.membership import Request
 from simcoll.call import ANY_SOURCE
 from simcoll.scenario import Scenario, Step
-from simcoll.scenario_stage import Exchange, Place, Result, Stage
+from simcoll.scenario_stage import Exchange, JoinedGroup, Result, Stage
 from simcoll.semantics import Array
 from simcoll.verbs import Verb
 
@@ -36,9 +36,9 @@ class NumpyStage(Stage[Array]):
         super().__init__(scenario, comm.rank)
         self._comm = comm
 
-    def world(self) -> Place:
+    def world(self) -> JoinedGroup:
         """The group of all ranks."""
-        return _place(self._comm)
+        return _joined(self._comm)
 
     def tensor(self, shape: tuple[int, ...], dtype: str, device: str, order: tuple[int, ...] | None) -> Array:
         """An array that holds the rank's number plus one everywhere."""
@@ -76,7 +76,7 @@ class NumpyStage(Stage[Array]):
                 name: getattr(step, name) for name in ("input_splits", "output_splits") if name in spec.law_reads
             }
         spelling = "recv_anysource" if exchange.peer == ANY_SOURCE and verb.method == "recv" else verb.method
-        comm = _comm(exchange.place)
+        comm = _comm(exchange.group)
         make = comm.post if step.asynchronous or verb.asynchronous else comm.call
         return make(spelling, exchange.role("inputs"), exchange.role("outputs"), **stated)
 
@@ -100,17 +100,17 @@ class NumpyStage(Stage[Array]):
         """State a model's parameters."""
         named = {each.name: np.zeros(each.shape, each.dtype) for each in step.parameters}
         frozen = [each.name for each in step.parameters if not each.trained]
-        if (place := self._places[step.group]) is not None:
-            _comm(place).state_parameters(named, frozen)
+        if (joined := self._joined[step.group]) is not None:
+            _comm(joined).state_parameters(named, frozen)
 
-    def new_group(self, ranks: Sequence[int], name: str) -> Place | None:
+    def new_group(self, ranks: Sequence[int], name: str) -> JoinedGroup | None:
         """Make a group of global ranks."""
         made = self._comm.new_group(list(ranks), name)
-        return None if made is None else _place(made)
+        return None if made is None else _joined(made)
 
-    def destroy_group(self, place: Place) -> None:
+    def destroy_group(self, joined: JoinedGroup) -> None:
         """Destroy a group."""
-        _comm(place).destroy()
+        _comm(joined).destroy()
 
     def hang(self) -> NoReturn:
         """Never return."""
@@ -118,9 +118,9 @@ class NumpyStage(Stage[Array]):
         raise RuntimeError("a rank that hangs goes on")
 
 
-def _place(comm: Comm) -> Place:
-    return Place(comm, comm.rank, comm.size)
+def _joined(comm: Comm) -> JoinedGroup:
+    return JoinedGroup(comm, comm.rank, comm.size)
 
 
-def _comm(place: Place) -> Comm:
-    return cast(Comm, place.handle)
+def _comm(joined: JoinedGroup) -> Comm:
+    return cast(Comm, joined.handle)

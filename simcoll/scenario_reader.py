@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from simcoll.backends.choices import SENDS
 from simcoll.scenario import BufferPlan, Expectation, Expected, GroupPlan, Scenario
 from simcoll.scenario_calls import DTYPES, CallReader
 from simcoll.scenario_faults import FaultReader
@@ -20,8 +21,6 @@ from simcoll.verifier.rules import RULES
 
 MAX_RANKS = 4096
 """Each simulated rank is a thread."""
-
-_SENDS = ("synchronous", "buffered", "either")
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -59,7 +58,7 @@ def scenario_of(document: TomlDocument) -> Scenario:
         faults,
         slow_links,
         None if topology is None else _topology(topology, Path(document.name).parent),
-        top.text("sends", _SENDS[0], _SENDS),
+        top.text("sends", SENDS[0], SENDS),
         top.whole("seed"),
         None if expect is None else _expect(expect, names),
     )

@@ -16,6 +16,7 @@ from simcoll.backends.outcome import Outcome
 from simcoll.backends.simulated import simulate
 from simcoll.errors import SimcollError
 from simcoll.evidence import LAUNCH_PATTERN, files_of, gather, matching, read_launch
+from simcoll.preconditions import CANNOT_START, RefusedError
 from simcoll.scenario import Scenario
 from simcoll.scenario_player import play
 from simcoll.scenario_stage import Result, read_results
@@ -36,7 +37,7 @@ MOST_THREADS = 512
 
 
 class RunError(SimcollError):
-    """A scenario could not be run on a backend; one line."""
+    """A backend cannot run a scenario; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ def run_threaded(scenario: Scenario, *, seed: int) -> Run:
 def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
     """Play the scenario on real Gloo ranks under ``simcoll run``, which leaves its records in the folder.
 
-    ``stall`` is after how many seconds without progress the job is ended. Raises RunError where it did not start.
+    ``stall`` is after how many seconds without progress the job is ended. Raises RunError for too many ranks, and
+    :class:`~simcoll.preconditions.RefusedError` where they did not start.
     """
     if scenario.ranks > MOST_PROCESSES:
         raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_PROCESSES} as processes")
@@ -112,6 +114,7 @@ def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
     evidence = gather(files_of(folder), [read_launch(path) for path in matching(folder, LAUNCH_PATTERN)])
     if not evidence.traces:
         said = done.stderr.strip().splitlines()
-        raise RunError(f"the Gloo ranks did not start: {said[-1] if said else f'exit code {done.returncode}'}")
+        why = said[-1] if said else f"exit code {done.returncode}"
+        raise RefusedError(CANNOT_START, f"the Gloo ranks did not start: {why}")
     stalls = together(filter(None, map(read_stall, matching(folder, STALL_PATTERN))))
     return Run("gloo", judge(evidence.traces, evidence.outcome, stalls), results, traces=evidence.traces)

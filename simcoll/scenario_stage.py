@@ -27,7 +27,7 @@ Tensor = TypeVar("Tensor")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JoinedGroup:
     """A group as a rank uses it: the handle, the rank's group rank, the group's size."""
 
     handle: Any
@@ -41,7 +41,7 @@ class Exchange(Generic[Tensor]):
 
     step: Step
     verb: Verb
-    place: Place
+    group: JoinedGroup
     peer: int
     tensors: Mapping[str, Sequence[Tensor]]
 
@@ -80,7 +80,7 @@ class Stage(ABC, Generic[Tensor]):
         self.scenario = scenario
         self.rank = rank
         self.results: list[Result] = []
-        self._places: dict[str, Place | None] = {}
+        self._joined: dict[str, JoinedGroup | None] = {}
         self._buffers: dict[str, Tensor] = {}
         self._open: dict[str, list[tuple[object, Exchange[Tensor]]]] = {}
         # A program that lets its tensors go is another one.
@@ -90,7 +90,7 @@ class Stage(ABC, Generic[Tensor]):
 
     def play(self) -> None:
         """Play the part from its first step to its last; raises what a call raises, and what a crash is to raise."""
-        self._places[WORLD] = self.world()
+        self._joined[WORLD] = self.world()
         for plan in self.scenario.buffers:
             self._buffers[plan.name] = self._named(plan)
         part = part_of(self.scenario, self.rank)
@@ -100,7 +100,7 @@ class Stage(ABC, Generic[Tensor]):
             self._line.run(step, lambda step=step: self._perform(step))  # type: ignore[misc]
 
     @abstractmethod
-    def world(self) -> Place:
+    def world(self) -> JoinedGroup:
         """The group of all ranks."""
 
     @abstractmethod
@@ -140,11 +140,11 @@ class Stage(ABC, Generic[Tensor]):
         """State a model's parameters as DistributedDataParallel does."""
 
     @abstractmethod
-    def new_group(self, ranks: Sequence[int], name: str) -> Place | None:
+    def new_group(self, ranks: Sequence[int], name: str) -> JoinedGroup | None:
         """Make a group of global ranks; None where this rank is no member."""
 
     @abstractmethod
-    def destroy_group(self, place: Place) -> None:
+    def destroy_group(self, joined: JoinedGroup) -> None:
         """Destroy a group."""
 
     @abstractmethod
@@ -158,11 +158,11 @@ class Stage(ABC, Generic[Tensor]):
             _ACTIONS[step.op](self, step)
 
     def _call(self, step: Step, verb: Verb) -> None:
-        place = self._places[step.group]
-        if place is None:
+        joined = self._joined[step.group]
+        if joined is None:
             self.outside(step, verb)
             return
-        exchange = Exchange(step, verb, place, _peer(step, place), self._tensors(step, verb, place))
+        exchange = Exchange(step, verb, joined, _peer(step, joined), self._tensors(step, verb, joined))
         self._kept.append(exchange.tensors)
         work = self.call(exchange)
         if step.asynchronous or verb.asynchronous:
@@ -173,10 +173,10 @@ class Stage(ABC, Generic[Tensor]):
         else:
             self._note(exchange)
 
-    def _tensors(self, step: Step, verb: Verb, place: Place) -> dict[str, list[Tensor]]:
+    def _tensors(self, step: Step, verb: Verb, joined: JoinedGroup) -> dict[str, list[Tensor]]:
         own = own_role(verb)
         found = {}
-        for role, shapes in shapes_of(step, place.rank, place.size).items():
+        for role, shapes in shapes_of(step, joined.rank, joined.size).items():
             named = step.buffer if role == own else step.output if role == "outputs" else ""
             if named:
                 found[role] = [self._buffers[named]]
@@ -192,7 +192,7 @@ class Stage(ABC, Generic[Tensor]):
     def _note(self, exchange: Exchange[Tensor]) -> None:
         """Write down what the call brought; what a standard leaves undefined is not."""
         spec, root = exchange.verb.spec, exchange.step.root
-        undefined = spec.rooted is Rooted.TO_ROOT and root != exchange.place.rank
+        undefined = spec.rooted is Rooted.TO_ROOT and root != exchange.group.rank
         outputs = exchange.role("outputs")
         if outputs and not undefined and not (spec.kind is Kind.POINT_TO_POINT and "outputs" not in exchange.tensors):
             self.results.append(Result(exchange.step.line, sum(map(self.total, outputs), 0j)))
@@ -206,11 +206,11 @@ class Stage(ABC, Generic[Tensor]):
                 self._note(exchange)
 
     def _new_group(self, step: Step) -> None:
-        self._places[step.group] = self.new_group(self.scenario.members(step.group, self.rank), step.group)
+        self._joined[step.group] = self.new_group(self.scenario.members(step.group, self.rank), step.group)
 
     def _destroy_group(self, step: Step) -> None:
-        if (place := self._places[step.group]) is not None:
-            self.destroy_group(place)
+        if (joined := self._joined[step.group]) is not None:
+            self.destroy_group(joined)
 
     def _crash(self, step: Step) -> NoReturn:
         raise exception_named(step.exception or "RuntimeError")(step.message or "the crash that the scenario states")
@@ -252,9 +252,9 @@ def _awaited(part: Sequence[Step]) -> list[bool]:
     return found[::-1]
 
 
-def _peer(step: Step, place: Place) -> int:
+def _peer(step: Step, joined: JoinedGroup) -> int:
     if isinstance(step.peer, Relative):
-        return (place.rank + step.peer.distance) % place.size
+        return (joined.rank + step.peer.distance) % joined.size
     return step.peer
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from simcoll.call import ANY_SOURCE
 from simcoll.scenario import Scenario, Step
 from simcoll.scenario_shapes import stated_splits
-from simcoll.scenario_stage import Exchange, Place, Stage
+from simcoll.scenario_stage import Exchange, JoinedGroup, Stage
 from simcoll.verbs import Verb
 
 
@@ -27,9 +27,9 @@ def play_on_torch(scenario: Scenario) -> TorchStage:
 class TorchStage(Stage[torch.Tensor]):
     """One rank of torch.distributed."""
 
-    def world(self) -> Place:
+    def world(self) -> JoinedGroup:
         """The default group."""
-        return Place(None, dist.get_rank(), dist.get_world_size())
+        return JoinedGroup(None, dist.get_rank(), dist.get_world_size())
 
     def tensor(self, shape: tuple[int, ...], dtype: str, device: str, order: tuple[int, ...] | None) -> torch.Tensor:
         """A tensor that holds the rank's number plus one everywhere."""
@@ -55,7 +55,7 @@ class TorchStage(Stage[torch.Tensor]):
     def outside(self, step: Step, verb: Verb) -> None:
         """Make a call on a group to which this rank does not belong: torch warns and returns."""
         tensors = [self.tensor(step.shapes[0], step.dtype, step.device, step.order) for _ in verb.buffers]
-        arguments = [[each] if verb.spelling.listed and not place else each for place, each in enumerate(tensors)]
+        arguments = [[each] if verb.spelling.listed and not number else each for number, each in enumerate(tensors)]
         ranked = {verb.rank: 0} if verb.rank else {}
         getattr(dist, verb.name)(*arguments, group=dist.GroupMember.NON_GROUP_MEMBER, **ranked)
 
@@ -77,18 +77,18 @@ class TorchStage(Stage[torch.Tensor]):
         for each in step.parameters:
             tensor = torch.zeros(each.shape, dtype=getattr(torch, each.dtype))
             model.register_parameter(each.name, torch.nn.Parameter(tensor, requires_grad=each.trained))
-        place = self._places[step.group]
-        self._kept.append(torch.nn.parallel.DistributedDataParallel(model, process_group=place and place.handle))
+        joined = self._joined[step.group]
+        self._kept.append(torch.nn.parallel.DistributedDataParallel(model, process_group=joined and joined.handle))
 
-    def new_group(self, ranks: Sequence[int], name: str) -> Place | None:
+    def new_group(self, ranks: Sequence[int], name: str) -> JoinedGroup | None:
         """Make a group of global ranks."""
         made = dist.new_group(list(ranks), group_desc=name)
         rank = dist.get_rank(made)
-        return None if rank < 0 else Place(made, rank, len(ranks))
+        return None if rank < 0 else JoinedGroup(made, rank, len(ranks))
 
-    def destroy_group(self, place: Place) -> None:
+    def destroy_group(self, joined: JoinedGroup) -> None:
         """Destroy a group."""
-        dist.destroy_process_group(place.handle)
+        dist.destroy_process_group(joined.handle)
 
     def hang(self) -> NoReturn:
         """Wait for what never comes."""
@@ -107,7 +107,7 @@ def _argument(exchange: Exchange[torch.Tensor], role: str) -> object:
 
 def _keywords(verb: Verb, exchange: Exchange[torch.Tensor]) -> dict[str, Any]:
     step, spec = exchange.step, verb.spec
-    found: dict[str, Any] = {"group": exchange.place.handle}
+    found: dict[str, Any] = {"group": exchange.group.handle}
     if "reduce_op" in spec.agree:
         found["op"] = getattr(dist.ReduceOp, step.reduce_op.upper())
     if "tag" in spec.agree:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcoll.backends.choices import SENDS
+from simcoll.testing_options import BACKENDS
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
 if TYPE_CHECKING:
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from simcoll.scenario_runs import Run
     from simcoll.topology import Topology
 
-BACKENDS = ("simulated", "threaded", "gloo")
-_SENDS = ("synchronous", "buffered", "either")
 _STALL = 5.0
 
 
@@ -37,7 +37,7 @@ def add_simulate_command(commands: Commands) -> None:
     parser.add_argument("--seed", metavar="N", type=int, help="seed of the schedule (default: the scenario's, or 0)")
     parser.add_argument("--schedule", metavar="TEXT", help="replay this schedule, as an exploration gave it")
     parser.add_argument("--explore", metavar="N", type=int, help="try N schedules, report the smallest that fails")
-    parser.add_argument("--sends", choices=_SENDS, help="when a send ends (default: the scenario's, or synchronous)")
+    parser.add_argument("--sends", choices=SENDS, help="when a send ends (default: the scenario's, or synchronous)")
     parser.add_argument("--check", action="store_true", help="exit 0 exactly when all is as the scenario expects")
     parser.add_argument(
         "--stall", metavar="SECONDS", type=float, default=_STALL, help="gloo: end ranks that stand still (default: 5)"
@@ -158,7 +158,7 @@ def _run_program(options: argparse.Namespace, outlet: Outlet) -> int:
             topology,
             options.seed or 0,
             schedule=options.schedule,
-            sends=options.sends or _SENDS[0],
+            sends=options.sends or SENDS[0],
         )
         run = run_of(outcome, topology)
     return _hand_out(options, outlet, Simulation("", run, run, None, None))
@@ -178,7 +178,7 @@ def _explored(
     from simcoll.scenario_runs import run_of
 
     seed = scenario.seed if scenario is not None else options.seed or 0
-    sends = scenario.sends if scenario is not None else options.sends or _SENDS[0]
+    sends = scenario.sends if scenario is not None else options.sends or SENDS[0]
     found = explore(program, ranks, options.explore, topology, seed, sends=sends)
     if found.failing is None:
         outlet.warn(f"{found.tried:,} schedules tried, none fails")
@@ -271,7 +271,7 @@ def _loaded(target: str) -> Callable[[Any], object]:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         defined = runpy.run_path(str(path), run_name="simcoll_program")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RefusedError(CANNOT_START, f"{path}: {type(error).__name__}: {error}") from error
     found = defined.get(name)
     if not callable(found):

@@ -54,8 +54,8 @@ class SimulationPicture:
             yield plain(simulation.title, "bold")
         yield TerminalReport(simulation.shown.report)
         run = simulation.simulated
-        if run.seconds is not None:
-            yield priced_table(priced_lines(run.traces), run.seconds)
+        if run.seconds is not None and (lines := priced_lines(run.traces)):
+            yield priced_table(lines, run.seconds)
         names = f"simulated and {simulation.shown.backend}"
         yield from _lines(simulation.differences, f"{names} agree", f"{names} differ")
         yield from _lines(simulation.unmet, "as the scenario expects", "not as the scenario expects")

@@ -39,7 +39,7 @@ def run_ranks(
     timeout: float = 60.0,
     topology: nx.DiGraph[Any] | None = None,
     sends: str | None = None,
-    fail_on: str = "error",
+    fail_on: str = "warning",
 ) -> list[T]:
     """Run ``fn`` on every rank of a world, and raise what is wrong; the ranks' results, in rank order.
 
@@ -49,8 +49,8 @@ def run_ranks(
     orders. ``timeout`` is in seconds of real time. ``topology`` and ``sends`` are those of :func:`simcoll.simulate`.
 
     Raises the exception of the first rank that failed, with a note that names the rank; a skip passes through.
-    Otherwise raises :class:`FindingsError` for a deadlock and for any finding of severity error (``fail_on="warning"``:
-    warnings too), TimeoutError where ranks do not end in time, and :class:`~simcoll.errors.ConfigurationError` for
+    Otherwise raises :class:`FindingsError` for a deadlock and for any finding (``fail_on="error"``: only one of
+    that severity), TimeoutError where ranks do not end in time, and :class:`~simcoll.errors.ConfigurationError` for
     arguments that cannot be.
     """
     __tracebackhide__ = True

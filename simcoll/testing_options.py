@@ -44,7 +44,7 @@ class Options:
     timeout: float = 60.0
     topology: nx.DiGraph[Any] | None = None
     sends: str | None = None
-    fail_on: str = "error"
+    fail_on: str = "warning"
 
     def __post_init__(self) -> None:
         _whole("world_size", self.world_size, least=1)

@@ -34,11 +34,35 @@ for _name in LEFTOVERS + LAUNCHER:
 # A test's ranks are many processes on few cores: with a pool of threads each they spend their time waiting for one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Programs with bugs leave calls behind, of which torch's C++ tells when the process ends, after pytest's last word.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test marked ``gpu`` where the driver's own tool is missing."""
     if item.get_closest_marker("gpu") is not None and shutil.which("nvidia-smi") is None:
         pytest.skip("no CUDA device: nvidia-smi is not on the path")
+
+
+def pytest_unconfigure() -> None:
+    """Close the files for stacks that recorders in this process keep: pytest is to have the last word.
+
+    Threads that change the filters of warnings beside each other may leave some by which such a file is an error.
+    """
+    stacks = sys.modules.get("simcoll.stacks")
+    for file in stacks._open.values() if stacks is not None else ():
+        faulthandler.unregister(stacks._signal_number())
+        file.close()
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """What a test, or PyTorch's harness in it, does to the environment is no business of the next one."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

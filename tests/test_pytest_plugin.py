@@ -246,7 +246,7 @@ def test_marked(comm):
     ).assert_outcomes(skipped=2, xfailed=2)
 
 
-def test_warnings_are_shown_and_fail_where_asked(run) -> None:
+def test_warnings_fail_or_are_only_shown(run) -> None:
     text = """
 @pytest.mark.simcoll(world_size=2{})
 def test_it(comm, request):
@@ -254,10 +254,10 @@ def test_it(comm, request):
     comm.all_reduce(array, async_op=True)
     request.config.kept = array
 """
-    result = run(text.format(""), "-rP")
+    result = run(text.format(", fail_on='error'"), "-rP")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*- simcoll findings -*", "*SC501*"])
-    run(text.format(", fail_on='warning'")).assert_outcomes(failed=1)
+    run(text.format("")).assert_outcomes(failed=1)
 
 
 @pytest.mark.parametrize(

@@ -118,11 +118,11 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     folder = tmp_path_factory.mktemp("scenarios")
     started = Runs(folder)
     for item in request.session.items:
-        if "runs" in getattr(item, "fixturenames", ()):
+        if "played" in getattr(item, "fixturenames", ()):
             chosen = item.callspec.params
             if "code" in chosen:
                 started.start(chosen["code"], LIBRARY / f"{chosen['code']}.toml")
@@ -137,9 +137,9 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.slow
 @pytest.mark.gloo
 @pytest.mark.parametrize("code", [code for code in RULES if code not in NEEDS_A_GPU])
-def test_gloo_says_the_same(code: str, runs: Runs) -> None:
+def test_gloo_says_the_same(code: str, played: Runs) -> None:
     scenario = scenario_of(code)
-    real, out = runs.result(code)
+    real, out = played.result(code)
     assert unmet(scenario, real.report, None) == [], real.output
     compare(scenario, real, out)
     assert_named(real.report, scenario)
@@ -148,8 +148,8 @@ def test_gloo_says_the_same(code: str, runs: Runs) -> None:
 @pytest.mark.slow
 @pytest.mark.gloo
 @pytest.mark.parametrize("seed", RANDOM)
-def test_gloo_says_the_same_of_any(seed: int, runs: Runs) -> None:
-    real, out = runs.result(f"random{seed}")
+def test_gloo_says_the_same_of_any(seed: int, played: Runs) -> None:
+    real, out = played.result(f"random{seed}")
     compare(read_scenario(out.parent / f"random{seed}.toml"), real, out)
 
 

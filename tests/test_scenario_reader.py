@@ -13,7 +13,7 @@ from simcoll.call import ANY_SOURCE
 from simcoll.scenario import CallPlan, Loop, Relative
 from simcoll.scenario_keys import KEYS
 from simcoll.scenario_library import scenario_path
-from simcoll.scenario_part import check_parts
+from simcoll.scenario_part import check_parts, part_of
 from simcoll.scenario_reader import parse_scenario, read_scenario
 from simcoll.toml_document import TomlError
 
@@ -247,8 +247,10 @@ def test_a_repeat_within_a_repeat_within_a_repeat() -> None:
 
 
 def test_a_name_like_any_other_is_safe() -> None:
-    scenario = parse_scenario("ranks = 1\n[[calls]]\nname = '[red] __import__(\"os\")'\nop = 'barrier'")
+    name = '[red] __import__("os")'
+    scenario = parse_scenario(f"ranks = 1\n[[calls]]\nname = '{name}'\nop = 'barrier'")
     check_parts(scenario)
+    assert [step.name for step in part_of(scenario, 0)] == [name]
 
 
 def test_a_topology_file_lies_beside_the_scenario(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from simcoll.backends.simulated import simulate
 from simcoll.backends.tickets import PeerFailedError, RefusedCallError, RefusedPeerError
 from simcoll.errors import CollectiveMismatchError, ConfigurationError
 from simcoll.record import State
+from simcoll.verifier.finding import Verdict
 
 
 def test_a_mismatch_is_raised_on_every_rank_and_reported_once() -> None:
@@ -175,6 +176,45 @@ def test_a_peer_outside_the_group_is_refused() -> None:
     outcome = simulate(lambda comm: comm.send(np.zeros(2), 2), 2)
     assert "peer 2 is not a rank of a group of 2" in str(outcome.exceptions[0])
     assert outcome.records(0)[0].state is State.REJECTED
+
+
+def test_a_message_to_oneself_and_a_negative_tag_are_refused_as_gloo_and_c10d_refuse_them() -> None:
+    outcome = simulate(lambda comm: comm.isend(np.ones(1), comm.rank), 2)
+    assert isinstance(outcome.exceptions[0], ValueError)
+    assert [one.code for one in outcome.findings] == ["SC601"]
+    refused = simulate(lambda comm: comm.send(np.ones(1), 1 - comm.rank, tag=-5), 2)
+    assert "tag -5 is negative" in str(refused.exceptions[0])
+    assert [one.code for one in refused.findings] == ["SC601"]
+
+
+def test_ranks_that_share_a_communicator_are_told_so() -> None:
+    shared: list[Comm] = []
+
+    def program(comm: Comm) -> None:
+        shared.append(comm)
+        comm.barrier()
+        shared[-1].barrier()
+
+    outcome = simulate(program, 3, timeout=20.0)
+    assert "communicator or group of rank" in str(outcome.exceptions[0])
+
+
+def test_a_rank_that_asks_for_ever_for_a_message_is_found() -> None:
+    def program(comm: Comm) -> None:
+        request = comm.irecv(np.ones(1), (comm.rank + 1) % comm.size)
+        while not request.is_completed():
+            pass
+
+    assert [one.code for one in simulate(program, 3).findings] == ["SC201"]
+
+
+def test_ranks_that_had_to_be_ended_have_not_ended_well() -> None:
+    def program(comm: Comm) -> None:
+        request = comm.barrier(async_op=True) if comm.rank else None
+        while request is not None and not request.is_completed():
+            pass
+
+    assert simulate(program, 2).report.verdict is not Verdict.OK
 
 
 def arrivals(seed: int) -> list[int]:

@@ -12,6 +12,7 @@ from simcoll.backends.choices import Random
 from simcoll.backends.free_threads import FreeThreads
 from simcoll.backends.parking import LateError, Place, StuckError
 from simcoll.backends.turns import Turns
+from simcoll.errors import ConfigurationError
 
 
 def test_one_rank_runs_at_a_time_and_each_to_its_end() -> None:
@@ -128,7 +129,7 @@ def test_the_world_is_told_before_the_ranks_are() -> None:
 
 
 def test_what_the_world_wakes_at_the_last_moment_is_not_stuck() -> None:
-    turns = Turns(1)
+    turns, ended = Turns(1), []
     places: list[Place] = []
     turns.on_stuck = lambda: turns.wake(places[0])
 
@@ -136,8 +137,10 @@ def test_what_the_world_wakes_at_the_last_moment_is_not_stuck() -> None:
         with turns.lock:
             places.append(turns.place(rank))
         turns.wait(places[0])
+        ended.append(rank)
 
     turns.run(body)
+    assert ended == [0]
 
 
 def in_a_thread_of(turns: Turns, rank: int, work: Callable[[], None]) -> threading.Thread:
@@ -179,7 +182,7 @@ def test_a_thread_of_a_rank_may_wait_and_be_woken() -> None:
 
 
 def test_a_rank_whose_thread_runs_is_not_stuck() -> None:
-    turns = Turns(1)
+    turns, ended = Turns(1), []
     places: list[Place] = []
 
     def works_then_wakes() -> None:
@@ -192,8 +195,10 @@ def test_a_rank_whose_thread_runs_is_not_stuck() -> None:
             places.append(turns.place(rank))
         in_a_thread_of(turns, rank, works_then_wakes)
         turns.wait(places[0])
+        ended.append(rank)
 
     turns.run(body)
+    assert ended == [0]
 
 
 def test_a_preempted_rank_goes_on_later() -> None:
@@ -231,6 +236,7 @@ def test_free_threads_wait_until_they_are_woken() -> None:
     place = free.place(0)
     threading.Timer(0.02, free.wake, (place,)).start()
     free.wait(place)
+    assert place.woken
 
 
 def test_free_threads_give_up_after_their_timeout() -> None:
@@ -245,3 +251,19 @@ def test_free_threads_may_be_woken_twice_and_before_they_wait() -> None:
     free.wake(place)
     free.wake(place)
     free.wait(place, 1e9)
+
+
+def test_a_rank_without_a_thread_is_named_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "rank 2":
+            raise RuntimeError("can't start new thread")
+        ranks.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(ConfigurationError, match="rank 2 of 4 has no thread"):
+        Turns(4).run(lambda rank: None)
+    assert not any(thread.is_alive() for thread in ranks)
