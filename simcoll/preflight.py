@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,15 +27,32 @@ _MOST_LINES = 10
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which ranks run (None: chosen as the run goes), for how many seconds each at most, how many at a time."""
+    """Which ranks run (None: chosen as the run goes), for how many seconds each at most, how many at a time.
+
+    ``jobs`` is None for as many as there are cores.
+    """
 
     ranks: Sequence[int] | None
     timeout: float
-    jobs: int
+    jobs: int | None = None
 
 
-def preflight(dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] | None = None) -> Report:
+Runner = Callable[[Sequence[int], Callable[[int], None]], dict[int, LoneEnd]]
+"""Runs ranks, tells as it goes how many have ended, and leaves their records in the dry run's folder."""
+
+
+def run_ranks(
+    dry_run: DryRun, plan: Plan, ranks: Iterable[int], done: Callable[[int], object]
+) -> dict[int, LoneEnd]:
+    """Run ranks in this process alone."""
+    return run_lone_ranks(dry_run, ranks, timeout=plan.timeout, jobs=plan.jobs or cores(), done=done)
+
+
+def preflight(
+    dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] | None = None, run: Runner | None = None
+) -> Report:
     """Run the ranks and judge them; black boxes and the ranks' output are left in the dry run's folder."""
+    run = run or functools.partial(run_ranks, dry_run, plan)
     ends: dict[int, LoneEnd] = {}
     traces: tuple[Trace, ...] = ()
     chosen = list(first_choice(dry_run.world_size) if plan.ranks is None else plan.ranks)
@@ -45,7 +63,7 @@ def preflight(dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] 
             if progress is not None:
                 progress(before + count, total)
 
-        ends |= run_lone_ranks(dry_run, chosen, timeout=plan.timeout, jobs=plan.jobs, done=done)
+        ends |= run(chosen, done)
         traces = gather([path for rank in ends if (path := dry_run.folder / box_name(rank)).exists()]).traces
         chosen = next_choice(traces, dry_run.world_size) if plan.ranks is None else []
     return _report(dry_run, plan, ends, traces)
@@ -74,6 +92,11 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd]) -> list[str
     notes = [f"a dry run of {ranks_text(ends)} of {size}{rest}"]
     if overdue := [rank for rank, end in ends.items() if end.overdue]:
         notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout)")
+    if dry_run.memory is not None and (short := [rank for rank, end in ends.items() if end.short]):
+        notes.append(
+            f"{ranks_text(short)} wanted more than the {dry_run.memory / (1 << 30):g} GiB of address space that --memory "
+            f"allows; give more, or --fake-tensors"
+        )
     killed = [rank for rank, end in ends.items() if end.exit_code == _SIGKILL and not end.overdue]
     if killed:
         notes.append(
