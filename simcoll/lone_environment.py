@@ -1,7 +1,7 @@
 """The environment variables by which a launcher tells a rank who it is: those of the dry run, not those around it.
 
-torchrun's are set for every rank. Those of Slurm, Open MPI and PMI are the dry run's where they are set at all: a script
-that asks for ``SLURM_PROCID`` first must not find that of the batch step that the dry run happens to run in.
+torchrun's are set for every rank. Those of Slurm, Open MPI and PMI are the dry run's where they are set at all: a
+script that asks for ``SLURM_PROCID`` first must not find that of the batch step that the dry run happens to run in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from collections.abc import MutableMapping
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _RANK = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-_SIZE = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "OMPI_UNIVERSE_SIZE")
+_SIZE = (
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_STEP_NUM_TASKS",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "OMPI_UNIVERSE_SIZE",
+)
 _LOCAL_RANK = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "MPI_LOCALRANKID")
 _LOCAL_SIZE = (
     "SLURM_NTASKS_PER_NODE",

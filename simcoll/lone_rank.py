@@ -98,7 +98,7 @@ def _run(dry_run: DryRun) -> None:
 
 def _begin(dry_run: DryRun, rank: int) -> None:
     atexit._clear()
-    # Of those that are the process's, not the parent's program's, the rank needs these, in this order from last to first.
+    # Of those that were the parent's, a rank needs these as any interpreter does; the last is called first.
     atexit.register(logging.shutdown)
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from simcoll.lone_keeper import start_kept
 from simcoll.lone_rank import DryRun, become_lone_rank, wanted_memory
+from simcoll.stacks import stack_path
 
 _LOOK_SECONDS = 0.01
 _GRACE_SECONDS = 5.0
@@ -82,6 +83,8 @@ def _ended(running: Mapping[int, tuple[int, float]]) -> dict[int, LoneEnd]:
 
 
 def _explained(dry_run: DryRun, rank: int, end: LoneEnd) -> LoneEnd:
+    # Where its stacks would have gone, had a monitor asked for them.
+    stack_path(dry_run.folder, rank).unlink(missing_ok=True)
     if not end.exit_code or end.overdue or dry_run.memory is None:
         return end
     return LoneEnd(end.exit_code, end.time_ns, short=wanted_memory(dry_run, rank))

@@ -1,7 +1,7 @@
 """Where the processes that share a dry run meet: a c10d store, with word of who is still there and who has given up.
 
-Each process has a child, its *pulse*, that counts up a key of its own once a second as long as the process lives; that of
-the first one also holds the store, where the launcher has none. So nobody waits for one who has died, however it died.
+Each process has a child, its *pulse*, that counts up a key of its own once a second as long as the process lives; that
+of the first one also holds the store, where the launcher has none. So nobody waits for one who has died, however it died.
 """
 
 from __future__ import annotations
@@ -35,16 +35,21 @@ _PART_BYTES = 4 << 20
 """The store takes at most 8 MiB at a time (source: kMaxPayloadLen of torch's TCPStoreLibUvBackend.cpp)."""
 
 
+_LAST_WORDS_SECONDS = 3.0
+_GIVEN_UP = "given-up"
+_CANNOT_GO_ON = 1
+
+
 class GivenUpError(SimcollError):
     """The dry run cannot go on in all its processes; ``code`` is the exit code.
 
-    ``elsewhere`` is whether another process has found that out, and all have heard of it.
+    ``is_shown`` is whether the first process says so, as all have heard of it already.
     """
 
-    def __init__(self, code: int, text: str, *, elsewhere: bool = False) -> None:
+    def __init__(self, code: int, text: str, *, is_shown: bool = False) -> None:
         super().__init__(text)
         self.code = code
-        self.elsewhere = elsewhere
+        self.is_shown = is_shown
 
 
 @dataclass(slots=True)
@@ -62,7 +67,7 @@ class Meeting:
         """Set a key, of any size."""
         with self._told():
             for part, begin in enumerate(range(0, max(1, len(value)), _PART_BYTES)):
-                self.store.set(f"{key}/{part}", value[begin : begin + _PART_BYTES])
+                self.store.set(f"{key}/{part}", value[begin : begin + _PART_BYTES])  # type: ignore[arg-type]  # takes bytes
             self.store.set(key, str(part + 1))
 
     def take(self, key: str, *, of: int | None = None, keep: bool = False) -> bytes:
@@ -101,8 +106,8 @@ class Meeting:
         if now - self._looked < _PULSE_SECONDS:
             return
         self._looked = now
-        if self.has("given-up/any"):
-            raise _from_other(self.store.get("given-up/any"))
+        if self.has(_GIVEN_UP):
+            raise _from_other(self.store.get(_GIVEN_UP))
         for number in range(self.job.count) if of is None else (of,):
             self._check_pulse(number, now)
 
@@ -115,13 +120,13 @@ class Meeting:
         elif now - since > _SILENT_SECONDS:
             with self._told():
                 name = self.store.get(f"here/{number}").decode()
-            raise GivenUpError(1, f"{name} has ended, or cannot be reached, and what it ran is lost; the dry run is given up")
+            raise GivenUpError(_CANNOT_GO_ON, f"{name} cannot be reached any more; what it ran is lost")
 
     def give_up(self, code: int, reason: str) -> None:
         """Tell the others that this process does not go on, as far as they can be reached."""
         with contextlib.suppress(GivenUpError):
-            if not self.has("given-up/any"):
-                self.put_plain("given-up/any", json.dumps([code, reason]))
+            if not self.has(_GIVEN_UP):
+                self.put_plain(_GIVEN_UP, json.dumps([code, reason, True]))
 
     def put_plain(self, key: str, value: str) -> None:
         """Set a key to a short value."""
@@ -135,24 +140,26 @@ class Meeting:
             yield
         except RuntimeError as error:
             where = f"{self.job.host}:{self.job.port}"
-            raise GivenUpError(1, f"{self.job.name}: the store at {where} is gone, and process 0 with it: {error!s:.200}") from error
+            raise GivenUpError(
+                _CANNOT_GO_ON, f"{self.job.name}: the store at {where} is gone: {error!s:.200}"
+            ) from error
 
     def leave(self) -> None:
         """End this process's pulse; the store with it, where it is held here."""
         with contextlib.suppress(OSError):
-            self._pulse.close()
+            self._pulse.send("")
         os.waitpid(self._pid, 0)
 
 
 def _from_other(said: bytes) -> GivenUpError:
-    code, text = json.loads(said)
-    return GivenUpError(int(code), text, elsewhere=True)
+    code, text, is_shown = json.loads(said)
+    return GivenUpError(int(code), text, is_shown=bool(is_shown))
 
 
 def join(job: OuterJob) -> Meeting:
     """Meet the other processes; raises :class:`GivenUpError` where some of them do not come."""
     here, there = Pipe()
-    pid = fork()
+    pid = fork(ends_by=signal.SIGTERM)
     if pid == 0:
         here.close()
         _be_pulse(job, there)
@@ -162,7 +169,7 @@ def join(job: OuterJob) -> Meeting:
     except EOFError:
         run, reason = 0, "its pulse has died"
     if reason:
-        raise GivenUpError(1, f"{job.name} cannot meet the others at {job.host}:{job.port}: {reason:.300}")
+        raise GivenUpError(_CANNOT_GO_ON, f"{job.name} cannot meet the others at {job.host}:{job.port}: {reason:.300}")
     meeting = Meeting(job, _prefixed(job, run, _connected(job)), here, pid)
     meeting.put_plain(f"here/{job.number}", job.name)
     _await_all(meeting)
@@ -175,32 +182,58 @@ def _await_all(meeting: Meeting) -> None:
     while missing := [number for number in range(count) if not meeting.has(f"here/{number}")]:
         if time.monotonic() > limit:
             who = ", ".join(map(str, missing[:10]))
-            raise GivenUpError(1, f"of the {count} processes of this dry run, {who} did not come within {_JOIN_SECONDS:g} s")
-        if meeting.has("given-up/any"):
-            raise _from_other(meeting.store.get("given-up/any"))
+            raise GivenUpError(
+                _CANNOT_GO_ON,
+                f"of the {count} processes of this dry run, {who} did not come within {_JOIN_SECONDS:g} s",
+            )
+        if meeting.has(_GIVEN_UP):
+            raise _from_other(meeting.store.get(_GIVEN_UP))
         time.sleep(_LOOK_SECONDS)
 
 
+class _BereavedError(BaseException):
+    """The pulse's parent has died, or both have been told to end."""
+
+
 def _be_pulse(job: OuterJob, pipe: Connection) -> NoReturn:
-    """Be the process that tells the others, once a second, that its parent lives."""
+    """Be the process that tells the others, once a second, that its parent lives, and at last if it does no more."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends this process
-        try:
-            held = _held(job)
-            run = held.add(f"simcoll/preflight/{job.attempt}/runs/{job.number}", 1)
-        except RuntimeError as error:
-            pipe.send((0, str(error).partition("\n")[0]))
-            os._exit(1)
-        pipe.send((run, ""))
-        store = _prefixed(job, run, held)
-        while not pipe.poll(_PULSE_SECONDS):
-            store.add(f"pulse/{job.number}", 1)
-    except BaseException as error:
-        if not isinstance(error, (EOFError, RuntimeError)):
-            sys.excepthook(*sys.exc_info())
+        signal.signal(signal.SIGTERM, _bereaved)
+        _pulse(job, pipe)
+    except (EOFError, RuntimeError):
+        pass  # the parent has closed its end, or the store has gone: the parent sees that too
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
     finally:
         # Whatever happens, the program of the parent does not go on here.
         os._exit(0)
+
+
+def _bereaved(number: int, frame: object) -> NoReturn:
+    raise _BereavedError
+
+
+def _pulse(job: OuterJob, pipe: Connection) -> None:
+    try:
+        held = _held(job)
+        run = held.add(f"simcoll/preflight/{job.attempt}/runs/{job.number}", 1)
+    except RuntimeError as error:
+        pipe.send((0, str(error).partition("\n")[0]))
+        return
+    pipe.send((run, ""))
+    store = _prefixed(job, run, held)
+    try:
+        while not pipe.poll(_PULSE_SECONDS):
+            store.add(f"pulse/{job.number}", 1)
+    except _BereavedError:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if not store.check([_GIVEN_UP]):
+            store.set(
+                _GIVEN_UP, json.dumps([_CANNOT_GO_ON, f"{job.name} has died; what it ran is lost", job.number != 0])
+            )
+        if job.number == 0 and not job.agent:
+            time.sleep(_LAST_WORDS_SECONDS)  # the store goes with this process
 
 
 def _held(job: OuterJob) -> dist.Store:

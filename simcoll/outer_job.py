@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from simcoll.errors import ConfigurationError
 
 _TORCH = ("RANK", "WORLD_SIZE")
-_OTHERS = (("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+_OTHERS = (
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _FIRST_PORT, _PORTS = 20_000, 10_000
 """Below the ports that Linux gives to clients (32768 and above, ip(7))."""
@@ -51,7 +55,9 @@ def outer_job(environ: Mapping[str, str]) -> OuterJob | None:
         return None
     number, count = (_number(environ, name) for name in names)
     if number >= count:
-        raise ConfigurationError(f"{names[0]}={number} of {names[1]}={count}: ranks count from 0; unset both to run alone")
+        raise ConfigurationError(
+            f"{names[0]}={number} of {names[1]}={count}: ranks count from 0; unset both to run alone"
+        )
     host, port = _meeting(environ, names)
     return OuterJob(
         number,
@@ -76,7 +82,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _meeting(environ: Mapping[str, str], names: tuple[str, str]) -> tuple[str, int]:
-    """The host and port of the store: as stated, or on the first host of Slurm's step, at a port that its job implies."""
+    """The host and port of the store: as stated, or the first of Slurm's step and a port that its job implies."""
     host = environ.get("MASTER_ADDR") or first_host(environ.get("SLURM_STEP_NODELIST", ""))
     if environ.get("MASTER_PORT"):
         port = _number(environ, "MASTER_PORT")
@@ -88,8 +94,8 @@ def _meeting(environ: Mapping[str, str], names: tuple[str, str]) -> tuple[str, i
     if not host:
         given = ", ".join(f"{name}={environ[name]}" for name in names)
         raise ConfigurationError(
-            f"this is one process of several ({given}), and nothing says where they meet: set MASTER_ADDR to the host of "
-            f"the first one and MASTER_PORT to a free port there, or unset {' and '.join(names)} to run alone"
+            f"this is one process of several ({given}), and nothing says where they meet: set MASTER_ADDR to the host "
+            f"of the first one and MASTER_PORT to a free port there, or unset {' and '.join(names)} to run alone"
         )
     return host, port
 

@@ -41,9 +41,7 @@ Runner = Callable[[Sequence[int], Callable[[int], None]], dict[int, LoneEnd]]
 """Runs ranks, tells as it goes how many have ended, and leaves their records in the dry run's folder."""
 
 
-def run_ranks(
-    dry_run: DryRun, plan: Plan, ranks: Iterable[int], done: Callable[[int], object]
-) -> dict[int, LoneEnd]:
+def run_ranks(dry_run: DryRun, plan: Plan, ranks: Iterable[int], done: Callable[[int], object]) -> dict[int, LoneEnd]:
     """Run ranks in this process alone."""
     return run_lone_ranks(dry_run, ranks, timeout=plan.timeout, jobs=plan.jobs or cores(), done=done)
 
@@ -94,8 +92,8 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd]) -> list[str
         notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout)")
     if dry_run.memory is not None and (short := [rank for rank, end in ends.items() if end.short]):
         notes.append(
-            f"{ranks_text(short)} wanted more than the {dry_run.memory / (1 << 30):g} GiB of address space that --memory "
-            f"allows; give more, or --fake-tensors"
+            f"{ranks_text(short)} wanted more than the {dry_run.memory / (1 << 30):g} GiB of address space that "
+            f"--memory allows; give more, or --fake-tensors"
         )
     killed = [rank for rank, end in ends.items() if end.exit_code == _SIGKILL and not end.overdue]
     if killed:
@@ -131,6 +129,6 @@ def cores() -> int:
 
 def remove_earlier(folder: Path) -> None:
     """Remove what an earlier dry run of more ranks left in the folder."""
-    for pattern in ("rank*.simcoll", "rank*.stacks", "rank*.log", "report.json", "report.html", "launch*.json"):
+    for pattern in ("rank*.simcoll", "rank*.stack", "rank*.log", "report.json", "report.html", "launch*.json"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

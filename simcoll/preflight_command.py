@@ -34,7 +34,9 @@ def add_preflight_command(commands: Commands) -> None:
     parser.add_argument("--jobs", metavar="N", type=int, help="ranks at a time (default: the cores)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
     add_topology_arguments(parser)
-    parser.add_argument("-m", "--module", action="store_true", help="the script is a module's name, as Python's -m has it")
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="the script is a module's name, as Python's -m has it"
+    )
     parser.add_argument("script", metavar="script.py", type=Path)
     parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER)
 

@@ -41,11 +41,13 @@ def carry_out(request: Request, job: OuterJob | None, outlet: Outlet) -> int:
     try:
         with nullcontext() if job is None else _meeting(job) as meeting:
             request.check()
-            if job is None or job.number == 0:
-                return _lead(request, meeting, outlet)
-            return _serve(request, meeting)
+            if meeting is not None and meeting.job.number:
+                return _serve(request, meeting)
+            return _lead(request, meeting, outlet)
     except GivenUpError as error:
-        return error.code if error.elsewhere and job is not None and job.number else outlet.refuse(error.code, str(error))
+        if error.is_shown and job is not None and job.number:
+            return error.code
+        return outlet.refuse(error.code, str(error))
     except RefusedError as error:
         return outlet.refuse(error.code, str(error))
 
@@ -57,7 +59,7 @@ def _meeting(job: OuterJob) -> Iterator[Meeting]:
     try:
         yield meeting
     except GivenUpError as error:
-        if not error.elsewhere:
+        if not error.is_shown:
             meeting.give_up(error.code, str(error))
         raise
     except RefusedError as error:

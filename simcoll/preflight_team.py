@@ -24,7 +24,7 @@ Progress = Callable[[int], None]
 
 
 class Team:
-    """This process's part in a dry run that several share."""
+    """One process's part in a dry run that several share."""
 
     def __init__(self, meeting: Meeting, dry_run: DryRun, plan: Plan) -> None:
         self._meeting = meeting
