@@ -1,7 +1,7 @@
 """Where the processes that share a dry run meet: a c10d store, with word of who is still there and who has given up.
 
 Each process has a child, its *pulse*, that counts up a key of its own once a second as long as the process lives; that
-of the first one also holds the store, where the launcher has none. So nobody waits for one who has died, however it died.
+of the first one also holds the store, where the launcher has none. So nobody waits for one who has died.
 """
 
 from __future__ import annotations

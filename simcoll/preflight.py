@@ -80,7 +80,7 @@ def _report(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd], traces: Se
         report,
         mode="preflight",
         world_size=dry_run.world_size,
-        notes=(*_notes(dry_run, plan, ends), *_flow_notes(traces), *notes),
+        notes=(*_notes(dry_run, plan, ends), *_silent(dry_run, ends, traces), *_flow_notes(traces), *notes),
     )
 
 
@@ -104,6 +104,16 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd]) -> list[str
     if failed:
         notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
     return notes
+
+
+def _silent(dry_run: DryRun, ends: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> list[str]:
+    """Which ranks ended well and left nothing to be judged by."""
+    known = {trace.rank for trace in traces}
+    silent = [rank for rank, end in ends.items() if rank not in known and not end.exit_code]
+    if not silent:
+        return []
+    wrote = f"what rank {silent[0]} wrote is in {dry_run.folder / log_name(silent[0])}"
+    return [f"{ranks_text(silent)} made no process group that could be recorded; {wrote}"]
 
 
 def _flow_notes(traces: Sequence[Trace]) -> list[str]:
