@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,14 +20,20 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
+from simcoll.lone_program import surrounded
 from simcoll.lone_torch import be_alone
+from simcoll.pretended_cuda import pretend_cuda
+from simcoll.pretended_device import Devices
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end."""
+    """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end.
+
+    With ``cuda`` each node pretends to have a GPU for each of its ranks.
+    """
 
     script: Path
     arguments: Sequence[str]
@@ -38,6 +43,7 @@ class DryRun:
     steps: int | None = None
     fake_tensors: bool = False
     memory: int | None = None
+    cuda: bool = True
 
 
 def log_name(rank: int) -> str:
@@ -49,8 +55,8 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     """Run the script as ``rank``, and end as an interpreter does."""
     code = 1
     try:
-        _begin(dry_run, rank)
-        with _tensors(dry_run):
+        devices = _begin(dry_run, rank)
+        with surrounded(devices, fake_tensors=dry_run.fake_tensors):
             runpy.run_path(str(dry_run.script), run_name="__main__")
         code = 0
     except BaseException as error:
@@ -70,7 +76,7 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
         os._exit(code)
 
 
-def _begin(dry_run: DryRun, rank: int) -> None:
+def _begin(dry_run: DryRun, rank: int) -> Devices | None:
     atexit._clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
     log = os.open(dry_run.folder / log_name(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -84,10 +90,12 @@ def _begin(dry_run: DryRun, rank: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (dry_run.memory, dry_run.memory))
     # The threads of the parent's pool are not here, and ranks share the cores anyway.
     torch.set_num_threads(1)
+    devices = pretend_cuda(dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
     be_alone(rank, dry_run.world_size)
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
+    return devices
 
 
 def _environment(dry_run: DryRun, rank: int) -> dict[str, str]:
@@ -110,14 +118,6 @@ def _environment(dry_run: DryRun, rank: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": "preflight",
         **dict.fromkeys(_THREAD_VARIABLES, "1"),
     }
-
-
-def _tensors(dry_run: DryRun) -> AbstractContextManager[Any]:
-    if not dry_run.fake_tensors:
-        return nullcontext()
-    from simcoll.fake_tensors import fake_tensors
-
-    return fake_tensors()
 
 
 def _end_after(steps: int) -> None:

@@ -19,7 +19,8 @@ from torch.distributed import device_mesh, distributed_c10d
 
 from simcoll import activation
 from simcoll.backends.fake import FakeProcessGroup
-from simcoll.received_values import ReceivedValues, holds_received
+from simcoll.pretended_device import truthfully
+from simcoll.received_values import ReceivedValues, sized_by_others
 from simcoll.recorded_python_group import RecordedPythonGroup
 from simcoll.session import Session, active_session
 from simcoll.spec import METHODS, Kind
@@ -47,8 +48,10 @@ class LoneGroup(RecordedPythonGroup):
     received: ReceivedValues
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        marked = bool(self.received.paused) or holds_received((*args, *kwargs.values()))
-        result = super()._collective(name, args, kwargs)
+        # An operator of torch's may have led here, which is told the truth of devices; records tell the program's.
+        with truthfully(told=False):
+            marked = bool(self.received.paused) or sized_by_others((*args, *kwargs.values()))
+            result = super()._collective(name, args, kwargs)
         conductor = self._conductor
         if marked and conductor is not None:
             sequence, message = conductor.log.place
