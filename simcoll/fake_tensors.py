@@ -1,8 +1,8 @@
 """Runs a program's operators on tensors that have shapes and no memory, as far as these are large and no integers.
 
 What a program reckons with stays real: whole numbers and truths, such as tokens, masks and counts, and tensors of a few
-elements. Where these follow from tensors without memory, or where the size of a result does, the operator runs on ones
-in the place of what is not known; what comes out is marked as unknown.
+elements. Where these follow from tensors without memory, or where the size of a result does, the operator runs on
+numbers about 1 in the place of what is not known; what comes out is marked as unknown.
 """
 
 from __future__ import annotations
@@ -94,17 +94,17 @@ class FakeTensors:
         try:
             result = self._faked(operator, args, kwargs)
         except _UNKNOWN:
-            return self._with_ones(operator, args, kwargs)
+            return self._with_stand_ins(operator, args, kwargs)
         if operator._schema.is_mutable:
             return _written(operator, args, kwargs, result)
         if operator.is_view or all(map(_has_unknown_values, tensors_in((result,)))):
             return result
         if _elements((args, kwargs, result)) <= _MOST_REAL:
-            return self._with_ones(operator, args, kwargs)
+            return self._with_stand_ins(operator, args, kwargs)
         return result
 
-    def _with_ones(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator with ones in the place of unknown values; its integers are real and marked."""
+    def _with_stand_ins(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator with numbers in the place of unknown values; its integers are real and marked."""
         _refuse_more(_elements((args, kwargs)), operator)
         args, kwargs = pytree.tree_map_only(FakeTensor, stand_in, (args, kwargs))
         result = operator(*args, **kwargs)
@@ -126,11 +126,17 @@ def _elements(values: object) -> int:
 
 
 def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of ones in the place of one without memory; any other tensor itself."""
+    """A tensor of numbers about 1 in the place of one without memory, the same for equal shapes; any other tensor itself.
+
+    They differ from each other, so that what is sent to the greatest of them spreads; a single one is 1.
+    """
     if not isinstance(tensor, FakeTensor):
         return tensor
     _refuse_more(tensor.numel(), "what the program reads")
-    return torch.ones(tensor.shape, dtype=tensor.dtype)
+    if not tensor.dim():
+        return torch.ones((), dtype=tensor.dtype)
+    numbers = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0))
+    return (numbers + 0.5).to(tensor.dtype)
 
 
 def _refuse_more(elements: int, what: object) -> None:

@@ -22,6 +22,7 @@ from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
 from simcoll.lone_program import surrounded
 from simcoll.lone_torch import be_alone
+from simcoll.pipeline_metadata import StageMetadata, know_neighbours
 from simcoll.pretended_cuda import pretend_cuda
 from simcoll.pretended_device import Devices
 
@@ -93,6 +94,7 @@ def _begin(dry_run: DryRun, rank: int) -> Devices | None:
     devices = pretend_cuda(dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
     be_alone(rank, dry_run.world_size)
+    know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
     return devices
