@@ -133,6 +133,7 @@ def cores() -> int:
 
 def remove_earlier(folder: Path) -> None:
     """Remove what an earlier dry run of more ranks left in the folder."""
-    for pattern in ("rank*.simcoll", "rank*.stack", "rank*.log", "report.json", "report.html", "launch*.json"):
+    names = ("rank*.simcoll", "rank*.stack", "rank*.log", "rank*.stage*", "report.json", "report.html", "launch*.json")
+    for pattern in names:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
