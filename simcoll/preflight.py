@@ -64,7 +64,7 @@ def _report(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd], traces: Se
         report,
         mode="preflight",
         world_size=dry_run.world_size,
-        notes=(*_notes(dry_run, plan, ends), *_flow_notes(traces), *notes),
+        notes=(*_notes(dry_run, plan, ends), *_device_notes(dry_run, traces), *_flow_notes(traces), *notes),
     )
 
 
@@ -83,6 +83,14 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd]) -> list[str
     if failed:
         notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
     return notes
+
+
+def _device_notes(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
+    """What was pretended, where it shows in the records."""
+    calls = [call for trace in traces for call in trace.signatures]
+    if dry_run.cuda and any(one.device == "cuda" for call in calls for one in (*call.inputs, *call.outputs)):
+        return [f"programs found {dry_run.local_world_size} GPUs a node, which were pretended (--device)"]
+    return []
 
 
 def _flow_notes(traces: Sequence[Trace]) -> list[str]:
