@@ -101,7 +101,7 @@ class Functions(TorchFunctionMode):
     """Sees which device the program asks for, and which sizes of tensors it reckons from unknown values."""
 
     def __init__(self, devices: Devices | None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._devices = devices
 
     def __torch_function__(

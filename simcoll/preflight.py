@@ -75,7 +75,13 @@ def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], trace
         report,
         mode="preflight",
         world_size=dry_run.world_size,
-        notes=(*_notes(dry_run, plan, ends), *_silent(dry_run, ends, traces), *_flow_notes(traces), *notes),
+        notes=(
+            *_notes(dry_run, plan, ends),
+            *_device_notes(dry_run, traces),
+            *_silent(dry_run, ends, traces),
+            *_flow_notes(traces),
+            *notes,
+        ),
     )
 
 
@@ -108,6 +114,14 @@ def _silent(dry_run: DryRun, ends: Ends, traces: Sequence[Trace]) -> list[str]:
         return []
     wrote = f"what rank {silent[0]} wrote is in {dry_run.folder / log_name(silent[0])}"
     return [f"{ranks_text(silent)} made no process group that could be recorded; {wrote}"]
+
+
+def _device_notes(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
+    """What was pretended, where it shows in the records."""
+    calls = [call for trace in traces for call in trace.signatures]
+    if dry_run.cuda and any(one.device == "cuda" for call in calls for one in (*call.inputs, *call.outputs)):
+        return [f"programs found {dry_run.local_world_size} GPUs a node, which were pretended (--device)"]
+    return []
 
 
 def _flow_notes(traces: Sequence[Trace]) -> list[str]:
