@@ -8,9 +8,11 @@ receive has room for, never ends; nor does a message whose Work was let go befor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from simcoll.call import ANY_SOURCE, Call, bytes_of
 from simcoll.verifier.trace import AWAITED, LET_GO, Life, Trace, lives
@@ -151,6 +153,22 @@ class LoneMessages:
                 done += [one.end for one in posted]
                 posted.clear()
         return done
+
+
+def never_met(traces: Mapping[int, Trace], ends: Collection[End]) -> set[End]:
+    """Those of the ends that would meet no other one if all ranks came to the ends of their programs.
+
+    Where nothing is known of a possible peer, it may be there.
+    """
+    if not ends:
+        return set()
+    messages = LoneMessages(traces)
+    done: set[End] = set()
+    for rank, trace in traces.items():
+        for row in np.flatnonzero(trace.slots["p2p_sequence"] > 0).tolist():
+            done.update(messages.post((rank, row)))
+    done.update(messages.guess())
+    return {end for end in ends if end not in done and end not in messages.pairs}
 
 
 def _rows(trace: Trace) -> _Rows:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from simcoll.lone_messages import never_met
 from simcoll.lone_replay import Standing, replay_alone
-from simcoll.preflight_cut import cut, settled, stands_inside
+from simcoll.preflight_cut import cut, settled, stands_in, stands_inside
 from simcoll.preflight_ends import Ends
 from simcoll.preflight_records import last_ns
 from simcoll.verifier.columns import columns_of
@@ -41,7 +42,7 @@ def verdict(ends: Ends, world_size: int) -> Report:
     if not standing.stuck:
         return _timeless(programs)
     here = [cut(trace, standing) for trace in whole]
-    report = replace(_where_it_stands(here, ends, standing), agreed=_agreed(here), world_size=world_size)
+    report = replace(_where_it_stands(here, whole, ends, standing), agreed=_agreed(here), world_size=world_size)
     apart = [finding for finding in programs.findings if _is_of_programs(finding, here)]
     if apart:
         report = replace(report, findings=tuple(apart), verdict=programs.verdict, agreed=programs.agreed)
@@ -81,7 +82,9 @@ def _timeless(report: Report) -> Report:
     return replace(report, summary=replace(summary, begin_ns=0, end_ns=0, places=places))
 
 
-def _where_it_stands(here: Sequence[MemoryTrace], ends: Ends, standing: Standing) -> Report:
+def _where_it_stands(
+    here: Sequence[MemoryTrace], whole: Sequence[MemoryTrace], ends: Ends, standing: Standing
+) -> Report:
     """The verdict on a job that was ended where it stands."""
     stopped = {
         rank: replace(end, exit_code=_STOPPED, stopped=True)
@@ -92,8 +95,25 @@ def _where_it_stands(here: Sequence[MemoryTrace], ends: Ends, standing: Standing
     last = max((last_ns(trace) for trace in here), default=1)
     blocked = frozenset(rank for rank in standing.stuck if stands_inside(standing.courses[rank]))
     # Of a rank that would have gone on it is not known that it is late, as of one that still connects.
-    stall = Stall(last, last, blocked=blocked, connecting=ends.unknown_after - set(standing.stuck))
+    late = ends.unknown_after - set(standing.stuck)
+    stall = Stall(last, last, blocked=blocked, connecting=late, never_met=_never_met(whole, standing))
     return judge(here, LaunchOutcome({**ends.exits, **unknown, **stopped}), stall)
+
+
+def _never_met(whole: Sequence[MemoryTrace], standing: Standing) -> frozenset[tuple[int, str, int]]:
+    """The messages for which ranks wait that no program has the other end of."""
+    traces = {trace.rank: trace for trace in whole}
+    waiting = [
+        (rank, row)
+        for rank in standing.stuck
+        for row in stands_in(standing.courses[rank])
+        if traces[rank].slots["p2p_sequence"][row] and (rank, row) not in standing.pairs
+    ]
+    return frozenset(
+        (rank, trace.groups[int(trace.slots["group"][row])].name, int(trace.slots["p2p_sequence"][row]))
+        for rank, row in never_met(traces, waiting)
+        for trace in (traces[rank],)
+    )
 
 
 def _is_of_programs(finding: Finding, here: Sequence[MemoryTrace]) -> bool:
