@@ -18,10 +18,12 @@ from simcoll.preflight_verdict import verdict
 from simcoll.record import Source
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
+from simcoll.verifier.overview import DRY_RUN
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.trace import Trace
 
 _BEYOND = ": nothing is known beyond that"
+_OTHERS = "nothing is said of the others"
 _MOST_LINES = 10
 
 
@@ -73,7 +75,7 @@ def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], trace
     notes = [note for note in report.notes if not note.startswith("there is no record of")]
     return replace(
         report,
-        mode="preflight",
+        mode=DRY_RUN,
         world_size=dry_run.world_size,
         notes=(
             *_notes(dry_run, plan, ends),
@@ -87,8 +89,9 @@ def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], trace
 
 def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
     size = dry_run.world_size
-    rest = "" if len(ends.how) == size else "; nothing is said of the others"
-    notes = [f"a dry run of {ranks_text(ends.how)} of {size}{rest}"]
+    notes = []
+    if len(ends.how) < size:
+        notes.append(f"{ranks_text(ends.how)} of {size:,} {verb(list(ends.how), 'was', 'were')} run; {_OTHERS}")
     if overdue := ends.ranks(How.OVERDUE):
         notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout){_BEYOND}")
     if killed := ends.ranks(How.KILLED):
