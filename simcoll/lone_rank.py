@@ -26,6 +26,8 @@ from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
 from simcoll.lone_environment import tell_rank
 from simcoll.lone_torch import be_alone
+from simcoll.session import active_session
+from simcoll.steps_limit import STEPS_MADE
 
 _WANTED_MEMORY = re.compile(rb"MemoryError|allocate memory|std::bad_alloc|failed to map segment|Errno 12\b")
 _TAIL_BYTES = 1 << 16
@@ -66,11 +68,12 @@ def wanted_memory(dry_run: DryRun, rank: int) -> bool:
 
 def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     """Run the script as ``rank``, and end as an interpreter does."""
-    code = 1
+    code, names = 1, dict[str, Any]()
     try:
         _begin(dry_run, rank)
         with _tensors(dry_run):
-            _run(dry_run)
+            # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
+            names |= _run(dry_run)
         code = 0
     except BaseException as error:
         code = exit_code(error)
@@ -89,11 +92,11 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
         os._exit(code)
 
 
-def _run(dry_run: DryRun) -> None:
+def _run(dry_run: DryRun) -> dict[str, Any]:
+    """Run the program; gives its variables."""
     if dry_run.module:
-        runpy.run_module(str(dry_run.script), run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(str(dry_run.script), run_name="__main__")
+        return runpy.run_module(str(dry_run.script), run_name="__main__", alter_sys=True)
+    return runpy.run_path(str(dry_run.script), run_name="__main__")
 
 
 def _begin(dry_run: DryRun, rank: int) -> None:
@@ -135,6 +138,9 @@ def _end_after(steps: int) -> None:
     def count(optimizer: Any, args: Any, kwargs: Any) -> None:
         made[id(optimizer)] = made.get(id(optimizer), 0) + 1
         if made[id(optimizer)] >= steps:
+            session = active_session()
+            if session is not None and (recorder := session.current_recorder()) is not None:
+                recorder.event(STEPS_MADE)
             raise SystemExit(0)
 
     register_optimizer_step_post_hook(count)
