@@ -11,8 +11,8 @@ from collections.abc import Sequence
 def run_share(arguments: Sequence[str], *, rank: int, world_size: int, master_addr: str, master_port: int) -> int:
     """Run ``simcoll preflight ARGUMENTS`` as process ``rank`` of ``world_size``; the exit code of the contract.
 
-    These are the processes that share the dry run, not its ranks. They meet at ``master_addr``, a host's name or address
-    at which process 0 can be reached, and ``master_port``, which is free there or has a ``torch.distributed.TCPStore``.
+    These are the processes that share the dry run, not its ranks. They meet at ``master_addr``, a host's name or
+    address at which process 0 can be reached, and ``master_port``, which is free there or has a ``torch.distributed.TCPStore``.
     Process 0 prints the report and writes the records. A process of its own is started, as ranks are forked: the caller
     may have threads.
     """
