@@ -12,9 +12,9 @@ def run_share(arguments: Sequence[str], *, rank: int, world_size: int, master_ad
     """Run ``simcoll preflight ARGUMENTS`` as process ``rank`` of ``world_size``; the exit code of the contract.
 
     These are the processes that share the dry run, not its ranks. They meet at ``master_addr``, a host's name or
-    address at which process 0 can be reached, and ``master_port``, which is free there or has a ``torch.distributed.TCPStore``.
-    Process 0 prints the report and writes the records. A process of its own is started, as ranks are forked: the caller
-    may have threads.
+    address at which process 0 can be reached, and ``master_port``, which is free there or has a c10d ``TCPStore``.
+    Process 0 prints the report and writes the records. A process of its own is started, as ranks are forked: the
+    caller may have threads.
     """
     stated = {
         "RANK": str(rank),
