@@ -98,6 +98,7 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
 
 
 def _run(dry_run: DryRun) -> dict[str, Any]:
+    """Run the program; gives its variables."""
     if dry_run.module:
         return runpy.run_module(str(dry_run.script), run_name="__main__", alter_sys=True)
     return runpy.run_path(str(dry_run.script), run_name="__main__")

@@ -25,6 +25,7 @@ from simcoll.verifier.trace import Trace
 _BEYOND = ": nothing is known beyond that"
 _OTHERS = "nothing is said of the others"
 _MOST_LINES = 10
+_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +96,16 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
     if overdue := ends.ranks(How.OVERDUE):
         notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout){_BEYOND}")
     if killed := ends.ranks(How.KILLED):
-        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / (1 << 30):g} GiB)"
-        was = verb(killed, "was", "were")
-        notes.append(f"{ranks_text(killed)} {was} ended for want of memory{limit}{_BEYOND}; see --fake-tensors")
+        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / _GIB:g} GiB of address space)"
+        who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
+        notes.append(f"{who} ended for want of memory{limit}{_BEYOND}; give more, or --fake-tensors")
     if cut := ends.ranks(How.CUT):
         notes.append(f"{ranks_text(cut)} {verb(cut, 'was', 'were')} ended after {dry_run.steps} steps (--steps)")
     if guessed := ends.ranks(How.GUESSED):
         notes.append(
             f"{ranks_text(guessed)} failed on values from other ranks, which a dry run can only guess{_BEYOND}"
         )
-    if failed := [*ends.ranks(How.FAILED), *guessed]:
+    if failed := [*ends.ranks(How.FAILED), *guessed, *killed]:
         notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
     return notes
 
