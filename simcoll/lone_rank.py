@@ -57,7 +57,7 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     code = 1
     try:
         devices = _begin(dry_run, rank)
-        with surrounded(devices, fake_tensors=dry_run.fake_tensors):
+        with surrounded(devices, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0):
             runpy.run_path(str(dry_run.script), run_name="__main__")
         code = 0
     except BaseException as error:
