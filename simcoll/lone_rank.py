@@ -76,7 +76,7 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     code, names = 1, dict[str, Any]()
     try:
         devices = _begin(dry_run, rank)
-        with surrounded(devices, fake_tensors=dry_run.fake_tensors):
+        with surrounded(devices, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0):
             # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
             names |= _run(dry_run)
         code = 0
