@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from inspect import isfunction
@@ -32,16 +33,12 @@ def fake_tensors() -> AbstractContextManager[Any]:
     """Tensors that are made within have no memory; changes torch for the rest of the process."""
     module: Any
     for name in _REAL:
-        for module in (dist, distributed_c10d):
-            if hasattr(module, name):
-                setattr(module, name, _with_real_tensors(getattr(module, name)))
+        _make_real(distributed_c10d, name)
     mesh = device_mesh.DeviceMesh
     for name, value in list(vars(mesh).items()):
         if isfunction(value) and name not in ("__hash__", "__eq__", "__repr__"):
             setattr(mesh, name, _with_real_tensors(value))
-    for module in (dist, device_mesh):
-        if hasattr(module, "init_device_mesh"):
-            module.init_device_mesh = _with_real_tensors(module.init_device_mesh)
+    _make_real(device_mesh, "init_device_mesh")
     module = ddp_module
     if hasattr(module, "_verify_param_shape_across_processes"):
         verify = module._verify_param_shape_across_processes
@@ -49,6 +46,17 @@ def fake_tensors() -> AbstractContextManager[Any]:
     reducer: Any = dist.Reducer
     reducer._rebuild_buckets = _with_real_tensors(reducer._rebuild_buckets)
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _make_real(module: Any, name: str) -> None:
+    """Replace a function wherever torch has it under its name: modules of torch import it from each other."""
+    function = getattr(module, name, None)
+    if function is None:
+        return
+    real = _with_real_tensors(function)
+    for one in list(sys.modules.values()):
+        if getattr(one, "__name__", "").startswith("torch.") and vars(one).get(name) is function:
+            setattr(one, name, real)
 
 
 def _with_real_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
