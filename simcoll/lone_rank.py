@@ -11,24 +11,32 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
+from simcoll.device_order import EVENT, DeviceOrder, Item
 from simcoll.lone_torch import be_alone
+from simcoll.session import active_session
+
+if TYPE_CHECKING:
+    from simcoll.work_counter import WorkCounter
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end."""
+    """What every rank of a dry run is told.
+
+    ``memory`` is in bytes, None for no limit; ``steps`` None for no end; ``counts``: what it computes is counted.
+    """
 
     script: Path
     arguments: Sequence[str]
@@ -38,6 +46,7 @@ class DryRun:
     steps: int | None = None
     fake_tensors: bool = False
     memory: int | None = None
+    counts: bool = False
 
 
 def log_name(rank: int) -> str:
@@ -49,8 +58,8 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     """Run the script as ``rank``, and end as an interpreter does."""
     code = 1
     try:
-        _begin(dry_run, rank)
-        with _tensors(dry_run):
+        counter = _begin(dry_run, rank)
+        with _tensors(dry_run), counter or nullcontext():
             runpy.run_path(str(dry_run.script), run_name="__main__")
         code = 0
     except BaseException as error:
@@ -70,7 +79,7 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
         os._exit(code)
 
 
-def _begin(dry_run: DryRun, rank: int) -> None:
+def _begin(dry_run: DryRun, rank: int) -> WorkCounter | None:
     atexit._clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
     log = os.open(dry_run.folder / log_name(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -85,9 +94,24 @@ def _begin(dry_run: DryRun, rank: int) -> None:
     # The threads of the parent's pool are not here, and ranks share the cores anyway.
     torch.set_num_threads(1)
     enable("record", dry_run.folder)
-    be_alone(rank, dry_run.world_size)
+    counter = _counter() if dry_run.counts else None
+    be_alone(rank, dry_run.world_size, counter)
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
+    return counter
+
+
+def _counter() -> WorkCounter:
+    """Writes what is computed into this rank's black box."""
+    from simcoll.work_counter import WorkCounter
+
+    def write(items: list[Item]) -> None:
+        session = active_session()
+        recorder = None if session is None else session.current_recorder()
+        if recorder is not None:
+            recorder.event(EVENT, items=items)
+
+    return WorkCounter(DeviceOrder(write))
 
 
 def _environment(dry_run: DryRun, rank: int) -> dict[str, str]:
@@ -115,9 +139,13 @@ def _environment(dry_run: DryRun, rank: int) -> dict[str, str]:
 def _tensors(dry_run: DryRun) -> AbstractContextManager[Any]:
     if not dry_run.fake_tensors:
         return nullcontext()
+    from simcoll.fake_functional import FunctionalCalls
     from simcoll.fake_tensors import fake_tensors
 
-    return fake_tensors()
+    modes = ExitStack()
+    modes.enter_context(fake_tensors())
+    modes.enter_context(FunctionalCalls())
+    return modes
 
 
 def _end_after(steps: int) -> None:

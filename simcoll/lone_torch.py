@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import torch
@@ -23,6 +23,9 @@ from simcoll.received_values import ReceivedValues, holds_received
 from simcoll.recorded_python_group import RecordedPythonGroup
 from simcoll.session import Session, active_session
 from simcoll.spec import METHODS, Kind
+
+if TYPE_CHECKING:
+    from simcoll.work_counter import WorkCounter
 
 SIZED_BY_OTHERS = "sized_by_others"
 """The kind of event by which a rank notes a call whose sizes rest on received values: which they are nobody knows."""
@@ -45,22 +48,29 @@ class LoneGroup(RecordedPythonGroup):
     """The recorded group around a fake one; notes which calls' sizes rest on received values."""
 
     received: ReceivedValues
+    counter: WorkCounter | None = None
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         marked = bool(self.received.paused) or holds_received((*args, *kwargs.values()))
         result = super()._collective(name, args, kwargs)
         conductor = self._conductor
-        if marked and conductor is not None:
-            sequence, message = conductor.log.place
-            spec = METHODS[name][0]
-            conductor.log.recorder.event(
-                SIZED_BY_OTHERS,
-                group=conductor.log.group.name,
-                sequence=sequence,
-                message=message if spec.kind is Kind.POINT_TO_POINT else 0,
-                op=spec.name,
-            )
+        if conductor is None:
+            return result
+        spec, (sequence, message) = METHODS[name][0], conductor.log.place
+        key = conductor.log.group.name, sequence, message if spec.kind is Kind.POINT_TO_POINT else 0
+        if marked:
+            conductor.log.recorder.event(SIZED_BY_OTHERS, group=key[0], sequence=sequence, message=key[2], op=spec.name)
+        if self.counter is not None:
+            given = [tensor for value in (*args, *kwargs.values()) for tensor in _tensors_in(value)]
+            self.counter.called(key, result, given, coalescing=self._coalescing)
         return result
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors of an argument, which may be a list of lists."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for one in value for tensor in _tensors_in(one)] if isinstance(value, (list, tuple)) else []
 
 
 class FakeBackendConfig(distributed_c10d.BackendConfig):
@@ -81,13 +91,16 @@ class LoneStore(dist.HashStore):
         self.host, self.port = "localhost", 29500
 
 
-def be_alone(rank: int, size: int) -> ReceivedValues:
-    """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already."""
+def be_alone(rank: int, size: int, counter: WorkCounter | None = None) -> ReceivedValues:
+    """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already.
+
+    A ``counter`` is told of every call.
+    """
     session = active_session()
     received = ReceivedValues(lambda: None if session is None else session.current_recorder())
     received.watch()
     module: Any = distributed_c10d
-    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received), True)
+    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received, counter), True)
     module.BackendConfig = FakeBackendConfig
     # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
     if hasattr(module, "_maybe_attach_flight_recorder"):
@@ -103,7 +116,9 @@ def be_alone(rank: int, size: int) -> ReceivedValues:
     return received
 
 
-def _creator(session: Session | None, received: ReceivedValues) -> Callable[[Any, Any], LoneGroup]:
+def _creator(
+    session: Session | None, received: ReceivedValues, counter: WorkCounter | None
+) -> Callable[[Any, Any], LoneGroup]:
     """What c10d calls to make a group's backend."""
 
     def create(options: Any, backend_options: Any) -> LoneGroup:
@@ -118,7 +133,7 @@ def _creator(session: Session | None, received: ReceivedValues) -> Callable[[Any
             blank=lambda: bool(received.paused),
         )
         group = LoneGroup(options.store, place, size, inner=inner)
-        group.received = received
+        group.received, group.counter = received, counter
         group.record_in(session, members=members, timeout=options.timeout)
         return group
 
