@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from simcoll.outlet import Outlet
     from simcoll.preflight import Plan
 
-_TIMEOUT = 600.0
+DRY_RUN_SECONDS = 600.0
+"""How long each rank may take, unless said otherwise."""
+
 _GPUS_A_NODE = 8
 _MOST_RANKS = 1 << 20
 
@@ -28,16 +30,21 @@ def add_preflight_command(commands: Commands) -> None:
     parser.add_argument(
         "--ranks", metavar="LIST|auto", default="auto", help="which run, such as 0-3,8 (default: auto, all up to 64)"
     )
-    parser.add_argument("--steps", metavar="K", type=int, help="end each rank after K steps of an optimiser")
-    parser.add_argument("--fake-tensors", action="store_true", help="tensors without memory, for large models")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="where records, output and report go")
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=_TIMEOUT, help="for each rank (600)")
-    parser.add_argument("--memory", metavar="GIB", type=float, help="address space of each rank (default: no limit)")
-    parser.add_argument("--jobs", metavar="N", type=int, help="ranks at a time (default: the cores)")
+    add_dry_run_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
     add_topology_arguments(parser)
     parser.add_argument("script", metavar="script.py", type=Path)
     parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER)
+
+
+def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
+    """Add the options of a dry run, which ``estimate`` has too."""
+    parser.add_argument("--steps", metavar="K", type=int, help="end each rank after K steps of an optimiser")
+    parser.add_argument("--fake-tensors", action="store_true", help="tensors without memory, for large models")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="where records, output and report go")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=DRY_RUN_SECONDS, help="for each rank (600)")
+    parser.add_argument("--memory", metavar="GIB", type=float, help="address space of each rank (default: no limit)")
+    parser.add_argument("--jobs", metavar="N", type=int, help="ranks at a time (default: the cores)")
 
 
 def run_preflight(options: argparse.Namespace) -> int:
@@ -48,9 +55,9 @@ def run_preflight(options: argparse.Namespace) -> int:
 
     outlet = Outlet(json=options.json)
     try:
-        size, local = _sizes(options)
-        ranks = _ranks(options, size)
-        _check(options)
+        size, local = sizes_asked(options)
+        ranks = ranks_asked(options, size)
+        check_dry_run(options)
         check_script(options.script, compiles=True)
         check_torch()
         folder = prepare_folder(options.out, len(ranks or range(min(size, 64))))
@@ -85,7 +92,7 @@ def _conclude(dry_run: DryRun, plan: Plan, outlet: Outlet) -> int:
     return exit_code(report)
 
 
-def _sizes(options: argparse.Namespace) -> tuple[int, int]:
+def sizes_asked(options: argparse.Namespace) -> tuple[int, int]:
     """World size and ranks a node; raises ValueError where they are not stated or no numbers of ranks."""
     size, local = options.world_size, options.gpus_per_node or _GPUS_A_NODE
     if size is None and is_topology_given(options):
@@ -99,10 +106,11 @@ def _sizes(options: argparse.Namespace) -> tuple[int, int]:
     return size, min(local, size)
 
 
-def _ranks(options: argparse.Namespace, size: int) -> list[int] | None:
+def ranks_asked(options: argparse.Namespace, size: int) -> list[int] | None:
+    """Which ranks are to run, None where the run chooses; raises ValueError."""
     from simcoll.verifier.ranges import parse_ranks, ranks_text
 
-    if options.ranks == "auto":
+    if options.ranks in (None, "auto"):
         return None
     ranks = sorted(set(parse_ranks(options.ranks)))
     if beyond := [rank for rank in ranks if rank >= size]:
@@ -110,7 +118,8 @@ def _ranks(options: argparse.Namespace, size: int) -> list[int] | None:
     return ranks
 
 
-def _check(options: argparse.Namespace) -> None:
+def check_dry_run(options: argparse.Namespace) -> None:
+    """Raises ValueError where an option of a dry run has no sense."""
     for name, least in (("steps", 1), ("jobs", 1)):
         value = getattr(options, name)
         if value is not None and value < least:

@@ -53,7 +53,7 @@ def _scenario(priced: Pricing, first_seconds: float) -> dict[str, object]:
 def _steps(found: StepCosts | None) -> object:
     if found is None:
         return None
-    volumes = [{"op": op, "calls": calls, "bytes": size} for op, calls, size in found.bytes]
+    volumes = [asdict(volume) for volume in found.volumes]
     return {
         "rank": found.rank,
         "calls": found.period,

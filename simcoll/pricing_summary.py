@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from simcoll.estimate_value import Estimate
 from simcoll.pricing import Pricing
+from simcoll.record import Group
 from simcoll.recorded_job import Floats, Stream
 from simcoll.recorded_waits import LAUNCH, WAIT
 from simcoll.replay import held_up
@@ -102,12 +103,27 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Volume:
+    """The calls of one kind that a rank makes in a step: bytes of all as nccl-tests counts them.
+
+    The group is one of the rank's own, of ``size`` ranks.
+    """
+
+    op: str
+    group: str
+    description: str
+    size: int
+    calls: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepCosts:
-    """The steps of one rank: its number, calls of a step, bytes of a step by op, and each step."""
+    """The steps of one rank: its number, calls of a step, volumes of a step by group and op, and each step."""
 
     rank: int
     period: int
-    bytes: tuple[tuple[str, int, int], ...]
+    volumes: tuple[Volume, ...]
     steps: tuple[Step, ...]
 
 
@@ -291,12 +307,15 @@ def _begin(priced: Pricing, times: RankTimes, column: int, edge: int) -> float:
     return float(times.arrived[edge] - times.compute[edge])
 
 
-def _volumes(priced: Pricing, instances: npt.NDArray[np.int32]) -> Iterator[tuple[str, int, int]]:
-    """Op, calls, bytes."""
-    all_of = priced.job.collectives
-    for op in np.unique(all_of.op[instances]):
-        mine = instances[all_of.op[instances] == op]
-        yield all_of.ops[op], len(mine), int(all_of.bytes[mine].sum())
+def _volumes(priced: Pricing, instances: npt.NDArray[np.int32]) -> Iterator[Volume]:
+    """Group after group, as they come first; of messages the two ranks of a pair stand for a group."""
+    all_of, streams = priced.job.collectives, priced.job.streams
+    found: dict[tuple[Group, int], list[int]] = defaultdict(list)
+    for number in instances.tolist():
+        found[streams[all_of.stream[number]].group, int(all_of.op[number])].append(number)
+    for (group, op), mine in found.items():
+        size = int(all_of.bytes[mine].sum())
+        yield Volume(all_of.ops[op], group.name, group.description, len(group.ranks), len(mine), size)
 
 
 def overlapping_calls(priced: Pricing) -> int:

@@ -82,6 +82,11 @@ class Job:
     untyped: int = 0
 
     @property
+    def counted(self) -> bool:
+        """Whether a dry run counted what the ranks compute."""
+        return any(program.work is not None for program in self.programs)
+
+    @property
     def calls(self) -> int:
         """Calls of all ranks."""
         return int(self.collectives.came.sum())

@@ -63,10 +63,9 @@ class WorkBetween:
         which = [numbers.setdefault(one, len(numbers)) for one in work]
         return cls(np.array(which, np.int32), tuple(numbers))
 
-    @property
-    def flops(self) -> int:
-        """FLOPs of the whole program."""
-        counts = np.bincount(self.which, minlength=len(self.distinct)).tolist()
+    def flops(self, chosen: npt.NDArray[np.bool_]) -> int:
+        """FLOPs before the operations that are chosen."""
+        counts = np.bincount(self.which[chosen], minlength=len(self.distinct)).tolist()
         return sum(count * work.flops for count, work in zip(counts, self.distinct, strict=True))
 
 
