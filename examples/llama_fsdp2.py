@@ -42,7 +42,8 @@ class Attention(nn.Module):
         times = self.heads // self.shared
         key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.wo(mixed.transpose(1, 2).reshape(batch, length, -1))
+        result: Tensor = self.wo(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return result
 
 
 class Block(nn.Module):
@@ -59,7 +60,8 @@ class Block(nn.Module):
         """From [batch, length, dim] to the same."""
         x = x + self.attention(self.attention_norm(x), rotation)
         y = self.feed_norm(x)
-        return x + self.w2(functional.silu(self.w1(y)) * self.w3(y))
+        result: Tensor = x + self.w2(functional.silu(self.w1(y)) * self.w3(y))
+        return result
 
 
 class Llama(nn.Module):

@@ -115,7 +115,7 @@ def _priced(
     boxes = sorted(dry_run.folder.glob("rank*.simcoll"))
     filled = filled_in(gather(boxes).traces, dry_run.world_size)
     job = recorded_job(filled.traces)
-    warnings = [f"{found.code} {found.name}: {found.message}" for found in report.findings]
+    warnings = [f"{found.code}: {found.message}" for found in report.findings]
     notes = [*report.notes, *_assumed(filled), _ended(dry_run, given=options.steps is not None)]
     return show_prices(options, filled.traces, job, named, outlet, notes=notes, warnings=warnings)
 

@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
 from simcoll.device_order import EVENT, DeviceOrder, Item
+from simcoll.lone_shards import cut_few_shards
 from simcoll.lone_torch import be_alone
 from simcoll.session import active_session
 
@@ -94,6 +95,7 @@ def _begin(dry_run: DryRun, rank: int) -> WorkCounter | None:
     # The threads of the parent's pool are not here, and ranks share the cores anyway.
     torch.set_num_threads(1)
     enable("record", dry_run.folder)
+    cut_few_shards()
     counter = _counter() if dry_run.counts else None
     be_alone(rank, dry_run.world_size, counter)
     if dry_run.steps is not None:
@@ -144,7 +146,7 @@ def _tensors(dry_run: DryRun) -> AbstractContextManager[Any]:
 
     modes = ExitStack()
     modes.enter_context(fake_tensors())
-    modes.enter_context(FunctionalCalls())
+    modes.enter_context(FunctionalCalls())  # type: ignore[no-untyped-call]
     return modes
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simcoll.compute_between import Counted, measured, step_of
+from simcoll.compute_between import Counted, measured
+from simcoll.priced_steps import flops_of_step
 from simcoll.pricing import Pricing, Scenario
 from simcoll.pricing_summary import overlapping_calls
 from simcoll.record import State
@@ -62,10 +63,7 @@ def _of_compute(traces: Sequence[Trace], job: Job, scenario: Scenario) -> Iterat
 
 def _counted(job: Job, scenario: Scenario) -> str:
     column = next(column for column, program in enumerate(job.programs) if program.work is not None)
-    program, steps = job.programs[column], job.steps[column]
-    assert program.work is not None
-    inside = step_of(program, steps) >= 0
-    flops = program.work.flops(inside) / (1 if steps is None else steps.count)
+    flops, steps = flops_of_step(job, column), job.steps[column]
     share = scenario.compute.share if isinstance(scenario.compute, Counted) else 1.0
     return (
         f"compute is counted: {flops:.4g} FLOPs of rank {job.ranks[column]} {'in all' if steps is None else 'a step'}, "

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from simcoll.estimate_value import Estimate
 from simcoll.pricing import Pricing
-from simcoll.record import Group
 from simcoll.recorded_job import Floats, Stream
 from simcoll.recorded_waits import LAUNCH, WAIT
 from simcoll.replay import held_up
@@ -88,43 +86,6 @@ class LinkCost:
     bandwidth: float
     busy: float
     calls: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a rank: when it began, how long it took, and what of that was what, in seconds."""
-
-    begin: float
-    seconds: float
-    communication: float
-    exposed: float
-    waiting: float
-    compute: float
-
-
-@dataclass(frozen=True, slots=True)
-class Volume:
-    """The calls of one kind that a rank makes in a step: bytes of all as nccl-tests counts them.
-
-    The group is one of the rank's own, of ``size`` ranks.
-    """
-
-    op: str
-    group: str
-    description: str
-    size: int
-    calls: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepCosts:
-    """The steps of one rank: its number, calls of a step, volumes of a step by group and op, and each step."""
-
-    rank: int
-    period: int
-    volumes: tuple[Volume, ...]
-    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,45 +238,6 @@ def links_of(priced: Pricing) -> list[LinkCost]:
             found[key] = link.bandwidth, busy + estimate.seconds * link.utilisation * int(count), calls + int(count)
     costs = [LinkCost(*key, *value) for key, value in found.items()]
     return sorted(costs, key=lambda cost: (-cost.busy, str(cost.source), str(cost.target)))
-
-
-def steps_of_rank(priced: Pricing) -> StepCosts | None:
-    """The steps of the first rank that has some; None where no rank's calls repeat."""
-    column = next((column for column, steps in enumerate(priced.job.steps) if steps is not None), None)
-    if column is None:
-        return None
-    steps = priced.job.steps[column]
-    assert steps is not None
-    times, took = rank_times(priced, column), priced.replayed.end - priced.replayed.begin
-    calls = np.flatnonzero(times.kind != WAIT)
-    edges = [int(edge) for edge in np.searchsorted(times.place, [*steps.starts, steps.stop])]
-    begins = [_begin(priced, times, column, edge) for edge in edges]
-    found = []
-    for (low, high), (begin, end) in zip(pairwise(edges), pairwise(begins), strict=True):
-        part = slice(low, high)
-        own = times.instance[part][times.kind[part] != WAIT]
-        sums = [float(one[part].sum()) for one in (times.exposed, times.waited, times.compute)]
-        found.append(Step(begin, end - begin, float(took[own].sum()), *sums))
-    first = times.instance[calls[steps.first : steps.first + steps.period]]
-    return StepCosts(priced.job.ranks[column], steps.period, tuple(_volumes(priced, first)), tuple(found))
-
-
-def _begin(priced: Pricing, times: RankTimes, column: int, edge: int) -> float:
-    """When the compute before an operation began; of what is behind the last one, the rank's end."""
-    if edge >= len(times.arrived):
-        return float(priced.replayed.rank_end[column])
-    return float(times.arrived[edge] - times.compute[edge])
-
-
-def _volumes(priced: Pricing, instances: npt.NDArray[np.int32]) -> Iterator[Volume]:
-    """Group after group, as they come first; of messages the two ranks of a pair stand for a group."""
-    all_of, streams = priced.job.collectives, priced.job.streams
-    found: dict[tuple[Group, int], list[int]] = defaultdict(list)
-    for number in instances.tolist():
-        found[streams[all_of.stream[number]].group, int(all_of.op[number])].append(number)
-    for (group, op), mine in found.items():
-        size = int(all_of.bytes[mine].sum())
-        yield Volume(all_of.ops[op], group.name, group.description, len(group.ranks), len(mine), size)
 
 
 def overlapping_calls(priced: Pricing) -> int:

@@ -10,16 +10,15 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from simcoll.priced_steps import StepCosts, steps_of_rank
 from simcoll.pricing import Pricing
 from simcoll.pricing_summary import (
     GroupCost,
     Kind,
     Spread,
-    StepCosts,
     groups_of,
     kinds_of,
     links_of,
-    steps_of_rank,
     totals_of,
 )
 from simcoll.reports.plain import plain, safe

@@ -40,7 +40,7 @@ class WorkCounter(TorchDispatchMode):
         register_optimizer_step_post_hook(self._stepped)
 
     def __exit__(self, *args: Any) -> None:
-        super().__exit__(*args)
+        super().__exit__(*args)  # type: ignore[no-untyped-call]
         self._order.end()
 
     def called(self, key: Key, result: Any, outputs: Iterable[torch.Tensor], *, coalescing: bool) -> None:
@@ -54,7 +54,7 @@ class WorkCounter(TorchDispatchMode):
                 self._unseen[storage._cdata] = storage, key
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(answers_itself(kind) for kind in types):
+        if func.namespace == "prim" or any(answers_itself(kind) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
         name = func._schema.name
