@@ -17,7 +17,7 @@ from simcoll.spec import COLLECTIVES, Kind
 from simcoll.verifier.trace import MemoryTrace, Trace, altered
 
 Place = tuple[tuple[int, int], ...]
-"""Of each group of a rank, in the order in which they were made: its size and the rank's place."""
+"""Of each group of a rank but those of all ranks, in the order in which they were made: its size, the rank's place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ class _Filling:
     _matters: frozenset[tuple[int, int]] = field(init=False)
     _of_rank: Mapping[int, list[tuple[int, ...]]] = field(init=False)
     _shifted: dict[tuple[int, tuple[int, ...]], Trace] = field(default_factory=dict)
+    _pattern: dict[tuple[tuple[int, ...], int], Group] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._made = dict(_made(self.traces))
@@ -71,22 +72,21 @@ class _Filling:
             for rank in ranks:
                 of_rank[rank].append(ranks)
         self._of_rank = of_rank
-        self._places = {
-            trace.rank: _place(trace.rank, [group.ranks for group in trace.groups]) for trace in self.traces
-        }
+        self._places = {trace.rank: _place(trace.rank, trace.groups, trace.world_size) for trace in self.traces}
         self._matters = _that_matter(self._places, programs(self.traces))
 
     def stand_in(self, rank: int) -> _StandIn | None:
         """The rank that ran with the most places in common, those first on which programs depend; then the nearest."""
-        best: tuple[tuple[int, int, int], _StandIn] | None = None
+        best: tuple[tuple[int, ...], _StandIn] | None = None
         for trace in self.traces:
             groups = self._groups(trace, rank)
             if groups is None:
                 continue
-            own, other = self._places[trace.rank], _place(rank, [group.ranks for group in groups])
+            own, other = self._places[trace.rank], _place(rank, groups, trace.world_size)
             differ = [number for number, (one, two) in enumerate(zip(own, other, strict=True)) if one != two]
             matter = [number for number in differ if (len(own), number) in self._matters]
-            score = len(matter), len(differ), abs(trace.rank - rank)
+            # Programs often have a case for the first rank, and for odd and even ones.
+            score = len(matter), len(differ), trace.rank == 0, (trace.rank - rank) % 2, abs(trace.rank - rank)
             if best is None or score < best[0]:
                 best = score, _StandIn(trace, groups, not matter)
         return None if best is None else best[1]
@@ -97,22 +97,41 @@ class _Filling:
         own = self._of_rank.get(trace.rank, [])
         found = []
         for group in trace.groups:
-            members: tuple[int, ...] | None
-            if rank in group.ranks:
-                members = group.ranks
-            elif group.ranks in own and len(own) == len(known):
-                members = known[own.index(group.ranks)]
+            other: Group | None
+            if group.place(rank) is not None:
+                other = group
+            elif len(own) == len(known) and group.ranks in own:
+                other = self._like(group, known[own.index(group.ranks)])
             else:
-                members = _along(group.ranks, rank)
-            if members is None or len(members) != len(group.ranks):
+                other = self._along(group, rank)
+            if other is None or len(other.ranks) != len(group.ranks):
                 return None
-            found.append(replace(group, ranks=members))
+            found.append(other)
         return tuple(found)
+
+    def _like(self, group: Group, members: tuple[int, ...]) -> Group:
+        """A group of other members: one object for all who are in it."""
+        key = group.ranks, members[0]
+        if key not in self._pattern or self._pattern[key].ranks != members:
+            self._pattern[key] = replace(group, ranks=members)
+        return self._pattern[key]
+
+    def _along(self, group: Group, rank: int) -> Group | None:
+        """The group of a rank that is like another one, of ranks at equal distances; None where that one is not so."""
+        distance = _distance(group.ranks)
+        if distance is None:
+            return None
+        size = len(group.ranks)
+        begin = rank - rank // distance % size * distance
+        key = group.ranks, begin
+        if key not in self._pattern:
+            self._pattern[key] = replace(group, ranks=tuple(range(begin, begin + distance * size, distance)))
+        return self._pattern[key]
 
     def trace(self, rank: int, one: _StandIn) -> Trace:
         """The trace of a rank that did not run; records, events and lines are those of the other one."""
         by = tuple(
-            new.ranks.index(rank) - old.ranks.index(one.trace.rank)
+            (new.place(rank) or 0) - (old.place(one.trace.rank) or 0)
             for new, old in zip(one.groups, one.trace.groups, strict=True)
         )
         shifted = self._moved(one.trace, by)
@@ -175,8 +194,8 @@ def _made(traces: Sequence[Trace]) -> Iterator[tuple[tuple[int, int], tuple[int,
                 yield numbers, Members(rank for rank in ranks if type(rank) is int)  # type: ignore[misc]
 
 
-def _place(rank: int, groups: Sequence[Sequence[int]]) -> Place:
-    return tuple((len(ranks), list(ranks).index(rank)) for ranks in groups)
+def _place(rank: int, groups: Sequence[Group], world_size: int) -> Place:
+    return tuple((len(group.ranks), group.place(rank) or 0) for group in groups if len(group.ranks) < world_size)
 
 
 def _that_matter(places: Mapping[int, Place], known: Mapping[int, bytes]) -> frozenset[tuple[int, int]]:
@@ -192,13 +211,10 @@ def _that_matter(places: Mapping[int, Place], known: Mapping[int, bytes]) -> fro
     return frozenset(found)
 
 
-def _along(ranks: Sequence[int], rank: int) -> tuple[int, ...] | None:
-    """The group of a rank that is like another one, of ranks at equal distances; None where that one is not so."""
+def _distance(ranks: Sequence[int]) -> int | None:
+    """How far apart the ranks of a dimension of a mesh are; None where they are none."""
     size, first = len(ranks), ranks[0]
     distance = ranks[1] - first if size > 1 else 1
-    if distance < 1 or list(ranks) != list(range(first, first + distance * size, distance)):
+    if distance < 1 or first // distance % size or list(ranks) != list(range(first, first + distance * size, distance)):
         return None
-    if (first // distance) % size:
-        return None
-    begin = rank - (rank // distance % size) * distance
-    return Members(range(begin, begin + distance * size, distance))
+    return distance

@@ -19,6 +19,7 @@ from torch.distributed import device_mesh, distributed_c10d
 
 from simcoll import activation
 from simcoll.backends.fake import FakeProcessGroup
+from simcoll.capture import arguments
 from simcoll.received_values import ReceivedValues, holds_received
 from simcoll.recorded_python_group import RecordedPythonGroup
 from simcoll.session import Session, active_session
@@ -61,16 +62,10 @@ class LoneGroup(RecordedPythonGroup):
         if marked:
             conductor.log.recorder.event(SIZED_BY_OTHERS, group=key[0], sequence=sequence, message=key[2], op=spec.name)
         if self.counter is not None:
-            given = [tensor for value in (*args, *kwargs.values()) for tensor in _tensors_in(value)]
-            self.counter.called(key, result, given, coalescing=self._coalescing)
+            written = arguments(name, args, kwargs).tensors
+            outputs = [*written.get("inout", ()), *written.get("outputs", ())]
+            self.counter.called(key, result, outputs, coalescing=self._coalescing)
         return result
-
-
-def _tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors of an argument, which may be a list of lists."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [tensor for one in value for tensor in _tensors_in(one)] if isinstance(value, (list, tuple)) else []
 
 
 class FakeBackendConfig(distributed_c10d.BackendConfig):

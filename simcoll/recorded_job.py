@@ -108,12 +108,10 @@ def _programs(
     """As a dry run wrote them down, or else as the times and the calls show them."""
     written = DevicePrograms()
     found = [written.program(trace, own) for trace, own in zip(traces, instances, strict=True)]
-    if all(one is not None for one in found):
-        programs, periods = zip(*(one for one in found if one is not None), strict=True) if found else ((), ())
-        return programs, periods
-    seen = steps_of(traces, instances)
+    told = all(one is not None and one[1] is not None for one in found)
+    seen = [None] * len(found) if told else steps_of(traces, instances)
     pairs = [
-        (program_of(trace, own, steps), steps) if one is None else one
+        (program_of(trace, own, steps), steps) if one is None else (one[0], one[1] or steps)
         for trace, own, steps, one in zip(traces, instances, seen, found, strict=True)
     ]
     return tuple(program for program, _ in pairs), tuple(steps for _, steps in pairs)

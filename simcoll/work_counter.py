@@ -7,6 +7,7 @@ one that was forked to be a rank of a dry run.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from simcoll.work import RecordedWork
 _ALLOCATES = frozenset(
     f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_")
 )
+_CALLS = ("c10d", "_c10d_functional")
 _HELD_BACK = frozenset(("aten::_local_scalar_dense", "aten::item"))
 
 
@@ -50,8 +52,8 @@ class WorkCounter(TorchDispatchMode):
         if later:
             result.tell_when_waited(lambda: self._waited(key))
             for tensor in outputs:
-                storage = tensor.untyped_storage()
-                self._unseen[storage._cdata] = storage, key
+                if (storage := _storage(tensor)) is not None:
+                    self._unseen[storage._cdata] = storage, key
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "prim" or any(answers_itself(kind) for kind in types):
@@ -59,7 +61,7 @@ class WorkCounter(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func._schema.name
         given = list(_tensors((*args, *kwargs.values())))
-        if self._unseen:
+        if self._unseen and not func.is_view and func.namespace not in _CALLS:
             self._look(given)
         if name in _HELD_BACK:
             self._order.hold()
@@ -69,8 +71,7 @@ class WorkCounter(TorchDispatchMode):
         return result
 
     def _count(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any, given: list[torch.Tensor]) -> None:
-        formula = _FORMULAS.get(func._overloadpacket)
-        flops = 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
+        flops = _flops(func, args, kwargs, result)
         made = list(_tensors(result if isinstance(result, (tuple, list)) else (result,)))
         size = sum(tensor.numel() * tensor.element_size() for tensor in (*given, *made))
         if size:
@@ -79,7 +80,8 @@ class WorkCounter(TorchDispatchMode):
     def _look(self, given: Iterable[torch.Tensor]) -> None:
         """Whoever uses a call's result has waited for the call."""
         for tensor in given:
-            if (found := self._unseen.pop(tensor.untyped_storage()._cdata, None)) is not None:
+            storage = _storage(tensor)
+            if storage is not None and (found := self._unseen.get(storage._cdata)) is not None:
                 self._waited(found[1])
 
     def _waited(self, key: Key) -> None:
@@ -91,6 +93,23 @@ class WorkCounter(TorchDispatchMode):
         self._first = self._first or id(optimizer)
         if self._first == id(optimizer):
             self._order.step()
+
+
+def _flops(func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> int:
+    """None are counted where a formula does not know the arguments: the script must go on."""
+    formula = _FORMULAS.get(func._overloadpacket)
+    if formula is None:
+        return 0
+    with contextlib.suppress(Exception):
+        return int(formula(*args, **kwargs, out_val=result))
+    return 0
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """None of a tensor that has no one storage, such as a sparse one."""
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        return tensor.untyped_storage()
+    return None
 
 
 def _dtype(given: Iterable[torch.Tensor]) -> str:
