@@ -23,6 +23,7 @@ from simcoll.backends.tensor_data import TensorData
 from simcoll.call import Call
 from simcoll.capture import Arguments, arguments
 from simcoll.dynamo import leave_class_uncompiled
+from simcoll.pretended_device import truthfully
 from simcoll.spec import METHODS
 
 _NO_TIMEOUT = timedelta(0)
@@ -83,9 +84,10 @@ class FakeProcessGroup(PythonProcessGroup):
         if not outputs or not all(map(_has_memory, (*inputs, *outputs))):
             return
         data = TensorData(inputs, outputs)
-        given = () if self._blank() and is_from_elsewhere(call, self._rank) else data.read()
-        results = outputs_alike(call, self._rank, self.size(), given)
-        data.write(results)
+        with truthfully():
+            given = () if self._blank() and is_from_elsewhere(call, self._rank) else data.read()
+            results = outputs_alike(call, self._rank, self.size(), given)
+            data.write(results)
         if self.size() > 1:
             self._received([tensor for tensor, result in zip(outputs, results, strict=True) if result is not None])
 

@@ -1,15 +1,19 @@
 """Streams and events of a device that is not there: who waits for whom is told to a :class:`DeviceOrder`.
 
-torch.cpu has streams that do nothing, so that code for any device runs (FSDP2 does); these stand in their place.
+torch.cpu has streams that do nothing, so that code for any device runs (FSDP2 does), and a dry run pretends those of
+torch.cuda; these stand in the place of both.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from types import ModuleType, TracebackType
+from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
+import torch
+
 from simcoll.device_order import DeviceOrder, Key, Reached
+from simcoll.pretended_cuda import PretendedEvent, PretendedStream
 
 
 class Streams:
@@ -43,18 +47,28 @@ class Streams:
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(streams)
 
-        for name, value in vars(place).items():
-            setattr(module, name, value)
-        for name, value in (("Stream", Stream), ("Event", Event)):
-            setattr(module, name, value)
+        for name, value in {**vars(place), "Stream": Stream, "Event": Event}.items():
+            if hasattr(module, name):
+                setattr(module, name, value)
 
 
-class DeviceStream:
+class DeviceStream(PretendedStream):
     """One stream; the default one has done whatever the order holds."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self._reached = Reached()
+        self._before: list[Any] = []
+        cuda = torch.cuda.is_available()
+        self.device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+
+    def __enter__(self) -> DeviceStream:
+        self._before.append(self._streams.current)
+        self._streams.current = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._streams.current = self._before.pop()
 
     @property
     def reached(self) -> Reached:
@@ -94,7 +108,7 @@ class DeviceStream:
         return True
 
 
-class DeviceEvent:
+class DeviceEvent(PretendedEvent):
     """A place in a stream."""
 
     def __init__(self, streams: Streams) -> None:
@@ -118,10 +132,6 @@ class DeviceEvent:
         """Whether it is done."""
         return True
 
-    def elapsed_time(self, other: Any) -> float:
-        """Milliseconds from this event to another one: nobody knows."""
-        return 0.0
-
 
 class _Place:
     """The functions by which torch's modules name the current stream."""
@@ -129,23 +139,6 @@ class _Place:
     def __init__(self, streams: Streams) -> None:
         self.current_stream = lambda device=None: streams.current
         self.default_stream = lambda device=None: streams.default
-        self.stream = self.StreamContext = lambda stream: _Within(streams, stream)
+        self.set_stream = lambda stream: setattr(streams, "current", stream or streams.default)
+        self.stream = self.StreamContext = lambda stream: stream or nullcontext()
         self.synchronize = lambda device=None: streams.default.synchronize()
-
-
-class _Within(AbstractContextManager[None]):
-    """Makes a stream the current one for a block."""
-
-    def __init__(self, streams: Streams, stream: Any) -> None:
-        self._streams, self._stream = streams, stream
-        self._before = streams.current
-
-    def __enter__(self) -> None:
-        self._before = self._streams.current
-        if isinstance(self._stream, DeviceStream):
-            self._streams.current = self._stream
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._streams.current = self._before

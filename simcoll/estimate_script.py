@@ -71,7 +71,8 @@ def _planned(options: argparse.Namespace, script: Path, arguments: Sequence[str]
 
     memory = None if options.memory is None else int(options.memory * (1 << 30))
     steps = options.steps or _STEPS
-    dry_run = DryRun(script, arguments, size, local, folder, steps, options.fake_tensors, memory, counts=True)
+    cuda = options.device == "cuda"
+    dry_run = DryRun(script, arguments, size, local, folder, steps, options.fake_tensors, memory, cuda, counts=True)
     return dry_run, Plan(ranks, options.timeout, options.jobs or cores())
 
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,8 +22,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
 from simcoll.device_order import EVENT, DeviceOrder, Item
+from simcoll.lone_program import surrounded
 from simcoll.lone_shards import cut_few_shards
 from simcoll.lone_torch import be_alone
+from simcoll.pipeline_metadata import StageMetadata, know_neighbours
+from simcoll.pretended_cuda import pretend_cuda
+from simcoll.pretended_device import Devices
 from simcoll.session import active_session
 from simcoll.steps_limit import STEPS_MADE
 
@@ -35,9 +39,9 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What every rank of a dry run is told.
+    """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end.
 
-    ``memory`` is in bytes, None for no limit; ``steps`` None for no end; ``counts``: what it computes is counted.
+    With ``cuda`` each node pretends to have a GPU for each of its ranks; with ``counts`` what it computes is counted.
     """
 
     script: Path
@@ -48,6 +52,7 @@ class DryRun:
     steps: int | None = None
     fake_tensors: bool = False
     memory: int | None = None
+    cuda: bool = True
     counts: bool = False
 
 
@@ -60,8 +65,8 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     """Run the script as ``rank``, and end as an interpreter does."""
     code, names = 1, dict[str, Any]()
     try:
-        counter = _begin(dry_run, rank)
-        with _tensors(dry_run), counter or nullcontext():
+        devices, counter = _begin(dry_run, rank)
+        with surrounded(devices, fake_tensors=dry_run.fake_tensors), counter or nullcontext():
             # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
             names |= runpy.run_path(str(dry_run.script), run_name="__main__")
         code = 0
@@ -82,7 +87,7 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
         os._exit(code)
 
 
-def _begin(dry_run: DryRun, rank: int) -> WorkCounter | None:
+def _begin(dry_run: DryRun, rank: int) -> tuple[Devices | None, WorkCounter | None]:
     atexit._clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
     log = os.open(dry_run.folder / log_name(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -96,13 +101,15 @@ def _begin(dry_run: DryRun, rank: int) -> WorkCounter | None:
         resource.setrlimit(resource.RLIMIT_AS, (dry_run.memory, dry_run.memory))
     # The threads of the parent's pool are not here, and ranks share the cores anyway.
     torch.set_num_threads(1)
+    devices = pretend_cuda(dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
     cut_few_shards()
     counter = _counter() if dry_run.counts else None
     be_alone(rank, dry_run.world_size, counter)
+    know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
-    return counter
+    return devices, counter
 
 
 def _counter() -> WorkCounter:
@@ -138,18 +145,6 @@ def _environment(dry_run: DryRun, rank: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": "preflight",
         **dict.fromkeys(_THREAD_VARIABLES, "1"),
     }
-
-
-def _tensors(dry_run: DryRun) -> AbstractContextManager[Any]:
-    if not dry_run.fake_tensors:
-        return nullcontext()
-    from simcoll.fake_functional import FunctionalCalls
-    from simcoll.fake_tensors import fake_tensors
-
-    modes = ExitStack()
-    modes.enter_context(fake_tensors())
-    modes.enter_context(FunctionalCalls())  # type: ignore[no-untyped-call]
-    return modes
 
 
 def _end_after(steps: int) -> None:

@@ -22,7 +22,8 @@ from simcoll import activation
 from simcoll.backends.fake import FakeProcessGroup
 from simcoll.capture import arguments
 from simcoll.lone_threads import LoneThreads
-from simcoll.received_values import ReceivedValues, holds_received
+from simcoll.pretended_device import truthfully
+from simcoll.received_values import ReceivedValues, sized_by_others
 from simcoll.recorded_python_group import RecordedPythonGroup
 from simcoll.session import Session, active_session
 from simcoll.spec import METHODS, Kind
@@ -58,10 +59,12 @@ class LoneGroup(RecordedPythonGroup):
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with _one_at_a_time:
             self.caller.note(self._conductor)
-            return self._noted(name, args, kwargs)
+            # An operator of torch's may have led here, which is told the truth of devices; records tell the program's.
+            with truthfully(told=False):
+                return self._noted(name, args, kwargs)
 
     def _noted(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        marked = bool(self.received.paused) or holds_received((*args, *kwargs.values()))
+        marked = bool(self.received.paused) or sized_by_others((*args, *kwargs.values()))
         result = super()._collective(name, args, kwargs)
         conductor = self._conductor
         if conductor is None:

@@ -106,6 +106,14 @@ def cores() -> int:
 
 def remove_earlier(folder: Path) -> None:
     """Remove what an earlier dry run of more ranks left in the folder."""
-    for pattern in ("rank*.simcoll", "rank*.stacks", "rank*.log", "report.json", "report.html", "launch*.json"):
+    for pattern in (
+        "rank*.simcoll",
+        "rank*.stacks",
+        "rank*.log",
+        "rank*.stage*",
+        "report.json",
+        "report.html",
+        "launch*.json",
+    ):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

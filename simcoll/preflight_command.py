@@ -41,6 +41,9 @@ def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
     """Add the options of a dry run, which ``estimate`` has too."""
     parser.add_argument("--steps", metavar="K", type=int, help="end each rank after K steps of an optimiser")
     parser.add_argument("--fake-tensors", action="store_true", help="tensors without memory, for large models")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="what programs find: GPUs, pretended, or none (cuda)"
+    )
     parser.add_argument("--out", metavar="DIR", type=Path, help="where records, output and report go")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=DRY_RUN_SECONDS, help="for each rank (600)")
     parser.add_argument("--memory", metavar="GIB", type=float, help="address space of each rank (default: no limit)")
@@ -65,14 +68,22 @@ def run_preflight(options: argparse.Namespace) -> int:
         return outlet.refuse(error.code, str(error))
     except (SimcollError, ValueError) as error:
         return outlet.refuse(BAD_INPUT, str(error))
-    # Before torch is imported: a program that asks is told that there is no GPU.
+    # Before torch is imported: real GPUs are left alone.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from simcoll.lone_rank import DryRun
     from simcoll.preflight import Plan, cores
 
     memory = None if options.memory is None else int(options.memory * (1 << 30))
     dry_run = DryRun(
-        options.script, options.arguments, size, local, folder, options.steps, options.fake_tensors, memory
+        options.script,
+        options.arguments,
+        size,
+        local,
+        folder,
+        options.steps,
+        options.fake_tensors,
+        memory,
+        options.device == "cuda",
     )
     return _conclude(dry_run, Plan(ranks, options.timeout, options.jobs or cores()), outlet)
 

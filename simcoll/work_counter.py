@@ -19,6 +19,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from simcoll.device_order import DeviceOrder, Key
 from simcoll.device_streams import Streams
 from simcoll.dispatched import answers_itself
+from simcoll.pretended_cuda import PretendedStream
 from simcoll.work import RecordedWork
 
 _ALLOCATES = frozenset(
@@ -35,7 +36,11 @@ class WorkCounter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._order = order
         self.streams = Streams(order)
-        self.streams.stand_in(torch.cpu)
+        modules = [torch.cpu, torch.cuda, torch.accelerator]
+        # What C++ takes for a stream stays what it is, unless a dry run has replaced it.
+        modules += [torch] if torch.Stream is PretendedStream else []
+        for module in modules:
+            self.streams.stand_in(module)
         # Results that somebody waits for in C++, by storage, which is kept so that no other takes its number.
         self._unseen: dict[int, tuple[torch.UntypedStorage, Key]] = {}
         self._first: int | None = None

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
+
+pytest.importorskip("torch")
 
 from simcoll.call import Buffer, Call
 from simcoll.device_order import EVENT, DeviceOrder, Item, Key
