@@ -1,6 +1,10 @@
 """A Llama-style model under FSDP2: 8 B parameters with ``--size 8b``, a small one by default.
 
-torchrun --nproc-per-node 2 examples/llama_fsdp2.py
+Run: simcoll run --standalone --nproc-per-node 2 examples/llama_fsdp2.py
+simcoll: clean
+
+Without a cluster, its ranks and what they cost:
+
 simcoll preflight --world-size 512 --fake-tensors --steps 3 examples/llama_fsdp2.py --size 8b
 simcoll estimate examples/llama_fsdp2.py --world-size 512 --gpu h100 --nodes 64 --fake-tensors -- --size 8b
 """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -142,9 +144,23 @@ def test_fsdp2_moves_what_the_shapes_of_its_parameters_say(tmp_path):
     assert 0 < totals["overlapped"]["mean"] < totals["communication"]["mean"]
 
 
+def test_the_commands_of_the_page_run(tmp_path):
+    page = (ROOT / "docs" / "pricing.md").read_text(encoding="utf-8")
+    section = page.partition("## Price a script before the run")[2].partition("\n## ")[0]
+    commands = re.findall(r"^\$ simcoll estimate (.+)$", section, re.MULTILINE)
+    # The last one takes a minute; benchmarks/preflight.py runs it.
+    for command in commands[:-1]:
+        script, *arguments = shlex.split(command)
+        done = estimate(ROOT / script, *arguments, "--out", str(tmp_path))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "volumes of a step" in done.stdout
+    assert len(commands) == 3
+
+
 def test_hsdp_reduces_shards_across_replicas(tmp_path):
     script = written(tmp_path, HSDP)
-    document = priced(script, tmp_path / "out", "--world-size", "128", "--gpu", "h100", "--nodes", "16")
+    cluster = ("--world-size", "128", "--gpu", "h100", "--nodes", "16", "--ranks", "0,7,8,127")
+    document = priced(script, tmp_path / "out", *cluster)
     model = Sharded([[(50, 30), (50,)], [(10, 50), (10,)]], [])
     expected = volumes(model, 8, gathered=4)
     shard = sum(padded(shape, 8) for shape in model.shapes) // 8 * 4
