@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcoll.preflight_command import check_dry_run, ranks_asked, sizes_asked
+from simcoll.preflight_command import run_dry, sizes_asked
 from simcoll.pricing_command import Named, scenarios_asked, show_prices
 
 if TYPE_CHECKING:
     from simcoll.filled_in import Filled
     from simcoll.lone_rank import DryRun
     from simcoll.outlet import Outlet
-    from simcoll.preflight import Plan
     from simcoll.verifier.finding import Report
 
 _STEPS = 3
@@ -34,46 +33,23 @@ def run_script_pricing(options: argparse.Namespace, script: Path, arguments: Seq
     """Run, judge and price a script; the exit code of the contract."""
     from simcoll.errors import SimcollError
     from simcoll.outlet import Outlet
-    from simcoll.preconditions import BAD_INPUT, RefusedError
+    from simcoll.preconditions import BAD_INPUT
 
     outlet = Outlet(json=options.json)
+    asked = {"script": script, "arguments": list(arguments), "module": False, "ranks": options.ranks or "auto"}
+    run = argparse.Namespace(**vars(options) | asked | {"steps": _STEPS if options.steps is None else options.steps})
     try:
         named = _scenarios(options)
-        dry_run, plan = _planned(options, script, arguments)
-        _check_room(dry_run.world_size, named)
-    except RefusedError as error:
-        return outlet.refuse(error.code, str(error))
+        _check_room(sizes_asked(run)[0], named)
     except (SimcollError, ValueError) as error:
         return outlet.refuse(BAD_INPUT, str(error))
-    return _conclude(options, dry_run, plan, named, outlet)
+    return run_dry(run, outlet, lambda report, dry_run, outlet: _conclude(options, report, dry_run, named, outlet))
 
 
 def _scenarios(options: argparse.Namespace) -> list[Named]:
     """The script has as many ranks as are asked for: none of its scenarios changes that."""
     others = argparse.Namespace(**vars(options) | {"world_size": None, "ranks": None})
     return scenarios_asked(others)
-
-
-def _planned(options: argparse.Namespace, script: Path, arguments: Sequence[str]) -> tuple[DryRun, Plan]:
-    """The dry run that the options ask for; raises RefusedError, SimcollError and ValueError."""
-    from simcoll.preconditions import check_script, check_torch, prepare_folder
-
-    size, local = sizes_asked(options)
-    ranks = ranks_asked(options, size)
-    check_dry_run(options)
-    check_script(script, compiles=True)
-    check_torch()
-    folder = prepare_folder(options.out, len(ranks or range(min(size, 64))))
-    # Before torch is imported: a program that asks is told that there is no GPU.
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    from simcoll.lone_rank import DryRun
-    from simcoll.preflight import Plan, cores
-
-    memory = None if options.memory is None else int(options.memory * (1 << 30))
-    steps = options.steps or _STEPS
-    cuda = options.device == "cuda"
-    dry_run = DryRun(script, arguments, size, local, folder, steps, options.fake_tensors, memory, cuda, counts=True)
-    return dry_run, Plan(ranks, options.timeout, options.jobs or cores())
 
 
 def _check_room(size: int, named: Sequence[Named]) -> None:
@@ -84,20 +60,14 @@ def _check_room(size: int, named: Sequence[Named]) -> None:
         check_room(size, topology)
 
 
-def _conclude(options: argparse.Namespace, dry_run: DryRun, plan: Plan, named: Sequence[Named], outlet: Outlet) -> int:
+def _conclude(
+    options: argparse.Namespace, report: Report, dry_run: DryRun, named: Sequence[Named], outlet: Outlet
+) -> int:
+    """Show the findings, or the prices: that of a job that would hang or fail says nothing."""
     from simcoll.preconditions import BAD_INPUT
-    from simcoll.preflight import preflight, remove_earlier
-    from simcoll.progress import progress_bar
     from simcoll.verifier.postmortem import exit_code
-    from simcoll.warm_torch import warm_up
 
-    remove_earlier(dry_run.folder)
-    warm_up()
-    with progress_bar("dry run", then="judging") as progress:
-        report = preflight(dry_run, plan, progress)
-    outlet.save(report, dry_run.folder)
     if code := exit_code(report):
-        # The price of a job that would hang or fail says nothing.
         outlet.show(report)
         return code
     try:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
 import torch
 import torch.distributed as dist
@@ -21,6 +20,7 @@ from torch.distributed import device_mesh, distributed_c10d
 from simcoll import activation
 from simcoll.backends.fake import FakeProcessGroup
 from simcoll.capture import arguments
+from simcoll.lone_launch import Launch
 from simcoll.lone_threads import LoneThreads
 from simcoll.pretended_device import truthfully
 from simcoll.received_values import ReceivedValues, sized_by_others
@@ -49,6 +49,10 @@ _NOTHING = object()
 """Stands in for an object that another rank would have sent."""
 
 
+_hooks: list[object] = []
+"""Kept for good: what they have replaced is put back when they go."""
+
+
 class LoneGroup(RecordedPythonGroup):
     """The recorded group around a fake one; notes which calls' sizes rest on received values."""
 
@@ -57,11 +61,10 @@ class LoneGroup(RecordedPythonGroup):
     caller: LoneThreads
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with _one_at_a_time:
+        # An operator of torch's may have led here, which is told the truth of devices; records tell the program's.
+        with _one_at_a_time, truthfully(told=False):
             self.caller.note(self._conductor)
-            # An operator of torch's may have led here, which is told the truth of devices; records tell the program's.
-            with truthfully(told=False):
-                return self._noted(name, args, kwargs)
+            return self._noted(name, args, kwargs)
 
     def _noted(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         marked = bool(self.received.paused) or sized_by_others((*args, *kwargs.values()))
@@ -112,7 +115,11 @@ def be_alone(rank: int, size: int, counter: WorkCounter | None = None) -> Receiv
     # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
     if hasattr(module, "_maybe_attach_flight_recorder"):
         module._maybe_attach_flight_recorder = lambda *args: None
-    activation.hooks(lambda initialise: _in_memory(initialise, rank, size), lambda initialise: initialise).__enter__()
+    launch = Launch(rank, size)
+    launch.take_over()
+    hooks = activation.hooks(lambda initialise: _in_memory(initialise, launch), lambda initialise: initialise)
+    hooks.__enter__()
+    _hooks.append(hooks)
     for name in ("TCPStore", "FileStore"):
         _replace(name, LoneStore)
     _replace("rendezvous", lambda *args, **kwargs: iter([(LoneStore(), rank, size)]))
@@ -148,28 +155,19 @@ def _creator(
     return create
 
 
-def _in_memory(initialise: Callable[..., Any], rank: int, size: int) -> Callable[..., Any]:
+def _in_memory(initialise: Callable[..., Any], launch: Launch) -> Callable[..., Any]:
     """``init_process_group`` of torch, with a store of this rank's own in place of whatever the program names."""
     signature = inspect.signature(initialise)
 
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        number, of = _place(given, rank, size)
+        number, of = launch.place(given)
         given |= {"rank": number, "world_size": of, "store": LoneStore(), "init_method": None}
         given.pop("device_id", None)
         return initialise(**given)
 
     return init_process_group
-
-
-def _place(given: Mapping[str, Any], rank: int, size: int) -> tuple[int, int]:
-    """The rank and world size that a call states, or else those of the dry run."""
-    query = parse_qs(urlsplit(given.get("init_method") or "").query)
-    number, of = given.get("rank", -1), given.get("world_size", -1)
-    number = int(query["rank"][0]) if "rank" in query else number
-    of = int(query["world_size"][0]) if "world_size" in query else of
-    return (rank if number in (-1, None) else int(number)), (size if of in (-1, None) else int(of))
 
 
 def _replace(name: str, value: Any) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
 if TYPE_CHECKING:
-    from simcoll.lone_rank import DryRun
     from simcoll.outlet import Outlet
-    from simcoll.preflight import Plan
+    from simcoll.preflight_run import Conclude, Request
 
 DRY_RUN_SECONDS = 600.0
 """How long each rank may take, unless said otherwise."""
@@ -33,6 +33,9 @@ def add_preflight_command(commands: Commands) -> None:
     add_dry_run_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
     add_topology_arguments(parser)
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="the script is a module's name, as Python's -m has it"
+    )
     parser.add_argument("script", metavar="script.py", type=Path)
     parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER)
 
@@ -52,26 +55,47 @@ def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
 
 def run_preflight(options: argparse.Namespace) -> int:
     """Carry out ``simcoll preflight``; the exit code of the contract."""
-    from simcoll.errors import SimcollError
     from simcoll.outlet import Outlet
-    from simcoll.preconditions import BAD_INPUT, RefusedError, check_script, check_torch, prepare_folder
 
-    outlet = Outlet(json=options.json)
+    return run_dry(options, Outlet(json=options.json))
+
+
+def run_dry(options: argparse.Namespace, outlet: Outlet, conclude: Conclude | None = None) -> int:
+    """Carry out a dry run; ``conclude`` gets the verdict in place of its being shown, and what ranks compute is counted."""
+    from simcoll.errors import SimcollError
+    from simcoll.outer_job import outer_job
+    from simcoll.preconditions import BAD_INPUT, RefusedError, check_torch
+
     try:
+        job = outer_job(os.environ)
         size, local = sizes_asked(options)
-        ranks = ranks_asked(options, size)
-        check_dry_run(options)
-        check_script(options.script, compiles=True)
+        ranks = _ranks(options, size)
+        _check(options)
         check_torch()
-        folder = prepare_folder(options.out, len(ranks or range(min(size, 64))))
     except RefusedError as error:
         return outlet.refuse(error.code, str(error))
     except (SimcollError, ValueError) as error:
         return outlet.refuse(BAD_INPUT, str(error))
+    _forget_launcher()
+    from simcoll.preflight_run import carry_out, show
+
+    request = _request(options, size, local, ranks, counts=conclude is not None)
+    return carry_out(replace(request, conclude=conclude or show), job, outlet)
+
+
+def _forget_launcher() -> None:
     # Before torch is imported: real GPUs are left alone.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # This process is no rank: records of its ranks are not named after an attempt of its own.
+    for name in [name for name in os.environ if name.startswith("TORCHELASTIC_")]:
+        del os.environ[name]
+
+
+def _request(options: argparse.Namespace, size: int, local: int, ranks: list[int] | None, *, counts: bool) -> Request:
     from simcoll.lone_rank import DryRun
-    from simcoll.preflight import Plan, cores
+    from simcoll.preconditions import prepare_folder
+    from simcoll.preflight import Plan
+    from simcoll.preflight_run import Request
 
     memory = None if options.memory is None else int(options.memory * (1 << 30))
     dry_run = DryRun(
@@ -79,28 +103,29 @@ def run_preflight(options: argparse.Namespace) -> int:
         options.arguments,
         size,
         local,
-        folder,
+        Path(),
         options.steps,
         options.fake_tensors,
         memory,
+        options.module,
         options.device == "cuda",
+        counts,
     )
-    return _conclude(dry_run, Plan(ranks, options.timeout, options.jobs or cores()), outlet)
+    return Request(
+        dry_run,
+        Plan(ranks, options.timeout, options.jobs),
+        lambda: prepare_folder(options.out, len(ranks or range(min(size, 64)))),
+        lambda: _check_program(options),
+    )
 
 
-def _conclude(dry_run: DryRun, plan: Plan, outlet: Outlet) -> int:
-    from simcoll.preflight import preflight, remove_earlier
-    from simcoll.progress import progress_bar
-    from simcoll.verifier.postmortem import exit_code
-    from simcoll.warm_torch import warm_up
+def _check_program(options: argparse.Namespace) -> None:
+    from simcoll.preconditions import check_module, check_script
 
-    remove_earlier(dry_run.folder)
-    warm_up()
-    with progress_bar("dry run") as progress:
-        report = preflight(dry_run, plan, progress)
-    outlet.save(report, dry_run.folder)
-    outlet.show(report)
-    return exit_code(report)
+    if options.module:
+        check_module(str(options.script))
+    else:
+        check_script(options.script, compiles=True)
 
 
 def sizes_asked(options: argparse.Namespace) -> tuple[int, int]:
@@ -117,8 +142,7 @@ def sizes_asked(options: argparse.Namespace) -> tuple[int, int]:
     return size, min(local, size)
 
 
-def ranks_asked(options: argparse.Namespace, size: int) -> list[int] | None:
-    """Which ranks are to run, None where the run chooses; raises ValueError."""
+def _ranks(options: argparse.Namespace, size: int) -> list[int] | None:
     from simcoll.verifier.ranges import parse_ranks, ranks_text
 
     if options.ranks in (None, "auto"):
@@ -129,8 +153,7 @@ def ranks_asked(options: argparse.Namespace, size: int) -> list[int] | None:
     return ranks
 
 
-def check_dry_run(options: argparse.Namespace) -> None:
-    """Raises ValueError where an option of a dry run has no sense."""
+def _check(options: argparse.Namespace) -> None:
     for name, least in (("steps", 1), ("jobs", 1)):
         value = getattr(options, name)
         if value is not None and value < least:
