@@ -61,7 +61,10 @@ def run_preflight(options: argparse.Namespace) -> int:
 
 
 def run_dry(options: argparse.Namespace, outlet: Outlet, conclude: Conclude | None = None) -> int:
-    """Carry out a dry run; ``conclude`` gets the verdict in place of its being shown, and what ranks compute is counted."""
+    """Carry out a dry run; the exit code of the contract.
+
+    ``conclude`` is given the verdict, which is not shown then, and what the ranks compute is counted.
+    """
     from simcoll.errors import SimcollError
     from simcoll.outer_job import outer_job
     from simcoll.preconditions import BAD_INPUT, RefusedError, check_torch

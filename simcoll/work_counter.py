@@ -38,7 +38,8 @@ class WorkCounter(TorchDispatchMode):
         self.streams = Streams(order)
         modules = [torch.cpu, torch.cuda, torch.accelerator]
         # What C++ takes for a stream stays what it is, unless a dry run has replaced it.
-        modules += [torch] if torch.Stream is PretendedStream else []
+        named: object = torch.Stream
+        modules += [torch] if named is PretendedStream else []
         for module in modules:
             self.streams.stand_in(module)
         # Results that somebody waits for in C++, by storage, which is kept so that no other takes its number.
