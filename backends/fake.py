@@ -23,18 +23,22 @@ from simcoll.backends.tensor_data import TensorData
 from simcoll.call import Call
 from simcoll.capture import Arguments, arguments
 from simcoll.dynamo import leave_class_uncompiled
-from simcoll.spec import METHODS
+from simcoll.spec import METHODS, Kind, spec_of
 
 _NO_TIMEOUT = timedelta(0)
 
 Received = Callable[[Sequence[torch.Tensor]], object]
 """Is told of tensors that hold what other ranks would have sent."""
 
+Carried = Callable[[Call, Sequence[torch.Tensor], Sequence[torch.Tensor]], bool]
+"""Gets each call's inputs and outputs; True where it has filled the outputs with what was really sent."""
+
 
 class FakeProcessGroup(PythonProcessGroup):
     """One rank's side of a group of ``size`` ranks that are not there.
 
-    ``received`` is told of every result. While ``blank`` holds, what another root would send is zero.
+    ``received`` is told of every result. While ``blank`` holds, what another root would send is zero. ``carried`` is
+    asked first about a message between two ranks.
     """
 
     def __init__(
@@ -46,10 +50,12 @@ class FakeProcessGroup(PythonProcessGroup):
         called: str = "fake",
         received: Received = lambda tensors: None,
         blank: Callable[[], bool] = lambda: False,
+        carried: Carried = lambda call, inputs, outputs: False,
     ) -> None:
         super().__init__(rank, size, store, called)
         self._received = received
         self._blank = blank
+        self._carried = carried
         self._taken = 0
 
     def shutdown(self) -> None:
@@ -80,7 +86,11 @@ class FakeProcessGroup(PythonProcessGroup):
         self, found: Arguments, call: Call, both: Sequence[torch.Tensor] | None, outputs: Sequence[torch.Tensor]
     ) -> None:
         inputs = found.tensors.get("inputs", []) if both is None else both
-        if not outputs or not all(map(_has_memory, (*inputs, *outputs))):
+        if not all(map(_has_memory, (*inputs, *outputs))):
+            return
+        if spec_of(call).kind is Kind.POINT_TO_POINT and self._carried(call, inputs, outputs):
+            return
+        if not outputs:
             return
         data = TensorData(inputs, outputs)
         given = () if self._blank() and is_from_elsewhere(call, self._rank) else data.read()

@@ -85,7 +85,7 @@ def _begin(dry_run: DryRun, rank: int) -> None:
     # The threads of the parent's pool are not here, and ranks share the cores anyway.
     torch.set_num_threads(1)
     enable("record", dry_run.folder)
-    be_alone(rank, dry_run.world_size)
+    be_alone(rank, dry_run.world_size, dry_run.folder)
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
 

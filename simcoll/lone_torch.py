@@ -9,6 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,9 +17,11 @@ import torch
 import torch.distributed as dist
 from torch.cuda import nccl
 from torch.distributed import device_mesh, distributed_c10d
+from torch.distributed.pipelining import PipelineStage
 
 from simcoll import activation
 from simcoll.backends.fake import FakeProcessGroup
+from simcoll.carried import Carrier
 from simcoll.received_values import ReceivedValues, holds_received
 from simcoll.recorded_python_group import RecordedPythonGroup
 from simcoll.session import Session, active_session
@@ -32,11 +35,13 @@ _STORE_TIMEOUT = timedelta(seconds=1)
 _OBJECTS = (
     "all_gather_object",
     "gather_object",
-    "send_object_list",
-    "recv_object_list",
     "broadcast_object_list",
     "scatter_object_list",
 )
+_OBJECT_MESSAGES = ("send_object_list", "recv_object_list")
+_STAGE_MESSAGES = ("_warmup_forward_vote", "_warmup_backward_result")
+"""The methods of a pipeline's stage in which the stages agree on whether to tell each other shapes (torch 2.13)."""
+
 _NOTHING = object()
 """Stands in for an object that another rank would have sent."""
 
@@ -81,13 +86,14 @@ class LoneStore(dist.HashStore):
         self.host, self.port = "localhost", 29500
 
 
-def be_alone(rank: int, size: int) -> ReceivedValues:
-    """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already."""
+def be_alone(rank: int, size: int, folder: Path) -> ReceivedValues:
+    """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already, in ``folder``."""
     session = active_session()
+    carrier = Carrier(folder, rank)
     received = ReceivedValues(lambda: None if session is None else session.current_recorder())
     received.watch()
     module: Any = distributed_c10d
-    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received), True)
+    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received, carrier), True)
     module.BackendConfig = FakeBackendConfig
     # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
     if hasattr(module, "_maybe_attach_flight_recorder"):
@@ -96,14 +102,15 @@ def be_alone(rank: int, size: int) -> ReceivedValues:
     for name in ("TCPStore", "FileStore"):
         _replace(name, LoneStore)
     _replace("rendezvous", lambda *args, **kwargs: iter([(LoneStore(), rank, size)]))
-    _carry_objects(received)
+    _carry_objects(received, carrier)
+    _carry_shapes(carrier)
     if not hasattr(torch._C, "_nccl_version"):
         # c10d asks for it where a call of a group that was to be NCCL's raises, and would lose the exception.
         nccl.version = lambda: (0, 0, 0)
     return received
 
 
-def _creator(session: Session | None, received: ReceivedValues) -> Callable[[Any, Any], LoneGroup]:
+def _creator(session: Session | None, received: ReceivedValues, carrier: Carrier) -> Callable[[Any, Any], LoneGroup]:
     """What c10d calls to make a group's backend."""
 
     def create(options: Any, backend_options: Any) -> LoneGroup:
@@ -116,6 +123,7 @@ def _creator(session: Session | None, received: ReceivedValues) -> Callable[[Any
             called="gloo",
             received=received.mark,
             blank=lambda: bool(received.paused),
+            carried=carrier.of_group(members),
         )
         group = LoneGroup(options.store, place, size, inner=inner)
         group.received = received
@@ -155,14 +163,35 @@ def _replace(name: str, value: Any) -> None:
             setattr(module, name, value)
 
 
-def _carry_objects(received: ReceivedValues) -> None:
-    """Have collectives of objects give this rank's own, and leave lists that another rank would fill as they are."""
+def _carry_objects(received: ReceivedValues, carrier: Carrier) -> None:
+    """Have collectives of objects give this rank's own, and leave lists that another rank would fill as they are.
+
+    Objects in messages between two ranks are carried.
+    """
     module: Any = distributed_c10d
     unpack = module._tensor_to_object
     module._tensor_to_object = lambda tensor, size, *rest: unpack(tensor, size, *rest) if int(size) else _NOTHING
     for name in _OBJECTS:
         if hasattr(module, name):
             _replace(name, _object_collective(getattr(module, name), received))
+    for name in _OBJECT_MESSAGES:
+        _replace(name, _object_collective(_carrying(getattr(module, name), carrier), received))
+
+
+def _carry_shapes(carrier: Carrier) -> None:
+    """Have a pipeline's stages learn from each other whether shapes are stated."""
+    for name in _STAGE_MESSAGES:
+        if hasattr(PipelineStage, name):
+            setattr(PipelineStage, name, _carrying(getattr(PipelineStage, name), carrier))
+
+
+def _carrying(function: Callable[..., Any], carrier: Carrier) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with carrier.carrying():
+            return function(*args, **kwargs)
+
+    return call
 
 
 def _object_collective(function: Callable[..., Any], received: ReceivedValues) -> Callable[..., Any]:

@@ -11,10 +11,11 @@ from simcoll.evidence import gather
 from simcoll.lone_rank import DryRun, log_name
 from simcoll.lone_ranks import LoneEnd, run_lone_ranks
 from simcoll.preflight_halts import by_majority, halt_of
-from simcoll.preflight_ranks import first_choice, next_choice
+from simcoll.preflight_ranks import MOST_ALL, first_choice, next_choice
 from simcoll.preflight_records import comparable, last_ns, reads
 from simcoll.record import Source
 from simcoll.recorder import box_name
+from simcoll.rounds_of_ranks import forget_carried, run_in_rounds
 from simcoll.verifier.finding import Report
 from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.ranges import ranks_text, verb
@@ -45,10 +46,24 @@ def preflight(dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] 
             if progress is not None:
                 progress(before + count, total)
 
-        ends |= run_lone_ranks(dry_run, chosen, timeout=plan.timeout, jobs=plan.jobs, done=done)
+        ends |= _run(dry_run, plan, chosen, done)
         traces = gather([path for rank in ends if (path := dry_run.folder / box_name(rank)).exists()]).traces
         chosen = next_choice(traces, dry_run.world_size) if plan.ranks is None else []
     return _report(dry_run, plan, ends, traces)
+
+
+def _run(
+    dry_run: DryRun, plan: Plan, ranks: Sequence[int], done: Callable[[int], object]
+) -> Mapping[int, LoneEnd]:
+    """Run ranks, and those that send what they cannot do without; those that lacked it at first run again."""
+
+    def run(some: Sequence[int]) -> Mapping[int, LoneEnd]:
+        return run_lone_ranks(dry_run, some, timeout=plan.timeout, jobs=plan.jobs, done=done)
+
+    try:
+        return run_in_rounds(run, ranks, dry_run.folder, MOST_ALL)
+    finally:
+        forget_carried(dry_run.folder)
 
 
 def _report(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> Report:
