@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
 from simcoll.call import Call
-from simcoll.rounds_of_ranks import FOLDER, LAST, wanting
+from simcoll.rounds_of_ranks import FOLDER, LAST, STUCK, wanting
 
 _MOST = 4096
 """So many messages of a pair of ranks are carried; of what comes after, the receiver gets nothing."""
@@ -96,22 +97,23 @@ class Carrier:
         """Whether a message has been sent; ends this process where it may yet be."""
         limit = time.monotonic() + _PATIENCE_SECONDS
         while not path.exists():
-            if (self._folder / LAST).exists():
-                return False
+            if (self._folder / LAST).exists() and not self._lock_of(sender).exists():
+                return False  # nothing is known of it
             # A sender that is gone may have sent it before it went.
-            if not self._runs(sender) or time.monotonic() > limit:
-                if not path.exists():
-                    self._end(path, sender)
-                break
+            if (not self._runs(sender) or time.monotonic() > limit) and not path.exists():
+                self._end(path, sender)
             time.sleep(_LOOK_SECONDS)
         return True
 
-    def _end(self, path: Path, sender: int) -> None:
-        wanting(self._folder, self._rank).write_text(f"{sender} {path.name}", encoding="ascii")
+    def _end(self, path: Path, sender: int) -> NoReturn:
+        """End this process, to be run again; or, where that is no use, because it would wait for ever here."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        os._exit(0)
+        if not (self._folder / LAST).exists():
+            wanting(self._folder, self._rank).write_text(f"{sender} {path.name}", encoding="ascii")
+            os._exit(0)
+        os._exit(STUCK)
 
     def _runs(self, rank: int) -> bool:
         try:

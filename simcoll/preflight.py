@@ -15,7 +15,7 @@ from simcoll.preflight_ranks import MOST_ALL, first_choice, next_choice
 from simcoll.preflight_records import comparable, last_ns, reads
 from simcoll.record import Source
 from simcoll.recorder import box_name
-from simcoll.rounds_of_ranks import forget_carried, run_in_rounds
+from simcoll.rounds_of_ranks import STUCK, forget_carried, run_in_rounds
 from simcoll.verifier.finding import Report
 from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.ranges import ranks_text, verb
@@ -69,7 +69,10 @@ def _run(
 def _report(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> Report:
     judged = comparable(traces)
     last = {trace.rank: last_ns(trace) for trace in judged}
-    exits = {rank: RankExit(end.exit_code, last.get(rank, 1), end.overdue) for rank, end in sorted(ends.items())}
+    exits = {
+        rank: RankExit(end.exit_code, last.get(rank, 1), end.overdue or end.exit_code == STUCK)
+        for rank, end in sorted(ends.items())
+    }
     report = judge(judged, LaunchOutcome(exits))
     halt = halt_of(judged, exits, max(last.values(), default=1))
     if halt is not None and exit_code(report) == 0:
@@ -94,7 +97,7 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd]) -> list[str
         notes.append(
             f"{ranks_text(killed)} {verb(killed, 'was', 'were')} killed, perhaps for want of memory; see --fake-tensors"
         )
-    failed = [rank for rank, end in ends.items() if end.exit_code and not end.overdue]
+    failed = [rank for rank, end in ends.items() if end.exit_code not in (0, STUCK) and not end.overdue]
     if failed:
         notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
     return notes

@@ -18,7 +18,10 @@ FOLDER = "carried"
 """Where ranks leave what they send, in the dry run's folder."""
 
 LAST = "last"
-"""The file that tells ranks not to wait for messages any more."""
+"""The file that tells ranks that no more messages come."""
+
+STUCK = 241
+"""The exit code of a rank that waits for a message that is never sent."""
 
 _End = TypeVar("_End")
 

@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 VOCABULARY, WIDTH, HIDDEN, LAYERS = 64, 32, 96, 4
-HEADS, KV_HEADS, LENGTH, BATCH, MICROBATCHES = 8, 4, 16, 8, 4
+HEADS, KV_HEADS, LENGTH, BATCH, MICROBATCHES = 8, 4, 16, 8, 2
 
 
 def rotate(x: torch.Tensor) -> torch.Tensor:
@@ -156,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pp", type=int, default=2, help="pipeline stages")
     parser.add_argument("--tp", type=int, default=2, help="ranks that share a stage's layers")
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=3)
     options = parser.parse_args()
 
     dist.init_process_group()

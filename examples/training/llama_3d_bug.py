@@ -1,4 +1,4 @@
-# expect: SC202 culprits=63 ranks=64
+# expect: SC202 culprits=15 ranks=16
 # silent: ranks=2,4
 """3-D parallelism, and a log line that takes the world's last rank for the last stage of the pipeline.
 

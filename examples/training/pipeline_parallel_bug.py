@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import Schedule1F1B
 
-LAYERS, STEPS = 12, 2
+LAYERS, MICROBATCHES, STEPS = 12, 8, 2
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     layers = range(place * each, min(LAYERS, (place + 1) * each))
     stage = make_stage(mesh["pp"], layers, torch.device("cpu"))
     optimizer = torch.optim.AdamW(stage.submod.parameters(), lr=1e-2)  # <- bug
-    schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=nn.functional.cross_entropy)
+    schedule = Schedule1F1B(stage, n_microbatches=MICROBATCHES, loss_fn=nn.functional.cross_entropy)
     for step in range(STEPS):
         inputs, targets = make_batch(step, mesh["dp"])
         optimizer.zero_grad()
