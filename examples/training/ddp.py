@@ -57,12 +57,12 @@ def validate(model: DistributedDataParallel, dataset: TensorDataset) -> tuple[fl
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=8, help="samples of one rank")
+    parser.add_argument("--batch-size", type=int, default=16, help="samples of one rank")
     options = parser.parse_args()
 
     dist.init_process_group()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
-    training, validation = make_data(1016, seed=1), make_data(256, seed=2)
+    training, validation = make_data(500, seed=1), make_data(256, seed=2)
     # The sampler gives every rank as many samples: where they do not divide, it repeats some.
     sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(training)
     batches = DataLoader(training, options.batch_size, sampler=sampler)
