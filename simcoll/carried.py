@@ -41,6 +41,7 @@ class Carrier:
         self._folder = folder / FOLDER
         self._rank = rank
         self._depth = 0
+        self._stuck = False
         self._numbers: dict[str, int] = {}
         self._folder.mkdir(mode=0o700, exist_ok=True)
         # It is held as long as this process lives.
@@ -55,11 +56,13 @@ class Carrier:
             yield
         finally:
             self._depth -= 1
+            self._end_if_stuck()
 
     def of_group(self, members: Sequence[int]) -> Callable[[Call, Tensors, Tensors], bool]:
         """What carries the messages of a group with these global ranks; True where a receive has got its message."""
 
         def carry(call: Call, inputs: Tensors, outputs: Tensors) -> bool:
+            self._end_if_stuck()
             if not self._depth or call.peer is None or not 0 <= call.peer < len(members):
                 return False
             if outputs:
@@ -97,23 +100,22 @@ class Carrier:
         """Whether a message has been sent; ends this process where it may yet be."""
         limit = time.monotonic() + _PATIENCE_SECONDS
         while not path.exists():
-            if (self._folder / LAST).exists() and not self._lock_of(sender).exists():
-                return False  # nothing is known of it
             # A sender that is gone may have sent it before it went.
-            if (not self._runs(sender) or time.monotonic() > limit) and not path.exists():
-                self._end(path, sender)
-            time.sleep(_LOOK_SECONDS)
+            if (self._runs(sender) and time.monotonic() < limit) or path.exists():
+                time.sleep(_LOOK_SECONDS)
+            elif not (self._folder / LAST).exists():
+                wanting(self._folder, self._rank).write_text(f"{sender} {path.name}", encoding="ascii")
+                _end(0)
+            else:
+                # Of a sender that has not run nothing is known.
+                self._stuck = self._lock_of(sender).exists()
+                return False
         return True
 
-    def _end(self, path: Path, sender: int) -> NoReturn:
-        """End this process, to be run again; or, where that is no use, because it would wait for ever here."""
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        if not (self._folder / LAST).exists():
-            wanting(self._folder, self._rank).write_text(f"{sender} {path.name}", encoding="ascii")
-            os._exit(0)
-        os._exit(STUCK)
+    def _end_if_stuck(self) -> None:
+        """End where the real run would stand, when the record shows that this rank waits there."""
+        if self._stuck:
+            _end(STUCK)
 
     def _runs(self, rank: int) -> bool:
         try:
@@ -130,3 +132,10 @@ class Carrier:
 
     def _lock_of(self, rank: int) -> Path:
         return self._folder / f"{rank}.lock"
+
+
+def _end(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)

@@ -22,6 +22,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
 from simcoll.lone_torch import be_alone
+from simcoll.session import active_session
+from simcoll.steps_limit import STEPS_MADE
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -47,11 +49,12 @@ def log_name(rank: int) -> str:
 
 def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     """Run the script as ``rank``, and end as an interpreter does."""
-    code = 1
+    code, names = 1, dict[str, Any]()
     try:
         _begin(dry_run, rank)
         with _tensors(dry_run):
-            runpy.run_path(str(dry_run.script), run_name="__main__")
+            # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
+            names |= runpy.run_path(str(dry_run.script), run_name="__main__")
         code = 0
     except BaseException as error:
         code = exit_code(error)
@@ -127,6 +130,9 @@ def _end_after(steps: int) -> None:
     def count(optimizer: Any, args: Any, kwargs: Any) -> None:
         made[id(optimizer)] = made.get(id(optimizer), 0) + 1
         if made[id(optimizer)] >= steps:
+            session = active_session()
+            if session is not None and (recorder := session.current_recorder()) is not None:
+                recorder.event(STEPS_MADE)
             raise SystemExit(0)
 
     register_optimizer_step_post_hook(count)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch.distributed.pipelining import PipelineStage
 from simcoll import activation
 from simcoll.backends.fake import FakeProcessGroup
 from simcoll.carried import Carrier
+from simcoll.lone_threads import LoneThreads
 from simcoll.received_values import ReceivedValues, holds_received
 from simcoll.recorded_python_group import RecordedPythonGroup
 from simcoll.session import Session, active_session
@@ -31,6 +33,7 @@ SIZED_BY_OTHERS = "sized_by_others"
 """The kind of event by which a rank notes a call whose sizes rest on received values: which they are nobody knows."""
 
 _PLUGIN = "SIMCOLL_FAKE"
+_one_at_a_time = threading.RLock()
 _STORE_TIMEOUT = timedelta(seconds=1)
 _OBJECTS = (
     "all_gather_object",
@@ -50,8 +53,14 @@ class LoneGroup(RecordedPythonGroup):
     """The recorded group around a fake one; notes which calls' sizes rest on received values."""
 
     received: ReceivedValues
+    caller: LoneThreads
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with _one_at_a_time:
+            self.caller.note(self._conductor)
+            return self._noted(name, args, kwargs)
+
+    def _noted(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         marked = bool(self.received.paused) or holds_received((*args, *kwargs.values()))
         result = super()._collective(name, args, kwargs)
         conductor = self._conductor
@@ -112,6 +121,7 @@ def be_alone(rank: int, size: int, folder: Path) -> ReceivedValues:
 
 def _creator(session: Session | None, received: ReceivedValues, carrier: Carrier) -> Callable[[Any, Any], LoneGroup]:
     """What c10d calls to make a group's backend."""
+    threads = LoneThreads()
 
     def create(options: Any, backend_options: Any) -> LoneGroup:
         size, place = options.group_size, options.group_rank
@@ -126,7 +136,7 @@ def _creator(session: Session | None, received: ReceivedValues, carrier: Carrier
             carried=carrier.of_group(members),
         )
         group = LoneGroup(options.store, place, size, inner=inner)
-        group.received = received
+        group.received, group.caller = received, threads
         group.record_in(session, members=members, timeout=options.timeout)
         return group
 

@@ -10,18 +10,18 @@ from pathlib import Path
 from simcoll.evidence import gather
 from simcoll.lone_rank import DryRun, log_name
 from simcoll.lone_ranks import LoneEnd, run_lone_ranks
-from simcoll.preflight_halts import by_majority, halt_of
+from simcoll.preflight_ends import Ends, How, ends_of
 from simcoll.preflight_ranks import MOST_ALL, first_choice, next_choice
-from simcoll.preflight_records import comparable, last_ns, reads
+from simcoll.preflight_records import comparable, reads
+from simcoll.preflight_verdict import verdict
 from simcoll.record import Source
 from simcoll.recorder import box_name
-from simcoll.rounds_of_ranks import STUCK, forget_carried, run_in_rounds
+from simcoll.rounds_of_ranks import forget_carried, run_in_rounds
 from simcoll.verifier.finding import Report
-from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.ranges import ranks_text, verb
-from simcoll.verifier.trace import LaunchOutcome, RankExit, Trace
+from simcoll.verifier.trace import Trace
 
-_SIGKILL = -9
+_BEYOND = ": nothing is known beyond that"
 _MOST_LINES = 10
 
 
@@ -57,8 +57,9 @@ def _run(
 ) -> Mapping[int, LoneEnd]:
     """Run ranks, and those that send what they cannot do without; those that lacked it at first run again."""
 
-    def run(some: Sequence[int]) -> Mapping[int, LoneEnd]:
-        return run_lone_ranks(dry_run, some, timeout=plan.timeout, jobs=plan.jobs, done=done)
+    def run(some: Sequence[int], first: bool) -> Mapping[int, LoneEnd]:
+        hears = done if first else lambda count: None
+        return run_lone_ranks(dry_run, some, timeout=plan.timeout, jobs=plan.jobs, done=hears)
 
     try:
         return run_in_rounds(run, ranks, dry_run.folder, MOST_ALL)
@@ -66,17 +67,9 @@ def _run(
         forget_carried(dry_run.folder)
 
 
-def _report(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> Report:
-    judged = comparable(traces)
-    last = {trace.rank: last_ns(trace) for trace in judged}
-    exits = {
-        rank: RankExit(end.exit_code, last.get(rank, 1), end.overdue or end.exit_code == STUCK)
-        for rank, end in sorted(ends.items())
-    }
-    report = judge(judged, LaunchOutcome(exits))
-    halt = halt_of(judged, exits, max(last.values(), default=1))
-    if halt is not None and exit_code(report) == 0:
-        report = by_majority(judge(halt.traces, halt.outcome, halt.stall), halt)
+def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> Report:
+    ends = ends_of(traces, comparable(traces), processes, dry_run.memory is not None)
+    report = verdict(ends, dry_run.world_size)
     notes = [note for note in report.notes if not note.startswith("there is no record of")]
     return replace(
         report,
@@ -86,19 +79,22 @@ def _report(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd], traces: Se
     )
 
 
-def _notes(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd]) -> list[str]:
+def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
     size = dry_run.world_size
-    rest = "" if len(ends) == size else "; nothing is said of the others"
-    notes = [f"a dry run of {ranks_text(ends)} of {size}{rest}"]
-    if overdue := [rank for rank, end in ends.items() if end.overdue]:
-        notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout)")
-    killed = [rank for rank, end in ends.items() if end.exit_code == _SIGKILL and not end.overdue]
-    if killed:
+    rest = "" if len(ends.how) == size else "; nothing is said of the others"
+    notes = [f"a dry run of {ranks_text(ends.how)} of {size}{rest}"]
+    if overdue := ends.ranks(How.OVERDUE):
+        notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout){_BEYOND}")
+    if killed := ends.ranks(How.KILLED):
+        was = verb(killed, "was", "were")
+        notes.append(f"{ranks_text(killed)} {was} ended for want of memory{_BEYOND}; see --memory and --fake-tensors")
+    if cut := ends.ranks(How.CUT):
+        notes.append(f"{ranks_text(cut)} {verb(cut, 'was', 'were')} ended after {dry_run.steps} steps (--steps)")
+    if guessed := ends.ranks(How.GUESSED):
         notes.append(
-            f"{ranks_text(killed)} {verb(killed, 'was', 'were')} killed, perhaps for want of memory; see --fake-tensors"
+            f"{ranks_text(guessed)} failed on values from other ranks, which a dry run can only guess{_BEYOND}"
         )
-    failed = [rank for rank, end in ends.items() if end.exit_code not in (0, STUCK) and not end.overdue]
-    if failed:
+    if failed := [*ends.ranks(How.FAILED), *guessed]:
         notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
     return notes
 

@@ -32,14 +32,14 @@ def wanting(folder: Path, rank: int) -> Path:
 
 
 def run_in_rounds(
-    run: Callable[[Sequence[int]], Mapping[int, _End]], ranks: Sequence[int], folder: Path, most: int
+    run: Callable[[Sequence[int], bool], Mapping[int, _End]], ranks: Sequence[int], folder: Path, most: int
 ) -> dict[int, _End]:
     """Run ranks until none of them lacks a message that comes; how they ended.
 
-    Ranks that have to send one are run too, as long as that makes no more than ``most`` altogether.
+    ``run`` is told whether this is the first round. Ranks that have to send one are run too, as long as that makes no more than ``most`` altogether.
     """
     carried = folder / FOLDER
-    ends = dict(run(ranks))
+    ends = dict(run(ranks, True))
     upwards = True
     while wanted := _wanted(carried, ends):
         upwards = not upwards
@@ -52,7 +52,7 @@ def run_in_rounds(
         for rank in wanted:
             wanting(carried, rank).unlink(missing_ok=True)
             (folder / box_name(rank)).unlink(missing_ok=True)
-        ends |= run(again)
+        ends |= run(again, False)
     return ends
 
 
