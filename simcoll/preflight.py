@@ -52,9 +52,7 @@ def preflight(dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] 
     return _report(dry_run, plan, ends, traces)
 
 
-def _run(
-    dry_run: DryRun, plan: Plan, ranks: Sequence[int], done: Callable[[int], object]
-) -> Mapping[int, LoneEnd]:
+def _run(dry_run: DryRun, plan: Plan, ranks: Sequence[int], done: Callable[[int], object]) -> Mapping[int, LoneEnd]:
     """Run ranks, and those that send what they cannot do without; those that lacked it at first run again."""
 
     def run(some: Sequence[int], first: bool) -> Mapping[int, LoneEnd]:

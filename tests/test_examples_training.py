@@ -85,9 +85,7 @@ def dry(script: Path, size: int) -> list[object]:
 
 @pytest.mark.gloo
 @pytest.mark.parametrize(("script", "size"), sizes(real=True))
-def test_a_right_example_trains_and_every_call_is_proved(
-    script: Path, size: int, training_real_runs: RealRuns
-) -> None:
+def test_a_right_example_trains_and_every_call_is_proved(script: Path, size: int, training_real_runs: RealRuns) -> None:
     result = training_real_runs.run(script, size).result
     assert not any(result.exit_codes), result.output
     assert (result.report.findings, result.report.verdict) == ((), Verdict.OK), result.report.findings

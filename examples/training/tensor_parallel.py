@@ -30,9 +30,7 @@ class Block(nn.Module):
 
     def attention(self, x: torch.Tensor) -> torch.Tensor:
         """This rank's heads: as many as fit in the columns it has."""
-        q, k, v = (
-            layer(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for layer in (self.q, self.k, self.v)
-        )
+        q, k, v = (layer(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o(heads.transpose(1, 2).flatten(2))
 
