@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
+import multiprocessing.util
 import os
+import re
 import resource
 import runpy
 import signal
@@ -21,16 +24,21 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
+from simcoll.lone_environment import tell_rank
 from simcoll.lone_torch import be_alone
 from simcoll.session import active_session
 from simcoll.steps_limit import STEPS_MADE
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_WANTED_MEMORY = re.compile(rb"MemoryError|allocate memory|std::bad_alloc|failed to map segment|Errno 12\b")
+_TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end."""
+    """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end.
+
+    ``script`` is a module's name, as ``python -m`` takes it, where ``module`` is true.
+    """
 
     script: Path
     arguments: Sequence[str]
@@ -40,11 +48,22 @@ class DryRun:
     steps: int | None = None
     fake_tensors: bool = False
     memory: int | None = None
+    module: bool = False
 
 
 def log_name(rank: int) -> str:
     """The file that a rank's own output goes to."""
     return f"rank{rank:05d}.log"
+
+
+def wanted_memory(dry_run: DryRun, rank: int) -> bool:
+    """Whether what a rank that failed wrote at last says that there was no memory for it."""
+    try:
+        with open(dry_run.folder / log_name(rank), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            return _WANTED_MEMORY.search(file.read()) is not None
+    except OSError:
+        return False
 
 
 def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
@@ -54,7 +73,7 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
         _begin(dry_run, rank)
         with _tensors(dry_run):
             # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
-            names |= runpy.run_path(str(dry_run.script), run_name="__main__")
+            names |= _run(dry_run)
         code = 0
     except BaseException as error:
         code = exit_code(error)
@@ -73,15 +92,25 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
         os._exit(code)
 
 
+def _run(dry_run: DryRun) -> dict[str, Any]:
+    if dry_run.module:
+        return runpy.run_module(str(dry_run.script), run_name="__main__", alter_sys=True)
+    return runpy.run_path(str(dry_run.script), run_name="__main__")
+
+
 def _begin(dry_run: DryRun, rank: int) -> None:
     atexit._clear()
+    # Of those that were the parent's, a rank needs these as any interpreter does; the last is called first.
+    atexit.register(logging.shutdown)
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
     log = os.open(dry_run.folder / log_name(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for number in (1, 2):
         os.dup2(log, number)
-    os.environ.update(_environment(dry_run, rank))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # ranks side by side cannot share a terminal's input
+    tell_rank(os.environ, rank, dry_run.world_size, dry_run.local_world_size)
     sys.argv = [str(dry_run.script), *dry_run.arguments]
-    sys.path[0] = str(dry_run.script.resolve().parent)
+    sys.path[0] = os.getcwd() if dry_run.module else str(dry_run.script.resolve().parent)
     sys.excepthook = sys.__excepthook__
     if dry_run.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (dry_run.memory, dry_run.memory))
@@ -91,28 +120,6 @@ def _begin(dry_run: DryRun, rank: int) -> None:
     be_alone(rank, dry_run.world_size, dry_run.folder)
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
-
-
-def _environment(dry_run: DryRun, rank: int) -> dict[str, str]:
-    """What torchrun tells a rank."""
-    local = dry_run.local_world_size
-    nodes = -(-dry_run.world_size // local)
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(dry_run.world_size),
-        "LOCAL_RANK": str(rank % local),
-        "LOCAL_WORLD_SIZE": str(local),
-        "GROUP_RANK": str(rank // local),
-        "GROUP_WORLD_SIZE": str(nodes),
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(dry_run.world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": "preflight",
-        **dict.fromkeys(_THREAD_VARIABLES, "1"),
-    }
 
 
 def _tensors(dry_run: DryRun) -> AbstractContextManager[Any]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import torch
 import torch.distributed as dist
@@ -23,6 +22,7 @@ from torch.distributed.pipelining import PipelineStage
 from simcoll import activation
 from simcoll.backends.fake import FakeProcessGroup
 from simcoll.carried import Carrier
+from simcoll.lone_launch import Launch
 from simcoll.lone_threads import LoneThreads
 from simcoll.received_values import ReceivedValues, holds_received
 from simcoll.recorded_python_group import RecordedPythonGroup
@@ -47,6 +47,10 @@ _STAGE_MESSAGES = ("_warmup_forward_vote", "_warmup_backward_result")
 
 _NOTHING = object()
 """Stands in for an object that another rank would have sent."""
+
+
+_hooks: list[object] = []
+"""Kept for good: what they have replaced is put back when they go."""
 
 
 class LoneGroup(RecordedPythonGroup):
@@ -107,7 +111,11 @@ def be_alone(rank: int, size: int, folder: Path) -> ReceivedValues:
     # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
     if hasattr(module, "_maybe_attach_flight_recorder"):
         module._maybe_attach_flight_recorder = lambda *args: None
-    activation.hooks(lambda initialise: _in_memory(initialise, rank, size), lambda initialise: initialise).__enter__()
+    launch = Launch(rank, size)
+    launch.take_over()
+    hooks = activation.hooks(lambda initialise: _in_memory(initialise, launch), lambda initialise: initialise)
+    hooks.__enter__()
+    _hooks.append(hooks)
     for name in ("TCPStore", "FileStore"):
         _replace(name, LoneStore)
     _replace("rendezvous", lambda *args, **kwargs: iter([(LoneStore(), rank, size)]))
@@ -143,28 +151,19 @@ def _creator(session: Session | None, received: ReceivedValues, carrier: Carrier
     return create
 
 
-def _in_memory(initialise: Callable[..., Any], rank: int, size: int) -> Callable[..., Any]:
+def _in_memory(initialise: Callable[..., Any], launch: Launch) -> Callable[..., Any]:
     """``init_process_group`` of torch, with a store of this rank's own in place of whatever the program names."""
     signature = inspect.signature(initialise)
 
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        number, of = _place(given, rank, size)
+        number, of = launch.place(given)
         given |= {"rank": number, "world_size": of, "store": LoneStore(), "init_method": None}
         given.pop("device_id", None)
         return initialise(**given)
 
     return init_process_group
-
-
-def _place(given: Mapping[str, Any], rank: int, size: int) -> tuple[int, int]:
-    """The rank and world size that a call states, or else those of the dry run."""
-    query = parse_qs(urlsplit(given.get("init_method") or "").query)
-    number, of = given.get("rank", -1), given.get("world_size", -1)
-    number = int(query["rank"][0]) if "rank" in query else number
-    of = int(query["world_size"][0]) if "world_size" in query else of
-    return (rank if number in (-1, None) else int(number)), (size if of in (-1, None) else int(of))
 
 
 def _replace(name: str, value: Any) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,15 +28,35 @@ _MOST_LINES = 10
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which ranks run (None: chosen as the run goes), for how many seconds each at most, how many at a time."""
+    """Which ranks run (None: chosen as the run goes), for how many seconds each at most, how many at a time.
+
+    ``jobs`` is None for as many as there are cores.
+    """
 
     ranks: Sequence[int] | None
     timeout: float
-    jobs: int
+    jobs: int | None = None
 
 
-def preflight(dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] | None = None) -> Report:
+Runner = Callable[[Sequence[int], Callable[[int], None]], dict[int, LoneEnd]]
+"""Runs ranks, tells as it goes how many have ended, and leaves their records in the dry run's folder."""
+
+
+def run_ranks(dry_run: DryRun, plan: Plan, ranks: Iterable[int], done: Callable[[int], object]) -> dict[int, LoneEnd]:
+    """Run ranks in this process alone, and those that send what they cannot do without."""
+
+    def run(some: Iterable[int], first: bool) -> Mapping[int, LoneEnd]:
+        hears = done if first else lambda count: None
+        return run_lone_ranks(dry_run, some, timeout=plan.timeout, jobs=plan.jobs or cores(), done=hears)
+
+    return run_in_rounds(run, ranks, dry_run.folder, MOST_ALL)
+
+
+def preflight(
+    dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] | None = None, run: Runner | None = None
+) -> Report:
     """Run the ranks and judge them; black boxes and the ranks' output are left in the dry run's folder."""
+    run = run or functools.partial(run_ranks, dry_run, plan)
     ends: dict[int, LoneEnd] = {}
     traces: tuple[Trace, ...] = ()
     chosen = list(first_choice(dry_run.world_size) if plan.ranks is None else plan.ranks)
@@ -46,34 +67,22 @@ def preflight(dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] 
             if progress is not None:
                 progress(before + count, total)
 
-        ends |= _run(dry_run, plan, chosen, done)
+        ends |= run(chosen, done)
         traces = gather([path for rank in ends if (path := dry_run.folder / box_name(rank)).exists()]).traces
         chosen = next_choice(traces, dry_run.world_size) if plan.ranks is None else []
+    forget_carried(dry_run.folder)
     return _report(dry_run, plan, ends, traces)
 
 
-def _run(dry_run: DryRun, plan: Plan, ranks: Sequence[int], done: Callable[[int], object]) -> Mapping[int, LoneEnd]:
-    """Run ranks, and those that send what they cannot do without; those that lacked it at first run again."""
-
-    def run(some: Sequence[int], first: bool) -> Mapping[int, LoneEnd]:
-        hears = done if first else lambda count: None
-        return run_lone_ranks(dry_run, some, timeout=plan.timeout, jobs=plan.jobs, done=hears)
-
-    try:
-        return run_in_rounds(run, ranks, dry_run.folder, MOST_ALL)
-    finally:
-        forget_carried(dry_run.folder)
-
-
 def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> Report:
-    ends = ends_of(traces, comparable(traces), processes, dry_run.memory is not None)
+    ends = ends_of(traces, comparable(traces), processes)
     report = verdict(ends, dry_run.world_size)
     notes = [note for note in report.notes if not note.startswith("there is no record of")]
     return replace(
         report,
         mode="preflight",
         world_size=dry_run.world_size,
-        notes=(*_notes(dry_run, plan, ends), *_flow_notes(traces), *notes),
+        notes=(*_notes(dry_run, plan, ends), *_silent(dry_run, ends, traces), *_flow_notes(traces), *notes),
     )
 
 
@@ -84,8 +93,9 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
     if overdue := ends.ranks(How.OVERDUE):
         notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout){_BEYOND}")
     if killed := ends.ranks(How.KILLED):
+        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / (1 << 30):g} GiB)"
         was = verb(killed, "was", "were")
-        notes.append(f"{ranks_text(killed)} {was} ended for want of memory{_BEYOND}; see --memory and --fake-tensors")
+        notes.append(f"{ranks_text(killed)} {was} ended for want of memory{limit}{_BEYOND}; see --fake-tensors")
     if cut := ends.ranks(How.CUT):
         notes.append(f"{ranks_text(cut)} {verb(cut, 'was', 'were')} ended after {dry_run.steps} steps (--steps)")
     if guessed := ends.ranks(How.GUESSED):
@@ -95,6 +105,16 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
     if failed := [*ends.ranks(How.FAILED), *guessed]:
         notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
     return notes
+
+
+def _silent(dry_run: DryRun, ends: Ends, traces: Sequence[Trace]) -> list[str]:
+    """Which ranks ended well and left nothing to be judged by."""
+    known = {trace.rank for trace in traces}
+    silent = [rank for rank in ends.ranks(How.FINISHED) if rank not in known]
+    if not silent:
+        return []
+    wrote = f"what rank {silent[0]} wrote is in {dry_run.folder / log_name(silent[0])}"
+    return [f"{ranks_text(silent)} made no process group that could be recorded; {wrote}"]
 
 
 def _flow_notes(traces: Sequence[Trace]) -> list[str]:
@@ -120,6 +140,7 @@ def cores() -> int:
 
 def remove_earlier(folder: Path) -> None:
     """Remove what an earlier dry run of more ranks left in the folder."""
-    for pattern in ("rank*.simcoll", "rank*.stacks", "rank*.log", "report.json", "report.html", "launch*.json"):
+    forget_carried(folder)
+    for pattern in ("rank*.simcoll", "rank*.stack", "rank*.log", "report.json", "report.html", "launch*.json"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

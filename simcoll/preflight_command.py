@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
 if TYPE_CHECKING:
-    from simcoll.lone_rank import DryRun
-    from simcoll.outlet import Outlet
-    from simcoll.preflight import Plan
+    from simcoll.preflight_run import Request
 
 _TIMEOUT = 600.0
 _GPUS_A_NODE = 8
@@ -36,6 +34,9 @@ def add_preflight_command(commands: Commands) -> None:
     parser.add_argument("--jobs", metavar="N", type=int, help="ranks at a time (default: the cores)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
     add_topology_arguments(parser)
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="the script is a module's name, as Python's -m has it"
+    )
     parser.add_argument("script", metavar="script.py", type=Path)
     parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER)
 
@@ -43,46 +44,68 @@ def add_preflight_command(commands: Commands) -> None:
 def run_preflight(options: argparse.Namespace) -> int:
     """Carry out ``simcoll preflight``; the exit code of the contract."""
     from simcoll.errors import SimcollError
+    from simcoll.outer_job import outer_job
     from simcoll.outlet import Outlet
-    from simcoll.preconditions import BAD_INPUT, RefusedError, check_script, check_torch, prepare_folder
+    from simcoll.preconditions import BAD_INPUT, RefusedError, check_torch
 
     outlet = Outlet(json=options.json)
     try:
+        job = outer_job(os.environ)
         size, local = _sizes(options)
         ranks = _ranks(options, size)
         _check(options)
-        check_script(options.script, compiles=True)
         check_torch()
-        folder = prepare_folder(options.out, len(ranks or range(min(size, 64))))
     except RefusedError as error:
         return outlet.refuse(error.code, str(error))
     except (SimcollError, ValueError) as error:
         return outlet.refuse(BAD_INPUT, str(error))
+    _forget_launcher()
+    from simcoll.preflight_run import carry_out
+
+    return carry_out(_request(options, size, local, ranks), job, outlet)
+
+
+def _forget_launcher() -> None:
     # Before torch is imported: a program that asks is told that there is no GPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # This process is no rank: records of its ranks are not named after an attempt of its own.
+    for name in [name for name in os.environ if name.startswith("TORCHELASTIC_")]:
+        del os.environ[name]
+
+
+def _request(options: argparse.Namespace, size: int, local: int, ranks: list[int] | None) -> Request:
     from simcoll.lone_rank import DryRun
-    from simcoll.preflight import Plan, cores
+    from simcoll.preconditions import prepare_folder
+    from simcoll.preflight import Plan
+    from simcoll.preflight_run import Request
 
     memory = None if options.memory is None else int(options.memory * (1 << 30))
     dry_run = DryRun(
-        options.script, options.arguments, size, local, folder, options.steps, options.fake_tensors, memory
+        options.script,
+        options.arguments,
+        size,
+        local,
+        Path(),
+        options.steps,
+        options.fake_tensors,
+        memory,
+        options.module,
     )
-    return _conclude(dry_run, Plan(ranks, options.timeout, options.jobs or cores()), outlet)
+    return Request(
+        dry_run,
+        Plan(ranks, options.timeout, options.jobs),
+        lambda: prepare_folder(options.out, len(ranks or range(min(size, 64)))),
+        lambda: _check_program(options),
+    )
 
 
-def _conclude(dry_run: DryRun, plan: Plan, outlet: Outlet) -> int:
-    from simcoll.preflight import preflight, remove_earlier
-    from simcoll.progress import progress_bar
-    from simcoll.verifier.postmortem import exit_code
-    from simcoll.warm_torch import warm_up
+def _check_program(options: argparse.Namespace) -> None:
+    from simcoll.preconditions import check_module, check_script
 
-    remove_earlier(dry_run.folder)
-    warm_up()
-    with progress_bar("dry run") as progress:
-        report = preflight(dry_run, plan, progress)
-    outlet.save(report, dry_run.folder)
-    outlet.show(report)
-    return exit_code(report)
+    if options.module:
+        check_module(str(options.script))
+    else:
+        check_script(options.script, compiles=True)
 
 
 def _sizes(options: argparse.Namespace) -> tuple[int, int]:

@@ -7,7 +7,7 @@ downwards, so that each way takes one round. When no more messages come, ranks r
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -32,13 +32,15 @@ def wanting(folder: Path, rank: int) -> Path:
 
 
 def run_in_rounds(
-    run: Callable[[Sequence[int], bool], Mapping[int, _End]], ranks: Sequence[int], folder: Path, most: int
+    run: Callable[[Iterable[int], bool], Mapping[int, _End]], ranks: Iterable[int], folder: Path, most: int
 ) -> dict[int, _End]:
     """Run ranks until none of them lacks a message that comes; how they ended.
 
-    ``run`` is told whether this is the first round. Ranks that have to send one are run too, as long as that makes no more than ``most`` altogether.
+    ``run`` is told whether this is the first round. Ranks that have to send a message are run too, as long as that
+    makes no more than ``most`` altogether.
     """
     carried = folder / FOLDER
+    (carried / LAST).unlink(missing_ok=True)
     ends = dict(run(ranks, True))
     upwards = True
     while wanted := _wanted(carried, ends):
@@ -48,11 +50,10 @@ def run_in_rounds(
             senders = set()
         if not senders and not any((carried / message).exists() for _, message in wanted.values()):
             (carried / LAST).touch()
-        again = sorted({*wanted, *senders}, reverse=not upwards)
         for rank in wanted:
             wanting(carried, rank).unlink(missing_ok=True)
             (folder / box_name(rank)).unlink(missing_ok=True)
-        ends |= run(again, False)
+        ends |= run(sorted({*wanted, *senders}, reverse=not upwards), False)
     return ends
 
 

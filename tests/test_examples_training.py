@@ -1,4 +1,4 @@
-"""The training examples: a dry run of the right ones is silent and records what a real run does; planted bugs are found.
+"""The training examples: dry runs of the right ones are silent and record what real runs do; planted bugs are found.
 
 ``*_bug.py`` states what is found, in the form of ``programs/bugs``, and at which world sizes nothing is wrong. Of 64
 ranks of the right ones some are run; the others follow the same lines.

@@ -2,8 +2,8 @@
 # silent: ranks=2,4
 """3-D parallelism, and a log line that takes the world's last rank for the last stage of the pipeline.
 
-It is, as long as nothing is data parallel. With more than four ranks ``dp`` is the outermost dimension of the mesh: there
-is a last stage in every quarter, and only one of them comes to add up its loss.
+It is, as long as nothing is data parallel. With more than four ranks ``dp`` is the outermost dimension of the mesh:
+every four ranks have a last stage, and of those that add up their loss only one comes.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Pipeline parallel: consecutive layers on consecutive ranks, microbatches passed along (1F1B); the rest is data parallel.
+"""Pipeline parallel: each rank has some of the layers, and microbatches are passed along (1F1B); pipelines are replicated.
 
 Run: torchrun --standalone --nproc-per-node 4 examples/training/pipeline_parallel.py --stages 2
 """
