@@ -153,3 +153,25 @@ def test_each_example_has_a_planted_variant() -> None:
     assert [f"{path.stem}_bug" for path in RIGHT] == [path.stem for path in PLANTED]
     assert len(RIGHT) >= 6
     assert all(stated(path, "expect") and stated(path, "silent") for path in PLANTED)
+
+
+PAGE = (FOLDER.parent.parent / "docs" / "examples.md").read_text(encoding="utf-8")
+SHOWN = re.findall(
+    r"^```console\n\$ simcoll preflight --world-size (\d+) (\S+)\n```\n\n```text\n(.*?)^```$", PAGE, re.M | re.S
+)
+
+
+@pytest.mark.parametrize(("size", "script", "text"), SHOWN, ids=[Path(script).stem for _, script, _ in SHOWN])
+def test_the_page_shows_what_is_printed(size: str, script: str, text: str, training_dry_runs: DryRuns) -> None:
+    _, out = training_dry_runs.run("--world-size", int(size), FOLDER.parent.parent / script)
+    printed = plain((out / "shown.txt").read_text(encoding="utf-8"))
+    assert [line for line in text.splitlines() if plain(line) not in printed] == []
+
+
+def test_the_page_shows_every_planted_bug() -> None:
+    assert sorted(Path(script).stem for _, script, _ in SHOWN) == sorted(path.stem for path in PLANTED)
+
+
+def plain(text: str) -> str:
+    """The words of a report without its frames and the breaks of its lines."""
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", text).split())

@@ -2,8 +2,8 @@
 # silent: ranks=2,4,8
 """FSDP2, with the gradients' norm computed by hand, by every rank that has any of them.
 
-A parameter is sharded by its first dimension. From 49 ranks on, the last ones hold nothing of those of 48 rows, and from
-some number on nothing at all: they leave out the all_reduce that the others wait in.
+A parameter is sharded by its first dimension, which is 48 at most. Of 64 ranks the last ones hold nothing at all: they
+leave out the all_reduce that the others wait in.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Pipeline parallel: each rank has some of the layers, and microbatches are passed along (1F1B); pipelines are replicated.
+"""Pipeline parallel: each rank has some of the layers, and microbatches are passed on (1F1B); pipelines are replicated.
 
 Run: torchrun --standalone --nproc-per-node 4 examples/training/pipeline_parallel.py --stages 2
 """
