@@ -98,7 +98,7 @@ def test_a_right_example_trains_and_every_call_is_proved(script: Path, size: int
 def test_a_dry_run_records_what_the_real_run_does(
     script: Path, size: int, training_dry_runs: DryRuns, training_real_runs: RealRuns
 ) -> None:
-    recorded = training_dry_runs.traces(*dry(script, size))
+    recorded = training_dry_runs.traces("--device", "cpu", *dry(script, size))
     unsized = sized_by_others(recorded)
     real = gather([training_real_runs.run(script, size).out]).traces
     for mine, other in zip(calls(recorded, unsized), calls(real, unsized), strict=True):
