@@ -23,6 +23,7 @@ from simcoll.backends.tensor_data import TensorData
 from simcoll.call import Call
 from simcoll.capture import Arguments, arguments
 from simcoll.dynamo import leave_class_uncompiled
+from simcoll.pretended_device import truthfully
 from simcoll.spec import METHODS
 
 _NO_TIMEOUT = timedelta(0)
@@ -74,7 +75,9 @@ class FakeProcessGroup(PythonProcessGroup):
         outputs = found.tensors.get("outputs", []) if both is None else both
         call = found.call()
         self._answer(found, call, both, outputs)
-        return FakeWork(outputs, self._source_of(call))
+        # As a real one, a Work keeps what the call uses: its memory goes to nobody else meanwhile.
+        kept = [tensor for tensors in found.tensors.values() for tensor in tensors]
+        return FakeWork(outputs, self._source_of(call), kept)
 
     def _answer(
         self, found: Arguments, call: Call, both: Sequence[torch.Tensor] | None, outputs: Sequence[torch.Tensor]
@@ -83,9 +86,10 @@ class FakeProcessGroup(PythonProcessGroup):
         if not outputs or not all(map(_has_memory, (*inputs, *outputs))):
             return
         data = TensorData(inputs, outputs)
-        given = () if self._blank() and is_from_elsewhere(call, self._rank) else data.read()
-        results = outputs_alike(call, self._rank, self.size(), given)
-        data.write(results)
+        with truthfully():
+            given = () if self._blank() and is_from_elsewhere(call, self._rank) else data.read()
+            results = outputs_alike(call, self._rank, self.size(), given)
+            data.write(results)
         if self.size() > 1:
             self._received([tensor for tensor, result in zip(outputs, results, strict=True) if result is not None])
 
@@ -103,9 +107,9 @@ class FakeProcessGroup(PythonProcessGroup):
 class FakeWork(Work):
     """A call that has ended when it is made."""
 
-    def __init__(self, results: Sequence[torch.Tensor], source: int) -> None:
+    def __init__(self, results: Sequence[torch.Tensor], source: int, kept: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
-        self._results = list(results)
+        self._results, self._kept = list(results), kept
         self._source = source
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:

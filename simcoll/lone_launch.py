@@ -34,7 +34,7 @@ class Launch:
                     setattr(module, name, self._in_this_process(getattr(module, name)))
         forked: Any = context.ForkProcess
         for kind in (context.SpawnProcess, context.ForkServerProcess):
-            kind._Popen = staticmethod(forked._Popen)  # type: ignore[assignment]
+            kind._Popen = staticmethod(forked._Popen)  # type: ignore[method-assign]
 
     def _in_this_process(self, spawn: Callable[..., Any]) -> Callable[..., Any]:
         """Call the function for the one process of ``nprocs`` that would be this rank."""

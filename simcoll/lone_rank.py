@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +24,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
 from simcoll.lone_environment import tell_rank
+from simcoll.lone_program import surrounded
 from simcoll.lone_torch import be_alone
+from simcoll.pipeline_metadata import StageMetadata, know_neighbours
+from simcoll.pretended_cuda import pretend_cuda
+from simcoll.pretended_device import Devices
 from simcoll.session import active_session
 from simcoll.steps_limit import STEPS_MADE
 
@@ -37,7 +40,8 @@ _TAIL_BYTES = 1 << 16
 class DryRun:
     """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end.
 
-    ``script`` is a module's name, as ``python -m`` takes it, where ``module`` is true.
+    ``script`` is a module's name, as ``python -m`` takes it, where ``module`` is true. With ``cuda`` each node pretends
+    to have a GPU for each of its ranks.
     """
 
     script: Path
@@ -49,6 +53,7 @@ class DryRun:
     fake_tensors: bool = False
     memory: int | None = None
     module: bool = False
+    cuda: bool = True
 
 
 def log_name(rank: int) -> str:
@@ -70,8 +75,8 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     """Run the script as ``rank``, and end as an interpreter does."""
     code, names = 1, dict[str, Any]()
     try:
-        _begin(dry_run, rank)
-        with _tensors(dry_run):
+        devices = _begin(dry_run, rank)
+        with surrounded(devices, fake_tensors=dry_run.fake_tensors):
             # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
             names |= _run(dry_run)
         code = 0
@@ -99,7 +104,7 @@ def _run(dry_run: DryRun) -> dict[str, Any]:
     return runpy.run_path(str(dry_run.script), run_name="__main__")
 
 
-def _begin(dry_run: DryRun, rank: int) -> None:
+def _begin(dry_run: DryRun, rank: int) -> Devices | None:
     atexit._clear()
     # Of those that were the parent's, a rank needs these as any interpreter does; the last is called first.
     atexit.register(logging.shutdown)
@@ -117,18 +122,13 @@ def _begin(dry_run: DryRun, rank: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (dry_run.memory, dry_run.memory))
     # The threads of the parent's pool are not here, and ranks share the cores anyway.
     torch.set_num_threads(1)
+    devices = pretend_cuda(dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
     be_alone(rank, dry_run.world_size)
+    know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
-
-
-def _tensors(dry_run: DryRun) -> AbstractContextManager[Any]:
-    if not dry_run.fake_tensors:
-        return nullcontext()
-    from simcoll.fake_tensors import fake_tensors
-
-    return fake_tensors()
+    return devices
 
 
 def _end_after(steps: int) -> None:

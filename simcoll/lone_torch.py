@@ -21,7 +21,8 @@ from simcoll import activation
 from simcoll.backends.fake import FakeProcessGroup
 from simcoll.lone_launch import Launch
 from simcoll.lone_threads import LoneThreads
-from simcoll.received_values import ReceivedValues, holds_received
+from simcoll.pretended_device import truthfully
+from simcoll.received_values import ReceivedValues, sized_by_others
 from simcoll.recorded_python_group import RecordedPythonGroup
 from simcoll.session import Session, active_session
 from simcoll.spec import METHODS, Kind
@@ -55,12 +56,13 @@ class LoneGroup(RecordedPythonGroup):
     caller: LoneThreads
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with _one_at_a_time:
+        # An operator of torch's may have led here, which is told the truth of devices; records tell the program's.
+        with _one_at_a_time, truthfully(told=False):
             self.caller.note(self._conductor)
             return self._noted(name, args, kwargs)
 
     def _noted(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        marked = bool(self.received.paused) or holds_received((*args, *kwargs.values()))
+        marked = bool(self.received.paused) or sized_by_others((*args, *kwargs.values()))
         result = super()._collective(name, args, kwargs)
         conductor = self._conductor
         if marked and conductor is not None:

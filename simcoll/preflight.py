@@ -18,10 +18,12 @@ from simcoll.preflight_verdict import verdict
 from simcoll.record import Source
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
+from simcoll.verifier.overview import DRY_RUN
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.trace import Trace
 
 _BEYOND = ": nothing is known beyond that"
+_OTHERS = "nothing is said of the others"
 _MOST_LINES = 10
 _GIB = 1 << 30
 
@@ -69,21 +71,28 @@ def preflight(
 
 
 def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> Report:
-    ends = ends_of(traces, comparable(traces), processes, dry_run.memory is not None)
+    ends = ends_of(traces, comparable(traces), processes)
     report = verdict(ends, dry_run.world_size)
     notes = [note for note in report.notes if not note.startswith("there is no record of")]
     return replace(
         report,
-        mode="preflight",
+        mode=DRY_RUN,
         world_size=dry_run.world_size,
-        notes=(*_notes(dry_run, plan, ends), *_silent(dry_run, processes, traces), *_flow_notes(traces), *notes),
+        notes=(
+            *_notes(dry_run, plan, ends),
+            *_device_notes(dry_run, traces),
+            *_silent(dry_run, ends, traces),
+            *_flow_notes(traces),
+            *notes,
+        ),
     )
 
 
 def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
     size = dry_run.world_size
-    rest = "" if len(ends.how) == size else "; nothing is said of the others"
-    notes = [f"a dry run of {ranks_text(ends.how)} of {size}{rest}"]
+    notes = []
+    if len(ends.how) < size:
+        notes.append(f"{ranks_text(ends.how)} of {size:,} {verb(list(ends.how), 'was', 'were')} run; {_OTHERS}")
     if overdue := ends.ranks(How.OVERDUE):
         notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout){_BEYOND}")
     if killed := ends.ranks(How.KILLED):
@@ -101,14 +110,22 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
     return notes
 
 
-def _silent(dry_run: DryRun, ends: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> list[str]:
+def _silent(dry_run: DryRun, ends: Ends, traces: Sequence[Trace]) -> list[str]:
     """Which ranks ended well and left nothing to be judged by."""
     known = {trace.rank for trace in traces}
-    silent = [rank for rank, end in ends.items() if rank not in known and not end.exit_code]
+    silent = [rank for rank in ends.ranks(How.FINISHED) if rank not in known]
     if not silent:
         return []
     wrote = f"what rank {silent[0]} wrote is in {dry_run.folder / log_name(silent[0])}"
     return [f"{ranks_text(silent)} made no process group that could be recorded; {wrote}"]
+
+
+def _device_notes(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
+    """What was pretended, where it shows in the records."""
+    calls = [call for trace in traces for call in trace.signatures]
+    if dry_run.cuda and any(one.device == "cuda" for call in calls for one in (*call.inputs, *call.outputs)):
+        return [f"programs found {dry_run.local_world_size} GPUs a node, which were pretended (--device)"]
+    return []
 
 
 def _flow_notes(traces: Sequence[Trace]) -> list[str]:
@@ -134,6 +151,7 @@ def cores() -> int:
 
 def remove_earlier(folder: Path) -> None:
     """Remove what an earlier dry run of more ranks left in the folder."""
-    for pattern in ("rank*.simcoll", "rank*.stack", "rank*.log", "report.json", "report.html", "launch*.json"):
+    names = ("rank*.simcoll", "rank*.stack", "rank*.log", "rank*.stage*", "report.json", "report.html", "launch*.json")
+    for pattern in names:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

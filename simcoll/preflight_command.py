@@ -30,6 +30,9 @@ def add_preflight_command(commands: Commands) -> None:
     )
     parser.add_argument("--steps", metavar="K", type=int, help="end each rank after K steps of an optimiser")
     parser.add_argument("--fake-tensors", action="store_true", help="tensors without memory, for large models")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="what programs find: GPUs, pretended, or none (cuda)"
+    )
     parser.add_argument("--out", metavar="DIR", type=Path, help="where records, output and report go")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=_TIMEOUT, help="for each rank (600)")
     parser.add_argument("--memory", metavar="GIB", type=float, help="address space of each rank (default: no limit)")
@@ -68,7 +71,7 @@ def run_preflight(options: argparse.Namespace) -> int:
 
 
 def _forget_launcher() -> None:
-    # Before torch is imported: a program that asks is told that there is no GPU.
+    # Before torch is imported: real GPUs are left alone.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # This process is no rank: records of its ranks are not named after an attempt of its own.
     for name in [name for name in os.environ if name.startswith("TORCHELASTIC_")]:
@@ -92,6 +95,7 @@ def _request(options: argparse.Namespace, size: int, local: int, ranks: list[int
         options.fake_tensors,
         memory,
         options.module,
+        options.device == "cuda",
     )
     return Request(
         dry_run,

@@ -15,14 +15,12 @@ import numpy as np
 
 from simcoll.lone_ranks import LoneEnd
 from simcoll.preflight_records import last_ns, reads
-from simcoll.record import Event, Source
+from simcoll.record import Source
 from simcoll.steps_limit import STEPS_MADE
 from simcoll.verifier.failures import source_of, text
 from simcoll.verifier.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
 
 _SIGKILL = -9
-_OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
-_NOT_ALLOCATED = ("can't allocate memory", "Cannot allocate memory", "std::bad_alloc")
 _STORE_ERROR = "DistStoreError"
 
 Line: TypeAlias = tuple[str, int]
@@ -61,11 +59,11 @@ class Ends:
         return [rank for rank, one in self.how.items() if one is how]
 
 
-def ends_of(traces: Sequence[Trace], judged: Sequence[MemoryTrace], ends: Mapping[int, LoneEnd], limited: bool) -> Ends:
-    """Tell how ranks ended; ``judged`` are the traces made comparable, ``limited`` says that memory was."""
+def ends_of(traces: Sequence[Trace], judged: Sequence[MemoryTrace], ends: Mapping[int, LoneEnd]) -> Ends:
+    """Tell how ranks ended; ``judged`` are the traces made comparable."""
     by_rank = {trace.rank: trace for trace in traces}
     guesses = _guesses(traces)
-    how = {rank: _how(by_rank.get(rank), end, limited, guesses) for rank, end in sorted(ends.items())}
+    how = {rank: _how(by_rank.get(rank), end, guesses) for rank, end in sorted(ends.items())}
     kept = [_without_its_end(trace, how.get(trace.rank, How.FINISHED)) for trace in judged]
     last = {trace.rank: last_ns(trace) for trace in kept}
     exits = {
@@ -74,24 +72,18 @@ def ends_of(traces: Sequence[Trace], judged: Sequence[MemoryTrace], ends: Mappin
     return Ends(how, exits, kept)
 
 
-def _how(trace: Trace | None, end: LoneEnd, limited: bool, guesses: Collection[Line]) -> How:
+def _how(trace: Trace | None, end: LoneEnd, guesses: Collection[Line]) -> How:
     if end.overdue:
         return How.OVERDUE
     if end.exit_code == _SIGKILL or end.short:
         return How.KILLED
     events = () if trace is None else trace.events
     raised = next((event for event in events if event.kind == "exception"), None)
-    if raised is not None and limited and _lacks_memory(raised):
-        return How.KILLED
     if raised is not None and (text(raised, "type") == _STORE_ERROR or _line(source_of(raised.data)) in guesses):
         return How.GUESSED
     if any(event.kind == STEPS_MADE for event in events):
         return How.CUT
     return How.FAILED if end.exit_code else How.FINISHED
-
-
-def _lacks_memory(raised: Event) -> bool:
-    return text(raised, "type") in _OUT_OF_MEMORY or any(words in text(raised, "message") for words in _NOT_ALLOCATED)
 
 
 def _guesses(traces: Sequence[Trace]) -> set[Line]:

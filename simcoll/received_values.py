@@ -1,96 +1,87 @@
-"""Watches what a dry run's program does with values that other ranks would have sent.
+"""Watches what a dry run's program does with values that nobody here knows.
 
-Such a value is a guess. A program that reads one (``item()``, ``if tensor:``) may take another way in the real run;
-that is noted with its line, once a line. Whole numbers that are read keep their mark, so that splits that rest on them
-are told apart: the calls that they are given to state no sizes.
+Those are what other ranks would have sent, and what tensors without memory would hold. A program that reads one
+(``item()``, ``if tensor:``) may take another way in the real run; that is noted with its line, once a line: whole
+numbers and truths where they are read, other numbers where they are compared, since most of those are only printed.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch._subclasses.fake_tensor import FakeTensor
 
+from simcoll.fake_tensors import stand_in
+from simcoll.folders import simcoll_folders
+from simcoll.pretended_device import ORIGINAL
+from simcoll.received_numbers import converted, on_comparison, received, received_numbers
 from simcoll.record import source_document
 from simcoll.recorder import Recorder
-from simcoll.source import current_source
+from simcoll.source import current_source, is_program
+from simcoll.tensor_marks import SIZED, UNKNOWN, mark, put_mark, tensors_in
 
 EVENT = "received_value"
-"""The kind of event by which a rank notes that its program has read a received value."""
+"""The kind of event by which a rank notes that its program has read a value that nobody knows."""
 
-_READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__")
-_COMPARES = ("__gt__", "__ge__", "__lt__", "__le__", "__eq__", "__ne__", "__neg__", "__and__", "__or__", "__invert__")
-_REDUCES = ("__getitem__", "any", "all", "sum", "max", "min", "mean", "argmax", "argmin", "cpu", "to", "long", "int")
-_DERIVES = (*_COMPARES, *_REDUCES)
-_MOST_STORAGES = 65536
-"""So many results are remembered; a program that keeps making new ones starts over."""
+_READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
+_KEEP = ("item", "tolist")
+"""Those whose result keeps the mark."""
 
 
-class ReceivedInt(int):
-    """A whole number that was read from what other ranks would have sent."""
+_WHOLE = ("tolist", "numpy", "__array__")
+"""Those that read memory, and not by an operator."""
 
 
 class ReceivedValues:
-    """The tensors that hold received values, and who is told when the program reads one."""
+    """Marks the tensors that hold received values, and notes where the program reads one."""
 
     def __init__(self, recorder: Callable[[], Recorder | None]) -> None:
         self._recorder = recorder
-        self._storages: dict[int, StorageWeakRef] = {}
         self._noted: set[tuple[str, int]] = set()
         self.paused = 0
         """Above 0 while torch itself reads them, as it does in its collectives of objects."""
 
     def mark(self, tensors: Iterable[torch.Tensor]) -> None:
         """Remember that these hold received values, as long as their memory lives."""
-        if len(self._storages) >= _MOST_STORAGES:
-            self._storages.clear()
         for tensor in tensors:
-            if tensor.layout is torch.strided:
-                reference = StorageWeakRef(tensor.untyped_storage())
-                self._storages[reference.cdata] = reference
+            put_mark(tensor, UNKNOWN, True)
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor's memory holds a received value."""
-        if not self._storages or tensor.layout is not torch.strided:
-            return False
-        try:
-            known = self._storages.get(tensor.untyped_storage()._cdata)
-        except (RuntimeError, NotImplementedError):
-            return False  # a tensor without a storage of its own
-        return known is not None and not known.expired()
+        """Whether a tensor holds values that nobody knows."""
+        return isinstance(tensor, FakeTensor) or bool(mark(tensor, UNKNOWN))
 
     def watch(self) -> None:
         """Have the methods of tensors tell, from now on in this process."""
         for name in _READS:
-            setattr(torch.Tensor, name, self._reading(getattr(torch.Tensor, name)))
-        for name in _DERIVES:
-            setattr(torch.Tensor, name, self._deriving(getattr(torch.Tensor, name)))
+            setattr(torch.Tensor, name, self._reading(getattr(torch.Tensor, name), keeps=name in _KEEP))
+        on_comparison(self.note)
 
-    def _reading(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _reading(self, method: Callable[..., Any], *, keeps: bool) -> Callable[..., Any]:
+        whole = method.__name__ in _WHOLE
+
         @functools.wraps(method)
         def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            value = method(tensor, *args, **kwargs)
-            if self.paused or not self.holds(tensor):
+            value = method(stand_in(tensor) if whole else tensor, *args, **kwargs)
+            if self.paused or not self.holds(tensor) or _read_by_torch():
                 return value
-            self._note()
-            return _marked(value) if method.__name__ in ("item", "tolist") else value
+            if not keeps or not tensor.is_floating_point():
+                self.note()
+            if keeps:
+                return received(value)
+            return converted(value) if type(value) is int else value
 
+        setattr(read, ORIGINAL, method)
         return read
 
-    def _deriving(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def derive(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            value = method(tensor, *args, **kwargs)
-            if self._storages and not self.paused and self.holds(tensor) and isinstance(value, torch.Tensor):
-                self.mark([value])
-            return value
-
-        return derive
-
-    def _note(self) -> None:
+    def note(self) -> None:
+        """Write the line down that the program is at."""
+        if self.paused or _read_by_torch():
+            return
         source = current_source()
         recorder = self._recorder()
         if recorder is not None and (source.file, source.line) not in self._noted:
@@ -98,15 +89,16 @@ class ReceivedValues:
             recorder.event(EVENT, source=source_document(source))
 
 
-def _marked(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_marked(one) for one in value]
-    return ReceivedInt(value) if type(value) is int else value
+def _read_by_torch() -> bool:
+    """Whether whoever reads is torch or the standard library, which print and check on the program's behalf."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(simcoll_folders()):
+        frame = frame.f_back
+    return frame is not None and not is_program(frame)
 
 
-def holds_received(values: Sequence[object]) -> bool:
-    """Whether arguments, or lists among them, hold a whole number that was received."""
-    return any(
-        type(value) is ReceivedInt or (isinstance(value, (list, tuple)) and any(type(x) is ReceivedInt for x in value))
-        for value in values
+def sized_by_others(values: Sequence[object]) -> bool:
+    """Whether arguments, or lists among them, are sizes that rest on unknown values, or tensors of such sizes."""
+    return bool(received_numbers(values)) or any(
+        not (mark(tensor, SIZED) or frozenset()).isdisjoint(tensor.shape) for tensor in tensors_in(values)
     )

@@ -39,6 +39,11 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     return installed
 
 
+def is_program(frame: FrameType) -> bool:
+    """Whether a frame is of the user's program or of an installed package."""
+    return _kind(frame.f_code) in (OWN, INSTALLED)
+
+
 _PUBLIC = ("distributed_c10d.py", "c10d_logger.py")
 """torch's functions that give a call's Work to whoever calls them."""
 

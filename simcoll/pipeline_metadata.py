@@ -1,0 +1,112 @@
+"""What the stages of a pipeline tell each other of their tensors before they begin, in a dry run where nobody is told.
+
+A stage learns the shapes of its inputs from the stage before it. Ranks of a dry run leave what they tell in the run's
+folder, where those that run later or at the same time find it; a stage whose neighbour does not run takes what another
+one told. The gradients of its outputs look like its outputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_LOOK_SECONDS = 0.02
+_PATIENCE_SECONDS = 60.0
+
+
+def stage_name(rank: int, stage: int) -> str:
+    """The file in which a rank leaves what it tells the given stage."""
+    return f"rank{rank:05d}.stage{stage:05d}"
+
+
+class StageMetadata:
+    """What this rank's stages have told, and what those of others have."""
+
+    def __init__(self, folder: Path, rank: int, has_started: Callable[[int], bool]) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._has_started = has_started
+        self._told: list[dict[str, Any]] | None = None
+
+    def tell(self, metas: Any, stage: int) -> None:
+        """Leave what the given stage is told, if it is of plain tensors."""
+        try:
+            self._told = [_as_document(meta) for meta in metas]
+        except AttributeError:
+            return
+        path = self._folder / stage_name(self._rank, stage)
+        beside = path.with_suffix(f".{os.getpid()}")
+        beside.write_text(json.dumps(self._told), encoding="utf-8")
+        beside.replace(path)
+
+    def hear(self, source: int, stage: int) -> list[dict[str, Any]]:
+        """What a stage is told by the rank ``source``; raises RuntimeError where nobody has told anything."""
+        path = self._folder / stage_name(source, stage)
+        until = time.monotonic() + (_PATIENCE_SECONDS if source < self._rank and self._has_started(source) else 0)
+        while not path.exists() and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
+        if path.exists():
+            return _read(path)
+        if self._told is not None:
+            return self._told
+        for other in sorted(self._folder.glob("rank*.stage*[0-9]")):
+            return _read(other)
+        raise RuntimeError(
+            f"rank {self._rank}: stage {stage} of a pipeline asks rank {source} for the shapes of its inputs, and that "
+            f"rank is not part of this dry run; run it too, or give PipelineStage its input_args"
+        )
+
+
+def _as_document(meta: Any) -> dict[str, Any]:
+    if hasattr(meta, "placements"):
+        raise AttributeError("the metadata of a DTensor has a mesh")
+    dtype = str(meta.dtype).removeprefix("torch.")
+    return {"shape": [*meta.shape], "stride": [*meta.stride], "dtype": dtype, "requires_grad": meta.requires_grad}
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def know_neighbours(metadata: StageMetadata) -> None:
+    """Have stages of ``torch.distributed.pipelining`` ask ``metadata``; does nothing where this torch does not ask."""
+    from torch.distributed.pipelining import _utils, stage
+
+    base: Any = stage.PipelineStage
+    kinds: Any = _utils
+    if not hasattr(base, "_recv_meta") or not hasattr(kinds, "_StageForwardMeta"):
+        return
+    send, receive = base._send_meta, base._recv_meta
+
+    @functools.wraps(send)
+    def send_meta(self: Any, meta: Any, stage_index: int) -> None:
+        if isinstance(meta, kinds._StageForwardMeta):
+            metadata.tell(meta.forward_metas, stage_index)
+        send(self, meta, stage_index)
+
+    @functools.wraps(receive)
+    def receive_meta(self: Any, stage_index: int) -> Any:
+        receive(self, stage_index)
+        if stage_index > self.stage_index:
+            return kinds._StageBackwardMeta(kinds._derive_grad_metas(self._stage_meta.outputs))
+        told = metadata.hear(self._resolve_peer_global_rank(stage_index), self.stage_index)
+        return kinds._StageForwardMeta(tuple(_from_document(kinds._TensorMeta, one) for one in told))
+
+    base._send_meta, base._recv_meta = send_meta, receive_meta
+
+
+def _from_document(kind: Any, document: dict[str, Any]) -> Any:
+    return kind(
+        shape=torch.Size(document["shape"]),
+        stride=tuple(document["stride"]),
+        dtype=getattr(torch, document["dtype"]),
+        requires_grad=document["requires_grad"],
+    )
