@@ -25,6 +25,16 @@ from simcoll.verifier.trace import Trace
 _BEYOND = ": nothing is known beyond that"
 _OTHERS = "nothing is said of the others"
 _MOST_LINES = 10
+_LEFT_BEHIND = (
+    "rank*.simcoll",
+    "rank*.stack",
+    "rank*.log",
+    "rank*.stage*",
+    "rank-saved-*",
+    "report.json",
+    "report.html",
+    "launch*.json",
+)
 _GIB = 1 << 30
 
 
@@ -151,7 +161,6 @@ def cores() -> int:
 
 def remove_earlier(folder: Path) -> None:
     """Remove what an earlier dry run of more ranks left in the folder."""
-    names = ("rank*.simcoll", "rank*.stack", "rank*.log", "rank*.stage*", "report.json", "report.html", "launch*.json")
-    for pattern in names:
+    for pattern in _LEFT_BEHIND:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
