@@ -148,7 +148,13 @@ class Meeting:
         """End this process's pulse; the store with it, where it is held here."""
         with contextlib.suppress(OSError):
             self._pulse.send("")
-        os.waitpid(self._pid, 0)
+        limit = time.monotonic() + _LAST_WORDS_SECONDS
+        while not os.waitpid(self._pid, os.WNOHANG)[0]:
+            if time.monotonic() > limit:  # it waits for a store that does not answer
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+                return
+            time.sleep(_LOOK_SECONDS)
 
 
 def _from_other(said: bytes) -> GivenUpError:
