@@ -44,8 +44,8 @@ def is_program(frame: FrameType) -> bool:
     return _kind(frame.f_code) in (OWN, INSTALLED)
 
 
-_PUBLIC = ("distributed_c10d.py", "c10d_logger.py")
-"""torch's functions that give a call's Work to whoever calls them."""
+_PUBLIC = ("distributed_c10d.py", "c10d_logger.py", "overrides.py")
+"""torch's functions that give a call's Work to whoever calls them; the last are those of modes around functions."""
 
 _hands_on: dict[str, bool | None] = {}
 

@@ -20,39 +20,53 @@ AT_A_TIME = 2
 TIMEOUT = 60.0
 
 
-def dry_runs(folder: Path, requests: Sequence[tuple[Path, int, list[int] | None]]) -> list[dict[str, Any]]:
-    """The report of each, with ``exit_code`` added."""
-    text = json.dumps([(str(script), size, ranks) for script, size, ranks in requests])
-    command = [sys.executable, "-m", "tests.dry_runs", str(folder), text]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return [json.loads((folder / str(number) / "report.json").read_text()) for number in range(len(requests))]
+class DryRuns:
+    """Dry runs that go on in the background, in the order in which they were asked for."""
+
+    def __init__(self, folder: Path, requests: Sequence[tuple[Path, int, list[int] | None]]) -> None:
+        self._folder = folder
+        text = json.dumps([(str(script), size, ranks) for script, size, ranks in requests])
+        command = [sys.executable, "-m", "tests.dry_runs", str(folder), text]
+        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        self._ended: set[int] = set()
+
+    def report(self, number: int) -> dict[str, Any]:
+        """The report of one of them, when it is there, with ``exit_code`` added."""
+        assert self._process.stdout is not None
+        while number not in self._ended:
+            line = self._process.stdout.readline()
+            assert line, f"the dry runs ended before number {number}"
+            self._ended.add(int(line))
+        document: dict[str, Any] = json.loads((self._folder / str(number) / "report.json").read_text())
+        return document
+
+    def close(self) -> None:
+        """End what still runs."""
+        self._process.kill()
+        self._process.communicate()
 
 
-def main(folder: Path, requests: Sequence[tuple[str, int, list[int] | None]]) -> int:
-    """Run them all."""
+def main(folder: Path, requests: Sequence[tuple[str, int, list[int] | None]]) -> None:
+    """Run them all, and tell the number of each that has ended."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from simcoll.forked_rank import fork
     from simcoll.warm_torch import warm_up
 
     warm_up()
-    running: set[int] = set()
-    failed = 0
+    running: dict[int, int] = {}
     for number, (script, size, ranks) in enumerate(requests):
         if len(running) == AT_A_TIME:
-            failed += _one_ends(running)
+            _one_ends(running)
         if (pid := fork()) == 0:
             _be_one(Path(script), size, ranks, folder / str(number))
-        running.add(pid)
+        running[pid] = number
     while running:
-        failed += _one_ends(running)
-    return failed
+        _one_ends(running)
 
 
-def _one_ends(running: set[int]) -> bool:
-    pid, status = os.wait()
-    running.remove(pid)
-    return status != 0
+def _one_ends(running: dict[int, int]) -> None:
+    pid, _ = os.wait()
+    print(running.pop(pid), flush=True)
 
 
 def _be_one(script: Path, size: int, ranks: list[int] | None, folder: Path) -> None:
@@ -73,4 +87,4 @@ def _be_one(script: Path, size: int, ranks: list[int] | None, folder: Path) -> N
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])) != 0)
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

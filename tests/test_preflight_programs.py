@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from simcoll.verifier.finding import Severity
-from tests.dry_runs import dry_runs
+from tests.documents import check_report
+from tests.dry_runs import DryRuns
 from tests.test_programs import BUGS, CORRECT, Program
 
 pytestmark = [pytest.mark.slow]
@@ -72,19 +75,34 @@ def chosen(programs: list[Program]) -> list[Program]:
     return [program for program in programs if program.name not in LEFT_OUT]
 
 
+class Reports:
+    """Every selected program, in a dry run that goes on while the first are judged."""
+
+    def __init__(self, folder: Path, programs: list[Program]) -> None:
+        self._numbers = {program: number for number, program in enumerate(programs)}
+        self._runs = DryRuns(folder, [(one.path, one.ranks, None) for one in programs])
+
+    def __getitem__(self, program: Program) -> dict[str, Any]:
+        return self._runs.report(self._numbers[program])
+
+    def close(self) -> None:
+        self._runs.close()
+
+
 @pytest.fixture(scope="module")
-def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Program, dict[str, Any]]:
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
     found = [
         item.callspec.params["program"]
         for item in request.session.items
         if "reports" in getattr(item, "fixturenames", ()) and item.module is request.module
     ]
-    documents = dry_runs(tmp_path_factory.mktemp("dry"), [(one.path, one.ranks, None) for one in found])
-    return dict(zip(found, documents, strict=True))
+    started = Reports(tmp_path_factory.mktemp("dry"), found)
+    yield started
+    started.close()
 
 
 @pytest.mark.parametrize("program", chosen(BUGS), ids=lambda program: program.name)
-def test_planted_bug_is_the_first_finding(program: Program, reports: dict[Program, dict[str, Any]]) -> None:
+def test_planted_bug_is_the_first_finding(program: Program, reports: Reports) -> None:
     report = reports[program]
     code, severity = WHOLE.get(program.name, (program.code, program.severity))
     assert report["findings"], report["notes"]
@@ -96,8 +114,9 @@ def test_planted_bug_is_the_first_finding(program: Program, reports: dict[Progra
 
 
 @pytest.mark.parametrize("program", chosen(CORRECT), ids=lambda program: program.name)
-def test_correct_program_is_silent(program: Program, reports: dict[Program, dict[str, Any]]) -> None:
+def test_correct_program_is_silent(program: Program, reports: Reports) -> None:
     report = reports[program]
+    check_report({name: value for name, value in report.items() if name != "exit_code"})
     assert (report["findings"], report["exit_code"]) == ([], 0), report
 
 
