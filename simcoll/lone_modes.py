@@ -62,7 +62,7 @@ class Operators(TorchDispatchMode):
         return result
 
     def _within(self, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The operator that another one runs, by itself: what surrounds it, such as a state of random numbers, is CUDA's."""
+        """The operator that another one runs, by itself: what surrounds it, such as random numbers' state, is CUDA's."""
         place = next((place for place, value in enumerate(args) if isinstance(value, OpOverload)), None)
         if place is None:
             return NotImplemented

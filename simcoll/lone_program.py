@@ -33,6 +33,8 @@ def surrounded(
     if fakes is not None:
         _make_parameters(fakes)
         _load_in_this_process()
+    if folder is not None:
+        keep_files(folder, waits=waits, loaded=None if fakes is None else fakes.loaded)
     _compile_nothing()
     operators = None if devices is None else have_operators()
     if devices is not None:
@@ -55,7 +57,7 @@ def _make_parameters(fakes: FakeTensors) -> None:
     parameter: Any = nn.Parameter
     made = parameter.__new__
 
-    def new(cls: Any, data: torch.Tensor | None = None, requires_grad: bool = True) -> Any:  # noqa: FBT001, FBT002
+    def new(cls: Any, data: torch.Tensor | None = None, requires_grad: bool = True) -> Any:
         return made(cls, None if data is None else fakes.without_memory(data), requires_grad)
 
     parameter.__new__ = new

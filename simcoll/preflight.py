@@ -22,6 +22,10 @@ from simcoll.verifier.trace import LaunchOutcome, RankExit, Trace
 
 _SIGKILL = -9
 _MOST_LINES = 10
+_LEFT = (
+    *("rank*.simcoll", "rank*.stacks", "rank*.log", "rank*.stage*", "rank-saved-*"),
+    *("report.json", "report.html", "launch*.json"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,6 @@ def cores() -> int:
 
 def remove_earlier(folder: Path) -> None:
     """Remove what an earlier dry run of more ranks left in the folder."""
-    for pattern in ("rank*.simcoll", "rank*.stacks", "rank*.log", "rank*.stage*", "rank-saved-*", "report.json", "report.html", "launch*.json"):
+    for pattern in _LEFT:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
