@@ -38,7 +38,7 @@ class Operators(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, devices: Devices | None, compute: Compute = _as_it_is) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._devices = devices
         self._compute = compute
 
@@ -62,7 +62,7 @@ class Operators(TorchDispatchMode):
         return result
 
     def _within(self, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The operator that another one runs, by itself: what surrounds it, such as random numbers' state, is CUDA's."""
+        """The operator that another one runs, by itself: what surrounds it, such as a random state, is CUDA's."""
         place = next((place for place, value in enumerate(args) if isinstance(value, OpOverload)), None)
         if place is None:
             return NotImplemented

@@ -59,7 +59,7 @@ class Devices:
     def use(self, asked: object) -> int:
         """Change the current GPU; the one before. None and negative numbers change nothing."""
         before, self.initialised = self.current, True
-        index = asked if isinstance(asked, int) else getattr(torch.device(asked), "index", None)  # type: ignore[arg-type,call-overload]
+        index = asked if isinstance(asked, int) else getattr(torch.device(asked), "index", None)  # type: ignore[call-overload]
         if index is not None and index >= 0:
             self.current = self.checked(index)
         return before

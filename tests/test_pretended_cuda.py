@@ -72,7 +72,7 @@ SNIPPETS: dict[str, tuple[str, str]] = {
         CUDA_1,
     ),
     "autocast": (
-        "m = nn.Linear(30, 30).cuda()\nwith torch.autocast('cuda', torch.bfloat16):\n    found = m(torch.ones(2, 30).cuda()).dtype",
+        "m = nn.Linear(30, 30).cuda()\nwith torch.autocast('cuda', torch.bfloat16):\n    found = m(torch.ones(2, 30).cuda()).dtype",  # noqa: E501
         "torch.bfloat16",
     ),
     "attention": (
@@ -104,12 +104,12 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     "vmap": ("found = torch.func.vmap(lambda x: x * 2)(torch.ones(30, 3, device='cuda:1')).device", CUDA_1),
     "checkpointed": (
         "from torch.utils.checkpoint import checkpoint\nx = torch.ones(2, 30, device='cuda:1', requires_grad=True)\n"
-        "checkpoint(nn.Linear(30, 30, device='cuda:1'), x, use_reentrant=False).sum().backward(); found = x.grad.device",
+        "checkpoint(nn.Linear(30, 30, device='cuda:1'), x, use_reentrant=False).sum().backward(); found = x.grad.device",  # noqa: E501
         CUDA_1,
     ),
     "in a thread": (
         "import threading; seen = []\n"
-        "t = threading.Thread(target=lambda: seen.append(torch.ones(30, device='cuda:1').device)); t.start(); t.join()\n"
+        "t = threading.Thread(target=lambda: seen.append(torch.ones(30, device='cuda:1').device)); t.start(); t.join()\n"  # noqa: E501
         "found = seen[0]",
         CUDA_1,
     ),
@@ -142,7 +142,7 @@ WITHOUT_MEMORY: dict[str, tuple[str, str]] = {
     "few elements": ("found = (torch.tensor([1.0, 2.0]) * 2).tolist()", "[2.0, 4.0]"),
     "convolution": ("found = nn.Conv2d(3, 8, 3)(torch.randn(2, 3, 9, 9)).shape", "torch.Size([2, 8, 7, 7])"),
     "too many to guess": (
-        "try:\n    torch.empty(1 << 30).nonzero()\nexcept RuntimeError as error:\n    found = '--fake-tensors' in str(error)",
+        "try:\n    torch.empty(1 << 30).nonzero()\nexcept RuntimeError as error:\n    found = '--fake-tensors' in str(error)",  # noqa: E501
         "True",
     ),
 }
