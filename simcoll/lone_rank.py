@@ -25,6 +25,7 @@ from simcoll.lone_torch import be_alone
 from simcoll.pipeline_metadata import StageMetadata, know_neighbours
 from simcoll.pretended_cuda import pretend_cuda
 from simcoll.pretended_device import Devices
+from simcoll.received_values import ReceivedValues
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -56,8 +57,8 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     """Run the script as ``rank``, and end as an interpreter does."""
     code = 1
     try:
-        devices = _begin(dry_run, rank)
-        with surrounded(devices, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0):
+        devices, received = _begin(dry_run, rank)
+        with surrounded(devices, received, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0):
             runpy.run_path(str(dry_run.script), run_name="__main__")
         code = 0
     except BaseException as error:
@@ -77,7 +78,7 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
         os._exit(code)
 
 
-def _begin(dry_run: DryRun, rank: int) -> Devices | None:
+def _begin(dry_run: DryRun, rank: int) -> tuple[Devices | None, ReceivedValues]:
     atexit._clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
     log = os.open(dry_run.folder / log_name(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -93,11 +94,11 @@ def _begin(dry_run: DryRun, rank: int) -> Devices | None:
     torch.set_num_threads(1)
     devices = pretend_cuda(dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
-    be_alone(rank, dry_run.world_size)
+    received = be_alone(rank, dry_run.world_size)
     know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
-    return devices
+    return devices, received
 
 
 def _environment(dry_run: DryRun, rank: int) -> dict[str, str]:

@@ -69,9 +69,22 @@ def test_a_bug_of_one_rank_is_found(name: str, tmp_path: Path) -> None:
     assert any(0 <= line - planted[0] <= 4 or planted[0] - 1 == line for line in lines)
 
 
+def test_what_was_received_is_taken_for_what_is_expected(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\nrank = dist.get_rank()\n"
+        "x = torch.full((4,), float(rank))\ndist.all_reduce(x)\nassert torch.equal(x, torch.full((4,), 6.0))\n"
+        "assert torch.allclose(x[1:], torch.tensor(6.0))\ntorch.testing.assert_close(x, torch.full((4,), 6.0))\n",
+        encoding="utf-8",
+    )
+    exit_code, report = preflight(tmp_path, program)
+    assert (exit_code, report["findings"]) == (0, [])
+    assert sum("train.py:" in note for note in report["notes"]) == 3
+
+
 def test_a_program_is_told_that_there_is_no_gpu(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import torch\nassert not torch.cuda.is_available()\ntorch.ones(3).cuda()\n", encoding="utf-8")
-    _, report = preflight(tmp_path, program, options=("--device", "cpu"))
-    assert [(one["code"], one["ranks"]) for one in report["findings"]] == [("SC701", [0, 1, 2, 3])]
-    assert "CUDA" in report["findings"][0]["message"]
+    exit_code, _ = preflight(tmp_path, program, options=("--device", "cpu"))
+    assert exit_code == 1
+    assert "CUDA" in (tmp_path / "out/rank00000.log").read_text(encoding="utf-8")

@@ -22,9 +22,11 @@ import torch
 from torch import nn
 from simcoll.lone_program import surrounded
 from simcoll.pretended_cuda import pretend_cuda
+from simcoll.received_values import ReceivedValues
 
 snippets, found = json.load(sys.stdin), {}
-with surrounded(pretend_cuda(4), fake_tensors=sys.argv[1] == "fake"):
+devices, received = pretend_cuda(4), ReceivedValues(lambda: None)
+with surrounded(devices, received, fake_tensors=sys.argv[1] == "fake"):
     for name, snippet in snippets.items():
         space = {"torch": torch, "nn": nn, "F": nn.functional}
         try:
