@@ -13,8 +13,8 @@ import runpy
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,6 +32,7 @@ from simcoll.lone_torch import be_alone
 from simcoll.pipeline_metadata import StageMetadata, know_neighbours
 from simcoll.pretended_cuda import pretend_cuda
 from simcoll.pretended_device import Devices
+from simcoll.received_values import ReceivedValues
 from simcoll.session import active_session
 from simcoll.steps_limit import STEPS_MADE
 
@@ -82,9 +83,7 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     """Run the script as ``rank``, and end as an interpreter does."""
     code, names = 1, dict[str, Any]()
     try:
-        devices, counter = _begin(dry_run, rank)
-        around = surrounded(devices, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0)
-        with around, counter or nullcontext():
+        with _begin(dry_run, rank):
             # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
             names |= _run(dry_run)
         code = 0
@@ -112,7 +111,8 @@ def _run(dry_run: DryRun) -> dict[str, Any]:
     return runpy.run_path(str(dry_run.script), run_name="__main__")
 
 
-def _begin(dry_run: DryRun, rank: int) -> tuple[Devices | None, WorkCounter | None]:
+def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
+    """Make this process the rank; gives what its program is to run in."""
     atexit._clear()
     # Of those that were the parent's, a rank needs these as any interpreter does; the last is called first.
     atexit.register(logging.shutdown)
@@ -134,11 +134,20 @@ def _begin(dry_run: DryRun, rank: int) -> tuple[Devices | None, WorkCounter | No
     enable("record", dry_run.folder)
     cut_few_shards()
     counter = _counter() if dry_run.counts else None
-    be_alone(rank, dry_run.world_size, counter)
+    received = be_alone(rank, dry_run.world_size, counter)
     know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
-    return devices, counter
+    return _around(dry_run, rank, devices, received, counter)
+
+
+@contextlib.contextmanager
+def _around(
+    dry_run: DryRun, rank: int, devices: Devices | None, received: ReceivedValues, counter: WorkCounter | None
+) -> Iterator[None]:
+    around = surrounded(devices, received, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0)
+    with around, counter or nullcontext():
+        yield
 
 
 def _counter() -> WorkCounter:

@@ -38,9 +38,10 @@ def put_mark(tensor: torch.Tensor, name: str, value: object) -> None:
 
 def _inner(tensor: Any) -> list[torch.Tensor]:
     """The tensors that one is made of, such as a DTensor of its local one; none for a plain one."""
-    if type(tensor) in _PLAIN or not is_traceable_wrapper_subclass(tensor):
+    made: Any = tensor
+    if type(tensor) in _PLAIN or not is_traceable_wrapper_subclass(made):
         return []
-    values = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    values = [getattr(made, name) for name in made.__tensor_flatten__()[0]]
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
