@@ -48,12 +48,15 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
 dtype = getattr(torch, sys.argv[1])
 model = nn.Sequential(*(nn.Linear(100, 100) for _ in range(8))).to(dtype)
 model = DistributedDataParallel(model, bucket_cap_mb=0.1)
+if sys.argv[2:]:
+    model.register_comm_hook(None, getattr(default_hooks, sys.argv[2]))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(6):
     model(torch.randn(512, 100, dtype=dtype)).sum().backward()
@@ -174,11 +177,13 @@ def test_hsdp_reduces_shards_across_replicas(tmp_path):
     assert document["ranks_with_records"] == 128
 
 
-@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("bfloat16", 2)])
+@pytest.mark.parametrize(
+    ("dtype", "width"), [(("float32",), 4), (("bfloat16",), 2), (("float32", "fp16_compress_hook"), 2)]
+)
 def test_ddp_adds_up_each_parameter_once_in_buckets(tmp_path, dtype, width):
     script = written(tmp_path, DDP)
-    cluster = ("--world-size", "64", "--gpu", "h100", "--nodes", "8", "--ranks", "0,63", "--steps", "5")
-    document = priced(script, tmp_path / "out", *cluster, "--", dtype)
+    cluster = ("--world-size", "64", "--gpu", "h100", "--nodes", "8", "--ranks", "0,63", "--steps", "4")
+    document = priced(script, tmp_path / "out", *cluster, "--", *dtype)
     parameters = 8 * (100 * 100 + 100)
     (found,) = step(document)
     assert (found[0], found[1], found[3]) == ("all_reduce", 64, width * parameters)
