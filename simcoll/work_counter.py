@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
@@ -31,6 +32,8 @@ _HELD_BACK = frozenset(("aten::_local_scalar_dense", "aten::item"))
 
 class WorkCounter(TorchDispatchMode):
     """Tells a :class:`DeviceOrder` of every operator, and of the calls that a :class:`LoneGroup` makes."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, order: DeviceOrder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -62,6 +65,9 @@ class WorkCounter(TorchDispatchMode):
             self._follow(outputs, frozenset((key,)))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            # What it is made of comes here too.
+            return func(*args, **(kwargs or {}))
         if func.namespace == "prim" or any(answers_itself(kind) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
