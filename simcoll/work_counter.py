@@ -66,7 +66,7 @@ class WorkCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if isinstance(func, HigherOrderOperator):
-            # What it is made of comes here too.
+            # Those that it is made of are not counted: random numbers, mostly.
             return func(*args, **(kwargs or {}))
         if func.namespace == "prim" or any(answers_itself(kind) for kind in types):
             return NotImplemented
