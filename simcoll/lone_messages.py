@@ -8,9 +8,11 @@ receive has room for, never ends; nor does a message whose Work was let go befor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from simcoll.call import ANY_SOURCE, Call, bytes_of
 from simcoll.verifier.trace import AWAITED, LET_GO, Life, Trace, lives
@@ -37,11 +39,32 @@ ANY_SOURCE_SPELLING = "recv_anysource"
 
 
 @dataclass(frozen=True, slots=True)
-class _Posted:
+class _Form:
+    """What of a call matters here; ``peer`` is None for what is no message."""
+
+    sends: bool
+    peer: int | None
+    tag: int | None
+    on_cpu: bool
+    bytes: int | None
+
+
+class _Posted(NamedTuple):
     end: End
     number: int
-    call: Call
+    form: _Form
     place: int
+
+
+class _Rows(NamedTuple):
+    """A rank's calls, column by column, and what its signatures and groups say."""
+
+    signature: list[int]
+    group: list[int]
+    let_go: list[bool]
+    forms: list[_Form]
+    places: list[int | None]
+    lives: list[Life]
 
 
 @dataclass(slots=True)
@@ -55,32 +78,32 @@ class LoneMessages:
     taken: dict[End, int] = field(default_factory=dict)
     pairs: dict[End, End] = field(default_factory=dict)
     _unknown: set[int] = field(default_factory=set)
-    _lives: dict[int, list[Life]] = field(default_factory=dict)
+    _rows: dict[int, _Rows] = field(default_factory=dict)
     _sends: dict[_Lane, deque[_Posted]] = field(default_factory=dict)
     _receives: dict[_Lane, deque[_Posted]] = field(default_factory=dict)
     _count: int = 0
 
-    def post(self, end: End) -> list[End]:
+    def post(self, end: End) -> Sequence[End]:
         """An end is posted: the ends that are done now."""
         rank, row = end
-        trace = self.traces[rank]
-        slot = trace.slots[row]
-        call, group = trace.signatures[int(slot["signature"])], trace.groups[int(slot["group"])]
-        place, peer = group.place(rank), _peer(call)
-        if place is None or peer is None or (_is_on_cpu(call) and int(slot["flags"]) & (LET_GO | AWAITED) == LET_GO):
-            return []
-        if peer != ANY_SOURCE and (not 0 <= peer < len(group.ranks) or not self._is_known(group.ranks[peer])):
-            return [end]
-        life = self._lives.setdefault(rank, lives(trace))[int(slot["group"])]
+        rows = self._rows.get(rank)
+        if rows is None:
+            rows = self._rows[rank] = _rows(self.traces[rank])
+        form, group = rows.forms[rows.signature[row]], rows.group[row]
+        place, peer, life = rows.places[group], form.peer, rows.lives[group]
+        if place is None or peer is None or (form.on_cpu and rows.let_go[row]):
+            return ()
+        if peer != ANY_SOURCE and (not 0 <= peer < len(life[1]) or not self._is_known(life[1][peer])):
+            return (end,)
         self._count += 1
-        posted = _Posted(end, self._count, call, place)
-        return self._send(posted, life, peer) if call.op == "send" else self._receive(posted, life, peer)
+        posted = _Posted(end, self._count, form, place)
+        return self._send(posted, life, peer) if form.sends else self._receive(posted, life, peer)
 
     def _is_known(self, rank: int) -> bool:
         return rank in self.traces and rank not in self._unknown
 
-    def _send(self, send: _Posted, life: Life, receiver: int) -> list[End]:
-        tag = _tag(send.call)
+    def _send(self, send: _Posted, life: Life, receiver: int) -> Sequence[End]:
+        tag = send.form.tag
         waiting = [
             lane
             for sender in (send.place, ANY_SOURCE)
@@ -88,28 +111,28 @@ class LoneMessages:
         ]
         if not waiting:
             self._sends.setdefault(_Lane(life, send.place, receiver, tag), deque()).append(send)
-            return []
+            return ()
         first = min(waiting, key=lambda lane: self._receives[lane][0].number)
         return self._meet(send, self._receives[first].popleft(), any_source=first.sender == ANY_SOURCE)
 
-    def _receive(self, receive: _Posted, life: Life, sender: int) -> list[End]:
-        tag = _tag(receive.call)
+    def _receive(self, receive: _Posted, life: Life, sender: int) -> Sequence[End]:
+        tag = receive.form.tag
         senders = range(len(life[1])) if sender == ANY_SOURCE else (sender,)
         there = [lane for one in senders if self._sends.get(lane := _Lane(life, one, receive.place, tag))]
         if not there:
             self._receives.setdefault(_Lane(life, sender, receive.place, tag), deque()).append(receive)
-            return []
+            return ()
         first = min(there, key=lambda lane: self._sends[lane][0].number)
         return self._meet(self._sends[first].popleft(), receive, any_source=sender == ANY_SOURCE)
 
-    def _meet(self, send: _Posted, receive: _Posted, *, any_source: bool) -> list[End]:
+    def _meet(self, send: _Posted, receive: _Posted, *, any_source: bool) -> Sequence[End]:
         if any_source:
             self.taken[receive.end] = send.place
         self.pairs[send.end], self.pairs[receive.end] = receive.end, send.end
-        sent, room = bytes_of(send.call.inputs), bytes_of(receive.call.outputs)
-        on_cpu = _is_on_cpu(send.call) and _is_on_cpu(receive.call)
+        sent, room = send.form.bytes, receive.form.bytes
+        on_cpu = send.form.on_cpu and receive.form.on_cpu
         aborts = on_cpu and sent is not None and room is not None and sent > room
-        return [] if aborts else [send.end, receive.end]
+        return () if aborts else (send.end, receive.end)
 
     def forget(self, rank: int) -> list[End]:
         """Nothing is known of a rank from here on: the ends that wait for it, which are done now."""
@@ -132,13 +155,36 @@ class LoneMessages:
         return done
 
 
-def _peer(call: Call) -> int | None:
-    return ANY_SOURCE if call.spelling == ANY_SOURCE_SPELLING else call.peer
+def never_met(traces: Mapping[int, Trace], ends: Collection[End]) -> set[End]:
+    """Those of the ends that would meet no other one if all ranks came to the ends of their programs.
+
+    Where nothing is known of a possible peer, it may be there.
+    """
+    if not ends:
+        return set()
+    messages = LoneMessages(traces)
+    done: set[End] = set()
+    for rank, trace in traces.items():
+        for row in np.flatnonzero(trace.slots["p2p_sequence"] > 0).tolist():
+            done.update(messages.post((rank, row)))
+    done.update(messages.guess())
+    return {end for end in ends if end not in done and end not in messages.pairs}
 
 
-def _tag(call: Call) -> int | None:
-    return call.tag or 0 if _is_on_cpu(call) else None
+def _rows(trace: Trace) -> _Rows:
+    slots = trace.slots
+    return _Rows(
+        slots["signature"].tolist(),
+        slots["group"].tolist(),
+        (slots["flags"] & (LET_GO | AWAITED) == LET_GO).tolist(),
+        [_form(call) for call in trace.signatures],
+        [group.place(trace.rank) for group in trace.groups],
+        lives(trace),
+    )
 
 
-def _is_on_cpu(call: Call) -> bool:
-    return all(buffer.device == "cpu" for buffer in (*call.inputs, *call.outputs))
+def _form(call: Call) -> _Form:
+    on_cpu = all(buffer.device == "cpu" for buffer in (*call.inputs, *call.outputs))
+    peer = ANY_SOURCE if call.spelling == ANY_SOURCE_SPELLING else call.peer
+    tag = call.tag or 0 if on_cpu else None
+    return _Form(call.op == "send", peer, tag, on_cpu, bytes_of(call.inputs or call.outputs))

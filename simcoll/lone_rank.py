@@ -83,7 +83,8 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     code, names = 1, dict[str, Any]()
     try:
         devices, counter = _begin(dry_run, rank)
-        with surrounded(devices, fake_tensors=dry_run.fake_tensors), counter or nullcontext():
+        around = surrounded(devices, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0)
+        with around, counter or nullcontext():
             # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
             names |= _run(dry_run)
         code = 0
@@ -105,6 +106,7 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
 
 
 def _run(dry_run: DryRun) -> dict[str, Any]:
+    """Run the program; gives its variables."""
     if dry_run.module:
         return runpy.run_module(str(dry_run.script), run_name="__main__", alter_sys=True)
     return runpy.run_path(str(dry_run.script), run_name="__main__")

@@ -26,6 +26,10 @@ _Key: TypeAlias = tuple[int, int, tuple[int, ...]]
 """A group in the making: life and ordinal as in `Creation`, and its members as stated."""
 
 
+_MESSAGE = -2
+"""In place of the number of a collective: a send or receive. What no record places has -1."""
+
+
 @dataclass(slots=True)
 class Course:
     """One strand of a rank, and how far it has come: the number of its next operation."""
@@ -95,7 +99,10 @@ class _Replay:
         found = Matched(traces)
         for columns in columns_of(traces):
             found.take_group(columns)
-        self._numbers = {trace.rank: own.tolist() for trace, own in zip(traces, found.instances, strict=True)}
+        self._numbers = {
+            trace.rank: np.where(trace.slots["p2p_sequence"] > 0, _MESSAGE, own).tolist()
+            for trace, own in zip(traces, found.instances, strict=True)
+        }
         table = found.collectives
         needed = np.array([len(self._traces.keys() & set(one.group.ranks)) for one in found.streams], np.int64)
         left = needed[table.stream] if len(table) else np.zeros(0, np.int64)
@@ -143,7 +150,7 @@ class _Replay:
 
     def _come(self, rank: int, row: int, number: int) -> None:
         if number < 0:
-            if self._traces[rank].slots["p2p_sequence"][row]:
+            if number == _MESSAGE:
                 self._end_messages(self._messages.post((rank, row)))
             return
         self._left[number] -= 1
@@ -158,7 +165,7 @@ class _Replay:
                 return False
             return True
         end = course.rank, row
-        if end in self._message_done or not self._traces[course.rank].slots["p2p_sequence"][row]:
+        if number != _MESSAGE or end in self._message_done:
             return True
         self._message_waits.setdefault(end, []).append(course)
         return False

@@ -18,11 +18,24 @@ from simcoll.preflight_verdict import verdict
 from simcoll.record import Source
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
+from simcoll.verifier.overview import DRY_RUN
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.trace import Trace
 
 _BEYOND = ": nothing is known beyond that"
+_OTHERS = "nothing is said of the others"
 _MOST_LINES = 10
+_LEFT_BEHIND = (
+    "rank*.simcoll",
+    "rank*.stack",
+    "rank*.log",
+    "rank*.stage*",
+    "rank-saved-*",
+    "report.json",
+    "report.html",
+    "launch*.json",
+)
+_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +86,36 @@ def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], trace
     notes = [note for note in report.notes if not note.startswith("there is no record of")]
     return replace(
         report,
-        mode="preflight",
+        mode=DRY_RUN,
         world_size=dry_run.world_size,
-        notes=(*_notes(dry_run, plan, ends), *_silent(dry_run, ends, traces), *_flow_notes(traces), *notes),
+        notes=(
+            *_notes(dry_run, plan, ends),
+            *_device_notes(dry_run, traces),
+            *_silent(dry_run, ends, traces),
+            *_flow_notes(traces),
+            *notes,
+        ),
     )
 
 
 def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
     size = dry_run.world_size
-    rest = "" if len(ends.how) == size else "; nothing is said of the others"
-    notes = [f"a dry run of {ranks_text(ends.how)} of {size}{rest}"]
+    notes = []
+    if len(ends.how) < size:
+        notes.append(f"{ranks_text(ends.how)} of {size:,} {verb(list(ends.how), 'was', 'were')} run; {_OTHERS}")
     if overdue := ends.ranks(How.OVERDUE):
         notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout){_BEYOND}")
     if killed := ends.ranks(How.KILLED):
-        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / (1 << 30):g} GiB)"
-        was = verb(killed, "was", "were")
-        notes.append(f"{ranks_text(killed)} {was} ended for want of memory{limit}{_BEYOND}; see --fake-tensors")
+        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / _GIB:g} GiB of address space)"
+        who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
+        notes.append(f"{who} ended for want of memory{limit}{_BEYOND}; give more, or --fake-tensors")
     if cut := ends.ranks(How.CUT):
         notes.append(f"{ranks_text(cut)} {verb(cut, 'was', 'were')} ended after {dry_run.steps} steps (--steps)")
     if guessed := ends.ranks(How.GUESSED):
         notes.append(
             f"{ranks_text(guessed)} failed on values from other ranks, which a dry run can only guess{_BEYOND}"
         )
-    if failed := [*ends.ranks(How.FAILED), *guessed]:
+    if failed := [*ends.ranks(How.FAILED), *guessed, *killed]:
         notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
     return notes
 
@@ -108,6 +128,14 @@ def _silent(dry_run: DryRun, ends: Ends, traces: Sequence[Trace]) -> list[str]:
         return []
     wrote = f"what rank {silent[0]} wrote is in {dry_run.folder / log_name(silent[0])}"
     return [f"{ranks_text(silent)} made no process group that could be recorded; {wrote}"]
+
+
+def _device_notes(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
+    """What was pretended, where it shows in the records."""
+    calls = [call for trace in traces for call in trace.signatures]
+    if dry_run.cuda and any(one.device == "cuda" for call in calls for one in (*call.inputs, *call.outputs)):
+        return [f"programs found {dry_run.local_world_size} GPUs a node, which were pretended (--device)"]
+    return []
 
 
 def _flow_notes(traces: Sequence[Trace]) -> list[str]:
@@ -133,7 +161,6 @@ def cores() -> int:
 
 def remove_earlier(folder: Path) -> None:
     """Remove what an earlier dry run of more ranks left in the folder."""
-    names = ("rank*.simcoll", "rank*.stack", "rank*.log", "rank*.stage*", "report.json", "report.html", "launch*.json")
-    for pattern in names:
+    for pattern in _LEFT_BEHIND:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

@@ -20,6 +20,8 @@ DRY_RUN_SECONDS = 600.0
 
 _GPUS_A_NODE = 8
 _MOST_RANKS = 1 << 20
+_RESERVED = 64
+"""Room for the records of so many ranks must be there; of those that have ended they take much less."""
 
 
 def add_preflight_command(commands: Commands) -> None:
@@ -117,7 +119,7 @@ def _request(options: argparse.Namespace, size: int, local: int, ranks: list[int
     return Request(
         dry_run,
         Plan(ranks, options.timeout, options.jobs),
-        lambda: prepare_folder(options.out, len(ranks or range(min(size, 64)))),
+        lambda: prepare_folder(options.out, min(_RESERVED, len(ranks or range(size)))),
         lambda: _check_program(options),
     )
 

@@ -50,6 +50,11 @@ def stands_inside(courses: Sequence[Course]) -> bool:
     return not courses[0].ended
 
 
+def stands_in(courses: Sequence[Course]) -> list[int]:
+    """The rows of the calls in which a rank's threads stand."""
+    return _stands_at(courses, seen=False)
+
+
 def _stop(main: Course) -> int:
     """When the main thread stands: nothing comes after that."""
     return _NEVER if main.ended else main.strand.times[main.at]

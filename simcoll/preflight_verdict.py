@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from simcoll.lone_messages import never_met
 from simcoll.lone_replay import Standing, replay_alone
-from simcoll.preflight_cut import cut, settled, stands_inside
+from simcoll.preflight_cut import cut, settled, stands_in, stands_inside
 from simcoll.preflight_ends import Ends
 from simcoll.preflight_records import last_ns
-from simcoll.verifier.finding import Finding, Report, Severity
+from simcoll.verifier.columns import columns_of
+from simcoll.verifier.finding import Finding, RankStatus, Report, Severity
 from simcoll.verifier.flows import SPLIT_MISMATCH
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.ranges import ranks_text
@@ -36,18 +38,53 @@ def verdict(ends: Ends, world_size: int) -> Report:
     """Judge the ranks that ran, up to where the real run would stand."""
     standing = replay_alone(ends.traces, world_size, ends.unknown_after)
     whole = [settled(trace, standing) for trace in ends.traces]
-    programs = judge(whole, LaunchOutcome(ends.exits))
+    programs = replace(judge(whole, LaunchOutcome(ends.exits)), agreed=_agreed(whole), world_size=world_size)
     if not standing.stuck:
-        return programs
+        return _timeless(programs)
     here = [cut(trace, standing) for trace in whole]
-    report = _where_it_stands(here, ends, standing)
+    report = replace(_where_it_stands(here, whole, ends, standing), agreed=_agreed(here), world_size=world_size)
     apart = [finding for finding in programs.findings if _is_of_programs(finding, here)]
     if apart:
-        return replace(report, findings=tuple(apart), verdict=programs.verdict, agreed=programs.agreed)
-    return _by_majority(report, here)
+        report = replace(report, findings=tuple(apart), verdict=programs.verdict, agreed=programs.agreed)
+    return _timeless(_as_it_ended(_by_majority(report, here), standing))
 
 
-def _where_it_stands(here: Sequence[MemoryTrace], ends: Ends, standing: Standing) -> Report:
+def _agreed(traces: Sequence[MemoryTrace]) -> int:
+    """The collectives on which all members that ran agree."""
+    run, agreed = {trace.rank for trace in traces}, 0
+    for columns in columns_of(traces):
+        columns.check()
+        agreed += columns.agreed_among(len(run.intersection(columns.group.ranks)))
+    return agreed
+
+
+def _as_it_ended(report: Report, standing: Standing) -> Report:
+    """No launcher has ended the ranks that stand: they would stand still."""
+    stuck = set(standing.stuck)
+    states = tuple(
+        replace(state, status=RankStatus.RUNNING, exit_code=None) if state.rank in stuck else state
+        for state in report.ranks
+    )
+    if (summary := report.summary) is None:
+        return replace(report, ranks=states)
+    places = tuple(
+        replace(place, process=RankStatus.RUNNING.value) if stuck.issuperset(place.ranks) else place
+        for place in summary.places
+    )
+    return replace(report, ranks=states, summary=replace(summary, places=places))
+
+
+def _timeless(report: Report) -> Report:
+    """Ranks that ran one by one share no clock."""
+    if (summary := report.summary) is None:
+        return report
+    places = tuple(replace(place, since_ns=0) for place in summary.places)
+    return replace(report, summary=replace(summary, begin_ns=0, end_ns=0, places=places))
+
+
+def _where_it_stands(
+    here: Sequence[MemoryTrace], whole: Sequence[MemoryTrace], ends: Ends, standing: Standing
+) -> Report:
     """The verdict on a job that was ended where it stands."""
     stopped = {
         rank: replace(end, exit_code=_STOPPED, stopped=True)
@@ -58,8 +95,25 @@ def _where_it_stands(here: Sequence[MemoryTrace], ends: Ends, standing: Standing
     last = max((last_ns(trace) for trace in here), default=1)
     blocked = frozenset(rank for rank in standing.stuck if stands_inside(standing.courses[rank]))
     # Of a rank that would have gone on it is not known that it is late, as of one that still connects.
-    stall = Stall(last, last, blocked=blocked, connecting=ends.unknown_after - set(standing.stuck))
+    late = ends.unknown_after - set(standing.stuck)
+    stall = Stall(last, last, blocked=blocked, connecting=late, never_met=_never_met(whole, standing))
     return judge(here, LaunchOutcome({**ends.exits, **unknown, **stopped}), stall)
+
+
+def _never_met(whole: Sequence[MemoryTrace], standing: Standing) -> frozenset[tuple[int, str, int]]:
+    """The messages for which ranks wait that no program has the other end of."""
+    traces = {trace.rank: trace for trace in whole}
+    waiting = [
+        (rank, row)
+        for rank in standing.stuck
+        for row in stands_in(standing.courses[rank])
+        if traces[rank].slots["p2p_sequence"][row] and (rank, row) not in standing.pairs
+    ]
+    return frozenset(
+        (rank, trace.groups[int(trace.slots["group"][row])].name, int(trace.slots["p2p_sequence"][row]))
+        for rank, row in never_met(traces, waiting)
+        for trace in (traces[rank],)
+    )
 
 
 def _is_of_programs(finding: Finding, here: Sequence[MemoryTrace]) -> bool:

@@ -53,10 +53,12 @@ class Devices:
     def __init__(self, count: int) -> None:
         self.count = count
         self.current = 0
+        self.initialised = False
+        """Whether the program has used one: until then torch chooses the one of LOCAL_RANK by itself."""
 
     def use(self, asked: object) -> int:
         """Change the current GPU; the one before. None and negative numbers change nothing."""
-        before = self.current
+        before, self.initialised = self.current, True
         index = asked if isinstance(asked, int) else getattr(torch.device(asked), "index", None)  # type: ignore[call-overload]
         if index is not None and index >= 0:
             self.current = self.checked(index)
@@ -77,6 +79,7 @@ class Devices:
         device = asked if isinstance(asked, torch.device) else torch.device(str(asked))
         if device.type != "cuda":
             return device
+        self.initialised = True
         return torch.device("cuda", self.current if device.index is None else self.checked(device.index))
 
 
