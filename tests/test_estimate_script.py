@@ -194,13 +194,18 @@ def test_ddp_adds_up_each_parameter_once_in_buckets(tmp_path, dtype, width):
 
 def test_stages_that_did_not_run_have_the_programs_of_their_own_stage(tmp_path):
     script = written(tmp_path, PIPELINE)
-    cluster = ("--world-size", "32", "--gpu", "h100", "--nodes", "4", "--ranks", "0,8,16,24")
-    document = priced(script, tmp_path / "out", *cluster, "--picture")
+    cluster = ("--world-size", "16", "--gpu", "h100", "--nodes", "2")
+    document = priced(script, tmp_path / "out", *cluster, "--ranks", "0,4,8,12")
     assert not [note for note in document["notes"] if "without a known other end" in note or "nearest" in note]
     collectives = document["scenarios"][0]["collectives"]
     messages = {tuple(one["message"]) for one in collectives if one["message"]}
-    assert messages == {(rank, rank + 8) for rank in range(24)}
+    assert messages == {(rank, rank + 4) for rank in range(12)}
     assert len([one for one in collectives if one["op"] == "all_reduce"]) == 3 * 4
+    everybody = priced(script, tmp_path / "all", *cluster)
+    (one,), (other,) = document["scenarios"], everybody["scenarios"]
+    assert {name: one[name] for name in ("seconds", "totals", "steps", "ranks", "kinds")} == {
+        name: other[name] for name in ("seconds", "totals", "steps", "ranks", "kinds")
+    }
 
 
 def test_what_if_holds_for_a_script(tmp_path):
