@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
@@ -32,6 +33,8 @@ _HELD_BACK = frozenset(("aten::_local_scalar_dense", "aten::item"))
 class WorkCounter(TorchDispatchMode):
     """Tells a :class:`DeviceOrder` of every operator, and of the calls that a :class:`LoneGroup` makes."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, order: DeviceOrder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._order = order
@@ -43,9 +46,11 @@ class WorkCounter(TorchDispatchMode):
         for module in modules:
             self.streams.stand_in(module)
         # Results that somebody waits for in C++, by storage, which is kept so that no other takes its number.
-        self._unseen: dict[int, tuple[torch.UntypedStorage, Key]] = {}
+        self._unseen: dict[int, tuple[torch.UntypedStorage, frozenset[Key]]] = {}
+        self._aside = 0
         self._first: int | None = None
         register_optimizer_step_post_hook(self._stepped)
+        self._set_callbacks_aside()
 
     def __exit__(self, *args: Any) -> None:
         super().__exit__(*args)  # type: ignore[no-untyped-call]
@@ -57,23 +62,28 @@ class WorkCounter(TorchDispatchMode):
         self.streams.launch(key, waits=not later)
         if later:
             result.tell_when_waited(lambda: self._waited(key))
-            for tensor in outputs:
-                if (storage := _storage(tensor)) is not None:
-                    self._unseen[storage._cdata] = storage, key
+            self._follow(outputs, frozenset((key,)))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            # Those that it is made of are not counted: random numbers, mostly.
+            return func(*args, **(kwargs or {}))
         if func.namespace == "prim" or any(answers_itself(kind) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
         name = func._schema.name
         given = list(_tensors((*args, *kwargs.values())))
-        if self._unseen and not func.is_view and func.namespace not in _CALLS:
-            self._look(given)
+        used = self._used(given) if self._unseen and not func.is_view and func.namespace not in _CALLS else frozenset()
+        if not self._aside:
+            for key in used:
+                self._waited(key)
         if name in _HELD_BACK:
             self._order.hold()
         result = func(*args, **kwargs)
         if func.namespace in ("aten", "fsdp") and not func.is_view and name not in _ALLOCATES:
             self._count(func, args, kwargs, result, given)
+        if self._aside and used:
+            self._follow([*_tensors((result,)), *(given if func._schema.is_mutable else ())], used)
         return result
 
     def _count(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any, given: list[torch.Tensor]) -> None:
@@ -83,16 +93,38 @@ class WorkCounter(TorchDispatchMode):
         if size:
             self._order.compute(_dtype(given) if flops else "", flops, size)
 
-    def _look(self, given: Iterable[torch.Tensor]) -> None:
-        """Whoever uses a call's result has waited for the call."""
-        for tensor in given:
-            storage = _storage(tensor)
-            if storage is not None and (found := self._unseen.get(storage._cdata)) is not None:
-                self._waited(found[1])
+    def _used(self, given: Iterable[torch.Tensor]) -> frozenset[Key]:
+        """The calls whose results these tensors hold: whoever uses them has waited for the calls."""
+        storages = [storage for tensor in given if (storage := _storage(tensor)) is not None]
+        found = [self._unseen[storage._cdata][1] for storage in storages if storage._cdata in self._unseen]
+        return frozenset[Key]().union(*found)
+
+    def _follow(self, tensors: Iterable[torch.Tensor], keys: frozenset[Key]) -> None:
+        """These tensors hold what is there when the calls have ended."""
+        for tensor in tensors:
+            if (storage := _storage(tensor)) is not None:
+                self._unseen[storage._cdata] = storage, keys
 
     def _waited(self, key: Key) -> None:
-        self._unseen = {number: found for number, found in self._unseen.items() if found[1] != key}
+        self._unseen = {number: found for number, found in self._unseen.items() if key not in found[1]}
         self.streams.wait(key)
+
+    def _set_callbacks_aside(self) -> None:
+        """What a future's callback does (DistributedDataParallel's hooks), no stream of the program waits for."""
+        future: Any = torch.futures.Future
+        then = future.then
+
+        def set_aside(given: Any, callback: Callable[[Any], Any]) -> Any:
+            def run(ended: Any) -> Any:
+                self._aside += 1
+                try:
+                    return callback(ended)
+                finally:
+                    self._aside -= 1
+
+            return then(given, run)
+
+        future.then = set_aside
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """A step of the first optimiser that makes one ends a step of the program."""

@@ -48,12 +48,15 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
 dtype = getattr(torch, sys.argv[1])
 model = nn.Sequential(*(nn.Linear(100, 100) for _ in range(8))).to(dtype)
 model = DistributedDataParallel(model, bucket_cap_mb=0.1)
+if sys.argv[2:]:
+    model.register_comm_hook(None, getattr(default_hooks, sys.argv[2]))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(6):
     model(torch.randn(512, 100, dtype=dtype)).sum().backward()
@@ -174,11 +177,13 @@ def test_hsdp_reduces_shards_across_replicas(tmp_path):
     assert document["ranks_with_records"] == 128
 
 
-@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("bfloat16", 2)])
+@pytest.mark.parametrize(
+    ("dtype", "width"), [(("float32",), 4), (("bfloat16",), 2), (("float32", "fp16_compress_hook"), 2)]
+)
 def test_ddp_adds_up_each_parameter_once_in_buckets(tmp_path, dtype, width):
     script = written(tmp_path, DDP)
-    cluster = ("--world-size", "64", "--gpu", "h100", "--nodes", "8", "--ranks", "0,63", "--steps", "5")
-    document = priced(script, tmp_path / "out", *cluster, "--", dtype)
+    cluster = ("--world-size", "64", "--gpu", "h100", "--nodes", "8", "--ranks", "0,63", "--steps", "4")
+    document = priced(script, tmp_path / "out", *cluster, "--", *dtype)
     parameters = 8 * (100 * 100 + 100)
     (found,) = step(document)
     assert (found[0], found[1], found[3]) == ("all_reduce", 64, width * parameters)
@@ -189,13 +194,18 @@ def test_ddp_adds_up_each_parameter_once_in_buckets(tmp_path, dtype, width):
 
 def test_stages_that_did_not_run_have_the_programs_of_their_own_stage(tmp_path):
     script = written(tmp_path, PIPELINE)
-    cluster = ("--world-size", "32", "--gpu", "h100", "--nodes", "4", "--ranks", "0,8,16,24")
-    document = priced(script, tmp_path / "out", *cluster, "--picture")
+    cluster = ("--world-size", "16", "--gpu", "h100", "--nodes", "2")
+    document = priced(script, tmp_path / "out", *cluster, "--ranks", "0,4,8,12")
     assert not [note for note in document["notes"] if "without a known other end" in note or "nearest" in note]
     collectives = document["scenarios"][0]["collectives"]
     messages = {tuple(one["message"]) for one in collectives if one["message"]}
-    assert messages == {(rank, rank + 8) for rank in range(24)}
+    assert messages == {(rank, rank + 4) for rank in range(12)}
     assert len([one for one in collectives if one["op"] == "all_reduce"]) == 3 * 4
+    everybody = priced(script, tmp_path / "all", *cluster)
+    (one,), (other,) = document["scenarios"], everybody["scenarios"]
+    assert {name: one[name] for name in ("seconds", "totals", "steps", "ranks", "kinds")} == {
+        name: other[name] for name in ("seconds", "totals", "steps", "ranks", "kinds")
+    }
 
 
 def test_what_if_holds_for_a_script(tmp_path):
