@@ -16,6 +16,7 @@ from torch.nn import attention
 from torch.utils.data import DataLoader
 
 from simcoll.fake_tensors import FakeTensors
+from simcoll.lone_files import keep_files
 from simcoll.lone_modes import Functions, Operators
 from simcoll.pretended_device import Devices
 from simcoll.pretended_operators import have_operators
