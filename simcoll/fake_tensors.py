@@ -76,6 +76,15 @@ class FakeTensors:
         put_mark(fake, DEVICE, mark(tensor, DEVICE))
         return fake
 
+    def loaded(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What stands for a tensor that was loaded: one like it, without its memory unless it has few elements."""
+        if _is_real(tensor) or isinstance(tensor, FakeTensor):
+            return tensor.contiguous()
+        with truthfully(), self._mode:
+            fake = torch.empty(tensor.shape, dtype=tensor.dtype)
+        put_mark(fake, DEVICE, mark(tensor, DEVICE))
+        return fake
+
     def _faked(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self._mode:
             result = operator(*args, **kwargs)

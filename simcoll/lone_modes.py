@@ -109,6 +109,8 @@ class Functions(TorchFunctionMode):
     ) -> Any:
         """One call of torch's."""
         func, kwargs = getattr(func, ORIGINAL, func), kwargs or {}
+        if func is torch.device and self._devices is not None and args and isinstance(args[0], int):
+            return self._devices.of(args[0])
         asked = kwargs.get("device") if self._devices is not None else None
         if asked is None and not kwargs.get("pin_memory"):
             result = func(*args, **kwargs)

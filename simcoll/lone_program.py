@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,16 +17,23 @@ from torch.utils.data import DataLoader
 from simcoll.fake_tensors import FakeTensors
 from simcoll.lone_modes import Functions, Operators
 from simcoll.pretended_device import Devices
+from simcoll.pretended_operators import have_operators
 
 
 @contextmanager
-def surrounded(devices: Devices | None, *, fake_tensors: bool) -> Iterator[None]:
-    """Run a program with these GPUs pretended, and with tensors that have no memory; changes torch for good."""
+def surrounded(
+    devices: Devices | None, *, fake_tensors: bool, folder: Path | None = None, waits: bool = False
+) -> Iterator[None]:
+    """Run a program with these GPUs pretended, and with tensors that have no memory; changes torch for good.
+
+    What it saves goes to ``folder``; where ``waits`` it may load what another rank saves.
+    """
     fakes = FakeTensors() if fake_tensors else None
     if fakes is not None:
         _make_parameters(fakes)
         _load_in_this_process()
     _compile_nothing()
+    operators = None if devices is None else have_operators()
     if devices is not None:
         _allow_any_attention()
 
@@ -38,6 +46,7 @@ def surrounded(devices: Devices | None, *, fake_tensors: bool) -> Iterator[None]
     _enter_in_threads(enter)
     with enter():
         yield
+    del operators
 
 
 def _make_parameters(fakes: FakeTensors) -> None:

@@ -14,23 +14,29 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
+from simcoll.device_order import EVENT, DeviceOrder, Item
 from simcoll.lone_environment import tell_rank
 from simcoll.lone_program import surrounded
+from simcoll.lone_shards import cut_few_shards
 from simcoll.lone_torch import be_alone
 from simcoll.pipeline_metadata import StageMetadata, know_neighbours
 from simcoll.pretended_cuda import pretend_cuda
 from simcoll.pretended_device import Devices
 from simcoll.session import active_session
 from simcoll.steps_limit import STEPS_MADE
+
+if TYPE_CHECKING:
+    from simcoll.work_counter import WorkCounter
 
 _WANTED_MEMORY = re.compile(rb"MemoryError|allocate memory|std::bad_alloc|failed to map segment|Errno 12\b")
 _TAIL_BYTES = 1 << 16
@@ -41,7 +47,7 @@ class DryRun:
     """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end.
 
     ``script`` is a module's name, as ``python -m`` takes it, where ``module`` is true. With ``cuda`` each node pretends
-    to have a GPU for each of its ranks.
+    to have a GPU for each of its ranks; with ``counts`` what it computes is counted.
     """
 
     script: Path
@@ -54,6 +60,7 @@ class DryRun:
     memory: int | None = None
     module: bool = False
     cuda: bool = True
+    counts: bool = False
 
 
 def log_name(rank: int) -> str:
@@ -75,8 +82,9 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     """Run the script as ``rank``, and end as an interpreter does."""
     code, names = 1, dict[str, Any]()
     try:
-        devices = _begin(dry_run, rank)
-        with surrounded(devices, fake_tensors=dry_run.fake_tensors):
+        devices, counter = _begin(dry_run, rank)
+        around = surrounded(devices, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0)
+        with around, counter or nullcontext():
             # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
             names |= _run(dry_run)
         code = 0
@@ -98,12 +106,13 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
 
 
 def _run(dry_run: DryRun) -> dict[str, Any]:
+    """Run the program; gives its variables."""
     if dry_run.module:
         return runpy.run_module(str(dry_run.script), run_name="__main__", alter_sys=True)
     return runpy.run_path(str(dry_run.script), run_name="__main__")
 
 
-def _begin(dry_run: DryRun, rank: int) -> Devices | None:
+def _begin(dry_run: DryRun, rank: int) -> tuple[Devices | None, WorkCounter | None]:
     atexit._clear()
     # Of those that were the parent's, a rank needs these as any interpreter does; the last is called first.
     atexit.register(logging.shutdown)
@@ -123,11 +132,26 @@ def _begin(dry_run: DryRun, rank: int) -> Devices | None:
     torch.set_num_threads(1)
     devices = pretend_cuda(dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
-    be_alone(rank, dry_run.world_size)
+    cut_few_shards()
+    counter = _counter() if dry_run.counts else None
+    be_alone(rank, dry_run.world_size, counter)
     know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
-    return devices
+    return devices, counter
+
+
+def _counter() -> WorkCounter:
+    """Writes what is computed into this rank's black box."""
+    from simcoll.work_counter import WorkCounter
+
+    def write(items: list[Item]) -> None:
+        session = active_session()
+        recorder = None if session is None else session.current_recorder()
+        if recorder is not None:
+            recorder.event(EVENT, items=items)
+
+    return WorkCounter(DeviceOrder(write))
 
 
 def _end_after(steps: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 
 from simcoll.lone_keeper import start_kept
 from simcoll.lone_rank import DryRun, become_lone_rank, wanted_memory
+from simcoll.recorder import box_name
+from simcoll.sparse_files import make_sparse
 from simcoll.stacks import stack_path
 
 _LOOK_SECONDS = 0.01
@@ -55,7 +58,7 @@ def run_lone_ranks(
             if ended := _ended(running):
                 for pid, end in ended.items():
                     rank = running.pop(pid)[0]
-                    ends[rank] = _explained(dry_run, rank, end)
+                    ends[rank] = _tidied(dry_run, rank, end)
                 done(len(ends))
             elif running:
                 time.sleep(_LOOK_SECONDS)
@@ -82,9 +85,11 @@ def _ended(running: Mapping[int, tuple[int, float]]) -> dict[int, LoneEnd]:
     return found
 
 
-def _explained(dry_run: DryRun, rank: int, end: LoneEnd) -> LoneEnd:
+def _tidied(dry_run: DryRun, rank: int, end: LoneEnd) -> LoneEnd:
     # Where its stacks would have gone, had a monitor asked for them.
     stack_path(dry_run.folder, rank).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        make_sparse(dry_run.folder / box_name(rank))  # there may be thousands
     if not end.exit_code or end.overdue or dry_run.memory is None:
         return end
     return LoneEnd(end.exit_code, end.time_ns, short=wanted_memory(dry_run, rank))

@@ -10,7 +10,7 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from torch.distributed import device_mesh, distributed_c10d
 
 from simcoll import activation
 from simcoll.backends.fake import FakeProcessGroup
+from simcoll.capture import arguments
 from simcoll.lone_launch import Launch
 from simcoll.lone_threads import LoneThreads
 from simcoll.pretended_device import truthfully
@@ -26,6 +27,9 @@ from simcoll.received_values import ReceivedValues, sized_by_others
 from simcoll.recorded_python_group import RecordedPythonGroup
 from simcoll.session import Session, active_session
 from simcoll.spec import METHODS, Kind
+
+if TYPE_CHECKING:
+    from simcoll.work_counter import WorkCounter
 
 SIZED_BY_OTHERS = "sized_by_others"
 """The kind of event by which a rank notes a call whose sizes rest on received values: which they are nobody knows."""
@@ -53,6 +57,7 @@ class LoneGroup(RecordedPythonGroup):
     """The recorded group around a fake one; notes which calls' sizes rest on received values."""
 
     received: ReceivedValues
+    counter: WorkCounter | None = None
     caller: LoneThreads
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -65,16 +70,16 @@ class LoneGroup(RecordedPythonGroup):
         marked = bool(self.received.paused) or sized_by_others((*args, *kwargs.values()))
         result = super()._collective(name, args, kwargs)
         conductor = self._conductor
-        if marked and conductor is not None:
-            sequence, message = conductor.log.place
-            spec = METHODS[name][0]
-            conductor.log.recorder.event(
-                SIZED_BY_OTHERS,
-                group=conductor.log.group.name,
-                sequence=sequence,
-                message=message if spec.kind is Kind.POINT_TO_POINT else 0,
-                op=spec.name,
-            )
+        if conductor is None:
+            return result
+        spec, (sequence, message) = METHODS[name][0], conductor.log.place
+        key = conductor.log.group.name, sequence, message if spec.kind is Kind.POINT_TO_POINT else 0
+        if marked:
+            conductor.log.recorder.event(SIZED_BY_OTHERS, group=key[0], sequence=sequence, message=key[2], op=spec.name)
+        if self.counter is not None:
+            written = arguments(name, args, kwargs).tensors
+            outputs = [*written.get("inout", ()), *written.get("outputs", ())]
+            self.counter.called(key, result, outputs, coalescing=self._coalescing)
         return result
 
 
@@ -96,13 +101,16 @@ class LoneStore(dist.HashStore):
         self.host, self.port = "localhost", 29500
 
 
-def be_alone(rank: int, size: int) -> ReceivedValues:
-    """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already."""
+def be_alone(rank: int, size: int, counter: WorkCounter | None = None) -> ReceivedValues:
+    """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already.
+
+    A ``counter`` is told of every call.
+    """
     session = active_session()
     received = ReceivedValues(lambda: None if session is None else session.current_recorder())
     received.watch()
     module: Any = distributed_c10d
-    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received), True)
+    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received, counter), True)
     module.BackendConfig = FakeBackendConfig
     # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
     if hasattr(module, "_maybe_attach_flight_recorder"):
@@ -122,7 +130,9 @@ def be_alone(rank: int, size: int) -> ReceivedValues:
     return received
 
 
-def _creator(session: Session | None, received: ReceivedValues) -> Callable[[Any, Any], LoneGroup]:
+def _creator(
+    session: Session | None, received: ReceivedValues, counter: WorkCounter | None
+) -> Callable[[Any, Any], LoneGroup]:
     """What c10d calls to make a group's backend."""
     threads = LoneThreads()
 
@@ -138,7 +148,7 @@ def _creator(session: Session | None, received: ReceivedValues) -> Callable[[Any
             blank=lambda: bool(received.paused),
         )
         group = LoneGroup(options.store, place, size, inner=inner)
-        group.received, group.caller = received, threads
+        group.received, group.caller, group.counter = received, threads, counter
         group.record_in(session, members=members, timeout=options.timeout)
         return group
 

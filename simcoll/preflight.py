@@ -25,6 +25,17 @@ from simcoll.verifier.trace import Trace
 _BEYOND = ": nothing is known beyond that"
 _OTHERS = "nothing is said of the others"
 _MOST_LINES = 10
+_LEFT_BEHIND = (
+    "rank*.simcoll",
+    "rank*.stack",
+    "rank*.log",
+    "rank*.stage*",
+    "rank-saved-*",
+    "report.json",
+    "report.html",
+    "launch*.json",
+)
+_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +106,16 @@ def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
     if overdue := ends.ranks(How.OVERDUE):
         notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout){_BEYOND}")
     if killed := ends.ranks(How.KILLED):
-        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / (1 << 30):g} GiB)"
-        was = verb(killed, "was", "were")
-        notes.append(f"{ranks_text(killed)} {was} ended for want of memory{limit}{_BEYOND}; see --fake-tensors")
+        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / _GIB:g} GiB of address space)"
+        who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
+        notes.append(f"{who} ended for want of memory{limit}{_BEYOND}; give more, or --fake-tensors")
     if cut := ends.ranks(How.CUT):
         notes.append(f"{ranks_text(cut)} {verb(cut, 'was', 'were')} ended after {dry_run.steps} steps (--steps)")
     if guessed := ends.ranks(How.GUESSED):
         notes.append(
             f"{ranks_text(guessed)} failed on values from other ranks, which a dry run can only guess{_BEYOND}"
         )
-    if failed := [*ends.ranks(How.FAILED), *guessed]:
+    if failed := [*ends.ranks(How.FAILED), *guessed, *killed]:
         notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
     return notes
 
@@ -150,7 +161,6 @@ def cores() -> int:
 
 def remove_earlier(folder: Path) -> None:
     """Remove what an earlier dry run of more ranks left in the folder."""
-    names = ("rank*.simcoll", "rank*.stack", "rank*.log", "rank*.stage*", "report.json", "report.html", "launch*.json")
-    for pattern in names:
+    for pattern in _LEFT_BEHIND:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

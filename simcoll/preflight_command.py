@@ -5,17 +5,23 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
 if TYPE_CHECKING:
-    from simcoll.preflight_run import Request
+    from simcoll.outlet import Outlet
+    from simcoll.preflight_run import Conclude, Request
 
-_TIMEOUT = 600.0
+DRY_RUN_SECONDS = 600.0
+"""How long each rank may take, unless said otherwise."""
+
 _GPUS_A_NODE = 8
 _MOST_RANKS = 1 << 20
+_RESERVED = 64
+"""Room for the records of so many ranks must be there; of those that have ended they take much less."""
 
 
 def add_preflight_command(commands: Commands) -> None:
@@ -26,15 +32,7 @@ def add_preflight_command(commands: Commands) -> None:
     parser.add_argument(
         "--ranks", metavar="LIST|auto", default="auto", help="which run, such as 0-3,8 (default: auto, all up to 64)"
     )
-    parser.add_argument("--steps", metavar="K", type=int, help="end each rank after K steps of an optimiser")
-    parser.add_argument("--fake-tensors", action="store_true", help="tensors without memory, for large models")
-    parser.add_argument(
-        "--device", choices=("cuda", "cpu"), default="cuda", help="what programs find: GPUs, pretended, or none (cuda)"
-    )
-    parser.add_argument("--out", metavar="DIR", type=Path, help="where records, output and report go")
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=_TIMEOUT, help="for each rank (600)")
-    parser.add_argument("--memory", metavar="GIB", type=float, help="address space of each rank (default: no limit)")
-    parser.add_argument("--jobs", metavar="N", type=int, help="ranks at a time (default: the cores)")
+    add_dry_run_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
     add_topology_arguments(parser)
     parser.add_argument(
@@ -44,17 +42,38 @@ def add_preflight_command(commands: Commands) -> None:
     parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER)
 
 
+def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
+    """Add the options of a dry run, which ``estimate`` has too."""
+    parser.add_argument("--steps", metavar="K", type=int, help="end each rank after K steps of an optimiser")
+    parser.add_argument("--fake-tensors", action="store_true", help="tensors without memory, for large models")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="what programs find: GPUs, pretended, or none (cuda)"
+    )
+    parser.add_argument("--out", metavar="DIR", type=Path, help="where records, output and report go")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=DRY_RUN_SECONDS, help="for each rank (600)")
+    parser.add_argument("--memory", metavar="GIB", type=float, help="address space of each rank (default: no limit)")
+    parser.add_argument("--jobs", metavar="N", type=int, help="ranks at a time (default: the cores)")
+
+
 def run_preflight(options: argparse.Namespace) -> int:
     """Carry out ``simcoll preflight``; the exit code of the contract."""
+    from simcoll.outlet import Outlet
+
+    return run_dry(options, Outlet(json=options.json))
+
+
+def run_dry(options: argparse.Namespace, outlet: Outlet, conclude: Conclude | None = None) -> int:
+    """Carry out a dry run; the exit code of the contract.
+
+    ``conclude`` is given the verdict, which is not shown then, and what the ranks compute is counted.
+    """
     from simcoll.errors import SimcollError
     from simcoll.outer_job import outer_job
-    from simcoll.outlet import Outlet
     from simcoll.preconditions import BAD_INPUT, RefusedError, check_torch
 
-    outlet = Outlet(json=options.json)
     try:
         job = outer_job(os.environ)
-        size, local = _sizes(options)
+        size, local = sizes_asked(options)
         ranks = _ranks(options, size)
         _check(options)
         check_torch()
@@ -63,9 +82,10 @@ def run_preflight(options: argparse.Namespace) -> int:
     except (SimcollError, ValueError) as error:
         return outlet.refuse(BAD_INPUT, str(error))
     _forget_launcher()
-    from simcoll.preflight_run import carry_out
+    from simcoll.preflight_run import carry_out, show
 
-    return carry_out(_request(options, size, local, ranks), job, outlet)
+    request = _request(options, size, local, ranks, counts=conclude is not None)
+    return carry_out(replace(request, conclude=conclude or show), job, outlet)
 
 
 def _forget_launcher() -> None:
@@ -76,7 +96,7 @@ def _forget_launcher() -> None:
         del os.environ[name]
 
 
-def _request(options: argparse.Namespace, size: int, local: int, ranks: list[int] | None) -> Request:
+def _request(options: argparse.Namespace, size: int, local: int, ranks: list[int] | None, *, counts: bool) -> Request:
     from simcoll.lone_rank import DryRun
     from simcoll.preconditions import prepare_folder
     from simcoll.preflight import Plan
@@ -94,11 +114,12 @@ def _request(options: argparse.Namespace, size: int, local: int, ranks: list[int
         memory,
         options.module,
         options.device == "cuda",
+        counts,
     )
     return Request(
         dry_run,
         Plan(ranks, options.timeout, options.jobs),
-        lambda: prepare_folder(options.out, len(ranks or range(min(size, 64)))),
+        lambda: prepare_folder(options.out, min(_RESERVED, len(ranks or range(size)))),
         lambda: _check_program(options),
     )
 
@@ -112,7 +133,7 @@ def _check_program(options: argparse.Namespace) -> None:
         check_script(options.script, compiles=True)
 
 
-def _sizes(options: argparse.Namespace) -> tuple[int, int]:
+def sizes_asked(options: argparse.Namespace) -> tuple[int, int]:
     """World size and ranks a node; raises ValueError where they are not stated or no numbers of ranks."""
     size, local = options.world_size, options.gpus_per_node or _GPUS_A_NODE
     if size is None and is_topology_given(options):
@@ -129,7 +150,7 @@ def _sizes(options: argparse.Namespace) -> tuple[int, int]:
 def _ranks(options: argparse.Namespace, size: int) -> list[int] | None:
     from simcoll.verifier.ranges import parse_ranks, ranks_text
 
-    if options.ranks == "auto":
+    if options.ranks in (None, "auto"):
         return None
     ranks = sorted(set(parse_ranks(options.ranks)))
     if beyond := [rank for rank in ranks if rank >= size]:

@@ -17,6 +17,7 @@ from simcoll.preconditions import BAD_INPUT, CANNOT_START, RefusedError
 from simcoll.preflight import Plan, Runner, cores, preflight, remove_earlier
 from simcoll.preflight_team import Team
 from simcoll.progress import progress_bar
+from simcoll.verifier.finding import Report
 from simcoll.verifier.postmortem import exit_code
 from simcoll.warm_torch import warm_up
 
@@ -24,6 +25,16 @@ _GIB = 1 << 30
 _INTERRUPTED = 130
 _LEAST_FREE = 1 << 28
 """Address space that a rank needs beside what a process with torch has already."""
+
+
+Conclude = Callable[[Report, DryRun, Outlet], int]
+"""What is done with the verdict: shows it, or what follows from it, and gives the exit code."""
+
+
+def show(report: Report, dry_run: DryRun, outlet: Outlet) -> int:
+    """Show the verdict; the exit code of the contract."""
+    outlet.show(report)
+    return exit_code(report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +45,11 @@ class Request:
     plan: Plan
     folder: Callable[[], Path]
     check: Callable[[], None]
+    conclude: Conclude = show
 
 
 def carry_out(request: Request, job: OuterJob | None, outlet: Outlet) -> int:
-    """Run the ranks; the first process shows the report, and all end with its exit code."""
+    """Run the ranks; the first process concludes, and all end with its exit code."""
     try:
         with nullcontext() if job is None else _meeting(job) as meeting:
             request.check()
@@ -84,10 +96,10 @@ def _lead(request: Request, meeting: Meeting | None, outlet: Outlet) -> int:
     with progress_bar("dry run") as progress:
         report = preflight(dry_run, plan, progress, run)
     outlet.save(report, dry_run.folder)
-    outlet.show(report)
+    code = request.conclude(report, dry_run, outlet)
     if team is not None:
-        team.conclude(exit_code(report))
-    return exit_code(report)
+        team.conclude(code)
+    return code
 
 
 def _serve(request: Request, meeting: Meeting) -> int:

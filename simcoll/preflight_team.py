@@ -13,6 +13,7 @@ from simcoll.lone_ranks import LoneEnd
 from simcoll.meeting import Meeting
 from simcoll.preflight import Plan, run_ranks
 from simcoll.recorder import box_name
+from simcoll.sparse_files import make_sparse
 
 _AHEAD = 16
 """So many ranks' records lie in the store at a time, for the first process to take."""
@@ -109,6 +110,8 @@ class Team:
                 # Nothing where the rank made no group: no more than an absent file says that.
                 if data := zlib.decompress(self._meeting.take(f"{own}/{rank}/{kind}")):
                     path.write_bytes(data)
+                    if kind == "box":
+                        make_sparse(path)
         return {rank: LoneEnd(code, ended, overdue, short) for rank, code, ended, overdue, short in document}
 
     def _files(self, rank: int) -> tuple[tuple[str, Path], tuple[str, Path]]:
