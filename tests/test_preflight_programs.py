@@ -54,9 +54,7 @@ LEFT_OUT = {
         (
             "correct/checkpoint_save_and_load.py",
             "correct/ddp_join_uneven_inputs.py",
-            "correct/gather_uneven_objects_by_hand.py",
             "correct/optimizer_state_sharding.py",
-            "correct/pipeline.py",
         ),
         BY_VALUES,
     ),
