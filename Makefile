@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-price gpu picture clean
+.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-price bench-preflight gpu picture clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -64,6 +64,9 @@ bench-verify: $(READY)  ## how long `simcoll verify` takes over 4,096 ranks, and
 
 bench-price: $(READY)  ## how long `simcoll estimate` takes over 10,000 calls of each of 1,024 ranks
 	@$(BIN)/python -m benchmarks.price $(ARGS)
+
+bench-preflight: $(READY)  ## how long `simcoll estimate script.py` takes over an 8 B model on 512 ranks, and its volumes
+	@$(BIN)/python -m benchmarks.preflight $(ARGS)
 
 bench-in-process: $(READY)  ## ranks in one process, beside PyTorch's own threaded group in the same run
 	@$(BIN)/python -m benchmarks.in_process $(ARGS)

@@ -75,7 +75,9 @@ class FakeProcessGroup(PythonProcessGroup):
         outputs = found.tensors.get("outputs", []) if both is None else both
         call = found.call()
         self._answer(found, call, both, outputs)
-        return FakeWork(outputs, self._source_of(call))
+        # As a real one, a Work keeps what the call uses: its memory goes to nobody else meanwhile.
+        kept = [tensor for tensors in found.tensors.values() for tensor in tensors]
+        return FakeWork(outputs, self._source_of(call), kept)
 
     def _answer(
         self, found: Arguments, call: Call, both: Sequence[torch.Tensor] | None, outputs: Sequence[torch.Tensor]
@@ -105,9 +107,9 @@ class FakeProcessGroup(PythonProcessGroup):
 class FakeWork(Work):
     """A call that has ended when it is made."""
 
-    def __init__(self, results: Sequence[torch.Tensor], source: int) -> None:
+    def __init__(self, results: Sequence[torch.Tensor], source: int, kept: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
-        self._results = list(results)
+        self._results, self._kept = list(results), kept
         self._source = source
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from simcoll.reports.plain import plain
 from simcoll.verifier.describe import NAMELESS, group_name, source_text
-from simcoll.verifier.overview import Activity, Place, Progress, Summary
+from simcoll.verifier.overview import DRY_RUN, Activity, Place, Progress, Summary
 from simcoll.verifier.ranges import ranks_text, verb
 
 _RECORDING = ("record", "check", "detail")
@@ -46,7 +46,9 @@ def job_text(summary: Summary) -> str:
     noun = "rank" if summary.world_size == 1 else "ranks"
     modes = [kind for kind in summary.kinds if kind in _RECORDING]
     said = [f"in mode {' and '.join(modes)}"] if modes else []
-    said += [f"by {_OTHERS.get(kind, kind)}" for kind in summary.kinds if kind and kind not in _RECORDING]
+    said += ["in a dry run"] if DRY_RUN in summary.kinds else []
+    others = [kind for kind in summary.kinds if kind and kind not in (*_RECORDING, DRY_RUN)]
+    said += [f"by {_OTHERS.get(kind, kind)}" for kind in others]
     how = f" recorded {' and '.join(said)}".rstrip()
     return f"{summary.recorded:,}{of} {noun}{how}{_span(summary)}"
 

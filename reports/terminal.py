@@ -20,7 +20,7 @@ from simcoll.reports.timeline import TimelineText
 from simcoll.verifier.describe import fields_text, group_text, record_text, source_text
 from simcoll.verifier.failures import signal_name
 from simcoll.verifier.finding import Finding, RankState, Report, Severity, Side, Verdict
-from simcoll.verifier.overview import Activity
+from simcoll.verifier.overview import DRY_RUN, Activity
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules import RULES
 
@@ -85,6 +85,8 @@ def _somebody_waits(report: Report) -> bool:
 
 def _agreement(report: Report, job: str) -> str:
     agreed, summary, job_size = report.agreed, report.summary, report.world_size
+    if report.mode == DRY_RUN:
+        return _dry_agreement(report, job)
     if agreed == 0 and report.verdict is Verdict.FINDINGS:
         return f"no collective on {job} is proved to agree"
     if agreed == 0:
@@ -92,6 +94,19 @@ def _agreement(report: Report, job: str) -> str:
         left = "" if recorded == job_size else f", of which {recorded:,} left a record"
         return f"no collective was recorded on all of {job}{left}"
     return f"{agreed:,} collective{' on ' + job + ' agrees' if agreed == 1 else 's on ' + job + ' agree'}"
+
+
+def _dry_agreement(report: Report, job: str) -> str:
+    """What ranks that ran one by one agree on; nothing is claimed of those that did not run."""
+    run = len(report.ranks)
+    said = (
+        f"a dry run of {job}" if run == report.world_size else f"{run:,} of {job} {'was' if run == 1 else 'were'} run"
+    )
+    if run == 1 or (not report.agreed and report.verdict is Verdict.OK):
+        return f"{said}: no collective was recorded on more than one of them"
+    if not report.agreed:
+        return f"{said}: no collective of theirs is proved to agree"
+    return f"{said}: they agree on {report.agreed:,} collective{'' if report.agreed == 1 else 's'}"
 
 
 def _count(report: Report, severity: Severity) -> int:

@@ -118,7 +118,10 @@ def _calibrate(arguments: Sequence[str]) -> int:
 
 
 def _other(arguments: Sequence[str]) -> int:
+    arguments, after = _split(arguments)
     options, unknown = _parser().parse_known_args(arguments)
+    if after:
+        options.after = after
     if unknown:
         raise _UsageError(f"simcoll {options.command}", f"unrecognized arguments: {' '.join(unknown)}")
     if options.command == "verify":
@@ -148,6 +151,14 @@ def _other(arguments: Sequence[str]) -> int:
     from simcoll.demo import main as demo
 
     return demo(json=options.json)
+
+
+def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What follows ``--`` after ``estimate script.py`` is the script's."""
+    if arguments[:1] != ["estimate"] or "--" not in arguments:
+        return arguments, []
+    place = list(arguments).index("--")
+    return arguments[:place], arguments[place + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:

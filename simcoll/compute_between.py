@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
+from simcoll.gpu_peaks import PEAKS
 from simcoll.job_prices import PricingError
 from simcoll.recorded_job import Job
 from simcoll.recorded_waits import WAIT, Program
 from simcoll.steps import Steps
+from simcoll.work_between import Rates
 
 Floats = npt.NDArray[np.float64]
 
@@ -23,6 +28,47 @@ class Straggler:
     rank: int
     factor: float = 1.0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a dry run counted, at the speed of the topology's GPU; where nothing was counted, as was measured.
+
+    ``share`` of the ``peak`` (FLOPs/s; None: the GPU's own for each dtype) is what the program reaches.
+    """
+
+    share: float = 0.4
+    peak: float | None = None
+
+    def on(self, topology: nx.DiGraph[Any]) -> Callable[[Program, Steps | None], Floats]:
+        """The compute of a program there; raises PricingError where the GPU is not known."""
+        known: dict[int, tuple[object, Floats]] = {}
+
+        def counted(program: Program, steps: Steps | None) -> Floats:
+            if program.work is None:
+                return program.gap
+            if id(program.work) not in known:
+                known[id(program.work)] = program.work, self.rates(topology).gaps(program.work)
+            return known[id(program.work)][1]
+
+        return counted
+
+    def rates(self, topology: nx.DiGraph[Any]) -> Rates:
+        """What the program reaches there."""
+        found = PEAKS.get(str(topology.graph.get("gpu", "")).lower())
+        if found is None and self.peak is None:
+            name = topology.graph.get("name", "the topology")
+            raise PricingError(
+                f"{name} does not say which GPU it has: give its peak in operations/s with --gpu-peak, such as 989e12, "
+                "or what a step computes with --compute SECONDS"
+            )
+        flops = dict.fromkeys(PEAKS["h100"].flops, self.peak) if self.peak is not None else dict(found.flops)  # type: ignore[union-attr]
+        reached = {dtype: value * self.share for dtype, value in flops.items() if value is not None}
+        return Rates(reached, math.inf if found is None else found.memory)
+
+
+COUNTED = Counted()
+"""At the default share."""
 
 
 def measured(program: Program, steps: Steps | None) -> Floats:
@@ -42,7 +88,7 @@ def per_step(seconds: float) -> Callable[[Program, Steps | None], Floats]:
     """
 
     def spread(program: Program, steps: Steps | None) -> Floats:
-        step = _step_of(program, steps)
+        step = step_of(program, steps)
         inside = step >= 0
         count = int(step.max(initial=-1)) + 1
         total = np.bincount(step[inside], program.gap[inside], minlength=count)
@@ -86,7 +132,7 @@ def _slowed(program: Program, steps: Steps | None, straggler: Straggler) -> Prog
     return replace(program, gap=gap)
 
 
-def _step_of(program: Program, steps: Steps | None) -> npt.NDArray[np.int64]:
+def step_of(program: Program, steps: Steps | None) -> npt.NDArray[np.int64]:
     """The step of each operation; -1 before the first and after the last."""
     if steps is None:
         return np.zeros(len(program), np.int64)

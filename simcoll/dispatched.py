@@ -63,7 +63,7 @@ class _Mode(TorchDispatchMode):
         self._pending: dict[int, tuple[torch.UntypedStorage, Wait]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(_answers_itself(kind) for kind in types):
+        if any(answers_itself(kind) for kind in types):
             return NotImplemented
         if func.namespace not in ("c10d", "_c10d_functional"):
             return func(*args, **(kwargs or {}))
@@ -134,7 +134,7 @@ def _nothing() -> None:
     """The wait for what nobody has to wait for."""
 
 
-def _answers_itself(kind: type) -> bool:
+def answers_itself(kind: type) -> bool:
     """Whether a kind of tensor is asked before a block is: a DTensor, or what a functional collective gives.
 
     It waits and communicates as it has to, with plain tensors, and the block sees that.

@@ -1,6 +1,7 @@
 """``simcoll estimate OP``: what a collective costs, for one size or a range, on one topology or several.
 
-``simcoll estimate TRACE`` prices a recorded job (`simcoll.pricing_command`).
+``simcoll estimate TRACE`` prices a recorded job (`simcoll.pricing_command`), ``simcoll estimate script.py`` one that
+has not run (`simcoll.estimate_script`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simcoll.estimate_script import is_script, run_script_pricing
+from simcoll.preflight_command import add_dry_run_arguments
 from simcoll.pricing_command import PRICING_OPTIONS, add_pricing_arguments, run_pricing
 from simcoll.topology_arguments import Commands, add_topology_arguments, topology_named, topology_of
 
@@ -32,10 +35,10 @@ def add_estimate_command(commands: Commands) -> None:
     parser = commands.add_parser("estimate", help=about, description=f"Say {about}.")
     parser.add_argument(
         "subject",
-        metavar="OP|TRACE",
+        metavar="OP|TRACE|SCRIPT",
         nargs="+",
         help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, ...; or what the ranks of a job left: "
-        "black boxes, Flight Recorder dumps, folders of them",
+        "black boxes, Flight Recorder dumps, folders of them; or script.py, whose own arguments follow -- at the end",
     )
     parser.add_argument(
         "--bytes",
@@ -48,13 +51,19 @@ def add_estimate_command(commands: Commands) -> None:
     parser.add_argument("--protocol", metavar="NAME", help="LL, LL128 or Simple (default: NCCL's choice)")
     parser.add_argument("--engine", choices=("closed", "flow"), default="closed", help="default: closed")
     parser.add_argument("--bare", action="store_true", help="the bare graph, without launch and protocol overheads")
-    parser.add_argument("--ranks", metavar="LIST", help="the ranks that take part, as 0-7,16 (default: all)")
+    parser.add_argument(
+        "--ranks",
+        metavar="LIST",
+        help="the ranks that take part, as 0-7,16 (default: all); of a script, those that run",
+    )
     parser.add_argument(
         "--compare", metavar="FILE|PRESET", action="append", default=[], help="a further topology; may be repeated"
     )
     parser.add_argument("--explain", action="store_true", help="show the terms that the time is made of")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
     add_pricing_arguments(parser)
+    add_dry_run_arguments(parser.add_argument_group("a script", "a dry run of its ranks, as simcoll preflight has it"))
+    parser.set_defaults(after=[])
     add_topology_arguments(parser)
 
 
@@ -63,6 +72,8 @@ def run_estimate(options: argparse.Namespace) -> int:
     from simcoll.outlet import warn
 
     first = str(options.subject[0])
+    if is_script(first):
+        return run_script_pricing(options, Path(first), [*options.subject[1:], *options.after])
     if _is_record(first):
         return run_pricing(options, [Path(path) for path in options.subject])
     if os.path.exists(first):

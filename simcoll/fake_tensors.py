@@ -135,7 +135,7 @@ def _elements(values: object) -> int:
 
 
 def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of numbers about 1 in the place of one without memory, equal for equal shapes; any other tensor itself.
+    """A tensor of numbers about 1 in the place of one without memory, the same for equal shapes; any other is itself.
 
     They differ from each other, so that what is sent to the greatest of them spreads; a single one is 1.
     """

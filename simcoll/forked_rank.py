@@ -28,14 +28,14 @@ from simcoll.sent_exceptions import SentException, sent
 _PR_SET_PDEATHSIG = 1
 
 
-def fork() -> int:
-    """Fork this process; a child ends with its parent."""
+def fork(ends_by: signal.Signals = signal.SIGKILL) -> int:
+    """Fork this process; a child ends with its parent, by this signal."""
     with warnings.catch_warnings():
         # Python 3.12 warns where there are threads: those of torch, which the ranks do without.
         warnings.simplefilter("ignore", DeprecationWarning)
         parent, pid = os.getpid(), os.fork()
     if pid == 0:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ends_by)
         if os.getppid() != parent:
             os._exit(1)
     return pid

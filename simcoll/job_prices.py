@@ -58,12 +58,7 @@ def prices_of(job: Job, topology: nx.DiGraph[Any], choice: Choice = PLAIN) -> Jo
     Raises PricingError where the topology has too few ranks, TopologyError where it is none, EstimateError for a
     choice that no collective knows.
     """
-    size = len(ranks(topology))
-    if size < job.world_size:
-        raise PricingError(
-            f"the job has {job.world_size:,} ranks, {topology.graph.get('name', 'the topology')} has {size:,} GPUs: "
-            "give one with a GPU for each rank (--nodes, --gpus-per-node)"
-        )
+    check_room(job.world_size, topology)
     _check(choice)
     found = _Pricing(job, topology, choice)
     which = found.price()
@@ -72,6 +67,16 @@ def prices_of(job: Job, topology: nx.DiGraph[Any], choice: Choice = PLAIN) -> Jo
     busy = np.array([one.seconds * one.bottleneck.utilisation if one.bottleneck else 0.0 for one in estimates] or [0.0])
     link = np.array([LINKS.index(one.bottleneck.link) if one.bottleneck else -1 for one in estimates] or [-1], np.int64)
     return JobPrices(seconds[which], busy[which], link[which], which, estimates, found.substituted)
+
+
+def check_room(world_size: int, topology: nx.DiGraph[Any]) -> None:
+    """Raises PricingError where a topology has too few ranks for a job."""
+    size = len(ranks(topology))
+    if size < world_size:
+        raise PricingError(
+            f"the job has {world_size:,} ranks, {topology.graph.get('name', 'the topology')} has {size:,} GPUs: "
+            "give one with a GPU for each rank (--nodes, --gpus-per-node)"
+        )
 
 
 def _check(choice: Choice) -> None:

@@ -4,37 +4,51 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
+import multiprocessing.util
 import os
+import re
 import resource
 import runpy
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
+from simcoll.device_order import EVENT, DeviceOrder, Item
+from simcoll.lone_environment import tell_rank
 from simcoll.lone_program import surrounded
+from simcoll.lone_shards import cut_few_shards
 from simcoll.lone_torch import be_alone
 from simcoll.pipeline_metadata import StageMetadata, know_neighbours
 from simcoll.pretended_cuda import pretend_cuda
 from simcoll.pretended_device import Devices
 from simcoll.received_values import ReceivedValues
+from simcoll.session import active_session
+from simcoll.steps_limit import STEPS_MADE
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+if TYPE_CHECKING:
+    from simcoll.work_counter import WorkCounter
+
+_WANTED_MEMORY = re.compile(rb"MemoryError|allocate memory|std::bad_alloc|failed to map segment|Errno 12\b")
+_TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
     """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end.
 
-    With ``cuda`` each node pretends to have a GPU for each of its ranks.
+    ``script`` is a module's name, as ``python -m`` takes it, where ``module`` is true. With ``cuda`` each node pretends
+    to have a GPU for each of its ranks; with ``counts`` what it computes is counted.
     """
 
     script: Path
@@ -45,7 +59,9 @@ class DryRun:
     steps: int | None = None
     fake_tensors: bool = False
     memory: int | None = None
+    module: bool = False
     cuda: bool = True
+    counts: bool = False
 
 
 def log_name(rank: int) -> str:
@@ -53,13 +69,26 @@ def log_name(rank: int) -> str:
     return f"rank{rank:05d}.log"
 
 
+def wanted_memory(dry_run: DryRun, rank: int) -> bool:
+    """Whether what a rank that failed wrote at last says that there was no memory for it."""
+    try:
+        with open(dry_run.folder / log_name(rank), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            return _WANTED_MEMORY.search(file.read()) is not None
+    except OSError:
+        return False
+
+
 def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
     """Run the script as ``rank``, and end as an interpreter does."""
-    code = 1
+    code, names = 1, dict[str, Any]()
     try:
-        devices, received = _begin(dry_run, rank)
-        with surrounded(devices, received, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0):
-            runpy.run_path(str(dry_run.script), run_name="__main__")
+        devices, received, counter = _begin(dry_run, rank)
+        fakes, waits = dry_run.fake_tensors, rank > 0
+        around = surrounded(devices, received, fake_tensors=fakes, folder=dry_run.folder, waits=waits)
+        with around, counter or nullcontext():
+            # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
+            names |= _run(dry_run)
         code = 0
     except BaseException as error:
         code = exit_code(error)
@@ -78,15 +107,26 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
         os._exit(code)
 
 
-def _begin(dry_run: DryRun, rank: int) -> tuple[Devices | None, ReceivedValues]:
+def _run(dry_run: DryRun) -> dict[str, Any]:
+    """Run the program; gives its variables."""
+    if dry_run.module:
+        return runpy.run_module(str(dry_run.script), run_name="__main__", alter_sys=True)
+    return runpy.run_path(str(dry_run.script), run_name="__main__")
+
+
+def _begin(dry_run: DryRun, rank: int) -> tuple[Devices | None, ReceivedValues, WorkCounter | None]:
     atexit._clear()
+    # Of those that were the parent's, a rank needs these as any interpreter does; the last is called first.
+    atexit.register(logging.shutdown)
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
     log = os.open(dry_run.folder / log_name(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for number in (1, 2):
         os.dup2(log, number)
-    os.environ.update(_environment(dry_run, rank))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # ranks side by side cannot share a terminal's input
+    tell_rank(os.environ, rank, dry_run.world_size, dry_run.local_world_size)
     sys.argv = [str(dry_run.script), *dry_run.arguments]
-    sys.path[0] = str(dry_run.script.resolve().parent)
+    sys.path[0] = os.getcwd() if dry_run.module else str(dry_run.script.resolve().parent)
     sys.excepthook = sys.__excepthook__
     if dry_run.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (dry_run.memory, dry_run.memory))
@@ -94,33 +134,26 @@ def _begin(dry_run: DryRun, rank: int) -> tuple[Devices | None, ReceivedValues]:
     torch.set_num_threads(1)
     devices = pretend_cuda(dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
-    received = be_alone(rank, dry_run.world_size)
+    cut_few_shards()
+    counter = _counter() if dry_run.counts else None
+    received = be_alone(rank, dry_run.world_size, counter)
     know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
-    return devices, received
+    return devices, received, counter
 
 
-def _environment(dry_run: DryRun, rank: int) -> dict[str, str]:
-    """What torchrun tells a rank."""
-    local = dry_run.local_world_size
-    nodes = -(-dry_run.world_size // local)
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(dry_run.world_size),
-        "LOCAL_RANK": str(rank % local),
-        "LOCAL_WORLD_SIZE": str(local),
-        "GROUP_RANK": str(rank // local),
-        "GROUP_WORLD_SIZE": str(nodes),
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(dry_run.world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": "preflight",
-        **dict.fromkeys(_THREAD_VARIABLES, "1"),
-    }
+def _counter() -> WorkCounter:
+    """Writes what is computed into this rank's black box."""
+    from simcoll.work_counter import WorkCounter
+
+    def write(items: list[Item]) -> None:
+        session = active_session()
+        recorder = None if session is None else session.current_recorder()
+        if recorder is not None:
+            recorder.event(EVENT, items=items)
+
+    return WorkCounter(DeviceOrder(write))
 
 
 def _end_after(steps: int) -> None:
@@ -130,6 +163,9 @@ def _end_after(steps: int) -> None:
     def count(optimizer: Any, args: Any, kwargs: Any) -> None:
         made[id(optimizer)] = made.get(id(optimizer), 0) + 1
         if made[id(optimizer)] >= steps:
+            session = active_session()
+            if session is not None and (recorder := session.current_recorder()) is not None:
+                recorder.event(STEPS_MADE)
             raise SystemExit(0)
 
     register_optimizer_step_post_hook(count)

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from simcoll.forked_rank import fork
-from simcoll.lone_rank import DryRun, become_lone_rank
+from simcoll.lone_keeper import start_kept
+from simcoll.lone_rank import DryRun, become_lone_rank, wanted_memory
+from simcoll.recorder import box_name
+from simcoll.sparse_files import make_sparse
+from simcoll.stacks import stack_path
 
 _LOOK_SECONDS = 0.01
+_GRACE_SECONDS = 5.0
+"""How long a keeper has to end what its rank has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoneEnd:
-    """How a rank's process ended: ``exit_code`` is negative for a signal; ``overdue`` if it was ended for its time."""
+    """How a rank's process ended: ``exit_code`` is negative for a signal; ``overdue`` if it was ended for its time.
+
+    ``short`` is whether it failed and had asked for memory beyond its limit.
+    """
 
     exit_code: int
     time_ns: int
     overdue: bool = False
+    short: bool = False
 
 
 def run_lone_ranks(
@@ -31,41 +42,73 @@ def run_lone_ranks(
     jobs: int,
     done: Callable[[int], object] = lambda count: None,
 ) -> dict[int, LoneEnd]:
-    """Run these ranks, ``jobs`` at a time, each for at most ``timeout`` seconds; ``done`` hears how many have ended."""
-    waiting, running, ends = list(ranks)[::-1], dict[int, tuple[int, float]](), dict[int, LoneEnd]()
+    """Run these ranks, ``jobs`` at a time, each for at most ``timeout`` seconds; ``done`` hears how many have ended.
+
+    A rank is taken from ``ranks`` when it is started.
+    """
+    waiting, more = iter(ranks), True
+    running, ends = dict[int, tuple[int, float]](), dict[int, LoneEnd]()
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                rank = waiting.pop()
-                running[_started(dry_run, rank)] = rank, time.monotonic() + timeout
+        while more or running:
+            while more and len(running) < jobs:
+                rank = next(waiting, None)
+                more = rank is not None
+                if rank is not None:
+                    running[_started(dry_run, rank)] = rank, time.monotonic() + timeout
             if ended := _ended(running):
                 for pid, end in ended.items():
-                    ends[running.pop(pid)[0]] = end
+                    rank = running.pop(pid)[0]
+                    ends[rank] = _tidied(dry_run, rank, end)
                 done(len(ends))
-            else:
+            elif running:
                 time.sleep(_LOOK_SECONDS)
     finally:
-        for pid in running:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        _end_all(running)
     return ends
 
 
 def _started(dry_run: DryRun, rank: int) -> int:
-    pid = fork()
-    if pid == 0:
-        become_lone_rank(dry_run, rank)
-    return pid
+    return start_kept(functools.partial(become_lone_rank, dry_run, rank))
 
 
-def _ended(running: dict[int, tuple[int, float]]) -> dict[int, LoneEnd]:
+def _ended(running: Mapping[int, tuple[int, float]]) -> dict[int, LoneEnd]:
     """The processes that have ended by now, and those that have to end now."""
     found = {}
     for pid, (_, limit) in running.items():
-        over = time.monotonic() > limit
-        if over:
-            os.kill(pid, signal.SIGKILL)
-        ended, status = os.waitpid(pid, 0 if over else os.WNOHANG)
+        if time.monotonic() > limit:
+            _end(pid)
+            found[pid] = LoneEnd(-signal.SIGKILL, time.time_ns(), overdue=True)
+            continue
+        ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            found[pid] = LoneEnd(os.waitstatus_to_exitcode(status), time.time_ns(), over)
+            found[pid] = LoneEnd(os.waitstatus_to_exitcode(status), time.time_ns())
     return found
+
+
+def _tidied(dry_run: DryRun, rank: int, end: LoneEnd) -> LoneEnd:
+    # Where its stacks would have gone, had a monitor asked for them.
+    stack_path(dry_run.folder, rank).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        make_sparse(dry_run.folder / box_name(rank))  # there may be thousands
+    if not end.exit_code or end.overdue or dry_run.memory is None:
+        return end
+    return LoneEnd(end.exit_code, end.time_ns, short=wanted_memory(dry_run, rank))
+
+
+def _end_all(running: Iterable[int]) -> None:
+    for pid in running:
+        os.kill(pid, signal.SIGTERM)
+    for pid in running:
+        _end(pid)
+
+
+def _end(pid: int) -> None:
+    """End a keeper, its rank, and what that has started."""
+    os.kill(pid, signal.SIGTERM)
+    limit = time.monotonic() + _GRACE_SECONDS
+    while not os.waitpid(pid, os.WNOHANG)[0]:
+        if time.monotonic() > limit:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return
+        time.sleep(_LOOK_SECONDS)

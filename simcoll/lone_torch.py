@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,16 +19,23 @@ from torch.distributed import device_mesh, distributed_c10d
 
 from simcoll import activation
 from simcoll.backends.fake import FakeProcessGroup
+from simcoll.capture import arguments
+from simcoll.lone_launch import Launch
+from simcoll.lone_threads import LoneThreads
 from simcoll.pretended_device import truthfully
 from simcoll.received_values import ReceivedValues, sized_by_others
 from simcoll.recorded_python_group import RecordedPythonGroup
 from simcoll.session import Session, active_session
 from simcoll.spec import METHODS, Kind
 
+if TYPE_CHECKING:
+    from simcoll.work_counter import WorkCounter
+
 SIZED_BY_OTHERS = "sized_by_others"
 """The kind of event by which a rank notes a call whose sizes rest on received values: which they are nobody knows."""
 
 _PLUGIN = "SIMCOLL_FAKE"
+_one_at_a_time = threading.RLock()
 _STORE_TIMEOUT = timedelta(seconds=1)
 _OBJECTS = (
     "all_gather_object",
@@ -42,27 +49,37 @@ _NOTHING = object()
 """Stands in for an object that another rank would have sent."""
 
 
+_hooks: list[object] = []
+"""Kept for good: what they have replaced is put back when they go."""
+
+
 class LoneGroup(RecordedPythonGroup):
     """The recorded group around a fake one; notes which calls' sizes rest on received values."""
 
     received: ReceivedValues
+    counter: WorkCounter | None = None
+    caller: LoneThreads
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # An operator of torch's may have led here, which is told the truth of devices; records tell the program's.
-        with truthfully(told=False):
-            marked = bool(self.received.paused) or sized_by_others((*args, *kwargs.values()))
-            result = super()._collective(name, args, kwargs)
+        with _one_at_a_time, truthfully(told=False):
+            self.caller.note(self._conductor)
+            return self._noted(name, args, kwargs)
+
+    def _noted(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        marked = bool(self.received.paused) or sized_by_others((*args, *kwargs.values()))
+        result = super()._collective(name, args, kwargs)
         conductor = self._conductor
-        if marked and conductor is not None:
-            sequence, message = conductor.log.place
-            spec = METHODS[name][0]
-            conductor.log.recorder.event(
-                SIZED_BY_OTHERS,
-                group=conductor.log.group.name,
-                sequence=sequence,
-                message=message if spec.kind is Kind.POINT_TO_POINT else 0,
-                op=spec.name,
-            )
+        if conductor is None:
+            return result
+        spec, (sequence, message) = METHODS[name][0], conductor.log.place
+        key = conductor.log.group.name, sequence, message if spec.kind is Kind.POINT_TO_POINT else 0
+        if marked:
+            conductor.log.recorder.event(SIZED_BY_OTHERS, group=key[0], sequence=sequence, message=key[2], op=spec.name)
+        if self.counter is not None:
+            written = arguments(name, args, kwargs).tensors
+            outputs = [*written.get("inout", ()), *written.get("outputs", ())]
+            self.counter.called(key, result, outputs, coalescing=self._coalescing)
         return result
 
 
@@ -84,18 +101,25 @@ class LoneStore(dist.HashStore):
         self.host, self.port = "localhost", 29500
 
 
-def be_alone(rank: int, size: int) -> ReceivedValues:
-    """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already."""
+def be_alone(rank: int, size: int, counter: WorkCounter | None = None) -> ReceivedValues:
+    """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already.
+
+    A ``counter`` is told of every call.
+    """
     session = active_session()
     received = ReceivedValues(lambda: None if session is None else session.current_recorder())
     received.watch()
     module: Any = distributed_c10d
-    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received), True)
+    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received, counter), True)
     module.BackendConfig = FakeBackendConfig
     # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
     if hasattr(module, "_maybe_attach_flight_recorder"):
         module._maybe_attach_flight_recorder = lambda *args: None
-    activation.hooks(lambda initialise: _in_memory(initialise, rank, size), lambda initialise: initialise).__enter__()
+    launch = Launch(rank, size)
+    launch.take_over()
+    hooks = activation.hooks(lambda initialise: _in_memory(initialise, launch), lambda initialise: initialise)
+    hooks.__enter__()
+    _hooks.append(hooks)
     for name in ("TCPStore", "FileStore"):
         _replace(name, LoneStore)
     _replace("rendezvous", lambda *args, **kwargs: iter([(LoneStore(), rank, size)]))
@@ -106,8 +130,11 @@ def be_alone(rank: int, size: int) -> ReceivedValues:
     return received
 
 
-def _creator(session: Session | None, received: ReceivedValues) -> Callable[[Any, Any], LoneGroup]:
+def _creator(
+    session: Session | None, received: ReceivedValues, counter: WorkCounter | None
+) -> Callable[[Any, Any], LoneGroup]:
     """What c10d calls to make a group's backend."""
+    threads = LoneThreads()
 
     def create(options: Any, backend_options: Any) -> LoneGroup:
         size, place = options.group_size, options.group_rank
@@ -121,35 +148,26 @@ def _creator(session: Session | None, received: ReceivedValues) -> Callable[[Any
             blank=lambda: bool(received.paused),
         )
         group = LoneGroup(options.store, place, size, inner=inner)
-        group.received = received
+        group.received, group.caller, group.counter = received, threads, counter
         group.record_in(session, members=members, timeout=options.timeout)
         return group
 
     return create
 
 
-def _in_memory(initialise: Callable[..., Any], rank: int, size: int) -> Callable[..., Any]:
+def _in_memory(initialise: Callable[..., Any], launch: Launch) -> Callable[..., Any]:
     """``init_process_group`` of torch, with a store of this rank's own in place of whatever the program names."""
     signature = inspect.signature(initialise)
 
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        number, of = _place(given, rank, size)
+        number, of = launch.place(given)
         given |= {"rank": number, "world_size": of, "store": LoneStore(), "init_method": None}
         given.pop("device_id", None)
         return initialise(**given)
 
     return init_process_group
-
-
-def _place(given: Mapping[str, Any], rank: int, size: int) -> tuple[int, int]:
-    """The rank and world size that a call states, or else those of the dry run."""
-    query = parse_qs(urlsplit(given.get("init_method") or "").query)
-    number, of = given.get("rank", -1), given.get("world_size", -1)
-    number = int(query["rank"][0]) if "rank" in query else number
-    of = int(query["world_size"][0]) if "world_size" in query else of
-    return (rank if number in (-1, None) else int(number)), (size if of in (-1, None) else int(of))
 
 
 def _replace(name: str, value: Any) -> None:

@@ -77,7 +77,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def know_neighbours(metadata: StageMetadata) -> None:
-    """Have the stages of a pipeline ask ``metadata``, as far as those of this torch ask each other."""
+    """Have stages of ``torch.distributed.pipelining`` ask ``metadata``; does nothing where this torch does not ask."""
     from torch.distributed.pipelining import _utils, stage
 
     base: Any = stage.PipelineStage

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 import time
 import warnings
@@ -76,6 +78,19 @@ def check_script(path: Path, *, compiles: bool) -> None:
         raise RefusedError(BAD_INPUT, reason) from None
     if compiles and b"\0" not in source:
         _check_syntax(path, source)
+
+
+def check_module(name: str) -> None:
+    """Check that there is a package or module of a dotted name's first part; raises :class:`RefusedError`.
+
+    Nothing is imported: that is the program's to do.
+    """
+    first = name.partition(".")[0]
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise RefusedError(BAD_INPUT, f"-m {name:.80}: expected the name of a module, such as package.train")
+    if importlib.machinery.PathFinder.find_spec(first, [os.getcwd(), *sys.path]) is None:
+        reason = f"-m {name:.80}: there is no module {first} in this folder or among the installed packages"
+        raise RefusedError(BAD_INPUT, f"{reason}; give the path of a script, or start in the folder that holds it")
 
 
 def _check_syntax(path: Path, source: bytes) -> None:

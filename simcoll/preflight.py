@@ -2,43 +2,68 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcoll.evidence import gather
 from simcoll.lone_rank import DryRun, log_name
 from simcoll.lone_ranks import LoneEnd, run_lone_ranks
-from simcoll.preflight_halts import by_majority, halt_of
+from simcoll.preflight_ends import Ends, How, ends_of
 from simcoll.preflight_ranks import first_choice, next_choice
-from simcoll.preflight_records import comparable, last_ns, reads
+from simcoll.preflight_records import comparable, reads
+from simcoll.preflight_verdict import verdict
 from simcoll.record import Source
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
-from simcoll.verifier.postmortem import exit_code, judge
+from simcoll.verifier.overview import DRY_RUN
 from simcoll.verifier.ranges import ranks_text, verb
-from simcoll.verifier.trace import LaunchOutcome, RankExit, Trace
+from simcoll.verifier.trace import Trace
 
-_SIGKILL = -9
+_BEYOND = ": nothing is known beyond that"
+_OTHERS = "nothing is said of the others"
 _MOST_LINES = 10
-_LEFT = (
-    *("rank*.simcoll", "rank*.stacks", "rank*.log", "rank*.stage*", "rank-saved-*"),
-    *("report.json", "report.html", "launch*.json"),
+_LEFT_BEHIND = (
+    "rank*.simcoll",
+    "rank*.stack",
+    "rank*.log",
+    "rank*.stage*",
+    "rank-saved-*",
+    "report.json",
+    "report.html",
+    "launch*.json",
 )
+_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which ranks run (None: chosen as the run goes), for how many seconds each at most, how many at a time."""
+    """Which ranks run (None: chosen as the run goes), for how many seconds each at most, how many at a time.
+
+    ``jobs`` is None for as many as there are cores.
+    """
 
     ranks: Sequence[int] | None
     timeout: float
-    jobs: int
+    jobs: int | None = None
 
 
-def preflight(dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] | None = None) -> Report:
+Runner = Callable[[Sequence[int], Callable[[int], None]], dict[int, LoneEnd]]
+"""Runs ranks, tells as it goes how many have ended, and leaves their records in the dry run's folder."""
+
+
+def run_ranks(dry_run: DryRun, plan: Plan, ranks: Iterable[int], done: Callable[[int], object]) -> dict[int, LoneEnd]:
+    """Run ranks in this process alone."""
+    return run_lone_ranks(dry_run, ranks, timeout=plan.timeout, jobs=plan.jobs or cores(), done=done)
+
+
+def preflight(
+    dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] | None = None, run: Runner | None = None
+) -> Report:
     """Run the ranks and judge them; black boxes and the ranks' output are left in the dry run's folder."""
+    run = run or functools.partial(run_ranks, dry_run, plan)
     ends: dict[int, LoneEnd] = {}
     traces: tuple[Trace, ...] = ()
     chosen = list(first_choice(dry_run.world_size) if plan.ranks is None else plan.ranks)
@@ -49,44 +74,60 @@ def preflight(dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] 
             if progress is not None:
                 progress(before + count, total)
 
-        ends |= run_lone_ranks(dry_run, chosen, timeout=plan.timeout, jobs=plan.jobs, done=done)
+        ends |= run(chosen, done)
         traces = gather([path for rank in ends if (path := dry_run.folder / box_name(rank)).exists()]).traces
         chosen = next_choice(traces, dry_run.world_size) if plan.ranks is None else []
     return _report(dry_run, plan, ends, traces)
 
 
-def _report(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> Report:
-    judged = comparable(traces)
-    last = {trace.rank: last_ns(trace) for trace in judged}
-    exits = {rank: RankExit(end.exit_code, last.get(rank, 1), end.overdue) for rank, end in sorted(ends.items())}
-    report = judge(judged, LaunchOutcome(exits))
-    halt = halt_of(judged, exits, max(last.values(), default=1))
-    if halt is not None and exit_code(report) == 0:
-        report = by_majority(judge(halt.traces, halt.outcome, halt.stall), halt)
+def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> Report:
+    ends = ends_of(traces, comparable(traces), processes)
+    report = verdict(ends, dry_run.world_size)
     notes = [note for note in report.notes if not note.startswith("there is no record of")]
     return replace(
         report,
-        mode="preflight",
+        mode=DRY_RUN,
         world_size=dry_run.world_size,
-        notes=(*_notes(dry_run, plan, ends), *_device_notes(dry_run, traces), *_flow_notes(traces), *notes),
+        notes=(
+            *_notes(dry_run, plan, ends),
+            *_device_notes(dry_run, traces),
+            *_silent(dry_run, ends, traces),
+            *_flow_notes(traces),
+            *notes,
+        ),
     )
 
 
-def _notes(dry_run: DryRun, plan: Plan, ends: Mapping[int, LoneEnd]) -> list[str]:
+def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
     size = dry_run.world_size
-    rest = "" if len(ends) == size else "; nothing is said of the others"
-    notes = [f"a dry run of {ranks_text(ends)} of {size}{rest}"]
-    if overdue := [rank for rank, end in ends.items() if end.overdue]:
-        notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout)")
-    killed = [rank for rank, end in ends.items() if end.exit_code == _SIGKILL and not end.overdue]
-    if killed:
+    notes = []
+    if len(ends.how) < size:
+        notes.append(f"{ranks_text(ends.how)} of {size:,} {verb(list(ends.how), 'was', 'were')} run; {_OTHERS}")
+    if overdue := ends.ranks(How.OVERDUE):
+        notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout){_BEYOND}")
+    if killed := ends.ranks(How.KILLED):
+        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / _GIB:g} GiB of address space)"
+        who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
+        notes.append(f"{who} ended for want of memory{limit}{_BEYOND}; give more, or --fake-tensors")
+    if cut := ends.ranks(How.CUT):
+        notes.append(f"{ranks_text(cut)} {verb(cut, 'was', 'were')} ended after {dry_run.steps} steps (--steps)")
+    if guessed := ends.ranks(How.GUESSED):
         notes.append(
-            f"{ranks_text(killed)} {verb(killed, 'was', 'were')} killed, perhaps for want of memory; see --fake-tensors"
+            f"{ranks_text(guessed)} failed on values from other ranks, which a dry run can only guess{_BEYOND}"
         )
-    failed = [rank for rank, end in ends.items() if end.exit_code and not end.overdue]
-    if failed:
+    if failed := [*ends.ranks(How.FAILED), *guessed, *killed]:
         notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
     return notes
+
+
+def _silent(dry_run: DryRun, ends: Ends, traces: Sequence[Trace]) -> list[str]:
+    """Which ranks ended well and left nothing to be judged by."""
+    known = {trace.rank for trace in traces}
+    silent = [rank for rank in ends.ranks(How.FINISHED) if rank not in known]
+    if not silent:
+        return []
+    wrote = f"what rank {silent[0]} wrote is in {dry_run.folder / log_name(silent[0])}"
+    return [f"{ranks_text(silent)} made no process group that could be recorded; {wrote}"]
 
 
 def _device_notes(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
@@ -120,6 +161,6 @@ def cores() -> int:
 
 def remove_earlier(folder: Path) -> None:
     """Remove what an earlier dry run of more ranks left in the folder."""
-    for pattern in _LEFT:
+    for pattern in _LEFT_BEHIND:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import argparse
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
 if TYPE_CHECKING:
-    from simcoll.lone_rank import DryRun
     from simcoll.outlet import Outlet
-    from simcoll.preflight import Plan
+    from simcoll.preflight_run import Conclude, Request
 
-_TIMEOUT = 600.0
+DRY_RUN_SECONDS = 600.0
+"""How long each rank may take, unless said otherwise."""
+
 _GPUS_A_NODE = 8
 _MOST_RANKS = 1 << 20
+_RESERVED = 64
+"""Room for the records of so many ranks must be there; of those that have ended they take much less."""
 
 
 def add_preflight_command(commands: Commands) -> None:
@@ -28,43 +32,75 @@ def add_preflight_command(commands: Commands) -> None:
     parser.add_argument(
         "--ranks", metavar="LIST|auto", default="auto", help="which run, such as 0-3,8 (default: auto, all up to 64)"
     )
+    add_dry_run_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_topology_arguments(parser)
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="the script is a module's name, as Python's -m has it"
+    )
+    parser.add_argument("script", metavar="script.py", type=Path)
+    parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER)
+
+
+def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
+    """Add the options of a dry run, which ``estimate`` has too."""
     parser.add_argument("--steps", metavar="K", type=int, help="end each rank after K steps of an optimiser")
     parser.add_argument("--fake-tensors", action="store_true", help="tensors without memory, for large models")
     parser.add_argument(
         "--device", choices=("cuda", "cpu"), default="cuda", help="what programs find: GPUs, pretended, or none (cuda)"
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="where records, output and report go")
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=_TIMEOUT, help="for each rank (600)")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=DRY_RUN_SECONDS, help="for each rank (600)")
     parser.add_argument("--memory", metavar="GIB", type=float, help="address space of each rank (default: no limit)")
     parser.add_argument("--jobs", metavar="N", type=int, help="ranks at a time (default: the cores)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
-    add_topology_arguments(parser)
-    parser.add_argument("script", metavar="script.py", type=Path)
-    parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER)
 
 
 def run_preflight(options: argparse.Namespace) -> int:
     """Carry out ``simcoll preflight``; the exit code of the contract."""
-    from simcoll.errors import SimcollError
     from simcoll.outlet import Outlet
-    from simcoll.preconditions import BAD_INPUT, RefusedError, check_script, check_torch, prepare_folder
 
-    outlet = Outlet(json=options.json)
+    return run_dry(options, Outlet(json=options.json))
+
+
+def run_dry(options: argparse.Namespace, outlet: Outlet, conclude: Conclude | None = None) -> int:
+    """Carry out a dry run; the exit code of the contract.
+
+    ``conclude`` is given the verdict, which is not shown then, and what the ranks compute is counted.
+    """
+    from simcoll.errors import SimcollError
+    from simcoll.outer_job import outer_job
+    from simcoll.preconditions import BAD_INPUT, RefusedError, check_torch
+
     try:
-        size, local = _sizes(options)
+        job = outer_job(os.environ)
+        size, local = sizes_asked(options)
         ranks = _ranks(options, size)
         _check(options)
-        check_script(options.script, compiles=True)
         check_torch()
-        folder = prepare_folder(options.out, len(ranks or range(min(size, 64))))
     except RefusedError as error:
         return outlet.refuse(error.code, str(error))
     except (SimcollError, ValueError) as error:
         return outlet.refuse(BAD_INPUT, str(error))
+    _forget_launcher()
+    from simcoll.preflight_run import carry_out, show
+
+    request = _request(options, size, local, ranks, counts=conclude is not None)
+    return carry_out(replace(request, conclude=conclude or show), job, outlet)
+
+
+def _forget_launcher() -> None:
     # Before torch is imported: real GPUs are left alone.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # This process is no rank: records of its ranks are not named after an attempt of its own.
+    for name in [name for name in os.environ if name.startswith("TORCHELASTIC_")]:
+        del os.environ[name]
+
+
+def _request(options: argparse.Namespace, size: int, local: int, ranks: list[int] | None, *, counts: bool) -> Request:
     from simcoll.lone_rank import DryRun
-    from simcoll.preflight import Plan, cores
+    from simcoll.preconditions import prepare_folder
+    from simcoll.preflight import Plan
+    from simcoll.preflight_run import Request
 
     memory = None if options.memory is None else int(options.memory * (1 << 30))
     dry_run = DryRun(
@@ -72,31 +108,32 @@ def run_preflight(options: argparse.Namespace) -> int:
         options.arguments,
         size,
         local,
-        folder,
+        Path(),
         options.steps,
         options.fake_tensors,
         memory,
+        options.module,
         options.device == "cuda",
+        counts,
     )
-    return _conclude(dry_run, Plan(ranks, options.timeout, options.jobs or cores()), outlet)
+    return Request(
+        dry_run,
+        Plan(ranks, options.timeout, options.jobs),
+        lambda: prepare_folder(options.out, min(_RESERVED, len(ranks or range(size)))),
+        lambda: _check_program(options),
+    )
 
 
-def _conclude(dry_run: DryRun, plan: Plan, outlet: Outlet) -> int:
-    from simcoll.preflight import preflight, remove_earlier
-    from simcoll.progress import progress_bar
-    from simcoll.verifier.postmortem import exit_code
-    from simcoll.warm_torch import warm_up
+def _check_program(options: argparse.Namespace) -> None:
+    from simcoll.preconditions import check_module, check_script
 
-    remove_earlier(dry_run.folder)
-    warm_up()
-    with progress_bar("dry run") as progress:
-        report = preflight(dry_run, plan, progress)
-    outlet.save(report, dry_run.folder)
-    outlet.show(report)
-    return exit_code(report)
+    if options.module:
+        check_module(str(options.script))
+    else:
+        check_script(options.script, compiles=True)
 
 
-def _sizes(options: argparse.Namespace) -> tuple[int, int]:
+def sizes_asked(options: argparse.Namespace) -> tuple[int, int]:
     """World size and ranks a node; raises ValueError where they are not stated or no numbers of ranks."""
     size, local = options.world_size, options.gpus_per_node or _GPUS_A_NODE
     if size is None and is_topology_given(options):
@@ -113,7 +150,7 @@ def _sizes(options: argparse.Namespace) -> tuple[int, int]:
 def _ranks(options: argparse.Namespace, size: int) -> list[int] | None:
     from simcoll.verifier.ranges import parse_ranks, ranks_text
 
-    if options.ranks == "auto":
+    if options.ranks in (None, "auto"):
         return None
     ranks = sorted(set(parse_ranks(options.ranks)))
     if beyond := [rank for rank in ranks if rank >= size]:

@@ -11,6 +11,7 @@ from simcoll.call import Buffer, Call
 from simcoll.received_values import EVENT
 from simcoll.record import Event, Source
 from simcoll.verifier.failures import number, source_of, text
+from simcoll.verifier.overview import DRY_RUN
 from simcoll.verifier.trace import MemoryTrace, Trace
 
 _STEP_NS = 1000
@@ -64,7 +65,7 @@ def _comparable(trace: Trace, marked: set[Place]) -> MemoryTrace:
     return MemoryTrace(
         trace.rank,
         trace.world_size,
-        trace.mode,
+        DRY_RUN,
         trace.groups,
         signatures,
         trace.sources,

@@ -12,8 +12,7 @@ from typing import Any
 
 import networkx as nx
 
-from simcoll import compute_between
-from simcoll.compute_between import Straggler, with_compute, with_stragglers
+from simcoll.compute_between import COUNTED, Counted, Straggler, with_compute, with_stragglers
 from simcoll.job_prices import PLAIN, Choice, JobPrices, PricingError, prices_of
 from simcoll.recorded_job import Floats, Job, recorded_job
 from simcoll.replay import Replayed, replay
@@ -28,11 +27,11 @@ __all__ = ["Pricing", "PricingError", "Scenario", "price", "price_job"]
 class Scenario:
     """What is other than in the record: how collectives run, what is slow, how many ranks; the compute between calls.
 
-    ``compute`` is one of `simcoll.compute_between`: ``measured``, ``none``, ``per_step(seconds)``.
+    ``compute`` is one of `simcoll.compute_between`: ``Counted(share)``, ``measured``, ``none``, ``per_step(seconds)``.
     """
 
     choice: Choice = PLAIN
-    compute: Callable[..., Floats] = compute_between.measured
+    compute: Callable[..., Floats] | Counted = COUNTED
     slow_links: tuple[SlowLink, ...] = ()
     stragglers: tuple[Straggler, ...] = ()
     world_size: int | None = None
@@ -66,7 +65,8 @@ def price(traces: Sequence[Trace], topology: nx.DiGraph[Any], scenario: Scenario
 def price_job(job: Job, topology: nx.DiGraph[Any], scenario: Scenario | None = None, name: str = "") -> Pricing:
     """Price a job whose traces have been matched, as `price` does."""
     scenario = scenario or Scenario()
-    changed = with_compute(job, scenario.compute)
+    compute = scenario.compute.on(topology) if isinstance(scenario.compute, Counted) else scenario.compute
+    changed = with_compute(job, compute)
     if scenario.world_size is not None:
         changed = scaled(changed, scenario.world_size)
     changed = with_stragglers(changed, scenario.stragglers)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from simcoll.topology_arguments import topology_named, topology_of
 
 if TYPE_CHECKING:
+    from simcoll.compute_between import Counted
     from simcoll.evidence import Evidence
     from simcoll.outlet import Outlet
     from simcoll.pricing import Pricing, Scenario
     from simcoll.recorded_job import Job
+    from simcoll.verifier.trace import Trace
 
 _DEFAULT_MFU = "0.4"
 _CHANGES = ("algorithm", "protocol", "slow_link", "straggler", "world_size")
@@ -29,7 +31,9 @@ def add_pricing_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--flops", metavar="FLOP", help="of one rank in a step, in place of --compute; with --gpu-peak")
     group.add_argument("--gpu-peak", metavar="FLOPS", help="the GPU's peak in operations/s, such as 989e12")
     group.add_argument(
-        "--mfu", metavar="SHARE", help=f"the share of the peak that is reached (default: {_DEFAULT_MFU})"
+        "--mfu",
+        metavar="SHARE",
+        help=f"the share of the peak that is reached: of --flops, or of a script's (default: {_DEFAULT_MFU})",
     )
     group.add_argument(
         "--slow-link",
@@ -46,7 +50,10 @@ def add_pricing_arguments(parser: argparse.ArgumentParser) -> None:
         help="a rank whose compute takes FACTOR times as long; RANK:+SECONDS for so much more in each step",
     )
     group.add_argument(
-        "--world-size", metavar="N", type=int, help="the same job on N ranks, with more or fewer replicas"
+        "--world-size",
+        metavar="N",
+        type=int,
+        help="the same job on N ranks, with more or fewer replicas; of a script, how many ranks it has",
     )
     group.add_argument("--timeline", metavar="FILE", type=Path, help="write a Chrome trace-event file, for Perfetto")
     group.add_argument("--picture", action="store_true", help="draw the ranks' time")
@@ -66,7 +73,7 @@ def run_pricing(options: argparse.Namespace, paths: Sequence[Path]) -> int:
 
     outlet = Outlet(json=options.json)
     try:
-        scenarios = _scenarios(options)
+        scenarios = scenarios_asked(options)
     except ValueError as error:
         return outlet.refuse(BAD_INPUT, str(error))
     for path in paths:
@@ -85,10 +92,11 @@ def run_pricing(options: argparse.Namespace, paths: Sequence[Path]) -> int:
         return outlet.refuse(BAD_INPUT, str(error))
 
 
-_Named = tuple[str, Any, "Scenario"]
+Named = tuple[str, Any, "Scenario"]
+"""A scenario with its name and its topology."""
 
 
-def _scenarios(options: argparse.Namespace) -> list[_Named]:
+def scenarios_asked(options: argparse.Namespace) -> list[Named]:
     """Name, topology and scenario: the job as it is, with what is to change, and on further topologies."""
     from simcoll.pricing import Scenario
 
@@ -96,7 +104,7 @@ def _scenarios(options: argparse.Namespace) -> list[_Named]:
     topology, scenario = topology_of(options), _asked(options)
     plain = Scenario(_choice(options, chosen=False), scenario.compute)
     name = str(topology.graph.get("name", "topology"))
-    found: list[_Named] = [(name, topology, plain)]
+    found: list[Named] = [(name, topology, plain)]
     changes = [f"--{change.replace('_', '-')}" for change in _CHANGES if getattr(options, change)]
     if changes:
         found.append((f"{name}, {_as_given(options)}", topology, scenario))
@@ -141,21 +149,50 @@ def _choice(options: argparse.Namespace, *, chosen: bool) -> Any:
     return Choice(algorithm, protocol, options.engine, not options.bare)
 
 
-def _compute(options: argparse.Namespace) -> Callable[..., Any]:
-    from simcoll.compute_between import per_step
+def _compute(options: argparse.Namespace) -> Callable[..., Any] | Counted:
+    """As was counted or measured, unless said otherwise."""
+    from simcoll.compute_between import Counted, per_step
     from simcoll.job_prices import PricingError
-    from simcoll.what_if import parse_compute, step_seconds
+    from simcoll.what_if import parse_compute, parse_peak, parse_share, step_seconds
 
+    peak, share = parse_peak(options.gpu_peak), parse_share(options.mfu or _DEFAULT_MFU)
+    if options.flops is None and options.compute in (None, "measured"):
+        return Counted(share, peak)
     if options.flops is None:
-        if options.gpu_peak is not None or options.mfu is not None:
-            raise PricingError("--gpu-peak and --mfu go with --flops, the operations of a rank in a step")
-        return parse_compute(options.compute or "measured")
+        _refuse_rates(options)
+        return parse_compute(options.compute)
     if options.compute is not None:
         raise PricingError("--compute and --flops say the same thing; give one of them")
     return per_step(step_seconds(options.flops, options.gpu_peak, options.mfu or _DEFAULT_MFU))
 
 
-def _priced(options: argparse.Namespace, evidence: Evidence, named: Sequence[_Named], outlet: Outlet) -> int:
+def _refuse_rates(options: argparse.Namespace) -> None:
+    from simcoll.job_prices import PricingError
+
+    if options.flops is None and (options.gpu_peak is not None or options.mfu is not None):
+        raise PricingError("--gpu-peak and --mfu go with --flops, the operations of a rank in a step")
+
+
+def _priced(options: argparse.Namespace, evidence: Evidence, named: Sequence[Named], outlet: Outlet) -> int:
+    from simcoll.recorded_job import recorded_job
+
+    job = recorded_job(evidence.traces)
+    if not job.counted:
+        _refuse_rates(options)
+    return show_prices(options, evidence.traces, job, named, outlet, warnings=_errors(evidence))
+
+
+def show_prices(
+    options: argparse.Namespace,
+    traces: Sequence[Trace],
+    job: Job,
+    named: Sequence[Named],
+    outlet: Outlet,
+    *,
+    notes: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+) -> int:
+    """Price a job in each scenario and show it; raises PricingError, TopologyError and EstimateError."""
     from rich.console import Group
 
     from simcoll.pricing import price_job
@@ -163,18 +200,15 @@ def _priced(options: argparse.Namespace, evidence: Evidence, named: Sequence[_Na
     from simcoll.pricing_notes import notes_of, notes_on_replay
     from simcoll.pricing_picture import PricingPicture
     from simcoll.pricing_text import PricingText
-    from simcoll.recorded_job import recorded_job
 
-    job = recorded_job(evidence.traces)
     _refuse_empty(job)
     named = _fitting(named, job)
     priced = [price_job(job, topology, scenario, name) for name, topology, scenario in named]
     # Shown in full is the job with what is to change, or as it is.
     main = [one for one, (_, topology, _) in zip(priced, named, strict=True) if topology is named[0][1]][-1]
-    warnings = _errors(evidence)
     for text in warnings:
         outlet.warn(text)
-    notes = notes_of(evidence.traces, job, named[0][2]) + notes_on_replay(main)
+    notes = [*notes, *notes_of(traces, job, named[0][2]), *notes_on_replay(main)]
     if options.timeline is not None:
         notes += _write_timeline(options.timeline, main)
     picture = [PricingPicture(main)] if options.picture else []
@@ -182,7 +216,7 @@ def _priced(options: argparse.Namespace, evidence: Evidence, named: Sequence[_Na
     return 0
 
 
-def _fitting(named: Sequence[_Named], job: Job) -> Sequence[_Named]:
+def _fitting(named: Sequence[Named], job: Job) -> Sequence[Named]:
     """Without the job as it is, where the topology has room for the smaller one alone that is asked for."""
     from simcoll.topology import ranks
 

@@ -8,8 +8,9 @@ from dataclasses import asdict
 import numpy as np
 
 from simcoll.estimate_value import Estimate
+from simcoll.priced_steps import StepCosts, steps_of_rank
 from simcoll.pricing import Pricing
-from simcoll.pricing_summary import StepCosts, groups_of, kinds_of, links_of, steps_of_rank, totals_of
+from simcoll.pricing_summary import groups_of, kinds_of, links_of, totals_of
 
 SCHEMA = "simcoll.pricing/1"
 
@@ -53,11 +54,12 @@ def _scenario(priced: Pricing, first_seconds: float) -> dict[str, object]:
 def _steps(found: StepCosts | None) -> object:
     if found is None:
         return None
-    volumes = [{"op": op, "calls": calls, "bytes": size} for op, calls, size in found.bytes]
+    volumes = [asdict(volume) for volume in found.volumes]
     return {
         "rank": found.rank,
         "calls": found.period,
         "count": len(found.steps),
+        "flops": found.flops,
         "volumes": volumes,
         "steps": [asdict(step) for step in found.steps[:LISTED]],
     }

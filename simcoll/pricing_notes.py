@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simcoll.compute_between import measured
+from simcoll.compute_between import Counted, measured
+from simcoll.priced_steps import flops_of_step
 from simcoll.pricing import Pricing, Scenario
 from simcoll.pricing_summary import overlapping_calls
 from simcoll.record import State
@@ -47,15 +48,28 @@ def _gaps(job: Job) -> Iterator[str]:
 
 
 def _of_compute(traces: Sequence[Trace], job: Job, scenario: Scenario) -> Iterator[str]:
-    if scenario.compute is not measured:
+    if not isinstance(scenario.compute, Counted) and scenario.compute is not measured:
         return
-    if not any(program.seen for program in job.programs):
+    if job.counted:
+        yield _counted(job, scenario)
+    elif not any(program.seen for program in job.programs):
         yield "the records have no times: no compute is known; give --compute SECONDS, or --flops and --gpu-peak"
     elif any(_is_on_device(trace) for trace in traces[:1]):
         yield (
             "compute is measured by the host's clock: where the host ran ahead of its GPU, the GPU took longer; "
             "--compute SECONDS or --flops and --gpu-peak say it otherwise"
         )
+
+
+def _counted(job: Job, scenario: Scenario) -> str:
+    column = next(column for column, program in enumerate(job.programs) if program.work is not None)
+    flops, steps = flops_of_step(job, column), job.steps[column]
+    share = scenario.compute.share if isinstance(scenario.compute, Counted) else 1.0
+    return (
+        f"compute is counted: {flops:.4g} FLOPs of rank {job.ranks[column]} {'in all' if steps is None else 'a step'}, "
+        f"at {share:.0%} of the GPU's peak for their dtype (--mfu, --gpu-peak), or what its operators read and write, "
+        "at the bandwidth of its memory, whichever takes longer"
+    )
 
 
 def _is_on_device(trace: Trace) -> bool:

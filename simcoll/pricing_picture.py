@@ -9,8 +9,9 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from simcoll.priced_steps import steps_of_rank
 from simcoll.pricing import Pricing
-from simcoll.pricing_summary import RankTimes, rank_times, steps_of_rank
+from simcoll.pricing_summary import RankTimes, rank_times
 from simcoll.pricing_text import shown
 from simcoll.recorded_job import Floats
 from simcoll.slice_plan import plan_slices

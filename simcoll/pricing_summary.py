@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -87,28 +86,6 @@ class LinkCost:
     bandwidth: float
     busy: float
     calls: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a rank: when it began, how long it took, and what of that was what, in seconds."""
-
-    begin: float
-    seconds: float
-    communication: float
-    exposed: float
-    waiting: float
-    compute: float
-
-
-@dataclass(frozen=True, slots=True)
-class StepCosts:
-    """The steps of one rank: its number, calls of a step, bytes of a step by op, and each step."""
-
-    rank: int
-    period: int
-    bytes: tuple[tuple[str, int, int], ...]
-    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,42 +238,6 @@ def links_of(priced: Pricing) -> list[LinkCost]:
             found[key] = link.bandwidth, busy + estimate.seconds * link.utilisation * int(count), calls + int(count)
     costs = [LinkCost(*key, *value) for key, value in found.items()]
     return sorted(costs, key=lambda cost: (-cost.busy, str(cost.source), str(cost.target)))
-
-
-def steps_of_rank(priced: Pricing) -> StepCosts | None:
-    """The steps of the first rank that has some; None where no rank's calls repeat."""
-    column = next((column for column, steps in enumerate(priced.job.steps) if steps is not None), None)
-    if column is None:
-        return None
-    steps = priced.job.steps[column]
-    assert steps is not None
-    times, took = rank_times(priced, column), priced.replayed.end - priced.replayed.begin
-    calls = np.flatnonzero(times.kind != WAIT)
-    edges = [int(edge) for edge in np.searchsorted(times.place, [*steps.starts, steps.stop])]
-    begins = [_begin(priced, times, column, edge) for edge in edges]
-    found = []
-    for (low, high), (begin, end) in zip(pairwise(edges), pairwise(begins), strict=True):
-        part = slice(low, high)
-        own = times.instance[part][times.kind[part] != WAIT]
-        sums = [float(one[part].sum()) for one in (times.exposed, times.waited, times.compute)]
-        found.append(Step(begin, end - begin, float(took[own].sum()), *sums))
-    first = times.instance[calls[steps.first : steps.first + steps.period]]
-    return StepCosts(priced.job.ranks[column], steps.period, tuple(_volumes(priced, first)), tuple(found))
-
-
-def _begin(priced: Pricing, times: RankTimes, column: int, edge: int) -> float:
-    """When the compute before an operation began; of what is behind the last one, the rank's end."""
-    if edge >= len(times.arrived):
-        return float(priced.replayed.rank_end[column])
-    return float(times.arrived[edge] - times.compute[edge])
-
-
-def _volumes(priced: Pricing, instances: npt.NDArray[np.int32]) -> Iterator[tuple[str, int, int]]:
-    """Op, calls, bytes."""
-    all_of = priced.job.collectives
-    for op in np.unique(all_of.op[instances]):
-        mine = instances[all_of.op[instances] == op]
-        yield all_of.ops[op], len(mine), int(all_of.bytes[mine].sum())
 
 
 def overlapping_calls(priced: Pricing) -> int:

@@ -10,16 +10,15 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from simcoll.priced_steps import StepCosts, steps_of_rank
 from simcoll.pricing import Pricing
 from simcoll.pricing_summary import (
     GroupCost,
     Kind,
     Spread,
-    StepCosts,
     groups_of,
     kinds_of,
     links_of,
-    steps_of_rank,
     totals_of,
 )
 from simcoll.reports.plain import plain, safe
@@ -49,6 +48,7 @@ def _report(priced: Pricing) -> Iterator[Table | Text]:
     steps = steps_of_rank(priced)
     if steps is not None:
         yield _steps(steps)
+        yield _volumes(steps)
     yield _kinds(priced)
     groups = groups_of(priced)
     if len(groups) > 1:
@@ -109,8 +109,15 @@ def _steps(found: StepCosts) -> Table:
     for name, column in (("step", "seconds"), ("exposed", "exposed"), ("waiting", "waiting"), ("compute", "compute")):
         values = [float(getattr(step, column)) for step in found.steps]
         table.add_row(name, shown(sum(values) / count), shown(min(values)), shown(max(values)))
-    for op, calls, size in found.bytes:
-        table.add_row(f"{calls:,} x {safe(op)}", show_size(size), "", "")
+    return table
+
+
+def _volumes(found: StepCosts) -> Table:
+    """To the byte: what a step moves can be reckoned from the model."""
+    table = _table(f"volumes of a step, as rank {found.rank} has them", "op", "group", "calls", "bytes", left=2)
+    for one in found.volumes:
+        group = f"{one.description or one.group} ({one.size})"
+        table.add_row(safe(one.op), safe(group), f"{one.calls:,}", f"{one.bytes:,}")
     return table
 
 

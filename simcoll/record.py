@@ -133,6 +133,7 @@ class Event:
     * ``overlap``: a call uses memory that an open one uses: ``group``, ``sequence``, ``op``, ``source``,
       ``both_write``, ``running`` (the other one had not ended), ``other`` (its ``group``, ``sequence``, ``op``,
       ``source``), ``count`` as above;
+    * ``device``: what a dry run counted and in which order a device would do it: ``items`` (`simcoll.device_order`);
     * ``exit``: the interpreter ended by itself.
     """
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.call import Call, bytes_of
+from simcoll.device_program import DevicePrograms
 from simcoll.record import Group, State
 from simcoll.recorded_waits import Program, program_of
 from simcoll.spec import COLLECTIVES, Kind
@@ -81,6 +82,11 @@ class Job:
     untyped: int = 0
 
     @property
+    def counted(self) -> bool:
+        """Whether a dry run counted what the ranks compute."""
+        return any(program.work is not None for program in self.programs)
+
+    @property
     def calls(self) -> int:
         """Calls of all ranks."""
         return int(self.collectives.came.sum())
@@ -89,15 +95,26 @@ class Job:
 def recorded_job(traces: Sequence[Trace]) -> Job:
     """Match what all ranks recorded, and work out each rank's program; refused calls never ran and are left out."""
     found = match_traces(traces)
-    periods = steps_of(traces, found.instances)
-    programs = tuple(
-        program_of(trace, instances, steps)
-        for trace, instances, steps in zip(traces, found.instances, periods, strict=True)
-    )
+    programs, periods = _programs(traces, found.instances)
     ranks = tuple(trace.rank for trace in traces)
     world = max([*(trace.world_size for trace in traces), *(rank + 1 for rank in ranks)], default=0)
     left, untyped = found.left_out(), found.untyped()
     return Job(ranks, world, tuple(found.streams), found.collectives, programs, periods, left, untyped)
+
+
+def _programs(
+    traces: Sequence[Trace], instances: Sequence[Places]
+) -> tuple[tuple[Program, ...], tuple[Steps | None, ...]]:
+    """As a dry run wrote them down, or else as the times and the calls show them."""
+    written = DevicePrograms()
+    found = [written.program(trace, own) for trace, own in zip(traces, instances, strict=True)]
+    told = all(one is not None and one[1] is not None for one in found)
+    seen = [None] * len(found) if told else steps_of(traces, instances)
+    pairs = [
+        (program_of(trace, own, steps), steps) if one is None else (one[0], one[1] or steps)
+        for trace, own, steps, one in zip(traces, instances, seen, found, strict=True)
+    ]
+    return tuple(program for program, _ in pairs), tuple(steps for _, steps in pairs)
 
 
 def match_traces(traces: Sequence[Trace]) -> Matched:

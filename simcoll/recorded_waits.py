@@ -17,6 +17,7 @@ import numpy.typing as npt
 from simcoll.record import State
 from simcoll.steps import Steps
 from simcoll.verifier.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
+from simcoll.work_between import WorkBetween
 
 LAUNCH, BLOCK, WAIT = 0, 1, 2
 """What an operation does: begin a call and go on, begin it and wait for it, wait for an earlier one."""
@@ -31,7 +32,7 @@ class Program:
     """One rank's operations: which kind, on which collective, after how many seconds of compute.
 
     ``place`` numbers the rank's calls from 0; a wait has the number of the call that it stands before. ``seen`` is
-    False where the record has no times.
+    False where the record has no times. ``work`` is what is done before each, where a dry run counted it.
     """
 
     kind: npt.NDArray[np.uint8]
@@ -39,6 +40,7 @@ class Program:
     gap: npt.NDArray[np.float64]
     place: npt.NDArray[np.int32]
     seen: bool
+    work: WorkBetween | None = None
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -36,7 +36,7 @@ def put_mark(tensor: torch.Tensor, name: str, value: object) -> None:
         setattr(holder(tensor), name, value)
 
 
-def _inner(tensor: torch.Tensor) -> list[torch.Tensor]:
+def _inner(tensor: Any) -> list[torch.Tensor]:
     """The tensors that one is made of, such as a DTensor of its local one; none for a plain one."""
     made: Any = tensor
     if type(tensor) in _PLAIN or not is_traceable_wrapper_subclass(made):

@@ -47,9 +47,9 @@ def parse_slow_link(text: str) -> SlowLink:
 
 
 def parse_compute(text: str) -> Callable[..., Any]:
-    """``measured``, ``none``, or seconds of a step; raises PricingError."""
-    if text in ("measured", "none"):
-        return compute_between.measured if text == "measured" else compute_between.none
+    """``none``, or seconds of a step; raises PricingError."""
+    if text == "none":
+        return compute_between.none
     value = _number(text)
     if value is None:
         raise PricingError(f"--compute {text!r:.40}: expected measured, none, or the seconds of a step such as 0.25")
@@ -61,14 +61,28 @@ def step_seconds(flops: str, peak: str | None, mfu: str) -> float:
 
     ``peak`` is the GPU's, in operations/s; ``mfu`` the share of it that the program gets (model FLOPs utilisation).
     """
-    work, rate, share = _number(flops), _number(peak or ""), _number(mfu)
+    work, rate, share = _number(flops), parse_peak(peak), parse_share(mfu)
     if work is None:
         raise PricingError(f"--flops {flops!r:.40}: expected the operations of a rank in a step, such as 2.5e15")
-    if not rate:
+    if rate is None:
         raise PricingError("--gpu-peak: expected the GPU's operations/s, such as 989e12; it goes with --flops")
-    if not share or share > 1:
-        raise PricingError(f"--mfu {mfu!r:.40}: expected a share of the peak, above 0 and at most 1")
     return work / (rate * share)
+
+
+def parse_peak(text: str | None) -> float | None:
+    """Operations/s, None where nothing is said; raises PricingError."""
+    rate = _number(text or "")
+    if text is not None and not rate:
+        raise PricingError(f"--gpu-peak {text!r:.40}: expected the GPU's operations/s, such as 989e12")
+    return rate
+
+
+def parse_share(text: str) -> float:
+    """A share of a GPU's peak; raises PricingError."""
+    share = _number(text)
+    if not share or share > 1:
+        raise PricingError(f"--mfu {text!r:.40}: expected a share of the peak, above 0 and at most 1")
+    return share
 
 
 def _number(text: str) -> float | None:

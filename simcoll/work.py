@@ -49,6 +49,10 @@ class RecordedWork(Work):
         if (flight := getattr(self, "_flight", None)) is not None and not sys.is_finalizing():
             flight.dropped()
 
+    def tell_when_waited(self, tell: Callable[[], None]) -> None:
+        """Have ``tell`` called once, when somebody has waited for the call."""
+        self._check = tell
+
     def has_ended(self) -> bool:
         """Whether the backend says that the call has ended; asking is no waiting."""
         return self._inner.is_completed()

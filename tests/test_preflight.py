@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simcoll.evidence import gather
-from simcoll.verifier.trace import Trace, record_at
+from tests.recorded_calls import calls
 
 pytest.importorskip("torch")
 
@@ -159,23 +158,10 @@ def test_no_world_size_is_refused(tmp_path: Path) -> None:
     assert "--world-size" in document["error"]
 
 
-def calls(traces: Sequence[Trace]) -> list[list[object]]:
-    """By rank: group members, numbers, what was called, and the line."""
-    return [_calls(trace) for trace in traces]
-
-
-def _calls(trace: Trace) -> list[object]:
-    names = {group.name: group.ranks for group in trace.groups}
-    records = [record for row in range(len(trace.slots)) if (record := record_at(trace, row)) is not None]
-    return [
-        (names[one.group], one.sequence, one.p2p_sequence, one.call, one.source, one.asynchronous) for one in records
-    ]
-
-
 @pytest.mark.gloo
-@pytest.mark.parametrize("program", ["data parallel", "messages", "fsdp2"])
+@pytest.mark.parametrize("program", ["data parallel", "messages"])
 def test_a_dry_run_records_what_a_real_run_does(program: str, tmp_path: Path) -> None:
-    path = ROOT / "examples/fsdp2.py" if program == "fsdp2" else script(tmp_path, CORRECT[program])
+    path = script(tmp_path, CORRECT[program])
     arguments = ["gloo"]
     preflight(tmp_path, "--world-size", 2, path, *arguments)
     real = [sys.executable, "-m", "simcoll", "run", "--mode", "record", "--out", tmp_path / "real"]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 import simcoll
 from simcoll.compute_between import Straggler, none, per_step
 from simcoll.job_prices import Choice, PricingError
+from simcoll.priced_steps import steps_of_rank
 from simcoll.pricing import Scenario, price
-from simcoll.pricing_summary import groups_of, kinds_of, links_of, steps_of_rank, totals_of
+from simcoll.pricing_summary import groups_of, kinds_of, links_of, totals_of
 from simcoll.record import Group, State
 from simcoll.what_if import SlowLink
 from tests.timed import Made, call, timed, world
@@ -140,7 +141,8 @@ def test_steps_are_found_and_have_their_volumes():
     priced = price(timed([world(4)], dict.fromkeys(range(4), made)), FLAT)
     found = steps_of_rank(priced)
     assert (found.rank, found.period, len(found.steps)) == (0, 2, 5)
-    assert set(found.bytes) == {("all_gather", 1, 1 << 20), ("all_reduce", 1, 100)}
+    volumes = {(one.op, one.group, one.size, one.calls, one.bytes) for one in found.volumes}
+    assert volumes == {("all_gather", "0", 4, 1, 1 << 20), ("all_reduce", "0", 4, 1, 100)}
     cost = alone("all_gather", 1 << 20, FLAT, range(4)) + alone("all_reduce", 100, FLAT, range(4))
     for one in found.steps:
         assert one.compute == pytest.approx(0.015)

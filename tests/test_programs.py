@@ -12,7 +12,6 @@ forked from an interpreter that has torch already
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,11 +25,11 @@ from simcoll.evidence import files_of, gather, read_launch
 from simcoll.verifier.finding import Finding, Severity, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
 from tests.forked import ForkServer, Pool, Result
+from tests.stated import Stated, marked_line
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
 
 PROGRAMS = Path(__file__).parent / "programs"
-MARK = "# <- bug"
 LIMIT_SECONDS = 60
 UNDER_THE_COMMAND = (
     "bugs/reduce_op_nested_module.py",
@@ -56,38 +55,38 @@ class Program:
         return PROGRAMS / self.name
 
     @property
+    def stated(self) -> Stated:
+        return Stated(self.header)
+
+    @property
     def ranks(self) -> int:
-        return int(self._stated("ranks"))
+        [size] = self.stated.sizes
+        return size
 
     @property
     def code(self) -> str:
-        return self.header.split()[2]
+        return self.stated.code
 
     @property
     def severity(self) -> Severity:
-        return Severity(self._stated("severity") or "error")
+        return Severity(self.stated.value("severity") or "error")
 
     @property
     def culprits(self) -> tuple[int, ...]:
-        return tuple(int(rank) for rank in self._stated("culprits").split(",") if rank)
+        return self.stated.culprits
 
     @property
     def place(self) -> tuple[str, int] | None:
         """The file and line that the finding must name."""
-        if self._stated("line") == "none":
+        if self.stated.value("line") == "none":
             return None
-        path = self.path.parent / (self._stated("file") or self.path.name)
-        [line] = [number for number, text in enumerate(path.read_text().splitlines(), 1) if text.endswith(MARK)]
-        return str(path), line
+        path = self.path.parent / (self.stated.value("file") or self.path.name)
+        return str(path), marked_line(path)
 
     @property
     def stall(self) -> float | None:
         """After how long without progress the monitor ends it."""
-        return float(self._stated("stall")) if self._stated("stall") else None
-
-    def _stated(self, name: str) -> str:
-        found = re.search(rf"\b{name}=(\S*)", self.header)
-        return found.group(1) if found else ""
+        return float(seconds) if (seconds := self.stated.value("stall")) else None
 
 
 def programs(folder: str) -> list[Program]:

@@ -111,6 +111,7 @@ class GroupColumns:
         self._sequences: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._good: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._complete: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._counts: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
     def add(self, part: Part) -> None:
         """Take in one trace's records of this group."""
@@ -135,13 +136,17 @@ class GroupColumns:
             np.add.at(counts, place, often)
             np.minimum.at(least, place, digests)
             np.maximum.at(most, place, digests)
-        self._complete = counts == len(self.group.ranks)
+        self._counts, self._complete = counts, counts == len(self.group.ranks)
         alike = (least == most) & (least != 0)
         proved = alike & self._once_each() & (~self._uneven() | self.group.partial)
         self._good = np.where(self._complete, proved, alike | (counts == 1))
         if not self.group.partial:
             self._add_up(np.flatnonzero(self._complete & ~self._good))
         return int((self._complete & self._good).sum())
+
+    def agreed_among(self, present: int) -> int:
+        """At how many positions these many members, all that there are records of, state the same (after `check`)."""
+        return int((self._good & (self._complete | ((self._counts == present) & (present > 1)))).sum())
 
     def _once_each(self) -> bool:
         """Whether no rank has two records at one position, nor two parts: counting ranks is then counting records."""

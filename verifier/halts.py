@@ -95,7 +95,7 @@ def _too_few(waiting: Sequence[Creation], unknown: Sequence[int], size: int) -> 
 
 def _uninitialised(job: Job, waiting: Sequence[Creation], absent: Sequence[int], stall: Stall | None) -> Finding:
     ranks = sorted(creation.rank for creation in waiting)
-    seconds = "" if stall is None else f" for {stall.seconds:.0f} s"
+    seconds = "" if stall is None or not stall.seconds else f" for {stall.seconds:.0f} s"
     message = f"{ranks_text(absent)} did not come to init_process_group, where {ranks_text(ranks)} waited{seconds}"
     gone = all(rank in job.ended for rank in absent)
     source = waiting[0].source
@@ -171,7 +171,7 @@ def _ended(job: Job, waits: Waits) -> list[Finding]:
                 f"{ranks_text(gone)} had ended while rank {wait.rank} still waited in {wait.where} for "
                 f"{verb(gone, 'it', 'them')}"
             )
-            sides = (_side(wait, "waits"), *whereabouts(job, gone))
+            sides = (_side(wait, "waits"), *whereabouts(job, gone, group=wait.group))
             return [_finding(RANK_EXITED_EARLY.code, RANK_EXITED_EARLY.severity, message, wait, gone, sides)]
     return []
 

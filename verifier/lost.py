@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from simcoll.record import Record, State
 from simcoll.verifier.describe import record_text
 from simcoll.verifier.failures import Nature
@@ -80,7 +82,8 @@ def _let_go(lane: Lane) -> Iterator[tuple[_Place, _Place]]:
     """The ends that were let go too early, each with its other end."""
     if not lane.ordered:
         return
-    for place in range(lane.paired):
+    flags = [end.trace.slots["flags"][end.rows[: lane.paired]] for end in (lane.sends, lane.receives)]
+    for place in np.flatnonzero((flags[0] | flags[1]) & LET_GO).tolist():
         send = lane.sends.trace, int(lane.sends.rows[place])
         receive = lane.receives.trace, int(lane.receives.rows[place])
         for gone, other in ((send, receive), (receive, send)):

@@ -7,6 +7,9 @@ from enum import Enum
 
 from simcoll.record import UNKNOWN_SOURCE, Group, Record, Source
 
+DRY_RUN = "preflight"
+"""The mode of what ranks recorded one by one, alone: there is no time at which anything happened."""
+
 
 class Activity(Enum):
     """What a rank did when it was last seen; ``open``: a call had not ended, and nobody was seen to wait for it."""

@@ -149,7 +149,8 @@ class Stall:
     Where nobody has watched the job, ``until`` says up to when the record of each rank tells of it, and ``patience_ns``
     how long a rank must be seen not to come. ``dated`` is False where these times may be those of copies,
     ``guessed`` is True where a group may have more members than the records know. ``writing_ns`` is the most that any
-    rank may have taken to write its record.
+    rank may have taken to write its record. ``never_met`` are messages (rank, name of the group, p2p sequence) of which
+    it is known that no rank's program has the other end.
     """
 
     since_ns: int
@@ -165,6 +166,7 @@ class Stall:
     dated: bool = True
     guessed: bool = False
     writing_ns: int = 0
+    never_met: frozenset[tuple[int, str, int]] = frozenset()
 
     @property
     def seconds(self) -> float:

@@ -36,7 +36,11 @@ def unmatched_messages(job: Job, unmatched: Sequence[Unmatched], stall: Stall | 
     crossed = _crossed([one for one in stuck if stall is None or one.rank not in stall.busy])
     if crossed:
         return _folded(_tags_differ(send, receive) for send, receive in crossed)
-    return _folded(_nobody_comes(job, one) for one in stuck if _is_hopeless(job, one))
+    hopeless = [one for one in stuck if _is_hopeless(job, one, stall)]
+    # Who waits for a rank that waits in vain itself waits for what keeps that one.
+    waiting = {one.rank for one in hopeless}
+    first = [one for one in hopeless if one.peer not in waiting]
+    return _folded(_nobody_comes(job, one) for one in first or hopeless[:1])
 
 
 def _is_lost(one: Unmatched) -> bool:
@@ -68,7 +72,9 @@ def _crossed(stuck: Sequence[Unmatched]) -> list[tuple[Unmatched, Unmatched]]:
     return pairs
 
 
-def _is_hopeless(job: Job, one: Unmatched) -> bool:
+def _is_hopeless(job: Job, one: Unmatched, stall: Stall | None) -> bool:
+    if stall is not None and (one.rank, one.group.name, one.record.p2p_sequence) in stall.never_met:
+        return True
     peers = [rank for rank in one.group.ranks if rank != one.rank] if one.peer is None else [one.peer]
     if not all(rank in job.traces for rank in peers):
         return False
@@ -114,7 +120,7 @@ def _tags_differ(send: Unmatched, receive: Unmatched) -> Finding:
 def _nobody_comes(job: Job, one: Unmatched) -> Finding:
     peers = [rank for rank in one.group.ranks if rank != one.rank] if one.peer is None else [one.peer]
     gone = [rank for rank in peers if rank in job.ended]
-    where = "ended" if len(gone) == len(peers) else "is busy elsewhere" if len(peers) == 1 else "are busy or ended"
+    where = "ended" if len(gone) == len(peers) else _whereabouts_of(job, peers)
     tag = f" (tag {one.record.call.tag})" if one.record.call.tag else ""
     if one.sends:
         text = f"rank {one.rank} waits for {ranks_text(peers)} to receive its message{tag}, but no receive is left"
@@ -122,6 +128,12 @@ def _nobody_comes(job: Job, one: Unmatched) -> Finding:
         source = ranks_text(peers) if one.peer is not None else f"any of {ranks_text(peers)}"
         text = f"rank {one.rank} waits for a message{tag} from {source} that is never sent"
     return _unmatched(job, one, peers, f"{text}; {ranks_text(peers)} {where}", Severity.ERROR)
+
+
+def _whereabouts_of(job: Job, peers: Sequence[int]) -> str:
+    if len(peers) > 1:
+        return "are busy or ended"
+    return "waits for something else" if _waits(job, peers[0]) else "is busy elsewhere"
 
 
 def _lost(job: Job, one: Unmatched) -> Finding:

@@ -56,7 +56,7 @@ def for_how_long(wait: Wait, stall: Stall | None) -> str:
     if stall is None or (not stall.watched and not stall.dated):
         return ""
     seconds = stall.seconds if stall.watched else _seconds_open(wait.rank, wait.record, stall)
-    return f" for {seconds:.0f} s"
+    return f" for {seconds:.0f} s" if seconds or not stall.watched else ""
 
 
 def _seconds_open(rank: int, record: Record, stall: Stall) -> float:

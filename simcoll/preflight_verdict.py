@@ -1,0 +1,147 @@
+"""The verdict on a dry run: what the ranks' programs disagree about, and where the real run would stand.
+
+The programs are replayed together (`simcoll.lone_replay`), every rank's record is cut where it would stand, and the
+records are judged as those of a real run that was ended there. A rank alone, though, has told all of its program: that
+one skips a call is seen by what comes after, also where the real run would never come to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simcoll.lone_messages import never_met
+from simcoll.lone_replay import Standing, replay_alone
+from simcoll.preflight_cut import cut, settled, stands_in, stands_inside
+from simcoll.preflight_ends import Ends
+from simcoll.preflight_records import last_ns
+from simcoll.verifier.columns import columns_of
+from simcoll.verifier.finding import Finding, RankStatus, Report, Severity
+from simcoll.verifier.flows import SPLIT_MISMATCH
+from simcoll.verifier.postmortem import judge
+from simcoll.verifier.ranges import ranks_text
+from simcoll.verifier.rules_fields import FIELD_RULES
+from simcoll.verifier.rules_job import RANK_EXITED_EARLY
+from simcoll.verifier.rules_order import CALL_SKIPPED, ORDER_SWAPPED
+from simcoll.verifier.shapes import LAYOUT_MISMATCH, SHAPE_MISMATCH
+from simcoll.verifier.trace import LaunchOutcome, MemoryTrace, Stall, reached
+
+_STOPPED = -15
+
+_OF_PROGRAMS = frozenset(
+    rule.code for rule in (*FIELD_RULES, SPLIT_MISMATCH, LAYOUT_MISMATCH, SHAPE_MISMATCH, CALL_SKIPPED, ORDER_SWAPPED)
+)
+"""What holds of the programs themselves, whatever comes before in a run."""
+
+
+def verdict(ends: Ends, world_size: int) -> Report:
+    """Judge the ranks that ran, up to where the real run would stand."""
+    standing = replay_alone(ends.traces, world_size, ends.unknown_after)
+    whole = [settled(trace, standing) for trace in ends.traces]
+    programs = replace(judge(whole, LaunchOutcome(ends.exits)), agreed=_agreed(whole), world_size=world_size)
+    if not standing.stuck:
+        return _timeless(programs)
+    here = [cut(trace, standing) for trace in whole]
+    report = replace(_where_it_stands(here, whole, ends, standing), agreed=_agreed(here), world_size=world_size)
+    apart = [finding for finding in programs.findings if _is_of_programs(finding, here)]
+    if apart:
+        report = replace(report, findings=tuple(apart), verdict=programs.verdict, agreed=programs.agreed)
+    return _timeless(_as_it_ended(_by_majority(report, here), standing))
+
+
+def _agreed(traces: Sequence[MemoryTrace]) -> int:
+    """The collectives on which all members that ran agree."""
+    run, agreed = {trace.rank for trace in traces}, 0
+    for columns in columns_of(traces):
+        columns.check()
+        agreed += columns.agreed_among(len(run.intersection(columns.group.ranks)))
+    return agreed
+
+
+def _as_it_ended(report: Report, standing: Standing) -> Report:
+    """No launcher has ended the ranks that stand: they would stand still."""
+    stuck = set(standing.stuck)
+    states = tuple(
+        replace(state, status=RankStatus.RUNNING, exit_code=None) if state.rank in stuck else state
+        for state in report.ranks
+    )
+    if (summary := report.summary) is None:
+        return replace(report, ranks=states)
+    places = tuple(
+        replace(place, process=RankStatus.RUNNING.value) if stuck.issuperset(place.ranks) else place
+        for place in summary.places
+    )
+    return replace(report, ranks=states, summary=replace(summary, places=places))
+
+
+def _timeless(report: Report) -> Report:
+    """Ranks that ran one by one share no clock."""
+    if (summary := report.summary) is None:
+        return report
+    places = tuple(replace(place, since_ns=0) for place in summary.places)
+    return replace(report, summary=replace(summary, begin_ns=0, end_ns=0, places=places))
+
+
+def _where_it_stands(
+    here: Sequence[MemoryTrace], whole: Sequence[MemoryTrace], ends: Ends, standing: Standing
+) -> Report:
+    """The verdict on a job that was ended where it stands."""
+    stopped = {
+        rank: replace(end, exit_code=_STOPPED, stopped=True)
+        for rank, end in ends.exits.items()
+        if rank in standing.stuck
+    }
+    unknown = {rank: replace(ends.exits[rank], stopped=True) for rank in ends.unknown_after}
+    last = max((last_ns(trace) for trace in here), default=1)
+    blocked = frozenset(rank for rank in standing.stuck if stands_inside(standing.courses[rank]))
+    # Of a rank that would have gone on it is not known that it is late, as of one that still connects.
+    late = ends.unknown_after - set(standing.stuck)
+    stall = Stall(last, last, blocked=blocked, connecting=late, never_met=_never_met(whole, standing))
+    return judge(here, LaunchOutcome({**ends.exits, **unknown, **stopped}), stall)
+
+
+def _never_met(whole: Sequence[MemoryTrace], standing: Standing) -> frozenset[tuple[int, str, int]]:
+    """The messages for which ranks wait that no program has the other end of."""
+    traces = {trace.rank: trace for trace in whole}
+    waiting = [
+        (rank, row)
+        for rank in standing.stuck
+        for row in stands_in(standing.courses[rank])
+        if traces[rank].slots["p2p_sequence"][row] and (rank, row) not in standing.pairs
+    ]
+    return frozenset(
+        (rank, trace.groups[int(trace.slots["group"][row])].name, int(trace.slots["p2p_sequence"][row]))
+        for rank, row in never_met(traces, waiting)
+        for trace in (traces[rank],)
+    )
+
+
+def _is_of_programs(finding: Finding, here: Sequence[MemoryTrace]) -> bool:
+    """Whether the programs disagree, about a call to which the real run comes on any rank."""
+    if finding.severity is not Severity.ERROR or finding.code not in _OF_PROGRAMS:
+        return False
+    group = finding.group
+    return group is None or any(
+        count >= (finding.sequence or 0)
+        for trace in here
+        for (name, members, _), count in reached(trace).items()
+        if (name, members) == (group.name, group.ranks)
+    )
+
+
+def _by_majority(report: Report, here: Sequence[MemoryTrace]) -> Report:
+    """SC202 in the place of SC702 where most of a group's ranks have ended: the others made a call too many."""
+    run = {trace.rank for trace in here}
+    return replace(report, findings=tuple(_of_majority(finding, run) for finding in report.findings))
+
+
+def _of_majority(finding: Finding, run: set[int]) -> Finding:
+    members = run & set(() if finding.group is None else finding.group.ranks)
+    waiting = sorted(members - set(finding.culprits))
+    if finding.code != RANK_EXITED_EARLY.code or not waiting or len(finding.culprits) <= len(waiting):
+        return finding
+    message = (
+        f"{ranks_text(waiting)} made collective {finding.sequence}, which {ranks_text(finding.culprits)}, most of the "
+        f"group, ended without"
+    )
+    return replace(finding, code=CALL_SKIPPED.code, message=message, culprits=tuple(waiting))

@@ -1,0 +1,116 @@
+"""The programs of ``programs``, unchanged, in a dry run: each gives the finding that its real ranks give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from simcoll.verifier.finding import Severity
+from tests.dry_runs import dry_runs
+from tests.test_programs import BUGS, CORRECT, Program
+
+pytestmark = [pytest.mark.slow]
+
+BY_THE_CLOCK = "a rank is late, or a call is given up, by the clock: a dry run has none"
+IN_FLIGHT = "whether a buffer is still in use is a matter of time, of which a dry run has none"
+OF_GLOO = "Gloo refuses what other backends take"
+BY_A_SIGNAL = "a rank that is killed may be one that had too little memory"
+BY_VALUES = "the program goes on by what other ranks really send"
+
+LEFT_OUT = {
+    **dict.fromkeys(
+        (
+            "bugs/hang_before_init.py",
+            "bugs/hang_before_init_stated.py",
+            "bugs/hang_busy_rank.py",
+            "bugs/hang_ddp_backward_skipped.py",
+            "bugs/missing_early_stop.py",
+            "bugs/missing_in_subgroup.py",
+            "bugs/missing_two_ranks.py",
+            "bugs/p2p_unmatched_receive.py",
+            "correct/receives_given_up.py",
+            "correct/timeout_handled.py",
+        ),
+        BY_THE_CLOCK,
+    ),
+    **dict.fromkeys(("bugs/buffer_changed_in_flight.py", "bugs/buffers_overlap_in_flight.py"), IN_FLIGHT),
+    **dict.fromkeys(
+        (
+            "bugs/invalid_bitwise_on_floats.py",
+            "bugs/invalid_int16.py",
+            "bugs/invalid_not_contiguous.py",
+            "bugs/invalid_uneven_all_gather.py",
+        ),
+        OF_GLOO,
+    ),
+    "bugs/failed_signal.py": BY_A_SIGNAL,
+    **dict.fromkeys(
+        (
+            "correct/checkpoint_save_and_load.py",
+            "correct/ddp_join_uneven_inputs.py",
+            "correct/gather_uneven_objects_by_hand.py",
+            "correct/optimizer_state_sharding.py",
+            "correct/pipeline.py",
+        ),
+        BY_VALUES,
+    ),
+}
+"""Programs that a dry run cannot judge, and why."""
+
+WHOLE = {
+    "bugs/op_barrier_against_all_reduce.py": ("SC202", Severity.ERROR),
+    "bugs/op_swapped_pair.py": ("SC203", Severity.ERROR),
+    "bugs/shape_broadcast_image.py": ("SC109", Severity.WARNING),
+}
+"""What is said where the whole program is known, as after a run in ``record``; ``detail`` stops at the first call."""
+
+
+def chosen(programs: list[Program]) -> list[Program]:
+    return [program for program in programs if program.name not in LEFT_OUT]
+
+
+@pytest.fixture(scope="module")
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Program, dict[str, Any]]:
+    found = [
+        item.callspec.params["program"]
+        for item in request.session.items
+        if "reports" in getattr(item, "fixturenames", ()) and item.module is request.module
+    ]
+    documents = dry_runs(tmp_path_factory.mktemp("dry"), [(one.path, one.ranks, None) for one in found])
+    return dict(zip(found, documents, strict=True))
+
+
+@pytest.mark.parametrize("program", chosen(BUGS), ids=lambda program: program.name)
+def test_planted_bug_is_the_first_finding(program: Program, reports: dict[Program, dict[str, Any]]) -> None:
+    report = reports[program]
+    code, severity = WHOLE.get(program.name, (program.code, program.severity))
+    assert report["findings"], report["notes"]
+    first = report["findings"][0]
+    assert (first["code"], first["culprits"]) == (code, list(program.culprits)), first
+    assert program.place is None or program.place in places(first), first
+    assert [one["code"] for one in report["findings"] if one["severity"] == severity.value] == [code]
+    assert report["exit_code"] == (3 if severity is Severity.ERROR else 0)
+
+
+@pytest.mark.parametrize("program", chosen(CORRECT), ids=lambda program: program.name)
+def test_correct_program_is_silent(program: Program, reports: dict[Program, dict[str, Any]]) -> None:
+    report = reports[program]
+    assert (report["findings"], report["exit_code"]) == ([], 0), report
+
+
+def places(finding: dict[str, Any]) -> set[tuple[str, int]]:
+    """The lines that the culprits' sides name; all sides' where none of these made a call."""
+    culprits = set(finding["culprits"])
+    sides = [side for side in finding["sides"] if not culprits or culprits & set(side["ranks"])]
+    if all(side["call"] is None for side in sides):
+        sides = finding["sides"]
+    return {(source["file"], source["line"]) for side in sides for source in side["source"]}
+
+
+def test_what_is_left_out_exists() -> None:
+    assert LEFT_OUT.keys() | WHOLE.keys() <= {program.name for program in (*BUGS, *CORRECT)}
+    assert len(chosen(BUGS)) >= 110
+    assert len(chosen(CORRECT)) >= 45

@@ -1,0 +1,154 @@
+"""A dry run in several processes, on two hosts without a shared folder: each takes ranks, one verifies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.slow, pytest.mark.gloo]
+
+LIMIT = 240
+FINDINGS, GIVEN_UP = 3, 1
+
+PROGRAM = """\
+import os, sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+open(os.path.join(os.environ["HERE"], f"ran{rank}"), "w").close()
+assert os.environ["RANK"] == os.environ.get("SLURM_PROCID", str(rank)) == str(rank)
+assert "TORCHELASTIC_USE_AGENT_STORE" not in os.environ
+dist.all_reduce(torch.ones(8))
+"""
+
+SKIPPED = "if rank != 5:\n    dist.all_reduce(torch.ones(8))\ndist.barrier()\ndist.barrier()\n"
+DIFFERENT = "if rank < 300:\n    dist.all_reduce(torch.ones(8))\nelse:\n    dist.reduce(torch.ones(8), 0)\n"
+DEATH = """
+if os.environ["HERE"].endswith(sys.argv[1]):
+    keeper = open(f"/proc/{os.getppid()}/stat").read()
+    os.kill(int(keeper.rpartition(")")[2].split()[1]), 9)
+"""
+"""Ends the process of the dry run that runs this rank, on one of the hosts."""
+
+LAUNCHERS = {
+    "torchrun": ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=10.99.0.1"],
+    "srun": [],
+}
+
+
+class Host:
+    """One host's process of a dry run, with folders that the other one does not see."""
+
+    def __init__(self, name: str, number: int, launcher: str, program: Path, *arguments: str) -> None:
+        self.folder = program.parent / name
+        (self.folder / "tmp").mkdir(parents=True)
+        before = LAUNCHERS[launcher]
+        if before:
+            before = [*before, "--master-port=29571", f"--node-rank={number}"]
+        command = [*before, "-m", "simcoll", "preflight", "--json", "--out", str(self.folder / "out"), *arguments]
+        self.process = subprocess.Popen(
+            [str(shutil.which("ip")), "netns", "exec", name, sys.executable, *command],
+            env=self._environment(number, launcher),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _environment(self, number: int, launcher: str) -> dict[str, str]:
+        known = {key: value for key, value in os.environ.items() if not key.startswith(("SIMCOLL_", "SLURM_"))}
+        own = {"HERE": str(self.folder), "TMPDIR": str(self.folder / "tmp")}
+        slurm = {
+            "SLURM_PROCID": str(number),
+            "SLURM_STEP_NUM_TASKS": "2",
+            "SLURM_STEP_NODELIST": "10.99.0.1,10.99.0.2",
+            "SLURM_JOB_ID": "4242",
+        }
+        return {**known, **own, **(slurm if launcher == "srun" else {})}
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        try:
+            said, complained = self.process.communicate(timeout=LIMIT)
+        finally:
+            self.process.kill()
+        return self.process.returncode, said, complained
+
+    @property
+    def ran(self) -> set[int]:
+        return {int(path.name[3:]) for path in self.folder.glob("ran*")}
+
+
+def start(hosts: list[str], launcher: str, folder: Path, body: str, size: int, *arguments: str) -> list[Host]:
+    program = folder / "train.py"
+    program.write_text(PROGRAM + body, encoding="utf-8")
+    options = [f"--world-size={size}", "--jobs=1", str(program), *arguments]
+    return [Host(name, number, launcher, program, *options) for number, name in enumerate(hosts)]
+
+
+def verdict(host: Host, said: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(said)
+    assert json.loads((host.folder / "out" / "report.json").read_text(encoding="utf-8")) == report
+    return report
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_two_hosts_share_the_ranks_and_one_verifies(launcher: str, two_hosts: list[str], tmp_path: Path) -> None:
+    first, second = start(two_hosts, launcher, tmp_path, SKIPPED, 12)
+    (code, said, complained), (other_code, other_said, _) = first.end(), second.end()
+    assert said, complained
+    report = verdict(first, said)
+    # What torchrun makes of its processes' exit code is torchrun's.
+    expected = FINDINGS if launcher == "srun" else 1
+    assert (code, other_code, other_said) == (expected, expected, "")
+    assert [(one["code"], one["culprits"]) for one in report["findings"]] == [("SC202", [5])]
+    assert [rank["rank"] for rank in report["ranks"]] == list(range(12))
+    assert first.ran
+    assert second.ran
+    assert (first.ran | second.ran, first.ran & second.ran) == (set(range(12)), set())
+    assert not (second.folder / "out").exists()
+    assert not list((second.folder / "tmp").glob("simcoll-*"))
+
+
+def test_the_choice_of_ranks_grows_on_both_hosts(two_hosts: list[str], tmp_path: Path) -> None:
+    first, second = start(two_hosts, "srun", tmp_path, DIFFERENT, 1000)
+    (code, said, complained), (other_code, _, _) = first.end(), second.end()
+    assert (code, other_code) == (FINDINGS, FINDINGS), complained
+    ran = {rank["rank"] for rank in verdict(first, said)["ranks"]}
+    assert {0, 299, 300, 999} <= ran
+    assert ran == first.ran | second.ran
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_process_that_dies_is_named_and_ends_the_others(number: int, two_hosts: list[str], tmp_path: Path) -> None:
+    hosts = start(two_hosts, "srun", tmp_path, DEATH, 40, two_hosts[number])
+    ends = [host.end() for host in hosts]
+    assert ends[number][0] < 0
+    code, _, complained = ends[1 - number]
+    assert code == GIVEN_UP
+    assert f"process {number} of 2" in complained
+    assert "died" in complained
+    assert "Traceback" not in complained
+
+
+def test_a_script_that_one_host_lacks_ends_both(two_hosts: list[str], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM, encoding="utf-8")
+    options = "--world-size=4", str(tmp_path / "train.py")
+    first = Host(two_hosts[0], 0, "srun", tmp_path / "train.py", *options)
+    second = Host(two_hosts[1], 1, "srun", tmp_path / "train.py", "--world-size=4", str(tmp_path / "absent.py"))
+    (code, said, complained), (other_code, _, other_complained) = first.end(), second.end()
+    assert (code, other_code) == (2, 2)
+    assert "process 1 of 2" in complained
+    assert "absent.py" in complained
+    assert "absent.py" in json.loads(said)["error"]
+    assert "absent.py" in other_complained
