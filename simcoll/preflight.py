@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from simcoll.preflight_ends import Ends, How, ends_of
 from simcoll.preflight_ranks import first_choice, next_choice
 from simcoll.preflight_records import comparable, reads
 from simcoll.preflight_verdict import verdict
+from simcoll.reading import cores
 from simcoll.record import Source
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
@@ -152,11 +152,6 @@ def _flow_notes(traces: Sequence[Trace]) -> list[str]:
     if len(lines) > _MOST_LINES:
         notes.append(f"so do {len(lines) - _MOST_LINES} more lines")
     return notes
-
-
-def cores() -> int:
-    """How many ranks run at a time."""
-    return len(os.sched_getaffinity(0))
 
 
 def remove_earlier(folder: Path) -> None:

@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from simcoll.lone_notes import STEPS_MADE
 from simcoll.lone_ranks import LoneEnd
 from simcoll.preflight_records import last_ns, reads
 from simcoll.record import Source
-from simcoll.steps_limit import STEPS_MADE
 from simcoll.verifier.failures import source_of, text
 from simcoll.verifier.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
 
