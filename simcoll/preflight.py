@@ -8,23 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcoll.evidence import gather
-from simcoll.lone_rank import DryRun, log_name
+from simcoll.lone_rank import DryRun
 from simcoll.lone_ranks import LoneEnd, run_lone_ranks
-from simcoll.preflight_ends import Ends, How, ends_of
+from simcoll.preflight_ends import ends_of
+from simcoll.preflight_notes import notes
 from simcoll.preflight_ranks import first_choice, next_choice
-from simcoll.preflight_records import comparable, reads
+from simcoll.preflight_records import comparable
 from simcoll.preflight_verdict import verdict
 from simcoll.reading import cores
-from simcoll.record import Source
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
 from simcoll.verifier.overview import DRY_RUN
-from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.trace import Trace
 
-_BEYOND = ": nothing is known beyond that"
-_OTHERS = "nothing is said of the others"
-_MOST_LINES = 10
 _LEFT_BEHIND = (
     "rank*.simcoll",
     "rank*.stack",
@@ -35,7 +31,6 @@ _LEFT_BEHIND = (
     "report.html",
     "launch*.json",
 )
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,75 +78,9 @@ def preflight(
 def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> Report:
     ends = ends_of(traces, comparable(traces), processes)
     report = verdict(ends, dry_run.world_size)
-    notes = [note for note in report.notes if not note.startswith("there is no record of")]
-    return replace(
-        report,
-        mode=DRY_RUN,
-        world_size=dry_run.world_size,
-        notes=(
-            *_notes(dry_run, plan, ends),
-            *_device_notes(dry_run, traces),
-            *_silent(dry_run, ends, traces),
-            *_flow_notes(traces),
-            *notes,
-        ),
-    )
-
-
-def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
-    size = dry_run.world_size
-    notes = []
-    if len(ends.how) < size:
-        notes.append(f"{ranks_text(ends.how)} of {size:,} {verb(list(ends.how), 'was', 'were')} run; {_OTHERS}")
-    if overdue := ends.ranks(How.OVERDUE):
-        notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout){_BEYOND}")
-    if killed := ends.ranks(How.KILLED):
-        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / _GIB:g} GiB of address space)"
-        who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
-        notes.append(f"{who} ended for want of memory{limit}{_BEYOND}; give more, or --fake-tensors")
-    if cut := ends.ranks(How.CUT):
-        notes.append(f"{ranks_text(cut)} {verb(cut, 'was', 'were')} ended after {dry_run.steps} steps (--steps)")
-    if guessed := ends.ranks(How.GUESSED):
-        notes.append(
-            f"{ranks_text(guessed)} failed on values from other ranks, which a dry run can only guess{_BEYOND}"
-        )
-    if failed := [*ends.ranks(How.FAILED), *guessed, *killed]:
-        notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
-    return notes
-
-
-def _silent(dry_run: DryRun, ends: Ends, traces: Sequence[Trace]) -> list[str]:
-    """Which ranks ended well and left nothing to be judged by."""
-    known = {trace.rank for trace in traces}
-    silent = [rank for rank in ends.ranks(How.FINISHED) if rank not in known]
-    if not silent:
-        return []
-    wrote = f"what rank {silent[0]} wrote is in {dry_run.folder / log_name(silent[0])}"
-    return [f"{ranks_text(silent)} made no process group that could be recorded; {wrote}"]
-
-
-def _device_notes(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
-    """What was pretended, where it shows in the records."""
-    calls = [call for trace in traces for call in trace.signatures]
-    if dry_run.cuda and any(one.device == "cuda" for call in calls for one in (*call.inputs, *call.outputs)):
-        return [f"programs found {dry_run.local_world_size} GPUs a node, which were pretended (--device)"]
-    return []
-
-
-def _flow_notes(traces: Sequence[Trace]) -> list[str]:
-    """Where programs read values that a dry run can only guess."""
-    lines: dict[Source, list[int]] = {}
-    for trace in traces:
-        for source in reads(trace):
-            lines.setdefault(replace(source, function=""), []).append(trace.rank)
-    notes = [
-        f"{source.file}:{source.line}: {ranks_text(ranks)} {verb(ranks, 'reads', 'read')} a value received from other "
-        f"ranks; what follows from it may differ in the real run"
-        for source, ranks in list(lines.items())[:_MOST_LINES]
-    ]
-    if len(lines) > _MOST_LINES:
-        notes.append(f"so do {len(lines) - _MOST_LINES} more lines")
-    return notes
+    kept = [note for note in report.notes if not note.startswith("there is no record of")]
+    said = (*notes(dry_run, plan.timeout, ends, traces), *kept)
+    return replace(report, mode=DRY_RUN, world_size=dry_run.world_size, notes=said)
 
 
 def remove_earlier(folder: Path) -> None:
