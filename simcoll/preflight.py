@@ -71,7 +71,7 @@ def preflight(
 
         ends |= run(chosen, done)
         traces = gather([path for rank in ends if (path := dry_run.folder / box_name(rank)).exists()]).traces
-        chosen = next_choice(traces, dry_run.world_size) if plan.ranks is None else []
+        chosen = next_choice(traces, ends.keys(), dry_run.world_size) if plan.ranks is None else []
     return _report(dry_run, plan, ends, traces)
 
 
