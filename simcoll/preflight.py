@@ -82,7 +82,7 @@ def preflight(
 
 def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> Report:
     ends = ends_of(traces, comparable(traces), processes)
-    report = verdict(ends, dry_run.world_size)
+    report, partings = verdict(ends, dry_run.world_size)
     notes = [note for note in report.notes if not note.startswith("there is no record of")]
     return replace(
         report,
@@ -92,6 +92,7 @@ def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], trace
             *_notes(dry_run, plan, ends),
             *_device_notes(dry_run, traces),
             *_silent(dry_run, ends, traces),
+            *dict.fromkeys(parting.note() for parting in partings),
             *_flow_notes(traces),
             *notes,
         ),
