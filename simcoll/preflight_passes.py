@@ -15,7 +15,7 @@ from simcoll.lone_rank import DryRun
 from simcoll.preflight_records import reads
 from simcoll.preflight_ways import decided
 from simcoll.recorder import box_name
-from simcoll.small_inputs import Given, Gifts, Known, inputs_name, read_inputs
+from simcoll.small_inputs import Gifts, Given, Known, inputs_name, read_inputs
 from simcoll.verifier.trace import Trace
 
 MOST_PASSES = 3

@@ -23,9 +23,11 @@ def first_choice(world_size: int) -> list[int]:
     return sorted({*range(_FIRST), middle - 1, middle, world_size - 2, world_size - 1})
 
 
-def next_choice(traces: Sequence[Trace], world_size: int) -> list[int]:
-    """The ranks to run next, given those that have run: the corners of their groups, and between ranks that differ."""
-    run = {trace.rank for trace in traces}
+def next_choice(traces: Sequence[Trace], run: Collection[int], world_size: int) -> list[int]:
+    """The ranks to run next: the corners of the groups of those that have run, and between ranks that differ.
+
+    ``run`` are all that have run: one that left no trace differs from those that did, and is not run again.
+    """
     room = MOST_ALL - len(run)
     if world_size <= MOST_ALL or room <= 0:
         return []
@@ -65,6 +67,5 @@ def _corners(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
 def _between(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
     """The middle between neighbours that have run and whose programs differ."""
     known: Mapping[int, bytes] = programs(traces)
-    ranks = sorted(run)
-    pairs = [(here, there) for here, there in itertools.pairwise(ranks) if known.get(here) != known.get(there)]
+    pairs = [(here, there) for here, there in itertools.pairwise(sorted(run)) if known.get(here) != known.get(there)]
     return [(here + there) // 2 for here, there in pairs if there - here > 1]
