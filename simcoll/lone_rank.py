@@ -33,6 +33,7 @@ from simcoll.pretended_cuda import pretend_cuda
 from simcoll.pretended_device import Devices
 from simcoll.received_values import ReceivedValues
 from simcoll.session import active_session
+from simcoll.small_inputs import Known, SmallInputs, inputs_name
 
 if TYPE_CHECKING:
     from simcoll.work_counter import WorkCounter
@@ -46,7 +47,8 @@ class DryRun:
     """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end.
 
     ``script`` is a module's name, as ``python -m`` takes it, where ``module`` is true. With ``cuda`` each node pretends
-    to have a GPU for each of its ranks; with ``counts`` what it computes is counted.
+    to have a GPU for each of its ranks; with ``counts`` what it computes is counted. ``known`` is what ranks gave to
+    calls in the pass before.
     """
 
     script: Path
@@ -60,6 +62,7 @@ class DryRun:
     module: bool = False
     cuda: bool = True
     counts: bool = False
+    known: Known | None = None
 
 
 def log_name(rank: int) -> str:
@@ -121,7 +124,8 @@ def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     enable("record", dry_run.folder)
     cut_few_shards()
     counter = _counter() if dry_run.counts else None
-    received = be_alone(rank, dry_run.world_size, counter)
+    small = SmallInputs(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)
+    received = be_alone(rank, dry_run.world_size, counter, small)
     know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
     if dry_run.steps is not None:
         _end_after(dry_run.steps)

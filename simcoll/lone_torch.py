@@ -18,7 +18,8 @@ from torch.cuda import nccl
 from torch.distributed import device_mesh, distributed_c10d
 
 from simcoll import activation
-from simcoll.backends.fake import FakeProcessGroup
+from simcoll.backends.fake import Answer, FakeProcessGroup
+from simcoll.call import Call
 from simcoll.capture import arguments
 from simcoll.lone_launch import Launch
 from simcoll.lone_notes import SIZED_BY_OTHERS
@@ -26,7 +27,9 @@ from simcoll.lone_threads import LoneThreads
 from simcoll.pretended_device import truthfully
 from simcoll.received_values import ReceivedValues, sized_by_others
 from simcoll.recorded_python_group import RecordedPythonGroup
+from simcoll.semantics import Array, Outputs
 from simcoll.session import Session, active_session
+from simcoll.small_inputs import GroupInputs, SmallInputs
 from simcoll.spec import METHODS, Kind
 
 if TYPE_CHECKING:
@@ -98,16 +101,18 @@ class LoneStore(dist.HashStore):
         self.host, self.port = "localhost", 29500
 
 
-def be_alone(rank: int, size: int, counter: WorkCounter | None = None) -> ReceivedValues:
+def be_alone(
+    rank: int, size: int, counter: WorkCounter | None = None, small: SmallInputs | None = None
+) -> ReceivedValues:
     """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already.
 
-    A ``counter`` is told of every call.
+    A ``counter`` is told of every call; ``small`` writes inputs down, and knows those of a pass before.
     """
     session = active_session()
     received = ReceivedValues(lambda: None if session is None else session.current_recorder())
     received.watch()
     module: Any = distributed_c10d
-    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received, counter), True)
+    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received, counter, small), True)
     module.BackendConfig = FakeBackendConfig
     # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
     if hasattr(module, "_maybe_attach_flight_recorder"):
@@ -128,8 +133,17 @@ def be_alone(rank: int, size: int, counter: WorkCounter | None = None) -> Receiv
     return received
 
 
+def _answering(received: ReceivedValues, group: GroupInputs) -> Answer:
+    def answer(call: Call, tensors: Sequence[torch.Tensor], inputs: Sequence[Array]) -> tuple[Outputs, bool] | None:
+        if received.paused:
+            return None
+        return group.answer(call, inputs, guessed=any(map(received.holds, tensors)))
+
+    return answer
+
+
 def _creator(
-    session: Session | None, received: ReceivedValues, counter: WorkCounter | None
+    session: Session | None, received: ReceivedValues, counter: WorkCounter | None, small: SmallInputs | None
 ) -> Callable[[Any, Any], LoneGroup]:
     """What c10d calls to make a group's backend."""
     threads = LoneThreads()
@@ -137,6 +151,7 @@ def _creator(
     def create(options: Any, backend_options: Any) -> LoneGroup:
         size, place = options.group_size, options.group_rank
         members = tuple(options.global_ranks_in_group) or tuple(range(size))
+        known = {} if small is None else {"answer": _answering(received, small.of_group(members, place))}
         inner: Any = FakeProcessGroup(
             place,
             size,
@@ -144,6 +159,7 @@ def _creator(
             called="gloo",
             received=received.mark,
             blank=lambda: bool(received.paused),
+            **known,
         )
         group = LoneGroup(options.store, place, size, inner=inner)
         group.received, group.caller, group.counter = received, threads, counter

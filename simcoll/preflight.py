@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcoll.evidence import gather
 from simcoll.lone_rank import DryRun
 from simcoll.lone_ranks import LoneEnd, run_lone_ranks
-from simcoll.preflight_ends import ends_of
+from simcoll.preflight_ends import Ends, ends_of
 from simcoll.preflight_notes import notes
+from simcoll.preflight_passes import Passes, remove_inputs
 from simcoll.preflight_ranks import first_choice, next_choice
 from simcoll.preflight_records import comparable
 from simcoll.preflight_verdict import verdict
+from simcoll.preflight_ways import Parting
 from simcoll.reading import cores
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
@@ -23,6 +25,7 @@ from simcoll.verifier.trace import Trace
 
 _LEFT_BEHIND = (
     "rank*.simcoll",
+    "rank*.inputs",
     "rank*.stack",
     "rank*.log",
     "rank*.stage*",
@@ -57,30 +60,74 @@ def run_ranks(dry_run: DryRun, plan: Plan, ranks: Iterable[int], done: Callable[
 def preflight(
     dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] | None = None, run: Runner | None = None
 ) -> Report:
-    """Run the ranks and judge them; black boxes and the ranks' output are left in the dry run's folder."""
-    run = run or functools.partial(run_ranks, dry_run, plan)
-    ends: dict[int, LoneEnd] = {}
-    traces: tuple[Trace, ...] = ()
+    """Run the ranks and judge them; black boxes and the ranks' output are left in the dry run's folder.
+
+    Where ranks went different ways on guesses they run again (:mod:`simcoll.preflight_passes`), unless it is ``run``
+    that runs them.
+    """
+    ran = _Ran(dry_run, progress)
     chosen = list(first_choice(dry_run.world_size) if plan.ranks is None else plan.ranks)
     while chosen:
-        total, before = len(ends) + len(chosen), len(ends)
+        ran.run(chosen, run or functools.partial(run_ranks, dry_run, plan))
+        chosen = next_choice(ran.traces, ran.ends.keys(), dry_run.world_size) if plan.ranks is None else []
+    judged = _Judged.of(ran, dry_run)
+    said: list[str] = []
+    if judged.partings and run is None:
+        passes, more = Passes(dry_run.folder, ran.ends), True
 
-        def done(count: int, total: int = total, before: int = before) -> None:
-            if progress is not None:
-                progress(before + count, total)
+        def once_more(known: DryRun, ranks: Sequence[int]) -> None:
+            ran.run(ranks, functools.partial(run_ranks, known, plan))
 
-        ends |= run(chosen, done)
-        traces = gather([path for rank in ends if (path := dry_run.folder / box_name(rank)).exists()]).traces
-        chosen = next_choice(traces, ends.keys(), dry_run.world_size) if plan.ranks is None else []
-    return _report(dry_run, plan, ends, traces)
+        while more:
+            more = passes.again(dry_run, ran.traces, once_more)
+        judged = _Judged.of(ran, dry_run)
+        said = [
+            f"the values of {passes.calls:,} calls were those of the ranks that ran, which were run again with them"
+        ]
+    remove_inputs(dry_run.folder)
+    return _report(dry_run, plan, judged, said)
 
 
-def _report(dry_run: DryRun, plan: Plan, processes: Mapping[int, LoneEnd], traces: Sequence[Trace]) -> Report:
-    ends = ends_of(traces, comparable(traces), processes)
-    report = verdict(ends, dry_run.world_size)
-    kept = [note for note in report.notes if not note.startswith("there is no record of")]
-    said = (*notes(dry_run, plan.timeout, ends, traces), *kept)
-    return replace(report, mode=DRY_RUN, world_size=dry_run.world_size, notes=said)
+class _Ran:
+    """The ranks that have run, and what they recorded."""
+
+    def __init__(self, dry_run: DryRun, progress: Callable[[int, int], None] | None) -> None:
+        self._folder = dry_run.folder
+        self._progress = progress
+        self._runs = 0
+        self.ends: dict[int, LoneEnd] = {}
+        self.traces: tuple[Trace, ...] = ()
+
+    def run(self, ranks: Sequence[int], run: Runner) -> None:
+        before, total = self._runs, self._runs + len(ranks)
+
+        def done(count: int) -> None:
+            if self._progress is not None:
+                self._progress(before + count, total)
+
+        self.ends |= run(ranks, done)
+        self._runs = total
+        self.traces = gather([path for rank in self.ends if (path := self._folder / box_name(rank)).exists()]).traces
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    ends: Ends
+    traces: Sequence[Trace]
+    report: Report
+    partings: Sequence[Parting]
+
+    @classmethod
+    def of(cls, ran: _Ran, dry_run: DryRun) -> _Judged:
+        ends = ends_of(ran.traces, comparable(ran.traces), ran.ends)
+        return cls(ends, ran.traces, *verdict(ends, dry_run.world_size))
+
+
+def _report(dry_run: DryRun, plan: Plan, judged: _Judged, passes: Sequence[str]) -> Report:
+    kept = [note for note in judged.report.notes if not note.startswith("there is no record of")]
+    said = notes(dry_run, plan.timeout, judged.ends, judged.traces)
+    parted = [parting.note() for parting in judged.partings]
+    return replace(judged.report, mode=DRY_RUN, world_size=dry_run.world_size, notes=(*said, *passes, *parted, *kept))
 
 
 def remove_earlier(folder: Path) -> None:

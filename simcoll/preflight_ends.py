@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeAlias
 
 import numpy as np
 
 from simcoll.lone_notes import STEPS_MADE
 from simcoll.lone_ranks import LoneEnd
-from simcoll.preflight_records import last_ns, reads
+from simcoll.preflight_records import Line, last_ns, reads
+from simcoll.preflight_ways import decided
 from simcoll.record import Source
 from simcoll.verifier.failures import source_of, text
 from simcoll.verifier.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
 
 _SIGKILL = -9
 _STORE_ERROR = "DistStoreError"
-
-Line: TypeAlias = tuple[str, int]
-"""A file and a line of it."""
 
 
 class How(Enum):
@@ -36,6 +33,7 @@ class How(Enum):
     KILLED = "ended for want of memory"
     CUT = "ended after the steps that were asked for"
     GUESSED = "failed on what a dry run can only guess"
+    PARTED = "not followed beyond where ranks went different ways on a guess"
 
 
 _KNOWN = (How.FINISHED, How.FAILED)
@@ -72,6 +70,18 @@ def ends_of(traces: Sequence[Trace], judged: Sequence[MemoryTrace], ends: Mappin
     return Ends(how, exits, kept)
 
 
+def before(ends: Ends, partings: Sequence[Mapping[int, int]]) -> Ends:
+    """The same up to where ranks went different ways; ``partings`` say when each of some ranks did."""
+    limits: dict[int, int] = {}
+    for times in partings:
+        limits |= {rank: min(time_ns, limits.get(rank, time_ns)) for rank, time_ns in times.items()}
+    traces = [_upto(trace, limits[trace.rank]) if trace.rank in limits else trace for trace in ends.traces]
+    how = {rank: How.PARTED if rank in limits else one for rank, one in ends.how.items()}
+    last = {trace.rank: last_ns(trace) for trace in traces if trace.rank in limits}
+    exits = {rank: RankExit(0, last[rank]) if rank in last else end for rank, end in ends.exits.items()}
+    return Ends(how, exits, traces)
+
+
 def _how(trace: Trace | None, end: LoneEnd, guesses: Collection[Line]) -> How:
     if end.overdue:
         return How.OVERDUE
@@ -89,6 +99,7 @@ def _how(trace: Trace | None, end: LoneEnd, guesses: Collection[Line]) -> How:
 def _guesses(traces: Sequence[Trace]) -> set[Line]:
     """The lines at which ranks read received values, and where a check fails on all of them that have received any."""
     lines = {_line(source) for trace in traces for source in reads(trace)}
+    lines = lines.union(*map(decided, traces))
     failed = [_failed_check(trace) for trace in traces]
     if len(set(failed)) == 1 and failed[0] is not None:
         lines.add(failed[0])
@@ -114,8 +125,13 @@ def _without_its_end(trace: MemoryTrace, how: How) -> MemoryTrace:
     if cut is None:
         return replace(trace, events=events)
     # What a program does on its way out, with frames that are unwound, it would not have done here.
+    return _upto(replace(trace, events=events), cut)
+
+
+def _upto(trace: MemoryTrace, cut: int) -> MemoryTrace:
+    """What a rank that would have gone on had done then."""
     slots = trace.slots[trace.slots["scheduled_ns"] <= cut].copy()
     late = slots["finished_ns"] > cut
     slots["flags"][late] &= ~np.uint8(AWAITED)
     slots["flags"][slots["flags"] & AWAITED == 0] |= HANDED_ON
-    return replace(trace, slots=slots, events=[event for event in events if event.time_ns < cut])
+    return replace(trace, slots=slots, events=[event for event in trace.events if event.time_ns < cut])

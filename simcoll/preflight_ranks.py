@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from simcoll.call import Call
 from simcoll.verifier.trace import Trace
 
 MOST_ALL = 64
@@ -41,12 +42,18 @@ def programs(traces: Iterable[Trace]) -> dict[int, bytes]:
 
 def _program(trace: Trace) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
+    calls = [repr(_looks(call)).encode() for call in trace.signatures]
+    sizes = [str(len(group.ranks)).encode() for group in trace.groups]
+    lines = [f"{source.file}:{source.line};".encode() for source in trace.sources]
     for slot in trace.slots:
-        call, group = trace.signatures[slot["signature"]], trace.groups[slot["group"]]
-        digest.update(repr((call.op, call.reduce_op, len(group.ranks), call.inputs, call.outputs)).encode())
-        source = trace.sources[slot["source"]]
-        digest.update(f"{source.file}:{source.line};".encode())
+        digest.update(calls[slot["signature"]] + sizes[slot["group"]] + lines[slot["source"]])
     return digest.digest()
+
+
+def _looks(call: Call) -> tuple[object, ...]:
+    """What ranks of one program have alike: not the number of a rank's device, for one."""
+    buffers = [(buffer.shape, buffer.dtype, buffer.device) for buffer in (*call.inputs, *call.outputs)]
+    return call.op, call.reduce_op, len(call.inputs), buffers
 
 
 def _corners(traces: Sequence[Trace], run: Collection[int]) -> list[int]:

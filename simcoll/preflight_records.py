@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from simcoll.verifier.trace import MemoryTrace, Trace
 
 _STEP_NS = 1000
 _TIMES = ("scheduled_ns", "started_ns", "finished_ns")
+
+Line: TypeAlias = tuple[str, int]
+"""A file and a line of it."""
 
 Place = tuple[str, int, int, str]
 """A group's name, a sequence number, a p2p sequence number (0 for a collective) and what is called there."""

@@ -13,8 +13,9 @@ from dataclasses import replace
 from simcoll.lone_messages import never_met
 from simcoll.lone_replay import Standing, replay_alone
 from simcoll.preflight_cut import cut, settled, stands_in, stands_inside
-from simcoll.preflight_ends import Ends
+from simcoll.preflight_ends import Ends, before
 from simcoll.preflight_records import last_ns
+from simcoll.preflight_ways import Parting, first_partings, may_be_guessed
 from simcoll.verifier.columns import columns_of
 from simcoll.verifier.finding import Finding, RankStatus, Report, Severity
 from simcoll.verifier.flows import SPLIT_MISMATCH
@@ -34,8 +35,24 @@ _OF_PROGRAMS = frozenset(
 """What holds of the programs themselves, whatever comes before in a run."""
 
 
-def verdict(ends: Ends, world_size: int) -> Report:
-    """Judge the ranks that ran, up to where the real run would stand."""
+def verdict(ends: Ends, world_size: int) -> tuple[Report, list[Parting]]:
+    """Judge the ranks that ran, up to where the real run would stand; and where they went different ways on guesses.
+
+    Where that is all that their disagreement shows, only what comes before it is judged.
+    """
+    report = _judged(ends, world_size)
+    guessed = {finding: lines for finding in report.findings if (lines := may_be_guessed(finding, ends.traces))}
+    if not guessed:
+        return report, []
+    partings = [one for one in first_partings(ends.traces) if any(one[0].line in lines for lines in guessed.values())]
+    kept = tuple(finding for finding in report.findings if finding not in guessed)
+    if any(finding.severity is Severity.ERROR for finding in kept):
+        return replace(report, findings=kept), [parting for parting, _ in partings]
+    every = [times for _, times in first_partings(ends.traces)]
+    return _judged(before(ends, every), world_size), [parting for parting, _ in partings]
+
+
+def _judged(ends: Ends, world_size: int) -> Report:
     standing = replay_alone(ends.traces, world_size, ends.unknown_after)
     whole = [settled(trace, standing) for trace in ends.traces]
     programs = replace(judge(whole, LaunchOutcome(ends.exits)), agreed=_agreed(whole), world_size=world_size)

@@ -13,11 +13,11 @@ _UNARY = ("neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne", "bool")
 
 _converted: set[int] = set()
-_listeners: list[Callable[[], object]] = []
+_listeners: list[Callable[[object], object]] = []
 
 
-def on_comparison(listener: Callable[[], object]) -> None:
-    """Have ``listener`` called where a marked number is compared or asked for its truth."""
+def on_comparison(listener: Callable[[object], object]) -> None:
+    """Have ``listener`` told what comes out where a marked number is compared or asked for its truth."""
     _listeners[:] = [listener]
 
 
@@ -88,9 +88,10 @@ def _comparing(kind: type, name: str) -> Callable[..., Any]:
     method = getattr(kind, name)
 
     def compare(self: Any, *others: object) -> Any:
+        outcome = method(self, *others)
         for listener in _listeners:
-            listener()
-        return method(self, *others)
+            listener(outcome)
+        return outcome
 
     return compare
 

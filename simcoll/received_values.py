@@ -3,6 +3,7 @@
 Those are what other ranks would have sent, and what tensors without memory would hold. A program that reads one
 (``item()``, ``if tensor:``) may take another way in the real run; that is noted with its line, once a line: whole
 numbers and truths where they are read, other numbers where they are compared, since most of those are only printed.
+Each time, which way it went is noted too: what two ranks do after they went different ways is not compared.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from simcoll.fake_tensors import stand_in
-from simcoll.folders import simcoll_folders
+from simcoll.folders import simcoll_folders, torch_folder
 from simcoll.pretended_device import ORIGINAL
 from simcoll.received_numbers import converted, on_comparison, received, received_numbers
 from simcoll.record import source_document
@@ -28,7 +29,14 @@ from simcoll.tensor_marks import SIZED, UNKNOWN, mark, put_mark, tensors_in
 EVENT = "received_value"
 """The kind of event by which a rank notes that its program has read a value that nobody knows."""
 
+WAY = "way"
+"""The kind of event by which a rank notes which way its program went at a line that read such a value."""
+
+_MOST_WAYS = 4096
+"""So many are noted of a rank."""
+
 _READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
+_PRINTING = "_tensor_str.py"
 _KEEP = ("item", "tolist")
 """Those whose result keeps the mark."""
 
@@ -43,6 +51,7 @@ class ReceivedValues:
     def __init__(self, recorder: Callable[[], Recorder | None]) -> None:
         self._recorder = recorder
         self._noted: set[tuple[str, int]] = set()
+        self._ways = 0
         self.paused = 0
         """Above 0 while torch itself reads them, as it does in its collectives of objects."""
 
@@ -67,10 +76,12 @@ class ReceivedValues:
         @functools.wraps(method)
         def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             value = method(stand_in(tensor) if whole else tensor, *args, **kwargs)
-            if self.paused or not self.holds(tensor) or _read_by_torch():
+            if self.paused or not self.holds(tensor):
                 return value
             if not keeps or not tensor.is_floating_point():
-                self.note()
+                self.note(value)
+            if _read_by_torch():
+                return value
             if keeps:
                 return received(value)
             return converted(value) if type(value) is int else value
@@ -78,23 +89,41 @@ class ReceivedValues:
         setattr(read, ORIGINAL, method)
         return read
 
-    def note(self) -> None:
-        """Write the line down that the program is at."""
-        if self.paused or _read_by_torch():
+    def note(self, outcome: object = None) -> None:
+        """Write the line down that the program is at, and the way that it goes there if a number says it."""
+        recorder = None if self.paused else self._recorder()
+        if recorder is None:
             return
         source = current_source()
-        recorder = self._recorder()
-        if recorder is not None and (source.file, source.line) not in self._noted:
+        if not _read_by_torch() and (source.file, source.line) not in self._noted:
             self._noted.add((source.file, source.line))
             recorder.event(EVENT, source=source_document(source))
+        if isinstance(outcome, int) and self._ways < _MOST_WAYS and not _is_shown():
+            self._ways += 1
+            recorder.event(WAY, file=source.file, line=source.line, taken=int.__int__(outcome))
+
+
+def _reader() -> FrameType | None:
+    """Whoever reads."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(simcoll_folders()):
+        frame = frame.f_back
+    return frame
 
 
 def _read_by_torch() -> bool:
     """Whether whoever reads is torch or the standard library, which print and check on the program's behalf."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(simcoll_folders()):
-        frame = frame.f_back
+    frame = _reader()
     return frame is not None and not is_program(frame)
+
+
+def _is_shown() -> bool:
+    """Whether the value is read to be shown, by torch's printing or the standard library: no way follows from that."""
+    frame = _reader()
+    if frame is None or is_program(frame):
+        return False
+    file = frame.f_code.co_filename
+    return not file.startswith(torch_folder()) or file.endswith(_PRINTING)
 
 
 def sized_by_others(values: Sequence[object]) -> bool:
