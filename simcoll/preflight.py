@@ -67,8 +67,8 @@ def preflight(
 ) -> Report:
     """Run the ranks and judge them; black boxes and the ranks' output are left in the dry run's folder.
 
-    Where ranks went different ways on guesses they run again (:mod:`simcoll.preflight_passes`), unless it is ``run``
-    that runs them.
+    Where ranks went different ways on guesses, or failed on one, they run again (:mod:`simcoll.preflight_passes`), unless
+    it is ``run`` that runs them.
     """
     ran = _Ran(dry_run, progress)
     chosen = list(first_choice(dry_run.world_size) if plan.ranks is None else plan.ranks)
@@ -77,7 +77,7 @@ def preflight(
         chosen = next_choice(ran.traces, dry_run.world_size) if plan.ranks is None else []
     judged = _Judged.of(ran, dry_run)
     notes = []
-    if judged.partings and run is None:
+    if (judged.partings or judged.ends.ranks(How.GUESSED)) and run is None:
         passes, more = Passes(dry_run.folder, ran.ends), True
 
         def once_more(known: DryRun, ranks: Sequence[int]) -> None:
