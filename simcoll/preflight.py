@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,8 +67,8 @@ def preflight(
 ) -> Report:
     """Run the ranks and judge them; black boxes and the ranks' output are left in the dry run's folder.
 
-    Where ranks went different ways on guesses, or failed on one, they run again (:mod:`simcoll.preflight_passes`), unless
-    it is ``run`` that runs them.
+    Where ranks went different ways on guesses, or failed on one, they run again (:mod:`simcoll.preflight_passes`),
+    unless it is ``run`` that runs them.
     """
     ran = _Ran(dry_run, progress)
     chosen = list(first_choice(dry_run.world_size) if plan.ranks is None else plan.ranks)
@@ -86,7 +86,9 @@ def preflight(
         while more:
             more = passes.again(dry_run, ran.traces, once_more)
         judged = _Judged.of(ran, dry_run)
-        notes = [f"the values of {passes.calls:,} calls were those of the ranks that ran, which were run again with them"]
+        notes = [
+            f"the values of {passes.calls:,} calls were those of the ranks that ran, which were run again with them"
+        ]
     remove_inputs(dry_run.folder)
     return _report(dry_run, plan, judged, notes)
 

@@ -23,6 +23,7 @@ from simcoll.verifier.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Tr
 _SIGKILL = -9
 _STORE_ERROR = "DistStoreError"
 
+
 class How(Enum):
     """How a rank's process ended."""
 

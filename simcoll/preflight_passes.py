@@ -1,8 +1,8 @@
 """Runs the ranks of a dry run again where they went different ways on guesses, with what they gave to calls then known.
 
-A pass answers from what the pass before has written down (:mod:`simcoll.small_inputs`), and is the last one if all ranks
-still give the same: then each answer follows from what the ranks really give. After three more passes what they received
-counts as guessed, though the same on all of them.
+A pass answers from what the pass before has written down (:mod:`simcoll.small_inputs`), and is the last one if all
+ranks still give the same: then each answer follows from what the ranks really give. In the third of these passes what
+they receive counts as guessed, though it is the same on all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simcoll.lone_rank import DryRun
 from simcoll.preflight_records import reads
 from simcoll.preflight_ways import decided
 from simcoll.recorder import box_name
-from simcoll.small_inputs import Given, Gifts, Known, inputs_name, read_inputs
+from simcoll.small_inputs import Gifts, Given, Known, inputs_name, read_inputs
 from simcoll.verifier.trace import Trace
 
 MOST_PASSES = 3

@@ -1,4 +1,4 @@
-"""Programs whose flow rests on what other ranks send: the correct ones are silent in a dry run, and bugs still found."""
+"""Programs whose flow rests on what other ranks send: correct ones are silent in a dry run, and bugs still found."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Reports:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)).replace(" ", "_"))
 def test_only_bugs_are_found(case: tuple[str, str, int], reports: Reports) -> None:
-    flow, bug, size = case
+    flow, bug, _ = case
     report = reports[case]
     found = [(one["code"], one["culprits"]) for one in report["findings"]]
     assert found == ([] if bug == "none" else [(CODES[bug], [5])]), report["notes"]
