@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,14 +56,17 @@ class Counted:
     def rates(self, topology: nx.DiGraph[Any]) -> Rates:
         """What the program reaches there."""
         found = PEAKS.get(str(topology.graph.get("gpu", "")).lower())
-        if found is None and self.peak is None:
+        if self.peak is not None:
+            flops: Mapping[str, float] = dict.fromkeys(PEAKS["h100"].flops, self.peak)
+        elif found is not None:
+            flops = found.flops
+        else:
             name = topology.graph.get("name", "the topology")
             raise PricingError(
                 f"{name} does not say which GPU it has: give its peak in operations/s with --gpu-peak, such as 989e12, "
                 "or what a step computes with --compute SECONDS"
             )
-        flops = dict.fromkeys(PEAKS["h100"].flops, self.peak) if self.peak is not None else dict(found.flops)  # type: ignore[union-attr]
-        reached = {dtype: value * self.share for dtype, value in flops.items() if value is not None}
+        reached = {dtype: value * self.share for dtype, value in flops.items()}
         return Rates(reached, math.inf if found is None else found.memory)
 
 

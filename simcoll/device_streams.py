@@ -103,10 +103,6 @@ class DeviceStream(PretendedStream):
         self._streams.default.wait_for(self.reached)
         self._streams.order.hold()
 
-    def query(self) -> bool:
-        """Whether it has done all that it was given."""
-        return True
-
 
 class DeviceEvent(PretendedEvent):
     """A place in a stream."""
@@ -127,10 +123,6 @@ class DeviceEvent(PretendedEvent):
         """The host waits for it."""
         self._streams.default.wait_for(self.reached)
         self._streams.order.hold()
-
-    def query(self) -> bool:
-        """Whether it is done."""
-        return True
 
 
 class _Place:

@@ -11,17 +11,16 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from simcoll.dispatched import answers_itself
 from simcoll.pretended_device import ORIGINAL, Devices, put_on, truthfully
 from simcoll.received_numbers import received_numbers
 from simcoll.received_values import ReceivedValues
 from simcoll.tensor_marks import DEVICE, SIZED, UNKNOWN, holder, tensors_in
 
 _CPU = torch.device("cpu")
-_NO_DISPATCH: Any = torch.Tensor.__torch_dispatch__
 _MOST_VALUES = 1 << 16
 """Tensors of more elements are data: what is computed from them is not said to rest on unknown values."""
 
@@ -51,7 +50,7 @@ class Operators(TorchDispatchMode):
         """One operator; tensors of other subclasses are asked first, and come here with what they are made of."""
         if isinstance(func, HigherOrderOperator):
             return self._within(func, args, kwargs or {})
-        if func.namespace == "prim" or any(not _is_plain(kind) for kind in types):
+        if func.namespace == "prim" or any(answers_itself(kind) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
         device = None
@@ -71,10 +70,6 @@ class Operators(TorchDispatchMode):
             return NotImplemented
         with self:
             return args[place](*args[place + 1 :], **kwargs)
-
-
-def _is_plain(kind: type) -> bool:
-    return kind.__torch_dispatch__ == _NO_DISPATCH or issubclass(kind, FakeTensor)  # type: ignore[attr-defined]
 
 
 def _carry(tensors: Sequence[torch.Tensor], result: object, device: torch.device | None) -> None:

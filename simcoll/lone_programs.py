@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcoll.lone_notes import THREAD
 from simcoll.record import State
 from simcoll.verifier.creations import Creation, creations_of
 from simcoll.verifier.failures import number
@@ -21,9 +22,6 @@ from simcoll.verifier.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Trace
 
 COME, BLOCK, WAIT, MAKE = 0, 1, 2, 3
 """What an operation does: come to a call and go on, come and wait, wait for an earlier one, make a group."""
-
-THREAD = "thread"
-"""The kind of event that says whose the calls after it are: ``number`` counts the program's threads, 0 is the main."""
 
 _END = np.iinfo(np.int64).max
 

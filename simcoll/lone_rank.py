@@ -26,6 +26,7 @@ from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
 from simcoll.device_order import EVENT, DeviceOrder, Item
 from simcoll.lone_environment import tell_rank
+from simcoll.lone_notes import STEPS_MADE
 from simcoll.lone_program import surrounded
 from simcoll.lone_shards import cut_few_shards
 from simcoll.lone_torch import be_alone
@@ -35,7 +36,6 @@ from simcoll.pretended_device import Devices
 from simcoll.received_values import ReceivedValues
 from simcoll.session import active_session
 from simcoll.small_inputs import Known, SmallInputs, inputs_name
-from simcoll.steps_limit import STEPS_MADE
 
 if TYPE_CHECKING:
     from simcoll.work_counter import WorkCounter

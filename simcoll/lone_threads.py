@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from simcoll.conductor import Conductor
-from simcoll.lone_programs import THREAD
+from simcoll.lone_notes import THREAD
 
 
 class LoneThreads:

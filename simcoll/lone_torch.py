@@ -22,6 +22,7 @@ from simcoll.backends.fake import Answer, FakeProcessGroup
 from simcoll.call import Call
 from simcoll.capture import arguments
 from simcoll.lone_launch import Launch
+from simcoll.lone_notes import SIZED_BY_OTHERS
 from simcoll.lone_threads import LoneThreads
 from simcoll.pretended_device import truthfully
 from simcoll.received_values import ReceivedValues, sized_by_others
@@ -33,9 +34,6 @@ from simcoll.spec import METHODS, Kind
 
 if TYPE_CHECKING:
     from simcoll.work_counter import WorkCounter
-
-SIZED_BY_OTHERS = "sized_by_others"
-"""The kind of event by which a rank notes a call whose sizes rest on received values: which they are nobody knows."""
 
 _PLUGIN = "SIMCOLL_FAKE"
 _one_at_a_time = threading.RLock()
@@ -50,7 +48,6 @@ _OBJECTS = (
 )
 _NOTHING = object()
 """Stands in for an object that another rank would have sent."""
-
 
 _hooks: list[object] = []
 """Kept for good: what they have replaced is put back when they go."""
@@ -129,8 +126,9 @@ def be_alone(
         _replace(name, LoneStore)
     _replace("rendezvous", lambda *args, **kwargs: iter([(LoneStore(), rank, size)]))
     _carry_objects(received)
-    if not hasattr(torch._C, "_nccl_version"):
-        # c10d asks for it where a call of a group that was to be NCCL's raises, and would lose the exception.
+    if not torch.cuda.is_available() and not hasattr(torch._C, "_nccl_version"):
+        # c10d asks for it where a call of a group that was to be NCCL's raises, and would lose the exception. Where
+        # GPUs are pretended, so is a version that programs expect of them.
         nccl.version = lambda: (0, 0, 0)
     return received
 

@@ -56,8 +56,8 @@ class StageMetadata:
             return _read(path)
         if self._told is not None:
             return self._told
-        for other in sorted(self._folder.glob("rank*.stage*[0-9]")):
-            return _read(other)
+        if others := sorted(self._folder.glob("rank*.stage*[0-9]")):
+            return _read(others[0])
         raise RuntimeError(
             f"rank {self._rank}: stage {stage} of a pipeline asks rank {source} for the shapes of its inputs, and that "
             f"rank is not part of this dry run; run it too, or give PipelineStage its input_args"

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcoll.evidence import gather
-from simcoll.lone_rank import DryRun, log_name
+from simcoll.lone_rank import DryRun
 from simcoll.lone_ranks import LoneEnd, run_lone_ranks
 from simcoll.preflight_ends import Ends, How, ends_of
+from simcoll.preflight_notes import notes
 from simcoll.preflight_passes import Passes, remove_inputs
 from simcoll.preflight_ranks import first_choice, next_choice
-from simcoll.preflight_records import comparable, reads
+from simcoll.preflight_records import comparable
 from simcoll.preflight_verdict import verdict
 from simcoll.preflight_ways import Parting
-from simcoll.record import Source
+from simcoll.reading import cores
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
 from simcoll.verifier.overview import DRY_RUN
-from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.trace import Trace
 
-_BEYOND = ": nothing is known beyond that"
-_OTHERS = "nothing is said of the others"
-_MOST_LINES = 10
 _LEFT_BEHIND = (
     "rank*.simcoll",
     "rank*.inputs",
@@ -38,7 +34,6 @@ _LEFT_BEHIND = (
     "report.html",
     "launch*.json",
 )
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +69,9 @@ def preflight(
     chosen = list(first_choice(dry_run.world_size) if plan.ranks is None else plan.ranks)
     while chosen:
         ran.run(chosen, run or functools.partial(run_ranks, dry_run, plan))
-        chosen = next_choice(ran.traces, dry_run.world_size) if plan.ranks is None else []
+        chosen = next_choice(ran.traces, ran.ends.keys(), dry_run.world_size) if plan.ranks is None else []
     judged = _Judged.of(ran, dry_run)
-    notes = []
+    said: list[str] = []
     if (judged.partings or judged.ends.ranks(How.GUESSED)) and run is None:
         passes, more = Passes(dry_run.folder, ran.ends), True
 
@@ -86,11 +81,9 @@ def preflight(
         while more:
             more = passes.again(dry_run, ran.traces, once_more)
         judged = _Judged.of(ran, dry_run)
-        notes = [
-            f"the values of {passes.calls:,} calls were those of the ranks that ran, which were run again with them"
-        ]
+        said = passes.notes()
     remove_inputs(dry_run.folder)
-    return _report(dry_run, plan, judged, notes)
+    return _report(dry_run, plan, judged, said)
 
 
 class _Ran:
@@ -128,84 +121,11 @@ class _Judged:
         return cls(ends, ran.traces, *verdict(ends, dry_run.world_size))
 
 
-def _report(dry_run: DryRun, plan: Plan, judged: _Judged, notes: Sequence[str]) -> Report:
-    ends, traces = judged.ends, judged.traces
-    others = [note for note in judged.report.notes if not note.startswith("there is no record of")]
-    return replace(
-        judged.report,
-        mode=DRY_RUN,
-        world_size=dry_run.world_size,
-        notes=(
-            *_notes(dry_run, plan, ends),
-            *_device_notes(dry_run, traces),
-            *_silent(dry_run, ends, traces),
-            *notes,
-            *(parting.note() for parting in judged.partings),
-            *_flow_notes(traces),
-            *others,
-        ),
-    )
-
-
-def _notes(dry_run: DryRun, plan: Plan, ends: Ends) -> list[str]:
-    size = dry_run.world_size
-    notes = []
-    if len(ends.how) < size:
-        notes.append(f"{ranks_text(ends.how)} of {size:,} {verb(list(ends.how), 'was', 'were')} run; {_OTHERS}")
-    if overdue := ends.ranks(How.OVERDUE):
-        notes.append(f"{ranks_text(overdue)} ran for {plan.timeout:g} s and did not end (--timeout){_BEYOND}")
-    if killed := ends.ranks(How.KILLED):
-        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / _GIB:g} GiB of address space)"
-        who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
-        notes.append(f"{who} ended for want of memory{limit}{_BEYOND}; give more, or --fake-tensors")
-    if cut := ends.ranks(How.CUT):
-        notes.append(f"{ranks_text(cut)} {verb(cut, 'was', 'were')} ended after {dry_run.steps} steps (--steps)")
-    if guessed := ends.ranks(How.GUESSED):
-        notes.append(
-            f"{ranks_text(guessed)} failed on values from other ranks, which a dry run can only guess{_BEYOND}"
-        )
-    if failed := [*ends.ranks(How.FAILED), *guessed, *killed]:
-        notes.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
-    return notes
-
-
-def _silent(dry_run: DryRun, ends: Ends, traces: Sequence[Trace]) -> list[str]:
-    """Which ranks ended well and left nothing to be judged by."""
-    known = {trace.rank for trace in traces}
-    silent = [rank for rank in ends.ranks(How.FINISHED) if rank not in known]
-    if not silent:
-        return []
-    wrote = f"what rank {silent[0]} wrote is in {dry_run.folder / log_name(silent[0])}"
-    return [f"{ranks_text(silent)} made no process group that could be recorded; {wrote}"]
-
-
-def _device_notes(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
-    """What was pretended, where it shows in the records."""
-    calls = [call for trace in traces for call in trace.signatures]
-    if dry_run.cuda and any(one.device == "cuda" for call in calls for one in (*call.inputs, *call.outputs)):
-        return [f"programs found {dry_run.local_world_size} GPUs a node, which were pretended (--device)"]
-    return []
-
-
-def _flow_notes(traces: Sequence[Trace]) -> list[str]:
-    """Where programs read values that a dry run can only guess."""
-    lines: dict[Source, list[int]] = {}
-    for trace in traces:
-        for source in reads(trace):
-            lines.setdefault(replace(source, function=""), []).append(trace.rank)
-    notes = [
-        f"{source.file}:{source.line}: {ranks_text(ranks)} {verb(ranks, 'reads', 'read')} a value received from other "
-        f"ranks; what follows from it may differ in the real run"
-        for source, ranks in list(lines.items())[:_MOST_LINES]
-    ]
-    if len(lines) > _MOST_LINES:
-        notes.append(f"so do {len(lines) - _MOST_LINES} more lines")
-    return notes
-
-
-def cores() -> int:
-    """How many ranks run at a time."""
-    return len(os.sched_getaffinity(0))
+def _report(dry_run: DryRun, plan: Plan, judged: _Judged, passes: Sequence[str]) -> Report:
+    kept = [note for note in judged.report.notes if not note.startswith("there is no record of")]
+    said = notes(dry_run, plan.timeout, judged.ends, judged.traces)
+    parted = [parting.note() for parting in judged.partings]
+    return replace(judged.report, mode=DRY_RUN, world_size=dry_run.world_size, notes=(*said, *passes, *parted, *kept))
 
 
 def remove_earlier(folder: Path) -> None:

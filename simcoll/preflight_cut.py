@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from simcoll.call import ANY_SOURCE, Call
 from simcoll.lone_messages import ANY_SOURCE_SPELLING
-from simcoll.lone_programs import BLOCK, COME, THREAD, WAIT
+from simcoll.lone_notes import THREAD
+from simcoll.lone_programs import BLOCK, COME, WAIT
 from simcoll.lone_replay import Course, Standing
 from simcoll.record import State
 from simcoll.verifier.trace import AWAITED, MemoryTrace

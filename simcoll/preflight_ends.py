@@ -12,11 +12,11 @@ from enum import Enum
 
 import numpy as np
 
+from simcoll.lone_notes import STEPS_MADE
 from simcoll.lone_ranks import LoneEnd
 from simcoll.preflight_records import Line, last_ns, reads
 from simcoll.preflight_ways import decided
 from simcoll.record import Source
-from simcoll.steps_limit import STEPS_MADE
 from simcoll.verifier.failures import source_of, text
 from simcoll.verifier.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
 

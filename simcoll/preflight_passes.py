@@ -31,10 +31,12 @@ class Passes:
         self._readers: set[int] = set()
         self.made = 0
 
-    @property
-    def calls(self) -> int:
-        """Of how many calls the ranks' own inputs are known."""
-        return len(set().union(*self._given.values()))
+    def notes(self) -> list[str]:
+        """What the report says of it."""
+        calls = len(set[str]().union(*self._given.values()))
+        if not self._readers or not calls:
+            return []
+        return [f"the values of {calls:,} calls were those of the ranks that ran, which were run again with them"]
 
     def again(self, dry_run: DryRun, traces: Sequence[Trace], run: Callable[[DryRun, Sequence[int]], object]) -> bool:
         """Make one more pass, of the ranks that read values from others; whether another one is to follow."""

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from simcoll.call import Call
 from simcoll.verifier.trace import Trace
 
 MOST_ALL = 64
@@ -22,9 +23,11 @@ def first_choice(world_size: int) -> list[int]:
     return sorted({*range(_FIRST), middle - 1, middle, world_size - 2, world_size - 1})
 
 
-def next_choice(traces: Sequence[Trace], world_size: int) -> list[int]:
-    """The ranks to run next, given those that have run: the corners of their groups, and between ranks that differ."""
-    run = {trace.rank for trace in traces}
+def next_choice(traces: Sequence[Trace], run: Collection[int], world_size: int) -> list[int]:
+    """The ranks to run next: the corners of the groups of those that have run, and between ranks that differ.
+
+    ``run`` are all that have run: one that left no trace differs from those that did, and is not run again.
+    """
     room = MOST_ALL - len(run)
     if world_size <= MOST_ALL or room <= 0:
         return []
@@ -39,12 +42,18 @@ def programs(traces: Iterable[Trace]) -> dict[int, bytes]:
 
 def _program(trace: Trace) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
+    calls = [repr(_looks(call)).encode() for call in trace.signatures]
+    sizes = [str(len(group.ranks)).encode() for group in trace.groups]
+    lines = [f"{source.file}:{source.line};".encode() for source in trace.sources]
     for slot in trace.slots:
-        call, group = trace.signatures[slot["signature"]], trace.groups[slot["group"]]
-        digest.update(repr((call.op, call.reduce_op, len(group.ranks), call.inputs, call.outputs)).encode())
-        source = trace.sources[slot["source"]]
-        digest.update(f"{source.file}:{source.line};".encode())
+        digest.update(calls[slot["signature"]] + sizes[slot["group"]] + lines[slot["source"]])
     return digest.digest()
+
+
+def _looks(call: Call) -> tuple[object, ...]:
+    """What ranks of one program have alike: not the number of a rank's device, for one."""
+    buffers = [(buffer.shape, buffer.dtype, buffer.device) for buffer in (*call.inputs, *call.outputs)]
+    return call.op, call.reduce_op, len(call.inputs), buffers
 
 
 def _corners(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
@@ -58,6 +67,5 @@ def _corners(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
 def _between(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
     """The middle between neighbours that have run and whose programs differ."""
     known: Mapping[int, bytes] = programs(traces)
-    ranks = sorted(run)
-    pairs = [(here, there) for here, there in itertools.pairwise(ranks) if known.get(here) != known.get(there)]
+    pairs = [(here, there) for here, there in itertools.pairwise(sorted(run)) if known.get(here) != known.get(there)]
     return [(here + there) // 2 for here, there in pairs if there - here > 1]

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from simcoll.call import Buffer, Call
+from simcoll.lone_notes import SIZED_BY_OTHERS
 from simcoll.received_values import EVENT
 from simcoll.record import Event, Source
 from simcoll.verifier.failures import number, source_of, text
@@ -16,7 +17,6 @@ from simcoll.verifier.overview import DRY_RUN
 from simcoll.verifier.trace import MemoryTrace, Trace
 
 _STEP_NS = 1000
-_SIZED = "sized_by_others"
 _TIMES = ("scheduled_ns", "started_ns", "finished_ns")
 
 Line: TypeAlias = tuple[str, int]
@@ -51,7 +51,7 @@ def _marks(trace: Trace) -> set[Place]:
     return {
         (text(event, "group"), number(event, "sequence") or 0, number(event, "message") or 0, text(event, "op"))
         for event in trace.events
-        if event.kind == _SIZED
+        if event.kind == SIZED_BY_OTHERS
     }
 
 
@@ -83,7 +83,7 @@ def _comparable(trace: Trace, marked: set[Place]) -> MemoryTrace:
 
 
 def _concerns_all(event: Event) -> bool:
-    return event.kind not in (EVENT, _SIZED)
+    return event.kind not in (EVENT, SIZED_BY_OTHERS)
 
 
 def _leave_out_sizes(trace: Trace, slots: np.ndarray, signatures: list[Call], marked: set[Place]) -> None:

@@ -14,9 +14,10 @@ from simcoll.meeting import GivenUpError, Meeting, join
 from simcoll.outer_job import OuterJob
 from simcoll.outlet import Outlet
 from simcoll.preconditions import BAD_INPUT, CANNOT_START, RefusedError
-from simcoll.preflight import Plan, Runner, cores, preflight, remove_earlier
+from simcoll.preflight import Plan, Runner, preflight, remove_earlier
 from simcoll.preflight_team import Team
 from simcoll.progress import progress_bar
+from simcoll.reading import cores
 from simcoll.verifier.finding import Report
 from simcoll.verifier.postmortem import exit_code
 from simcoll.warm_torch import warm_up

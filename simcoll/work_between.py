@@ -33,6 +33,9 @@ class Work:
 
 NOTHING = Work(())
 
+_MOST = 1 << 96
+"""FLOPs and bytes that a row may state: more is nonsense, and may not fit a float."""
+
 
 def parse_work(rows: Iterable[Any]) -> Work:
     """Work as an event states it; what is none is passed over."""
@@ -46,6 +49,7 @@ def _is_row(row: object) -> bool:
         and isinstance(row[0], str)
         and all(type(number) is int for number in row[1:])
         and min(row[2:]) >= 0
+        and max(row[2:]) < _MOST
     )
 
 

@@ -8,7 +8,7 @@ one that was forked to be a rank of a dry run.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from simcoll.device_order import DeviceOrder, Key
 from simcoll.device_streams import Streams
 from simcoll.dispatched import answers_itself
 from simcoll.pretended_cuda import PretendedStream
+from simcoll.tensor_marks import tensors_in
 from simcoll.work import RecordedWork
 
 _ALLOCATES = frozenset(
@@ -72,7 +73,7 @@ class WorkCounter(TorchDispatchMode):
             return NotImplemented
         kwargs = kwargs or {}
         name = func._schema.name
-        given = list(_tensors((*args, *kwargs.values())))
+        given = list(tensors_in((*args, *kwargs.values())))
         used = self._used(given) if self._unseen and not func.is_view and func.namespace not in _CALLS else frozenset()
         if not self._aside:
             for key in used:
@@ -83,12 +84,12 @@ class WorkCounter(TorchDispatchMode):
         if func.namespace in ("aten", "fsdp") and not func.is_view and name not in _ALLOCATES:
             self._count(func, args, kwargs, result, given)
         if self._aside and used:
-            self._follow([*_tensors((result,)), *(given if func._schema.is_mutable else ())], used)
+            self._follow([*tensors_in((result,)), *(given if func._schema.is_mutable else ())], used)
         return result
 
     def _count(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any, given: list[torch.Tensor]) -> None:
         flops = _flops(func, args, kwargs, result)
-        made = list(_tensors(result if isinstance(result, (tuple, list)) else (result,)))
+        made = list(tensors_in(result if isinstance(result, (tuple, list)) else (result,)))
         size = sum(tensor.numel() * tensor.element_size() for tensor in (*given, *made))
         if size:
             self._order.compute(_dtype(given) if flops else "", flops, size)
@@ -155,14 +156,6 @@ def _dtype(given: Iterable[torch.Tensor]) -> str:
     name = next((str(tensor.dtype).removeprefix("torch.") for tensor in given), "float32")
     fast = torch.backends.cuda.matmul.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
     return "tf32" if name == "float32" and fast else name
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
 
 
 def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from simcoll.call import Buffer, Call
+from simcoll.lone_notes import SIZED_BY_OTHERS
 from simcoll.record import Record
 from simcoll.verifier.failures import number, text
 from simcoll.verifier.trace import Trace, record_at
@@ -25,7 +26,7 @@ def sized_by_others(traces: Sequence[Trace]) -> set[Place]:
         (trace.rank, text(event, "group"), number(event, "sequence") or 0, number(event, "message") or 0)
         for trace in traces
         for event in trace.events
-        if event.kind == "sized_by_others"
+        if event.kind == SIZED_BY_OTHERS
     }
 
 

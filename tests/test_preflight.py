@@ -134,6 +134,13 @@ def test_of_many_ranks_some_are_run_and_more_where_they_differ(tmp_path: Path) -
     assert len(run) <= 64
 
 
+def test_of_many_ranks_that_are_alike_few_are_run(tmp_path: Path) -> None:
+    body = "import os\ntorch.cuda.set_device(int(os.environ['LOCAL_RANK']))\ndist.all_reduce(tensor.cuda())"
+    exit_code, report = preflight(tmp_path, "--world-size", 1000, script(tmp_path, body))
+    assert (exit_code, report["findings"]) == (0, [])
+    assert sorted(rank["rank"] for rank in report["ranks"]) == [0, 1, 2, 3, 499, 500, 998, 999]
+
+
 def test_steps_end_a_program_well(tmp_path: Path) -> None:
     body = CORRECT["data parallel"].replace("range(3)", "range(10 ** 9)")
     exit_code, report = preflight(tmp_path, "--world-size", 4, "--steps", 2, script(tmp_path, body))

@@ -65,9 +65,9 @@ def test_seconds_of_a_step_are_spread_as_the_work_is():
 
 
 def test_what_a_file_states_wrongly_is_no_work():
-    assert parse_work([["bfloat16", 1, 2, 3], ["bfloat16", 1, 2], [1, 1, 2, 3], ["", 1, -2, 3], 4]) == Work(
-        (("bfloat16", 1, 2, 3),)
-    )
+    row = ["bfloat16", 1, 2, 3]
+    wrong = (["bfloat16", 1, 2], [1, 1, 2, 3], ["", 1, -2, 3], ["", 1, 10**400, 3], 4)
+    assert parse_work([row, *wrong]) == Work((("bfloat16", 1, 2, 3),))
 
 
 def test_every_gpu_has_its_figures():

@@ -89,7 +89,8 @@ def main() -> None:
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=("dp", "tp"))
     torch.manual_seed(0)
     model = parallelize_module(Model(layers=2).to(device), mesh["tp"], PLAN)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    # Not foreach, which is the default on GPUs and refuses lists of DTensors and plain tensors.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
     for step in range(options.steps):
         inputs, targets = make_batch(step, mesh["dp"])
         optimizer.zero_grad()

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 backend = "nccl"
@@ -74,6 +75,7 @@ fused = "fused"
 opt = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 model = torch.compile(model)
 model = DDP(model, device_ids=[local_rank])
+model.register_comm_hook(None, bf16_compress_hook)
 
 
 def get_batch():
