@@ -11,7 +11,7 @@ from pathlib import Path
 from simcoll.evidence import gather
 from simcoll.lone_rank import DryRun
 from simcoll.lone_ranks import LoneEnd, run_lone_ranks
-from simcoll.preflight_ends import Ends, ends_of
+from simcoll.preflight_ends import Ends, How, ends_of
 from simcoll.preflight_notes import notes
 from simcoll.preflight_passes import Passes, remove_inputs
 from simcoll.preflight_ranks import first_choice, next_choice
@@ -63,8 +63,8 @@ def preflight(
 ) -> Report:
     """Run the ranks and judge them; black boxes and the ranks' output are left in the dry run's folder.
 
-    Where ranks went different ways on guesses they run again (:mod:`simcoll.preflight_passes`), unless it is ``run``
-    that runs them.
+    Where ranks went different ways on guesses, or failed on one, they run again (:mod:`simcoll.preflight_passes`),
+    unless it is ``run`` that runs them.
     """
     ran = _Ran(dry_run, progress)
     chosen = list(first_choice(dry_run.world_size) if plan.ranks is None else plan.ranks)
@@ -73,7 +73,7 @@ def preflight(
         chosen = next_choice(ran.traces, ran.ends.keys(), dry_run.world_size) if plan.ranks is None else []
     judged = _Judged.of(ran, dry_run)
     said: list[str] = []
-    if judged.partings and run is None:
+    if (judged.partings or judged.ends.ranks(How.GUESSED)) and run is None:
         passes, more = Passes(dry_run.folder, ran.ends), True
 
         def once_more(known: DryRun, ranks: Sequence[int]) -> None:
@@ -82,9 +82,7 @@ def preflight(
         while more:
             more = passes.again(dry_run, ran.traces, once_more)
         judged = _Judged.of(ran, dry_run)
-        said = [
-            f"the values of {passes.calls:,} calls were those of the ranks that ran, which were run again with them"
-        ]
+        said = passes.notes()
     remove_inputs(dry_run.folder)
     return _report(dry_run, plan, judged, said)
 

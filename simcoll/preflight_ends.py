@@ -82,6 +82,13 @@ def before(ends: Ends, partings: Sequence[Mapping[int, int]]) -> Ends:
     return Ends(how, exits, traces)
 
 
+def among(ends: Ends, ranks: Collection[int]) -> Ends:
+    """The same of these ranks alone, as if no others had run."""
+    how = {rank: one for rank, one in ends.how.items() if rank in ranks}
+    exits = {rank: one for rank, one in ends.exits.items() if rank in ranks}
+    return Ends(how, exits, [trace for trace in ends.traces if trace.rank in ranks])
+
+
 def _how(trace: Trace | None, end: LoneEnd, guesses: Collection[Line]) -> How:
     if end.overdue:
         return How.OVERDUE

@@ -1,8 +1,8 @@
 """Runs the ranks of a dry run again where they went different ways on guesses, with what they gave to calls then known.
 
-A pass answers from what the pass before has written down (:mod:`simcoll.small_inputs`), and is the last one if all ranks
-still give the same: then each answer follows from what the ranks really give. After three more passes what they received
-counts as guessed, though the same on all of them.
+A pass answers from what the pass before has written down (:mod:`simcoll.small_inputs`), and is the last one if all
+ranks still give the same: then each answer follows from what the ranks really give. In the third of these passes what
+they receive counts as guessed, though it is the same on all of them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ class Passes:
         self._readers: set[int] = set()
         self.made = 0
 
-    @property
-    def calls(self) -> int:
-        """Of how many calls the ranks' own inputs are known."""
-        return len(set().union(*self._given.values()))
+    def notes(self) -> list[str]:
+        """What the report says of it."""
+        calls = len(set[str]().union(*self._given.values()))
+        if not self._readers or not calls:
+            return []
+        return [f"the values of {calls:,} calls were those of the ranks that ran, which were run again with them"]
 
     def again(self, dry_run: DryRun, traces: Sequence[Trace], run: Callable[[DryRun, Sequence[int]], object]) -> bool:
         """Make one more pass, of the ranks that read values from others; whether another one is to follow."""
@@ -46,12 +48,7 @@ class Passes:
         run(replace(dry_run, known=Known(self._given, self.made < MOST_PASSES)), ranks)
         given = {**self._given, **{rank: read_inputs(self._folder / inputs_name(rank)) for rank in ranks}}
         before, self._given = self._given, given
-        return self.made < MOST_PASSES and not _keeps(before, given)
-
-
-def _keeps(before: Gifts, now: Gifts) -> bool:
-    """Whether all ranks gave what they gave before, and maybe more."""
-    return all(_texts(given).items() <= _texts(now[rank]).items() for rank, given in before.items())
+        return self.made < MOST_PASSES and any(_texts(before[rank]) != _texts(given[rank]) for rank in ranks)
 
 
 def _texts(given: Mapping[str, Given]) -> dict[str, str]:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from simcoll.lone_messages import never_met
 from simcoll.lone_replay import Standing, replay_alone
 from simcoll.preflight_cut import cut, settled, stands_in, stands_inside
-from simcoll.preflight_ends import Ends, before
+from simcoll.preflight_ends import Ends, among, before
 from simcoll.preflight_records import last_ns
-from simcoll.preflight_ways import Parting, first_partings, may_be_guessed
+from simcoll.preflight_ways import Parting, first_partings, may_be_guessed, same_ways
 from simcoll.verifier.columns import columns_of
 from simcoll.verifier.finding import Finding, RankStatus, Report, Severity
 from simcoll.verifier.flows import SPLIT_MISMATCH
@@ -38,18 +38,19 @@ _OF_PROGRAMS = frozenset(
 def verdict(ends: Ends, world_size: int) -> tuple[Report, list[Parting]]:
     """Judge the ranks that ran, up to where the real run would stand; and where they went different ways on guesses.
 
-    Where that is all that their disagreement shows, only what comes before it is judged.
+    Where these ways may be why they disagree, they are judged up to there, and beyond that each with those that went as
+    it did.
     """
     report = _judged(ends, world_size)
-    guessed = {finding: lines for finding in report.findings if (lines := may_be_guessed(finding, ends.traces))}
-    if not guessed:
+    lines = {line for finding in report.findings for line in may_be_guessed(finding, ends.traces)}
+    if not lines:
         return report, []
-    partings = [one for one in first_partings(ends.traces) if any(one[0].line in lines for lines in guessed.values())]
-    kept = tuple(finding for finding in report.findings if finding not in guessed)
-    if any(finding.severity is Severity.ERROR for finding in kept):
-        return replace(report, findings=kept), [parting for parting, _ in partings]
-    every = [times for _, times in first_partings(ends.traces)]
-    return _judged(before(ends, every), world_size), [parting for parting, _ in partings]
+    partings = first_partings(ends.traces)
+    upto = _judged(before(ends, [times for _, times in partings]), world_size)
+    classes = [ranks for ranks in same_ways(ends.traces) if len(ranks) > 1]
+    reports = (upto, *(_judged(among(ends, ranks), world_size) for ranks in classes))
+    found = next((one for one in reports if any(finding.severity is Severity.ERROR for finding in one.findings)), upto)
+    return found, [parting for parting, _ in partings if parting.line in lines]
 
 
 def _judged(ends: Ends, world_size: int) -> Report:

@@ -44,13 +44,27 @@ def decided(trace: Trace) -> set[Line]:
     return {line for line, *_ in _reads(trace)}
 
 
-def may_be_guessed(finding: Finding, traces: Sequence[MemoryTrace]) -> set[Line]:
-    """The lines at which no rank of one side of a finding went as any of another side; none where the finding stands."""
+def may_be_guessed(finding: Finding, traces: Sequence[Trace]) -> set[Line]:
+    """The lines at which ranks of different sides of a finding went different ways; none where it stands."""
     ways = {trace.rank: _ways(trace) for trace in traces}
     sides = [{ways[rank] for rank in side} for side in _sides(finding, ways)]
     pairs = [pair for here, there in itertools.combinations(sides, 2) for pair in itertools.product(here, there)]
-    lines = [_differ(dict(one), dict(other)) for one, other in pairs]
-    return set() if None in lines else {line for line in lines if line is not None}
+    return {line for one, other in pairs if (line := _differ(dict(one), dict(other))) is not None}
+
+
+def same_ways(traces: Sequence[Trace]) -> list[list[int]]:
+    """Ranks none of which went another way than the others of its list, the longest list first; each is in one."""
+    classes: list[tuple[list[int], set[Ways]]] = []
+    ways = {trace.rank: _ways(trace) for trace in traces}
+    for rank, own in sorted(ways.items(), key=lambda item: -sum(len(outcomes) for _, outcomes in item[1])):
+        for ranks, known in classes:
+            if own in known or all(_differ(dict(own), dict(one)) is None for one in known):
+                ranks.append(rank)
+                known.add(own)
+                break
+        else:
+            classes.append(([rank], {own}))
+    return sorted((sorted(ranks) for ranks, _ in classes), key=len, reverse=True)
 
 
 def first_partings(traces: Sequence[MemoryTrace]) -> list[tuple[Parting, dict[int, int]]]:

@@ -80,7 +80,7 @@ class ReceivedValues:
                 return value
             if not keeps or not tensor.is_floating_point():
                 self.note(value)
-            if _read_by_torch():
+            if _read_by_torch() and (type(value) is not int or _is_shown()):
                 return value
             if keeps:
                 return received(value)

@@ -1,8 +1,9 @@
 """What the ranks of a dry run gave to collectives, as far as it is little: the next pass works out results from it.
 
-A rank alone writes its inputs of up to 256 numbers a call to a file of its own, up to 1 MiB. With the files of all ranks
-that ran, a later pass answers a call by the table's own meaning. A member that did not run, or did not come to the call,
-counts as the first one that did. Results are known where all members gave what they know themselves, else still guesses.
+A rank alone writes its inputs of up to 256 numbers a call to a file of its own, up to 1 MiB. With the files of all
+ranks that ran, a later pass answers a call by the table's own meaning. A member that did not run, or did not come to
+the call, counts as the first one that did. Results are known where all members gave what they know themselves, and are
+guesses still where not.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from simcoll.spec import Kind, spec_of
 _MOST_ELEMENTS = 256
 _MOST_BYTES = 1 << 20
 _MOST_OF_ALL = 1 << 28
+"""Of all ranks of a job, in bytes."""
+
 _KINDS = "biuf"
 """numpy's kinds of numbers that JSON has, exactly."""
 
