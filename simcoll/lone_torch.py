@@ -75,7 +75,14 @@ class LoneGroup(RecordedPythonGroup):
         spec, (sequence, message) = METHODS[name][0], conductor.log.place
         key = conductor.log.group.name, sequence, message if spec.kind is Kind.POINT_TO_POINT else 0
         if marked:
-            conductor.log.recorder.event(SIZED_BY_OTHERS, group=key[0], sequence=sequence, message=key[2], op=spec.name)
+            conductor.log.recorder.event(
+                SIZED_BY_OTHERS,
+                group=key[0],
+                sequence=sequence,
+                message=key[2],
+                op=spec.name,
+                objects=bool(self.received.paused),
+            )
         if self.counter is not None:
             written = arguments(name, args, kwargs).tensors
             outputs = [*written.get("inout", ()), *written.get("outputs", ())]

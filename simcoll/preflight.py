@@ -15,7 +15,7 @@ from simcoll.preflight_ends import Ends, How, ends_of
 from simcoll.preflight_notes import notes
 from simcoll.preflight_passes import Passes, remove_inputs
 from simcoll.preflight_ranks import first_choice, next_choice
-from simcoll.preflight_records import comparable
+from simcoll.preflight_records import comparable, sized_differently
 from simcoll.preflight_verdict import verdict
 from simcoll.preflight_ways import Parting
 from simcoll.reading import cores
@@ -63,8 +63,8 @@ def preflight(
 ) -> Report:
     """Run the ranks and judge them; black boxes and the ranks' output are left in the dry run's folder.
 
-    Where ranks went different ways on guesses, or failed on one, they run again (:mod:`simcoll.preflight_passes`),
-    unless it is ``run`` that runs them.
+    Where ranks went different ways on guesses, failed on one, or sized a call by them, they run again
+    (:mod:`simcoll.preflight_passes`), unless it is ``run`` that runs them.
     """
     ran = _Ran(dry_run, progress)
     chosen = list(first_choice(dry_run.world_size) if plan.ranks is None else plan.ranks)
@@ -73,7 +73,7 @@ def preflight(
         chosen = next_choice(ran.traces, ran.ends.keys(), dry_run.world_size) if plan.ranks is None else []
     judged = _Judged.of(ran, dry_run)
     said: list[str] = []
-    if (judged.partings or judged.ends.ranks(How.GUESSED)) and run is None:
+    if (judged.partings or judged.ends.ranks(How.GUESSED) or sized_differently(ran.traces)) and run is None:
         passes, more = Passes(dry_run.folder, ran.ends), True
 
         def once_more(known: DryRun, ranks: Sequence[int]) -> None:

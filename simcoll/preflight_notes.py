@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from simcoll.lone_rank import DryRun, log_name
 from simcoll.preflight_ends import Ends, How
-from simcoll.preflight_records import reads
+from simcoll.preflight_records import reads, sized_differently
 from simcoll.record import Source
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.trace import Trace
@@ -25,6 +25,7 @@ def notes(dry_run: DryRun, timeout: float, ends: Ends, traces: Sequence[Trace]) 
         *_pretended(dry_run, traces),
         *_silent(dry_run, ends, traces),
         *_guessed(traces),
+        *_not_compared(traces),
     ]
 
 
@@ -66,6 +67,16 @@ def _pretended(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
     if dry_run.cuda and any(one.device == "cuda" for call in calls for one in (*call.inputs, *call.outputs)):
         return [f"programs found {dry_run.local_world_size} GPUs a node, which were pretended (--device)"]
     return []
+
+
+def _not_compared(traces: Sequence[Trace]) -> list[str]:
+    """Where ranks gave sizes to a collective that rest on what a dry run can only guess."""
+    sources = sized_differently(traces)
+    if not sources:
+        return []
+    lines = ", ".join(f"{source.file}:{source.line}" for source in sources[:_MOST_LINES])
+    more = "" if len(sources) <= _MOST_LINES else f" and {len(sources) - _MOST_LINES} more lines"
+    return [f"{lines}{more}: sizes that rest on values from other ranks differ here and were not compared"]
 
 
 def _guessed(traces: Sequence[Trace]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -36,6 +36,19 @@ def comparable(traces: Sequence[Trace]) -> list[MemoryTrace]:
     return [_comparable(trace, collectives | _marks(trace)) for trace in traces]
 
 
+def sized_differently(traces: Sequence[Trace]) -> list[Source]:
+    """The lines of collectives that ranks gave different sizes to, of which one at least rests on received numbers."""
+    marked = {place for trace in traces for place in _marks(trace, objects=False) if not place[2]}
+    stated: dict[Place, dict[object, Source]] = {}
+    for trace in traces if marked else ():
+        for row, place in _places(trace, trace.signatures):
+            if place in marked:
+                call = trace.signatures[int(trace.slots["signature"][row])]
+                source = trace.sources[int(trace.slots["source"][row])]
+                stated.setdefault(place, {})[_sizes(call)] = replace(source, function="")
+    return list(dict.fromkeys(next(iter(sizes.values())) for sizes in stated.values() if len(sizes) > 1))
+
+
 def reads(trace: Trace) -> list[Source]:
     """The lines at which a rank's program read values that others would have sent."""
     return [source_of(event.data) for event in trace.events if event.kind == EVENT]
@@ -47,12 +60,25 @@ def last_ns(trace: Trace) -> int:
     return max(times) + _STEP_NS
 
 
-def _marks(trace: Trace) -> set[Place]:
+def _marks(trace: Trace, *, objects: bool = True) -> set[Place]:
+    """The calls whose sizes rest on received values, with those that carry ``objects`` or without."""
     return {
         (text(event, "group"), number(event, "sequence") or 0, number(event, "message") or 0, text(event, "op"))
         for event in trace.events
-        if event.kind == SIZED_BY_OTHERS
+        if event.kind == SIZED_BY_OTHERS and (objects or not event.data.get("objects"))
     }
+
+
+def _places(trace: Trace, signatures: Sequence[Call]) -> Iterator[tuple[int, Place]]:
+    """Each row and the place of its call."""
+    for row, slot in enumerate(trace.slots):
+        numbers = int(slot["sequence"]), int(slot["p2p_sequence"])
+        yield row, (trace.groups[int(slot["group"])].name, *numbers, signatures[int(slot["signature"])].op)
+
+
+def _sizes(call: Call) -> object:
+    buffers = [buffer.shape for buffer in call.inputs], [buffer.shape for buffer in call.outputs]
+    return repr((buffers, call.input_splits, call.output_splits))
 
 
 def _comparable(trace: Trace, marked: set[Place]) -> MemoryTrace:
@@ -87,16 +113,13 @@ def _concerns_all(event: Event) -> bool:
 
 
 def _leave_out_sizes(trace: Trace, slots: np.ndarray, signatures: list[Call], marked: set[Place]) -> None:
-    names: Mapping[int, str] = {index: group.name for index, group in enumerate(trace.groups)}
     emptied: dict[int, int] = {}
-    for slot in slots:
-        old = int(slot["signature"])
-        numbers = int(slot["sequence"]), int(slot["p2p_sequence"])
-        if (names[int(slot["group"])], *numbers, signatures[old].op) in marked:
-            if old not in emptied:
-                emptied[old] = len(signatures)
-                signatures.append(_without_sizes(signatures[old]))
-            slot["signature"] = emptied[old]
+    for row in [row for row, place in _places(trace, signatures) if place in marked]:
+        old = int(slots["signature"][row])
+        if old not in emptied:
+            emptied[old] = len(signatures)
+            signatures.append(_without_sizes(signatures[old]))
+        slots["signature"][row] = emptied[old]
 
 
 def _without_sizes(call: Call) -> Call:
