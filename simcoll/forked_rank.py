@@ -74,12 +74,29 @@ def become_rank(
     finally:
         with contextlib.suppress(OSError):
             pipe.send_bytes(pickle.dumps(answer))
-        try:
-            threading._shutdown()  # type: ignore[attr-defined]  # joins threads, as the interpreter's end does
+        end_as_interpreter(code)
+
+
+def leave_parent() -> None:
+    """Forget what is the parent's: exit functions, Ctrl-C, the report of exceptions, torch's threads."""
+    atexit._clear()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
+    sys.excepthook = sys.__excepthook__
+    # The threads of the parent's pool are not here, and ranks share the cores anyway.
+    torch.set_num_threads(1)
+
+
+def end_as_interpreter(code: int) -> NoReturn:
+    """End this process: threads first, then exit functions, whatever these raise."""
+    try:
+        with contextlib.suppress(Exception):
+            threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
-            _flush()
-        finally:
-            os._exit(code)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+    finally:
+        os._exit(code)
 
 
 def received(pipe: Connection) -> tuple[str, Any]:
@@ -94,8 +111,7 @@ def received(pipe: Connection) -> tuple[str, Any]:
 
 
 def _begin(rank: int, size: int, port: int, folder: Path) -> None:
-    atexit._clear()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
+    leave_parent()
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -105,9 +121,6 @@ def _begin(rank: int, size: int, port: int, folder: Path) -> None:
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
-    sys.excepthook = sys.__excepthook__
-    # The threads of the parent's pool are not here, and ranks share the cores anyway.
-    torch.set_num_threads(1)
     enable("detail", folder)
 
 
@@ -122,9 +135,3 @@ def _pickled(value: object, rank: int) -> bytes:
     except Exception as error:
         kind = type(value).__name__
         raise TypeError(f"rank {rank} returned a {kind}, which cannot be sent to the test: {error}") from error
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()

@@ -16,6 +16,7 @@ from torch.nn import attention
 from torch.utils.data import DataLoader
 
 from simcoll.fake_tensors import FakeTensors
+from simcoll.lone_checkpoints import keep_checkpoints
 from simcoll.lone_files import keep_files
 from simcoll.lone_modes import Functions, Operators
 from simcoll.pretended_device import Devices
@@ -43,6 +44,7 @@ def surrounded(
         _load_in_this_process()
     if folder is not None:
         keep_files(folder, waits=waits, loaded=None if fakes is None else fakes.loaded)
+        keep_checkpoints(folder)
     _compile_nothing()
     _trust_assertions(received)
     operators = None if devices is None else have_operators()

@@ -10,21 +10,19 @@ import os
 import re
 import resource
 import runpy
-import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simcoll.activation import enable
 from simcoll.backends.outcome import exit_code
 from simcoll.device_order import EVENT, DeviceOrder, Item
+from simcoll.forked_rank import end_as_interpreter, leave_parent
 from simcoll.lone_environment import tell_rank
 from simcoll.lone_notes import STEPS_MADE
 from simcoll.lone_program import surrounded
@@ -97,14 +95,7 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
         elif isinstance(error.code, str):
             print(error.code, file=sys.stderr)  # noqa: T201
     finally:
-        # The interpreter's end: threads first, then exit functions, whatever these raise.
-        with contextlib.suppress(Exception):
-            threading._shutdown()  # type: ignore[attr-defined]
-            atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        os._exit(code)
+        end_as_interpreter(code)
 
 
 def _run(dry_run: DryRun) -> dict[str, Any]:
@@ -116,11 +107,10 @@ def _run(dry_run: DryRun) -> dict[str, Any]:
 
 def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     """Make this process the rank; gives what its program is to run in."""
-    atexit._clear()
-    # Of those that were the parent's, a rank needs these as any interpreter does; the last is called first.
+    leave_parent()
+    # Of the exit functions a rank needs these, as any interpreter does; the last is called first.
     atexit.register(logging.shutdown)
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
     log = os.open(dry_run.folder / log_name(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for number in (1, 2):
         os.dup2(log, number)
@@ -128,11 +118,8 @@ def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     tell_rank(os.environ, rank, dry_run.world_size, dry_run.local_world_size)
     sys.argv = [str(dry_run.script), *dry_run.arguments]
     sys.path[0] = os.getcwd() if dry_run.module else str(dry_run.script.resolve().parent)
-    sys.excepthook = sys.__excepthook__
     if dry_run.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (dry_run.memory, dry_run.memory))
-    # The threads of the parent's pool are not here, and ranks share the cores anyway.
-    torch.set_num_threads(1)
     devices = pretend_cuda(dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
     cut_few_shards()

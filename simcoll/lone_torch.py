@@ -119,7 +119,7 @@ def be_alone(
         module._maybe_attach_flight_recorder = lambda *args: None
     launch = Launch(rank, size)
     launch.take_over()
-    hooks = activation.hooks(lambda initialise: _in_memory(initialise, launch), lambda initialise: initialise)
+    hooks = activation.hooks(_in_memory, lambda initialise: _placed(initialise, launch))
     hooks.__enter__()
     _hooks.append(hooks)
     for name in ("TCPStore", "FileStore"):
@@ -169,15 +169,27 @@ def _creator(
     return create
 
 
-def _in_memory(initialise: Callable[..., Any], launch: Launch) -> Callable[..., Any]:
+def _placed(initialise: Callable[..., Any], launch: Launch) -> Callable[..., Any]:
+    """``init_process_group`` for the rank that this is; who says that it is another one has made no group."""
+    signature = inspect.signature(initialise)
+
+    @functools.wraps(initialise)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        given["rank"], given["world_size"] = launch.place(given)
+        return initialise(**given)
+
+    return init_process_group
+
+
+def _in_memory(initialise: Callable[..., Any]) -> Callable[..., Any]:
     """``init_process_group`` of torch, with a store of this rank's own in place of whatever the program names."""
     signature = inspect.signature(initialise)
 
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        number, of = launch.place(given)
-        given |= {"rank": number, "world_size": of, "store": LoneStore(), "init_method": None}
+        given |= {"store": LoneStore(), "init_method": None}
         given.pop("device_id", None)
         return initialise(**given)
 

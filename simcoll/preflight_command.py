@@ -135,7 +135,9 @@ def _check_program(options: argparse.Namespace) -> None:
 
 def sizes_asked(options: argparse.Namespace) -> tuple[int, int]:
     """World size and ranks a node; raises ValueError where they are not stated or no numbers of ranks."""
-    size, local = options.world_size, options.gpus_per_node or _GPUS_A_NODE
+    size, local = options.world_size, options.gpus_per_node
+    if local is not None and local < 1:
+        raise ValueError(f"--gpus-per-node {local}: expected a number, at least 1")
     if size is None and is_topology_given(options):
         from simcoll.topology import ranks
 
@@ -144,7 +146,7 @@ def sizes_asked(options: argparse.Namespace) -> tuple[int, int]:
         raise ValueError("how many ranks? give --world-size N, or a topology")
     if not 1 <= size <= _MOST_RANKS:
         raise ValueError(f"--world-size {size}: expected a number of ranks, from 1 to {_MOST_RANKS}")
-    return size, min(local, size)
+    return size, min(_GPUS_A_NODE if local is None else local, size)
 
 
 def _ranks(options: argparse.Namespace, size: int) -> list[int] | None:

@@ -244,6 +244,7 @@ REFUSED = {
     "no such folder": (["--out", "/proc/none", "train.py"], 2, "--out"),
     "a syntax error": (["broken.py"], 1, "broken.py:1"),
     "no numbers": (["--world-size", "0", "train.py"], 2, "--world-size"),
+    "a node without GPUs": (["--gpus-per-node", "0", "train.py"], 2, "--gpus-per-node"),
     "no such rank": (["--ranks", "2-9", "train.py"], 2, "--ranks"),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcoll.call import Call
@@ -60,6 +60,7 @@ def test_ranks_without_a_trace_are_run_once() -> None:
     assert {498, 499, 500} <= set(run)
 
 
+@settings(max_examples=40)
 @given(st.sets(st.integers(0, WORLD - 1), max_size=9), st.sets(st.integers(0, WORLD - 1), max_size=9))
 def test_no_rank_is_chosen_twice_and_never_too_many(silent: set[int], longer: set[int]) -> None:
     run = chosen(lambda rank: None if rank in silent else trace(rank, 1 + (rank in longer)))
