@@ -32,7 +32,7 @@ EVENT = "received_value"
 WAY = "way"
 """The kind of event by which a rank notes which way its program went at a line that read such a value."""
 
-_MOST_WAYS = 4096
+_MOST_WAYS = 1 << 14
 """So many are noted of a rank."""
 
 _READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
