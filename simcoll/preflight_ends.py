@@ -20,7 +20,6 @@ from simcoll.steps_limit import STEPS_MADE
 from simcoll.verifier.failures import source_of, text
 from simcoll.verifier.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
 
-_SIGKILL = -9
 _STORE_ERROR = "DistStoreError"
 
 Line: TypeAlias = tuple[str, int]
@@ -75,7 +74,7 @@ def ends_of(traces: Sequence[Trace], judged: Sequence[MemoryTrace], ends: Mappin
 def _how(trace: Trace | None, end: LoneEnd, guesses: Collection[Line]) -> How:
     if end.overdue:
         return How.OVERDUE
-    if end.exit_code == _SIGKILL or end.short:
+    if end.short:
         return How.KILLED
     events = () if trace is None else trace.events
     raised = next((event for event in events if event.kind == "exception"), None)
