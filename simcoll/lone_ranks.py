@@ -27,7 +27,7 @@ _GRACE_SECONDS = 5.0
 class LoneEnd:
     """How a rank's process ended: ``exit_code`` is negative for a signal; ``overdue`` if it was ended for its time.
 
-    ``short`` is whether it failed and had asked for memory beyond its limit, or was killed when the system had none left.
+    ``short`` is whether it failed and had asked for memory beyond its limit, or was killed as the system had none left.
     """
 
     exit_code: int
