@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from simcoll.lone_keeper import start_kept
 from simcoll.lone_rank import DryRun, become_lone_rank, wanted_memory
@@ -16,6 +17,7 @@ from simcoll.recorder import box_name
 from simcoll.sparse_files import make_sparse
 from simcoll.stacks import stack_path
 
+_COUNTERS = Path("/proc/vmstat")
 _LOOK_SECONDS = 0.01
 _GRACE_SECONDS = 5.0
 """How long a keeper has to end what its rank has started."""
@@ -25,7 +27,7 @@ _GRACE_SECONDS = 5.0
 class LoneEnd:
     """How a rank's process ended: ``exit_code`` is negative for a signal; ``overdue`` if it was ended for its time.
 
-    ``short`` is whether it failed and had asked for memory beyond its limit.
+    ``short`` is whether it failed and had asked for memory beyond its limit, or was killed as the system had none left.
     """
 
     exit_code: int
@@ -47,6 +49,7 @@ def run_lone_ranks(
     A rank is taken from ``ranks`` when it is started.
     """
     waiting, more = iter(ranks), True
+    kills = memory_kills()
     running, ends = dict[int, tuple[int, float]](), dict[int, LoneEnd]()
     try:
         while more or running:
@@ -58,7 +61,7 @@ def run_lone_ranks(
             if ended := _ended(running):
                 for pid, end in ended.items():
                     rank = running.pop(pid)[0]
-                    ends[rank] = _tidied(dry_run, rank, end)
+                    ends[rank] = _tidied(dry_run, rank, end, kills)
                 done(len(ends))
             elif running:
                 time.sleep(_LOOK_SECONDS)
@@ -85,12 +88,26 @@ def _ended(running: Mapping[int, tuple[int, float]]) -> dict[int, LoneEnd]:
     return found
 
 
-def _tidied(dry_run: DryRun, rank: int, end: LoneEnd) -> LoneEnd:
+def memory_kills() -> int | None:
+    """How many processes Linux has killed for want of memory since it started; None where it does not tell."""
+    with contextlib.suppress(OSError):
+        for line in _COUNTERS.read_text(encoding="ascii").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return None
+
+
+def _tidied(dry_run: DryRun, rank: int, end: LoneEnd, kills: int | None) -> LoneEnd:
     # Where its stacks would have gone, had a monitor asked for them.
     stack_path(dry_run.folder, rank).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         make_sparse(dry_run.folder / box_name(rank))  # there may be thousands
-    if not end.exit_code or end.overdue or dry_run.memory is None:
+    if not end.exit_code or end.overdue:
+        return end
+    if end.exit_code == -signal.SIGKILL and (kills is None or kills != memory_kills()):
+        return LoneEnd(end.exit_code, end.time_ns, short=True)
+    if dry_run.memory is None:
         return end
     return LoneEnd(end.exit_code, end.time_ns, short=wanted_memory(dry_run, rank))
 

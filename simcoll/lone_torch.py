@@ -229,13 +229,16 @@ def _object_collective(function: Callable[..., Any], received: ReceivedValues) -
             return function(*args, **kwargs)
         finally:
             received.paused -= 1
-            for value, old in zip(lists, before, strict=True):
-                _restore(value, old)
+            lacking = [_restored(value, old) for value, old in zip(lists, before, strict=True)]
+            if any(lacking):
+                received.note_objects()
 
     return call
 
 
-def _restore(values: list[Any], before: Sequence[Any]) -> None:
-    for place, value in enumerate(values):
-        if value is _NOTHING:
-            values[place] = before[place]
+def _restored(values: list[Any], before: Sequence[Any]) -> bool:
+    """Put back what nothing was received for; whether there was any."""
+    lacking = [place for place, value in enumerate(values) if value is _NOTHING]
+    for place in lacking:
+        values[place] = before[place]
+    return bool(lacking)

@@ -12,7 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from simcoll.lone_notes import STEPS_MADE
+from simcoll.lone_notes import STEPS_MADE, UNKNOWN_OBJECTS
 from simcoll.lone_ranks import LoneEnd
 from simcoll.preflight_records import Line, last_ns, reads
 from simcoll.preflight_ways import decided
@@ -20,7 +20,6 @@ from simcoll.record import Source
 from simcoll.verifier.failures import source_of, text
 from simcoll.verifier.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
 
-_SIGKILL = -9
 _STORE_ERROR = "DistStoreError"
 
 
@@ -92,7 +91,7 @@ def among(ends: Ends, ranks: Collection[int]) -> Ends:
 def _how(trace: Trace | None, end: LoneEnd, guesses: Collection[Line]) -> How:
     if end.overdue:
         return How.OVERDUE
-    if end.exit_code == _SIGKILL or end.short:
+    if end.short:
         return How.KILLED
     events = () if trace is None else trace.events
     raised = next((event for event in events if event.kind == "exception"), None)
@@ -104,20 +103,28 @@ def _how(trace: Trace | None, end: LoneEnd, guesses: Collection[Line]) -> How:
 
 
 def _guesses(traces: Sequence[Trace]) -> set[Line]:
-    """The lines at which ranks read received values, and where a check fails on all of them that have received any."""
+    """The lines at which ranks read received values, and where all of them fail that have received such things.
+
+    These are checks of values, and whatever fails on the ranks that lack an object of another one's.
+    """
     lines = {_line(source) for trace in traces for source in reads(trace)}
     lines = lines.union(*map(decided, traces))
-    failed = [_failed_check(trace) for trace in traces]
-    if len(set(failed)) == 1 and failed[0] is not None:
-        lines.add(failed[0])
+    lacking = [trace for trace in traces if any(event.kind == UNKNOWN_OBJECTS for event in trace.events)]
+    for failed in ([_failed_check(trace) for trace in traces], [_failed_at(trace) for trace in lacking]):
+        lines |= {line for line in set(failed) if line is not None and len(set(failed)) == 1}
     return lines
 
 
 def _failed_check(trace: Trace) -> Line | None:
     met = any(len(group.ranks) > 1 for group in trace.groups) and len(trace.slots) > 0
+    return _failed_at(trace, "AssertionError") if met else None
+
+
+def _failed_at(trace: Trace, only: str | None = None) -> Line | None:
+    """The line at which a rank has failed, with an exception of that type if one is named."""
     raised = (event for event in trace.events if event.kind == "exception")
-    checks = [_line(source_of(event.data)) for event in raised if text(event, "type") == "AssertionError"]
-    return checks[0] if checks and met else None
+    lines = [_line(source_of(event.data)) for event in raised if only is None or text(event, "type") == only]
+    return lines[0] if lines else None
 
 
 def _line(source: Source) -> Line:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from simcoll.call import Buffer, Call
-from simcoll.lone_notes import SIZED_BY_OTHERS
+from simcoll.lone_notes import SIZED_BY_OTHERS, UNKNOWN_OBJECTS
 from simcoll.received_values import EVENT
 from simcoll.record import Event, Source
 from simcoll.verifier.failures import number, source_of, text
@@ -109,7 +109,7 @@ def _comparable(trace: Trace, marked: set[Place]) -> MemoryTrace:
 
 
 def _concerns_all(event: Event) -> bool:
-    return event.kind not in (EVENT, SIZED_BY_OTHERS)
+    return event.kind not in (EVENT, SIZED_BY_OTHERS, UNKNOWN_OBJECTS)
 
 
 def _leave_out_sizes(trace: Trace, slots: np.ndarray, signatures: list[Call], marked: set[Place]) -> None:

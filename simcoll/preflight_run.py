@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -89,6 +90,30 @@ def _meeting(job: OuterJob) -> Iterator[Meeting]:
 
 def _lead(request: Request, meeting: Meeting | None, outlet: Outlet) -> int:
     dry_run = replace(request.dry_run, folder=request.folder())
+    with _alone_in(dry_run.folder):
+        return _lead_in(dry_run, request, meeting, outlet)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """No other dry run uses the folder meanwhile; raises :class:`RefusedError` where one does already."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(held, folder)
+        yield
+    finally:
+        os.close(held)
+
+
+def _lock(held: int, folder: Path) -> None:
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        advice = "wait for it, or give another --out"
+        raise RefusedError(BAD_INPUT, f"another dry run is writing into {folder}; {advice}") from None
+
+
+def _lead_in(dry_run: DryRun, request: Request, meeting: Meeting | None, outlet: Outlet) -> int:
     remove_earlier(dry_run.folder)
     _warm(dry_run)
     plan = _plan(request.plan, meeting)

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from simcoll.fake_tensors import stand_in
 from simcoll.folders import simcoll_folders, torch_folder
+from simcoll.lone_notes import UNKNOWN_OBJECTS
 from simcoll.pretended_device import ORIGINAL
 from simcoll.received_numbers import converted, on_comparison, received, received_numbers
 from simcoll.record import source_document
@@ -88,6 +89,11 @@ class ReceivedValues:
 
         setattr(read, ORIGINAL, method)
         return read
+
+    def note_objects(self) -> None:
+        """Write down that the program goes on without objects that another rank would have sent."""
+        if (recorder := self._recorder()) is not None:
+            recorder.event(UNKNOWN_OBJECTS)
 
     def note(self, outcome: object = None) -> None:
         """Write the line down that the program is at, and the way that it goes there if a number says it."""

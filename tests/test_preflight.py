@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -157,6 +159,48 @@ def test_flow_that_rests_on_received_values_is_noted(tmp_path: Path) -> None:
     body = "if (tensor > 3).any():\n    dist.barrier()"
     _, report = preflight(tmp_path, "--world-size", 4, script(tmp_path, body))
     assert any(f"train.py:{HEAD.count(chr(10)) + 1}: ranks 0-3 read" in note for note in report["notes"])
+
+
+def test_ranks_that_lack_an_object_of_another_one_and_fail_are_no_finding(tmp_path: Path) -> None:
+    body = """
+import os
+path = [os.path.join("checkpoints", "last") if rank == 0 else None]
+dist.broadcast_object_list(path, src=0)
+name = os.path.basename(path[0])
+dist.barrier()
+"""
+    exit_code, report = preflight(tmp_path, "--world-size", 4, script(tmp_path, body))
+    assert (exit_code, report["findings"]) == (0, [])
+    assert any("ranks 1-3 failed on values from other ranks" in note for note in report["notes"])
+    failing = body.replace("name =", "if rank == 2:\n    raise ValueError('planted')\nname = rank or")
+    exit_code, report = preflight(tmp_path, "--world-size", 4, script(tmp_path, failing))
+    assert exit_code == FINDINGS
+    assert (report["findings"][0]["code"], report["findings"][0]["culprits"]) == ("SC701", [2])
+
+
+def test_sizes_that_were_received_are_compared(tmp_path: Path) -> None:
+    body = """
+sizes = [torch.zeros(1, dtype=torch.long) for _ in range(size)]
+dist.all_gather(sizes, torch.tensor([16 + rank]))
+longest = max(int(one) for one in sizes)
+mine = torch.zeros(longest + (rank == 5))
+dist.all_gather([torch.empty_like(mine) for _ in range(size)], mine)
+"""
+    exit_code, report = preflight(tmp_path, "--world-size", 8, script(tmp_path, body))
+    assert exit_code == FINDINGS
+    assert (report["findings"][0]["code"], report["findings"][0]["culprits"]) == ("SC102", [5])
+    exit_code, report = preflight(tmp_path, "--world-size", 4, script(tmp_path, body))
+    assert (exit_code, report["findings"]) == (0, [])
+    assert not any("not compared" in note for note in report["notes"])
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    held = os.open(tmp_path / "out", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    exit_code, document = preflight(tmp_path, "--world-size", 2, script(tmp_path, ""))
+    os.close(held)
+    assert (exit_code, "another dry run" in document["error"]) == (2, True)
 
 
 def test_no_world_size_is_refused(tmp_path: Path) -> None:
