@@ -20,7 +20,8 @@ from simcoll.record import Source
 from simcoll.verifier.failures import source_of, text
 from simcoll.verifier.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
 
-_STORE_ERROR = "DistStoreError"
+_OF_OTHERS = ("DistStoreError", "CheckpointException")
+"""What is raised for want of a key that another rank sets, and where ranks tell each other in objects what failed."""
 
 
 class How(Enum):
@@ -95,7 +96,7 @@ def _how(trace: Trace | None, end: LoneEnd, guesses: Collection[Line]) -> How:
         return How.KILLED
     events = () if trace is None else trace.events
     raised = next((event for event in events if event.kind == "exception"), None)
-    if raised is not None and (text(raised, "type") == _STORE_ERROR or _line(source_of(raised.data)) in guesses):
+    if raised is not None and (text(raised, "type") in _OF_OTHERS or _line(source_of(raised.data)) in guesses):
         return How.GUESSED
     if any(event.kind == STEPS_MADE for event in events):
         return How.CUT
