@@ -63,7 +63,11 @@ def _written(trace: Trace) -> _Written | None:
     """What a rank wrote of the calls that its records show."""
     names = [group.name for group in trace.groups]
     columns = (trace.slots[name].tolist() for name in ("group", "sequence", "p2p_sequence"))
-    rows = {(names[group], *numbers): row for row, (group, *numbers) in enumerate(zip(*columns, strict=True))}
+    rows = {
+        (names[group], *numbers): row
+        for row, (group, *numbers) in enumerate(zip(*columns, strict=True))
+        if group < len(names)  # what a damaged record says need not be so
+    }
     operations: list[tuple[int, int, Work]] = []
     marks, calls = [], 0
     for kind, key, work in _operations(trace):

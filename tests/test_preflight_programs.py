@@ -23,6 +23,8 @@ IN_FLIGHT = "whether a buffer is still in use is a matter of time, of which a dr
 OF_GLOO = "Gloo refuses what other backends take"
 BY_A_SIGNAL = "a rank that is killed may be one that had too little memory, where the system does not tell"
 
+OF_THE_PLACE = "a program that states another world size than the dry run's has made no group there"
+
 LEFT_OUT = {
     **dict.fromkeys(
         (
@@ -49,6 +51,7 @@ LEFT_OUT = {
         ),
         OF_GLOO,
     ),
+    "bugs/world_size_too_large.py": OF_THE_PLACE,
     **({"bugs/failed_signal.py": BY_A_SIGNAL} if memory_kills() is None else {}),
 }
 """Programs that a dry run cannot judge, and why."""
@@ -57,8 +60,12 @@ WHOLE = {
     "bugs/op_barrier_against_all_reduce.py": ("SC202", Severity.ERROR),
     "bugs/op_swapped_pair.py": ("SC203", Severity.ERROR),
     "bugs/shape_broadcast_image.py": ("SC109", Severity.WARNING),
+    "bugs/world_size_on_one_rank.py": ("SC701", Severity.ERROR),
 }
-"""What is said where the whole program is known, as after a run in ``record``; ``detail`` stops at the first call."""
+"""What is said where the whole program is known, as after a run in ``record``; ``detail`` stops at the first call.
+
+A rank that states another world size than the dry run's fails there.
+"""
 
 
 def chosen(programs: list[Program]) -> list[Program]:
