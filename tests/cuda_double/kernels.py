@@ -8,6 +8,7 @@ or value only the data tells waits for the stream, as it does on a GPU. torch lo
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
 import traceback
@@ -35,6 +36,7 @@ launched: dict[int, tuple[Closure, bool]] = {}
 
 def install() -> None:
     """Gives every operator that can have one its kernel."""
+    atexit.register(runtime.simcollDoubleEnd)
     torch.backends.cudnn.enabled = False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
