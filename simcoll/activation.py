@@ -26,11 +26,13 @@ from torch._C._distributed_c10d import (
     _register_process_group,
     _unregister_process_group,
 )
+from torch.cuda.graphs import CUDAGraph
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp_module
 
 from simcoll.background import calls_between_rounds
 from simcoll.creations import destroying, initialising, noted
+from simcoll.cuda_graphs import graph_hooks
 from simcoll.ddp import recorded_verification
 from simcoll.dump_signal import answer_no_more, answer_signal
 from simcoll.errors import ConfigurationError
@@ -203,6 +205,8 @@ def _install() -> None:
         _replace(dist2, "ProcessGroup", RecordedProcessGroup)
     if (verify := getattr(ddp_module, "_verify_param_shape_across_processes", None)) is not None:
         _replace(ddp_module, "_verify_param_shape_across_processes", recorded_verification(verify, _recorder))
+    for name, method in graph_hooks(CUDAGraph):
+        _replace(CUDAGraph, name, method)
     for module in (torch.cuda, torch.accelerator):
         _replace(module, "synchronize", noting_synchronization(module.synchronize))
     _replace(distributed_c10d, "_warn_not_in_group", noting_non_members(_recorder))

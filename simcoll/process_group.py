@@ -23,6 +23,7 @@ from simcoll.backends.base import Backend
 from simcoll.backends.gloo import GLOO
 from simcoll.capture import arguments
 from simcoll.conductor import Conductor
+from simcoll.cuda_graphs import capture_of, open_captures
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
@@ -209,6 +210,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if peer is not None and not 0 <= peer < self.size():
             # Gloo would use memory beyond its list of peers.
             launch = functools.partial(_refuse_peer, name, peer, self.size())
+        if open_captures and (captured := capture_of(found, self._device_types)) is not None:
+            return conductor.capture(found, launch, captured.calls)
         if self._coalescing:
             # What is launched inside a coalesced section is launched by its thread.
             found.asynchronous = False

@@ -25,6 +25,9 @@ HANDED_ON = 4
 LET_GO = 8
 """Bit of ``flags``: the program let the call's Work go before anybody had waited for it."""
 
+REPLAYED = 64
+"""Bit of ``flags``: a CUDA graph ran a call that it had captured."""
+
 SLOT = np.dtype(
     [
         ("group", "<u4"),
