@@ -26,13 +26,12 @@ from torch._C._distributed_c10d import (
     _register_process_group,
     _unregister_process_group,
 )
-from torch.cuda.graphs import CUDAGraph
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp_module
 
 from simcoll.background import calls_between_rounds
 from simcoll.creations import destroying, initialising, noted
-from simcoll.cuda_graphs import graph_hooks
+from simcoll.cuda_graphs import ignore_graphs, watch_graphs
 from simcoll.ddp import recorded_verification
 from simcoll.dump_signal import answer_no_more, answer_signal
 from simcoll.errors import ConfigurationError
@@ -117,6 +116,8 @@ def wrap_process_group(
     limit = timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
     active = active_session()
     session = Session(mode, active.out if active else _folder(None))
+    _wrapped.append(mode)
+    watch_graphs()
     _end_with_the_process()
     if type(pg) is RecordedProcessGroup:
         pg = pg.plain
@@ -147,6 +148,9 @@ def _debug_level() -> DebugLevel:
     _say_once("TORCH_DISTRIBUTED_DEBUG=DETAIL is set: simcoll takes the place of its process-group wrapper")
     return DebugLevel.INFO
 
+
+_wrapped: list[str] = []
+"""The modes of groups that the program has wrapped by itself, which go on when :func:`disable` was called."""
 
 _said: set[str] = set()
 
@@ -205,8 +209,7 @@ def _install() -> None:
         _replace(dist2, "ProcessGroup", RecordedProcessGroup)
     if (verify := getattr(ddp_module, "_verify_param_shape_across_processes", None)) is not None:
         _replace(ddp_module, "_verify_param_shape_across_processes", recorded_verification(verify, _recorder))
-    for name, method in graph_hooks(CUDAGraph):
-        _replace(CUDAGraph, name, method)
+    watch_graphs()
     for module in (torch.cuda, torch.accelerator):
         _replace(module, "synchronize", noting_synchronization(module.synchronize))
     _replace(distributed_c10d, "_warn_not_in_group", noting_non_members(_recorder))
@@ -244,6 +247,8 @@ def _uninstall() -> None:
     while _replaced:
         module, name, value = _replaced.pop()
         setattr(module, name, value)
+    if not _wrapped:
+        ignore_graphs()
     remove_failure_hooks()
 
 

@@ -47,7 +47,8 @@ class BlackBox:
 
     ``slots`` holds the records oldest first, :data:`SLOT_DTYPE`; their fields ``group``, ``signature`` and ``source``
     index the sequences of these names. ``captured`` are those of calls that CUDA graphs captured, which did not run and
-    stand in no group's sequence (theirs is that of the last call before). ``dropped`` (``dropped_p2p``) gives, for a group's index, the last sequence
+    stand in no group's sequence (theirs is that of the last call before).
+    ``dropped`` (``dropped_p2p``) gives, for a group's index, the last sequence
     number (p2p sequence number) that the file no longer holds. ``problems`` says in words what is damaged. Times are
     nanoseconds of the wall clock; ``closed_ns`` is 0 where the rank did not end by itself, ``dumped_ns`` where the file
     is no copy. ``run`` and ``attempt`` are the job's id, as its launcher gives it, and its restart count.

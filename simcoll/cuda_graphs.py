@@ -11,11 +11,12 @@ import contextlib
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from torch.cuda.graphs import CUDAGraph
 
 from simcoll.capture import Arguments
 from simcoll.dynamo import leave_uncompiled
@@ -61,10 +62,10 @@ open_captures: list[GraphCalls] = []
 
 def capture_of(arguments: Arguments, devices: Sequence[torch.device]) -> GraphCalls | None:
     """What the call is to be added to, where it is captured and does not run; ``devices`` are those of its group."""
-    tensors = (tensor for tensors in arguments.tensors.values() for tensor in tensors)
-    # A barrier has no tensors, and captures nothing where no GPU takes part.
-    device = next((tensor.device for tensor in tensors), None) or next((one for one in devices if one.type == "cuda"), None)
-    if device is None or device.type != "cuda" or not _is_capturing(device):
+    used = [tensor.device for tensors in arguments.tensors.values() for tensor in tensors[:1]]
+    # A barrier has no tensors; it may be the GPU's.
+    device = next((device for device in used or devices if device.type == "cuda"), None)
+    if device is None or not _is_capturing(device):
         return None
     this = threading.get_ident()
     # The backward pass makes its calls in threads of its own.
@@ -76,12 +77,25 @@ def _is_capturing(device: torch.device) -> bool:
         return torch.cuda.is_current_stream_capturing()
 
 
-def graph_hooks(kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The methods that take the place of those of ``torch.cuda.CUDAGraph``, by name."""
+_replaced: list[tuple[type, str, Any]] = []
+
+
+def watch_graphs(kind: type = CUDAGraph) -> None:
+    """Notice what graphs of this class capture and replay from now on; once is enough."""
+    if _replaced:
+        return
     wrappers = {"capture_begin": _beginning, "capture_end": _ending, "replay": _replaying, "reset": _resetting}
     for name, wrap in wrappers.items():
         if (method := getattr(kind, name, None)) is not None:
-            yield name, wrap(method)
+            _replaced.append((kind, name, method))
+            setattr(kind, name, wrap(method))
+
+
+def ignore_graphs() -> None:
+    """Leave graphs as torch made them; those that have captured calls replay them unseen."""
+    while _replaced:
+        kind, name, method = _replaced.pop()
+        setattr(kind, name, method)
 
 
 def _beginning(capture_begin: Callable[..., Any]) -> Callable[..., Any]:

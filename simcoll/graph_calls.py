@@ -54,7 +54,12 @@ class GroupReplay:
     """The calls of one group that one launch of a graph makes: first :meth:`join`, last :meth:`leave`."""
 
     def __init__(
-        self, log: GroupLog, calls: Sequence[CapturedCall], line: Line, prover: Prover | None, checker: Checker[Made] | None
+        self,
+        log: GroupLog,
+        calls: Sequence[CapturedCall],
+        line: Line,
+        prover: Prover | None,
+        checker: Checker[Made] | None,
     ) -> None:
         self._log = log
         self._line = line
