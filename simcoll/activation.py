@@ -30,7 +30,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp_module
 
 from simcoll.background import calls_between_rounds
-from simcoll.creations import destroying, initialising, noted
+from simcoll.creations import destroying, initialising, noted, shrinking
 from simcoll.cuda_graphs import ignore_graphs, watch_graphs
 from simcoll.ddp import recorded_verification
 from simcoll.dump_signal import answer_no_more, answer_signal
@@ -38,7 +38,7 @@ from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
 from simcoll.in_flight import flights, noting_synchronization
 from simcoll.nonmember import noting_non_members
-from simcoll.process_group import RecordedProcessGroup, wrap_backend
+from simcoll.process_group import RecordedProcessGroup, to_plain, wrap_backend
 from simcoll.recorder import Recorder
 from simcoll.session import Session, activate, active_session, claim_rank, conductors, own_recorders
 from simcoll.verdicts import VERDICTS
@@ -198,6 +198,11 @@ def _install() -> None:
     _replace(distributed_c10d, "get_debug_level", _debug_level)
     if (make := getattr(distributed_c10d, "_new_group_with_tag", None)) is not None:
         _replace(distributed_c10d, "_new_group_with_tag", noted(make))
+    if (make := getattr(distributed_c10d, "_create_shrunk_process_group", None)) is not None:
+        _replace(distributed_c10d, "_create_shrunk_process_group", shrinking(make))
+    for name in ("HealthCheckHook", "FlightRecorderHook"):
+        if (kind := getattr(distributed_c10d, name, None)) is not None:
+            _replace(kind, "attach", staticmethod(to_plain(kind.attach)))
     initialise = initialising(distributed_c10d.init_process_group)
     destroy = destroying(distributed_c10d.destroy_process_group)
     for module in (distributed_c10d, dist):
