@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -24,6 +24,7 @@ from simcoll.caller import as_called
 from simcoll.capture import Arguments
 from simcoll.ddp import take_claim
 from simcoll.errors import CollectiveMismatchError, MissingRankError
+from simcoll.graph_calls import CapturedCall, GroupReplay
 from simcoll.in_flight import Flight, flights, watches
 from simcoll.line import Line
 from simcoll.messages import Messages
@@ -68,6 +69,7 @@ class Conductor:
             weakref.finalize(self, one.abandon).atexit = False
         self._pid = os.getpid()
         self._line = Line()
+        self._closed = False
         self._queue = Threads(f"simcoll-{log.group.name}")
         self._futures = Threads(f"simcoll-{log.group.name}-futures", _FUTURE_THREADS)
 
@@ -200,6 +202,23 @@ class Conductor:
             _when_ended(inner, end_profile)
         work.settle(inner, failure)
 
+    def capture(self, arguments: Arguments, launch: Launch, calls: list[CapturedCall]) -> Work | None:
+        """Give the backend a call that a CUDA graph captures, in this thread and at once: it does not run."""
+        entry = self._log.begin_captured(arguments, current_source())
+        inner = _launch(entry, launch)
+        entry.finished()
+        calls.append(CapturedCall(weakref.ref(self), entry.prepared, entry.source))
+        return inner
+
+    def replay(self, calls: Sequence[CapturedCall]) -> GroupReplay | None:
+        """What goes on here when a CUDA graph runs what it captured; None where the group has ended."""
+        return None if self._closed else GroupReplay(self._log, calls, self._line, self._prover, self._checker)
+
+    def await_launches(self) -> None:
+        """Return when no call waits for its launch."""
+        if self._pid == os.getpid():
+            self._line.await_end()
+
     def finish(self) -> None:
         """Say that no call follows, without waiting: groups that then are closed in turn end together."""
         if self._pid == os.getpid():
@@ -213,6 +232,7 @@ class Conductor:
         """
         if self._pid != os.getpid():
             return
+        self._closed = True
         self._line.await_end(seconds)
         flights.here.look_after(last=True)
         self._queue.close()

@@ -28,6 +28,9 @@ LET_GO = 8
 ON_DEVICE = 16
 """Bit of ``flags``: the times are the device's, so that a call which has started runs there."""
 
+REPLAYED = 64
+"""Bit of ``flags``: a CUDA graph ran a call that it had captured."""
+
 DUMPED = "dumped"
 """The kind of the event that says that torch wrote a Flight Recorder dump of the rank at that time."""
 
