@@ -43,7 +43,7 @@ class Backend:
     rows whose Work says only after ``wait`` that it has ended.
 
     ``staged`` says that tensors of other devices than the CPU go through copies, which their versions show;
-    ``flattens`` that lists of tensors, and barriers, use memory that is allocated on the stream of the launch.
+    ``allocates`` names the methods that use memory which is allocated on the stream of the launch.
 
     ``tagged`` says that messages are matched by their tags; where they are not, ``pairs`` says that those that are in
     no batch take a communicator of their two ranks, and come in an order of their own.
@@ -59,7 +59,7 @@ class Backend:
     form_of: Callable[[Call], str | None] = _one_form
     resumes: bool = True
     staged: bool = True
-    flattens: bool = False
+    allocates: frozenset[str] = frozenset()
     tagged: bool = True
     pairs: bool = False
 

@@ -202,7 +202,8 @@ NCCL = Backend(
     form_of=_uneven,
     resumes=False,
     staged=False,
-    flattens=True,
+    # Equal lists are moved as one tensor (`newLikeFlat`), a barrier reduces one of its own.
+    allocates=frozenset({"allgather", "reduce_scatter", "barrier"}),
     tagged=False,
     pairs=True,
 )

@@ -49,8 +49,8 @@ class CallerStream:
         """The stream that a call belongs to."""
         place = arguments.on
         on_cuda = place is not None and place.type == "cuda"
-        listed = arguments.method.listed or not arguments.tensors
-        return cls(place if on_cuda else None, allocates=listed and backend is not None and backend.flattens)
+        allocates = backend is not None and arguments.method.name in backend.allocates
+        return cls(place if on_cuda else None, allocates=allocates)
 
     def __enter__(self) -> None:
         if self._device is None or self._reached is None:
