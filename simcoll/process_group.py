@@ -8,7 +8,9 @@ knows the same backends.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import sys
 import threading
 import weakref
@@ -21,12 +23,13 @@ from torch._C._distributed_c10d import ProcessGroup, Store, Work
 from torch.distributed import distributed_c10d
 
 from simcoll.backends.base import Backend
-from simcoll.backends.gloo import GLOO
-from simcoll.capture import arguments
+from simcoll.backends.known import known
+from simcoll.capture import Arguments, arguments
 from simcoll.conductor import Conductor
 from simcoll.creations import stated_members
 from simcoll.cuda_graphs import capture_of, open_captures
 from simcoll.dynamo import leave_class_uncompiled
+from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.group_store import lend_store
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
@@ -37,7 +40,6 @@ from simcoll.watchers import Watchers, watchers_of
 _DRAIN_SECONDS = 2.0
 _ABORT_SECONDS = 0.1
 """How long shutdown, and abort, wait for calls that are queued."""
-_KNOWN_BACKENDS = {GLOO.name: GLOO}
 
 
 class _AnyProcessGroup(type(ProcessGroup)):  # type: ignore[misc]
@@ -64,7 +66,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._conducted_in: Session | None = None
         self._members: tuple[int, ...] | None = stated_members.here
         self._limit: timedelta | None = None
-        self._coalescing = False
+        self._section: torch.device | None = None
+        self._left = False
         self._reconfigured = False
         self._making = threading.Lock()
 
@@ -203,12 +206,29 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     # Calls.
 
     def _start_coalescing(self, device: torch.device) -> None:
-        self._coalescing = True
+        if self._conductor is not None:
+            # A call that its thread launches while a section is open would be taken for one of the section.
+            self._conductor.await_launches()
+            self._conductor.raise_due()
         self._inner._start_coalescing(device)
+        self._section, self._left = device, False
 
-    def _end_coalescing(self, device: torch.device) -> Work:
-        self._coalescing = False
+    def _end_coalescing(self, device: torch.device) -> Work | None:  # type: ignore[override]  # as NCCL's own
+        if self._left:
+            self._left = False
+            return None
+        self._section = None
         return self._inner._end_coalescing(device)
+
+    def _leave_section(self) -> None:
+        """A call was not launched and raises: c10d's coalescing manager ends no section then, and NCCL would take all
+        that follows for a part of it. What came before in the section has been proved, and runs.
+        """
+        device, self._section, self._left = self._section, None, True
+        if device is not None:
+            with contextlib.suppress(RuntimeError):
+                self._inner._end_coalescing(device)
+        distributed_c10d._world.pg_coalesce_state.pop(self, None)
 
     # The names by which newer versions of torch reach a Python group from C++.
     start_coalescing = _start_coalescing
@@ -231,12 +251,35 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if peer is not None and not 0 <= peer < self.size():
             # Gloo would use memory beyond its list of peers.
             launch = functools.partial(_refuse_peer, name, peer, self.size())
+        if not found.tensors:
+            found.place = self._place(found)
         if open_captures and (captured := capture_of(found, self._device_types)) is not None:
             return conductor.capture(found, launch, captured.calls)
-        if self._coalescing:
-            # What is launched inside a coalesced section is launched by its thread.
-            found.asynchronous = False
-        return conductor.conduct(found, launch, coalescing=self._coalescing)
+        if self._section is None:
+            return conductor.conduct(found, launch)
+        # What is launched inside a coalesced section is launched by its thread.
+        found.asynchronous = False
+        try:
+            return conductor.conduct(found, launch, coalescing=True)
+        except (CollectiveMismatchError, MissingRankError):
+            self._leave_section()
+            raise
+
+    def _place(self, found: Arguments) -> torch.device | None:
+        """The GPU on which a barrier runs: the one it names, or else that of the group, or of this thread.
+
+        NCCL falls back on the GPU that the group has used, which is that of the thread in all but odd programs.
+        """
+        device = getattr(found.options, "device", None)
+        if device is None and "nccl" not in self._inner._get_backend_name():
+            return None
+        if device is not None and device.type != "cuda":
+            return None
+        if numbers := getattr(found.options, "device_ids", None):
+            return torch.device("cuda", numbers[0])
+        if device is not None and device.index is not None:
+            return torch.device(device.type, device.index)
+        return self._inner.bound_device_id or torch.device("cuda", torch.cuda.current_device())
 
     def _make_conductor(self, session: Session) -> Conductor:
         """Made with the group's first call in a session: only then is the process surely the one that it stays."""
@@ -257,7 +300,9 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     def _known_backends(self) -> dict[str, Backend]:
         """What is known of the limits of this group's backends, by device type."""
         names = {device.type: self._inner._get_backend(device).name() for device in self._device_types}
-        return {device: _KNOWN_BACKENDS[name] for device, name in names.items() if name in _KNOWN_BACKENDS}
+        bound = self.bound_device_id is not None
+        found = {device: known(name, os.environ, bound=bound) for device, name in names.items()}
+        return {device: backend for device, backend in found.items() if backend is not None}
 
     def _timeout(self) -> timedelta:
         if self._limit is not None:

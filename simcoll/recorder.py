@@ -344,7 +344,7 @@ class GroupLog:
         return Use(
             writes=spec.brings_result(call, self.group_rank),
             sends=spec.sends_inputs(call, self.group_rank),
-            copies=call.coalesced or (backend is not None and devices != {"cpu"}),
+            copies=call.coalesced or (backend is not None and backend.staged and devices != {"cpu"}),
             # Of a backend that is not known nothing is taken for granted.
             tells=devices == {"cuda"} if backend is None else call.op not in backend.untold,
             on_cpu=devices <= {"cpu"},
