@@ -1,4 +1,4 @@
-"""The test double of CUDA and NCCL does what the real ones do, as far as programs on torch's ProcessGroupNCCL see it."""
+"""The test double of CUDA and NCCL does what the real ones do, as far as ProcessGroupNCCL and its programs see it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def succeed(ended: list[Ended]) -> None:
 
 COLLECTIVES = """
 store = start()
-for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64):
+for dtype in "float32 float64 float16 bfloat16 int8 uint8 int32 int64".split():
+    dtype = getattr(torch, dtype)
     mine = full(rank + 1, dtype=dtype)
     dist.all_reduce(mine)
     same(mine, *[6] * 3)
@@ -259,8 +260,8 @@ def test_the_watchdog_ends_a_rank_that_waits_for_one_that_never_comes(tmp_path: 
     assert waiting.status == -6, waiting.err
     assert "the host goes on" in waiting.out
     assert "timed out" in waiting.err
-    names = [argument for _, argument, _ in pickletools.genops((tmp_path / "dump_0").read_bytes())]
-    assert "nccl:all_reduce" in names
+    words = [str(argument) for _, argument, _ in pickletools.genops((tmp_path / "dump_0").read_bytes())]
+    assert any("all_reduce" in word for word in words), words
 
 
 ABORTED = """

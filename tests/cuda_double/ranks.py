@@ -61,7 +61,8 @@ def run_ranks(
         for rank in range(size)
     ]
     try:
-        return [Ended(process.returncode, *said) for process in processes for said in [process.communicate(timeout=LIMIT)]]
+        said = [process.communicate(timeout=LIMIT) for process in processes]
+        return [Ended(process.returncode, *words) for process, words in zip(processes, said, strict=True)]
     finally:
         for process in processes:
             process.kill()
