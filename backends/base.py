@@ -29,7 +29,9 @@ class Backend:
     spelling, what the backend runs as different algorithms though the row is one: ranks must agree on it.
     ``waits_on_host`` says that waiting for a call blocks the thread that waits, and that a wait that timed out may be
     taken up again. ``in_order`` says that it runs the calls of a group one after the other; ``untold`` names the rows
-    whose Work says only after ``wait`` that it has ended.
+    whose Work says only after ``wait`` that it has ended. ``on_streams`` says that it queues calls on a device's
+    streams, so that a call that the host has made, or waited for, need not have ended; ``flattens`` that it
+    copies lists of tensors through memory of its own, which nobody but their Work holds.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Backend:
     waits_on_host: bool = False
     in_order: bool = True
     untold: frozenset[str] = frozenset()
+    on_streams: bool = False
+    flattens: bool = False
 
     def formed(self, call: Call) -> Call:
         """The call, with the form in which this backend runs it."""

@@ -23,6 +23,7 @@ from simcoll.backends.base import Backend
 from simcoll.backends.gloo import GLOO
 from simcoll.capture import arguments
 from simcoll.conductor import Conductor
+from simcoll.device_watch import DeviceTimes, device_times
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
@@ -182,11 +183,15 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalescing = True
+        if (conductor := self._conductor_here()) is not None:
+            conductor.begin_section()
         self._inner._start_coalescing(device)
 
-    def _end_coalescing(self, device: torch.device) -> Work:
+    def _end_coalescing(self, device: torch.device) -> Work | None:  # type: ignore[override]  # NCCL's is None
         self._coalescing = False
-        return self._inner._end_coalescing(device)
+        launch = functools.partial(self._inner._end_coalescing, device)
+        # Without a conductor nothing was recorded.
+        return launch() if self._conductor is None else self._conductor.end_section(launch)
 
     # The names by which newer versions of torch reach a Python group from C++.
     start_coalescing = _start_coalescing
@@ -195,12 +200,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the c10d method ``name``; arguments of no known form are left to torch to refuse."""
         launch = functools.partial(getattr(self._inner, name), *args, **kwargs)
-        session = self._session or active_session()
-        if session is None or is_unrecorded():
+        if (conductor := self._conductor_here()) is None:
             return launch()
-        conductor = self._conductor
-        if conductor is None or self._conducted_in is not session:
-            conductor = self._make_conductor(session)
         try:
             found = arguments(name, args, kwargs)
         except (TypeError, ValueError, KeyError):
@@ -214,13 +215,22 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             found.asynchronous = False
         return conductor.conduct(found, launch, coalescing=self._coalescing)
 
+    def _conductor_here(self) -> Conductor | None:
+        """What conducts the group's calls; None where they go unrecorded."""
+        session = self._session or active_session()
+        if session is None or is_unrecorded():
+            return None
+        if self._conductor is None or self._conducted_in is not session:
+            return self._make_conductor(session)
+        return self._conductor
+
     def _make_conductor(self, session: Session) -> Conductor:
         """Made with the group's first call in a session: only then is the process surely the one that it stays."""
         with self._making:
             if self._conductor is None or self._conducted_in is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
-                self._conductor = Conductor(log, *self._watchers(group, session.mode))
+                self._conductor = Conductor(log, *self._watchers(group, session.mode), times=self._times())
                 self._conducted_in = session
                 conductors.here.add(self._conductor)
             return self._conductor
@@ -229,6 +239,10 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if self._store is None:
             return Watchers()
         return watchers_of(mode, group, self.rank(), self._inner, self._store, _timeout_of(self))
+
+    def _times(self) -> DeviceTimes | None:
+        on_streams = any(backend.on_streams for backend in self._known_backends().values())
+        return device_times() if on_streams else None
 
     def _known_backends(self) -> dict[str, Backend]:
         """What is known of the limits of this group's backends, by device type."""

@@ -8,9 +8,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import torch
 from torch.distributed import Work
 from torch.futures import Future
 
+from simcoll.call import Call
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.in_flight import Flight
 from simcoll.record import State
@@ -33,6 +35,8 @@ class QueuedWork(RecordedWork):
         self._launched = False
         self._future: Future[Any] | None = None
         self._trigger: Future[Any] | None = None
+        self._done: Future[Any] | None = None
+        self._devices = _devices(entry.call)
         self._guard = threading.Lock()
 
     def settle(self, inner: Work | None, error: Exception | None) -> None:
@@ -84,7 +88,8 @@ class QueuedWork(RecordedWork):
                 return self._future
             self._entry.handed_on()
             self._end_flight()
-            trigger: Future[Any] = Future()
+            # What waits for it has its own streams wait for the call too, if that is on a GPU.
+            trigger: Future[Any] = Future(devices=self._devices)
             self._future = trigger.then(self._outcome)
             self._trigger = trigger
             launched = self._launched
@@ -95,22 +100,32 @@ class QueuedWork(RecordedWork):
     def _complete(self, trigger: Future[Any]) -> None:
         if self._error is not None:
             self._callbacks.run(partial(trigger.set_result, None))
+            return
+        self._done = future = self._inner.get_future()
+        if self._devices and future.done():
+            # A call on a GPU is complete for the host when it is queued.
+            self._callbacks.run(partial(trigger.set_result, None))
         else:
-            self._inner.get_future().add_done_callback(
-                lambda done: self._callbacks.run(partial(trigger.set_result, done))
-            )
+            future.add_done_callback(lambda done: self._callbacks.run(partial(trigger.set_result, None)))
 
     def _outcome(self, trigger: Future[Any]) -> Any:
         if self._error is not None:
             raise self._error
-        inner = trigger.value()
+        assert self._done is not None
         try:
-            value = inner.value()
+            # Complete for the host; on a GPU this has the stream of the callback wait, behind which the result is had.
+            value = self._done.wait()
         except Exception:
             self._entry.finished(State.FAILED)
             raise
         self._entry.finished()
         return value
+
+
+def _devices(call: Call) -> list[torch.device]:
+    """The GPUs on which a call runs."""
+    places = {(buffer.device, buffer.index) for buffer in (*call.inputs, *call.outputs)}
+    return [torch.device(device, index) for device, index in places if index is not None]
 
 
 def _after_launch(name: str) -> Callable[..., Any]:
