@@ -122,7 +122,7 @@ class QueuedWork(RecordedWork):
         return value
 
 
-def _devices(call: Call) -> list[torch.device]:
+def _devices(call: Call) -> list[int | str | torch.device]:
     """The GPUs on which a call runs."""
     places = {(buffer.device, buffer.index) for buffer in (*call.inputs, *call.outputs)}
     return [torch.device(device, index) for device, index in places if index is not None]
