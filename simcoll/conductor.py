@@ -249,12 +249,9 @@ class Conductor:
         inner = _launch(entry, launch, flight)
         if timed is not None:
             entry.timed = timed
-            if inner is not None and arguments.synchronous:
-                # It runs in the order of this thread's stream, if not on it.
-                inner.synchronize()
-                times.queued(timed, (self._log, use.lane), None, None)
-            else:
-                times.queued(timed, (self._log, use.lane), inner, arguments.tensors, staged=use.staged)
+            # What whoever makes it waits for runs on the stream of this thread, whether or not it has a Work.
+            behind = None if arguments.synchronous else inner
+            times.queued(timed, (self._log, use.lane), behind, arguments.tensors, staged=use.staged)
         return inner
 
     def begin_section(self) -> None:

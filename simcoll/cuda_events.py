@@ -70,7 +70,8 @@ class CudaDevice:
         device, before = _cuda_getDevice(), _cuda_getCurrentStream(self._index)
         _cuda_setStream(*self._behind_data)
         try:
-            work.synchronize()
+            # Where waiting is an order to the stream alone. Its other name, synchronize, warns whoever uses it.
+            work.wait()
             _CudaEventBase.record(event, self._behind)
         finally:
             # Whoever sets a stream sets its device too.

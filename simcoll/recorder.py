@@ -143,7 +143,8 @@ class Use:
     ``writes`` and ``sends`` say whether this rank's buffers are written to, and whether what they hold reaches anybody;
     ``copies`` that the backend writes them back by a copy, which their versions show; ``tells`` that its Work says by
     itself when the call has ended. ``device`` is the index of the device on whose streams it is queued (-1: on none);
-    calls of one ``lane`` of a group run one after the other there; ``staged`` ones go through memory of the backend's.
+    calls of one ``lane`` of a group run one after the other there; of ``staged`` ones no
+    stream may be had wait before the program has waited.
     """
 
     writes: bool
@@ -361,7 +362,8 @@ class GroupLog:
             on_cpu=devices <= {"cpu"},
             device=_index(call) if queued else -1,
             lane=-1 if call.peer is None else call.peer,
-            staged=backend is not None and backend.flattens and _is_listed(call),
+            # The end of a call whose Work blocks the host cannot be marked before the program waits for it.
+            staged=backend is not None and (backend.waits_on_host or (backend.flattens and _is_listed(call))),
         )
 
 
