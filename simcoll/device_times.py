@@ -5,9 +5,11 @@ behind it: the host learns of no end. So an event goes into the stream before th
 asked now and then (:mod:`simcoll.device_watch`), never waited for, and used again.
 
 Behind a call that says it is asynchronous the end is marked on a stream of ours, for which its Work must be asked to
-have that stream wait. Then torch takes the call for waited for, and lets the tensors go that it holds until somebody has
-waited: so they are held here instead, as long as torch would have. Whatever holds a tensor last must let it go in a
-thread of the program's: views take a lock of autograd's.
+have that stream wait. Then torch takes the call for waited for, and lets the tensors go that it holds until somebody
+has waited: so they are held here instead, as long as torch would have (source: ``stashed_for_allocator_safety_`` of
+ProcessGroupNCCL.cpp). Whatever holds a tensor last must let it go in a thread of the program's: views take a lock of
+autograd's. What a backend allocates itself only its Work can hold, so that the end of such a call is marked where the
+program waits for it.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ class Timed:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Calls that the device runs one after the other, oldest first; the last one ended ``until`` ms after ``anchor``."""
+    """Calls that the device runs one after the other, oldest first; ``until`` ms after ``anchor`` the last one ended."""
 
     calls: deque[Timed] = field(default_factory=deque)
     anchor: Anchor | None = None

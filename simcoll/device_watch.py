@@ -51,9 +51,8 @@ class DeviceTimes:
         cannot be told.
         """
         place = self._places.get(index)
-        if place is None:
-            if (place := self._open(index)) is None:
-                return None
+        if place is None and (place := self._open(index)) is None:
+            return None
         return place.begin(recorded, timed=number % self._every == 0)
 
     def queued(

@@ -12,20 +12,24 @@ import torch
 from torch.distributed import Work
 from torch.futures import Future
 
-from simcoll.call import Call
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.in_flight import Flight
 from simcoll.record import State
 from simcoll.recorder import Entry
 from simcoll.threads import Threads
+from simcoll.verdicts import VERDICTS
 from simcoll.work import NO_TIMEOUT, RecordedWork
 
 
 class QueuedWork(RecordedWork):
     """A call that is proved, then launched, by the group's queue; everything waits for that first."""
 
-    def __init__(self, entry: Entry, callbacks: Threads, flight: Flight | None = None) -> None:
+    def __init__(
+        self, entry: Entry, callbacks: Threads, flight: Flight | None = None, device: torch.device | None = None
+    ) -> None:
+        """``device`` is the one that the call runs on, if it is known."""
         super().__init__(Work(), entry, flight)
+        self._device = None if device is None or device.type == "cpu" else device
         # Neither the queue's thread nor a backend's own may run what users attach to a future: a callback may make
         # calls of its own and wait for them, and Gloo's barrier waits for every call before it, its own included.
         self._callbacks = callbacks
@@ -35,8 +39,6 @@ class QueuedWork(RecordedWork):
         self._launched = False
         self._future: Future[Any] | None = None
         self._trigger: Future[Any] | None = None
-        self._done: Future[Any] | None = None
-        self._devices = _devices(entry.call)
         self._guard = threading.Lock()
 
     def settle(self, inner: Work | None, error: Exception | None) -> None:
@@ -60,6 +62,7 @@ class QueuedWork(RecordedWork):
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait for the proof and for the call; raises what either raises."""
+        VERDICTS.raise_due()
         self._begin_wait()
         self._await_launch()
         return super().wait(timeout)
@@ -88,8 +91,8 @@ class QueuedWork(RecordedWork):
                 return self._future
             self._entry.handed_on()
             self._end_flight()
-            # What waits for it has its own streams wait for the call too, if that is on a GPU.
-            trigger: Future[Any] = Future(devices=self._devices)
+            # A future gives tensors on a GPU to those only who have named it.
+            trigger: Future[Any] = Future() if self._device is None else Future(devices=[self._device])
             self._future = trigger.then(self._outcome)
             self._trigger = trigger
             launched = self._launched
@@ -98,34 +101,33 @@ class QueuedWork(RecordedWork):
         return self._future
 
     def _complete(self, trigger: Future[Any]) -> None:
-        if self._error is not None:
-            self._callbacks.run(partial(trigger.set_result, None))
-            return
-        self._done = future = self._inner.get_future()
-        if self._devices and future.done():
-            # A call on a GPU is complete for the host when it is queued.
+        if self._error is not None or self._device is not None:
             self._callbacks.run(partial(trigger.set_result, None))
         else:
-            future.add_done_callback(lambda done: self._callbacks.run(partial(trigger.set_result, None)))
+            self._inner.get_future().add_done_callback(
+                lambda done: self._callbacks.run(partial(trigger.set_result, done))
+            )
 
     def _outcome(self, trigger: Future[Any]) -> Any:
         if self._error is not None:
             raise self._error
-        assert self._done is not None
+        if self._device is not None:
+            return self._ordered(self._inner.get_future())
+        inner = trigger.value()
         try:
-            # Complete for the host; on a GPU this has the stream of the callback wait, behind which the result is had.
-            value = self._done.wait()
+            value = inner.value()
         except Exception:
             self._entry.finished(State.FAILED)
             raise
         self._entry.finished()
         return value
 
-
-def _devices(call: Call) -> list[int | str | torch.device]:
-    """The GPUs on which a call runs."""
-    places = {(buffer.device, buffer.index) for buffer in (*call.inputs, *call.outputs)}
-    return [torch.device(device, index) for device, index in places if index is not None]
+    @staticmethod
+    def _ordered(inner: Future[Any]) -> Any:
+        """The value of a future on a GPU, which is complete at once: this thread's stream waits for the call, and
+        whoever asks the future made of it for its value waits for this stream.
+        """
+        return inner.wait()
 
 
 def _after_launch(name: str) -> Callable[..., Any]:

@@ -30,6 +30,9 @@ ON_DEVICE = 16
 there.
 """
 
+REPLAYED = 64
+"""Bit of ``flags``: a CUDA graph ran a call that it had captured."""
+
 DUMPED = "dumped"
 """The kind of the event that says that torch wrote a Flight Recorder dump of the rank at that time."""
 
