@@ -230,7 +230,7 @@ MEMORY = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total cap
         ("AcceleratorError", ILLEGAL, "compute-sanitizer"),
         ("RuntimeError", ILLEGAL, "CUDA_LAUNCH_BLOCKING=1"),
         ("OutOfMemoryError", MEMORY, "no memory left"),
-        ("DistBackendError", f"NCCL error: unhandled cuda error\nLast error:\nCuda failure '{ILLEGAL[12:]}", "sanitizer"),
+        ("DistBackendError", f"NCCL error: unhandled cuda error\nCuda failure '{ILLEGAL[12:]}", "sanitizer"),
         ("AcceleratorError", "CUDA error: uncorrectable ECC error encountered", "Xid"),
     ],
 )  # fmt: skip
