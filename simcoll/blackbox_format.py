@@ -117,6 +117,9 @@ HANDED_ON = 4
 LET_GO = 8
 """The bit that says that the program let the call's Work go before anybody had waited for it."""
 
+ON_DEVICE = 16
+"""The bit that says that the times are the device's, so that a call which has started runs there."""
+
 
 class EntryKind(IntEnum):
     """What an entry of the growing table holds."""
