@@ -75,6 +75,7 @@ class MemoryBox:
         p2p_sequence: int = 0,
         started: bool = False,
         awaited: bool = False,
+        flags: int = 0,
     ) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls."""
         if not self._open:
@@ -87,7 +88,7 @@ class MemoryBox:
             signature,
             source,
             State.STARTED if started else State.SCHEDULED,
-            asynchronous | AWAITED if awaited else asynchronous,
+            (asynchronous | AWAITED if awaited else asynchronous) | flags,
             now,
             now if started else 0,
         )

@@ -46,7 +46,9 @@ class BlackBox:
     """One rank's black box, read.
 
     ``slots`` holds the records oldest first, :data:`SLOT_DTYPE`; their fields ``group``, ``signature`` and ``source``
-    index the sequences of these names. ``dropped`` (``dropped_p2p``) gives, for a group's index, the last sequence
+    index the sequences of these names. ``captured`` are those of calls that CUDA graphs captured, which did not run and
+    stand in no group's sequence (theirs is that of the last call before).
+    ``dropped`` (``dropped_p2p``) gives, for a group's index, the last sequence
     number (p2p sequence number) that the file no longer holds. ``problems`` says in words what is damaged. Times are
     nanoseconds of the wall clock; ``closed_ns`` is 0 where the rank did not end by itself, ``dumped_ns`` where the file
     is no copy. ``run`` and ``attempt`` are the job's id, as its launcher gives it, and its restart count.
@@ -70,6 +72,7 @@ class BlackBox:
     dropped: Mapping[int, int]
     dropped_p2p: Mapping[int, int]
     slots: Slots
+    captured: Slots
     problems: Sequence[str]
     about: Mapping[str, object]
 
@@ -155,6 +158,8 @@ def _read(fd: int, name: str, known: Known | None) -> BlackBox:
     rows = _read_rows(fd, header) if wrapped else np.zeros(0, _GROUP_DTYPE)
     entries = read_entries(_read_table(fd, header), known)
     slots, last_gap = _resolve(slots, entries, last_gap)
+    of_graphs = (slots["flags"] & layout.CAPTURED) != 0
+    slots, captured = (slots[~of_graphs], slots[of_graphs]) if of_graphs.any() else (slots, slots[:0])
     groups = sorted(entries.groups)
     dropped, dropped_p2p = _dropped(groups, rows)
     if last_gap:
@@ -162,7 +167,8 @@ def _read(fd: int, name: str, known: Known | None) -> BlackBox:
         slots = slots[slots["index"] > last_gap]
     if wrapped:
         _assume_dropped(slots, _untold(groups, rows, newest - header.slot_count), dropped, dropped_p2p)
-    return _assemble(name, header, entries, slots, (dropped, dropped_p2p), _problems(header, ring, entries, last_gap))
+    problems = _problems(header, ring, entries, last_gap)
+    return _assemble(name, header, entries, (slots, captured), (dropped, dropped_p2p), problems)
 
 
 def _read_ring(fd: int, header: Header) -> Slots:
@@ -352,7 +358,7 @@ def _assemble(
     name: str,
     header: Header,
     entries: Entries,
-    slots: Slots,
+    slots: tuple[Slots, Slots],
     dropped: tuple[_Dropped, _Dropped],
     problems: list[str],
 ) -> BlackBox:
@@ -374,7 +380,8 @@ def _assemble(
         events=_ordered(entries.events),
         dropped=dropped[0],
         dropped_p2p=dropped[1],
-        slots=slots,
+        slots=slots[0],
+        captured=slots[1],
         problems=tuple(problems),
         about=header.about,
     )

@@ -113,11 +113,12 @@ class BlackBoxWriter:
         p2p_sequence: int = 0,
         started: bool = False,
         awaited: bool = False,
+        flags: int = 0,
     ) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls.
 
         ``group``, ``signature`` and ``source`` are indices that the methods of these names gave. A ``started`` call
-        runs at once; for an ``awaited`` one the thread that makes it waits.
+        runs at once; for an ``awaited`` one the thread that makes it waits; ``flags`` are further bits of that field.
         """
         if not self._open:
             return NO_TICKET
@@ -138,7 +139,7 @@ class BlackBoxWriter:
                 signature,
                 source,
                 _STARTED_STATE if started else _SCHEDULED_STATE,
-                asynchronous | _AWAITED if awaited else asynchronous,
+                (asynchronous | _AWAITED if awaited else asynchronous) | flags,
                 seal(group, sequence, p2p_sequence, signature, source),
                 now,
                 now if started else 0,

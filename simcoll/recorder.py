@@ -14,7 +14,7 @@ from typing import TypeAlias
 from simcoll.backends.base import Backend
 from simcoll.backends.memory_box import MemoryBox
 from simcoll.blackbox import BlackBoxWriter
-from simcoll.blackbox_format import AWAITED, HANDED_ON, LET_GO
+from simcoll.blackbox_format import AWAITED, CAPTURED, HANDED_ON, LET_GO, REPLAYED
 from simcoll.call import Call
 from simcoll.capture import Arguments
 from simcoll.collecting import heading, stacks_name
@@ -289,6 +289,33 @@ class GroupLog:
                 )
         return entry
 
+    def begin_captured(self, arguments: Arguments, source: Source) -> Entry:
+        """Write down that a CUDA graph captures a call, which takes no place in the group: it does not run."""
+        return self._of_graph(self._prepare(arguments), source, CAPTURED, counts=False)
+
+    def begin_replayed(self, prepared: Prepared, source: Source) -> Entry:
+        """Write down that a CUDA graph is about to run a call that it captured: it takes its place in the group."""
+        # Nobody has its Work, and nobody can wait for it but with all that the graph does.
+        return self._of_graph(prepared, source, REPLAYED | HANDED_ON, counts=True)
+
+    def _of_graph(self, prepared: Prepared, source: Source, flags: int, *, counts: bool) -> Entry:
+        point_to_point = spec_of(prepared.call).kind is Kind.POINT_TO_POINT
+        with self._lock:
+            self._sequence += counts and not point_to_point
+            self._p2p_sequence += counts and point_to_point
+            entry = Entry(self, prepared, self._sequence, source, asynchronous=True, ticket=0)
+            if self.box is not None:
+                entry.ticket = self.box.schedule(
+                    self._index,
+                    entry.sequence,
+                    prepared.signature,
+                    self.box.source(source),
+                    asynchronous=True,
+                    p2p_sequence=self._p2p_sequence if point_to_point else 0,
+                    flags=flags,
+                )
+        return entry
+
     def _prepare(self, arguments: Arguments) -> Prepared:
         key = arguments.key
         prepared = self._prepared.get(key)
@@ -317,7 +344,7 @@ class GroupLog:
         return Use(
             writes=spec.brings_result(call, self.group_rank),
             sends=spec.sends_inputs(call, self.group_rank),
-            copies=call.coalesced or (backend is not None and devices != {"cpu"}),
+            copies=call.coalesced or (backend is not None and backend.staged and devices != {"cpu"}),
             # Of a backend that is not known nothing is taken for granted.
             tells=devices == {"cuda"} if backend is None else call.op not in backend.untold,
             on_cpu=devices <= {"cpu"},

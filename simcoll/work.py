@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from torch.distributed import Work
 from torch.futures import Future
 
+from simcoll.backends.base import Backend
 from simcoll.call import ANY_SOURCE
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.errors import CollectiveMismatchError, MissingRankError
@@ -26,6 +28,9 @@ NO_TIMEOUT = timedelta(0)
 """What a wait is given that names no timeout: the backend's own holds."""
 
 _LOOK_UP = timedelta(seconds=0.5)
+_LOOK_ON_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS = 0.0001
+_LONGEST_PAUSE_SECONDS = 0.01
 _VERDICT_SECONDS = 5.0
 """How long a wait that failed waits for ranks that are about to find out why."""
 
@@ -77,7 +82,8 @@ class RecordedWork(Work):
         return ended
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Wait as the backend's Work does; raises what it raises."""
+        """Wait as the backend's Work does; raises what it raises, or a mismatch that was found meanwhile."""
+        VERDICTS.raise_due()
         self._begin_wait()
         try:
             done = self._await(timeout)
@@ -127,7 +133,9 @@ class RecordedWork(Work):
         self._entry.handed_on()
         self._end_flight()
         future = self._inner.get_future()
-        future.add_done_callback(lambda done: self._entry.finished())
+        # That of a call on a GPU is complete at once, and says nothing of the end.
+        if self._entry.use.on_cpu:
+            future.add_done_callback(lambda done: self._entry.finished())
         return future
 
     def is_completed(self) -> bool:
@@ -180,8 +188,7 @@ class RecordedWork(Work):
 class CheckedWork(RecordedWork):
     """A call that is proved in the background: whoever waits for it is told of what was found meanwhile.
 
-    ``waits_on_host`` is that of the backend, see :class:`~simcoll.backends.base.Backend`; ``failed`` is called when a
-    wait for it fails.
+    ``backend`` says how it waits, None that a wait must not look up; ``failed`` is called when a wait for it fails.
     """
 
     def __init__(
@@ -189,17 +196,17 @@ class CheckedWork(RecordedWork):
         inner: Work,
         entry: Entry,
         flight: Flight | None = None,
+        backend: Backend | None = None,
         *,
-        waits_on_host: bool,
         failed: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(inner, entry, flight)
-        self._waits_on_host = waits_on_host
+        self._blocks = backend is not None and backend.waits_on_host
+        self._resumes = backend is not None and backend.resumes
         self._tell_failed = failed
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait as the backend's Work does; raises what it raises, or why it did not complete."""
-        VERDICTS.raise_due()
         try:
             return super().wait(timeout)
         except CollectiveMismatchError:
@@ -214,7 +221,9 @@ class CheckedWork(RecordedWork):
 
     def _await(self, timeout: timedelta) -> bool:
         """A call that ranks disagree about may never end: look up now and then."""
-        while self._waits_on_host and timeout <= NO_TIMEOUT:
+        if self._blocks and timeout <= NO_TIMEOUT and not self._resumes:
+            self._look_on()
+        while self._blocks and self._resumes and timeout <= NO_TIMEOUT:
             try:
                 return self._inner.wait(_LOOK_UP)
             except RuntimeError:
@@ -222,6 +231,16 @@ class CheckedWork(RecordedWork):
                     break
             VERDICTS.raise_due()
         return super()._await(timeout)
+
+    def _look_on(self) -> None:
+        """Where no wait can be tried for a moment, ask until the call has ended; at last the wait itself knows when
+        its time is up.
+        """
+        deadline, pause = time.monotonic() + _LOOK_ON_SECONDS, _FIRST_PAUSE_SECONDS
+        while time.monotonic() < deadline and not self._inner.is_completed():
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            VERDICTS.raise_due()
 
 
 leave_class_uncompiled(RecordedWork)

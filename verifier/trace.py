@@ -26,7 +26,12 @@ LET_GO = 8
 """Bit of ``flags``: the program let the call's Work go before anybody had waited for it."""
 
 ON_DEVICE = 16
-"""Bit of ``flags``: the times are the device's, so that a call which has started runs there."""
+"""Bit of ``flags``: its start, and its end if it has ended, are the device's own times: a call that has started runs
+there.
+"""
+
+REPLAYED = 64
+"""Bit of ``flags``: a CUDA graph ran a call that it had captured."""
 
 DUMPED = "dumped"
 """The kind of the event that says that torch wrote a Flight Recorder dump of the rank at that time."""
