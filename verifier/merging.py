@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from simcoll.record import Event, Group, State
 from simcoll.spec import COLLECTIVES
-from simcoll.verifier.trace import DUMPED, ON_DEVICE, MemoryTrace, Slots, Trace, altered
+from simcoll.verifier.trace import DUMPED, ON_DEVICE, REPLAYED, MemoryTrace, Slots, Trace, altered
 
 _CLOCKS_NS: Final = 5_000_000
 """So much earlier a dump may say that a call was made than the black box, which writes it down before: both read the
@@ -97,10 +97,9 @@ def _last_named(box: Trace, group: Group) -> int:
 
 
 def _collectives(trace: Trace, index: int) -> _Index:
-    """The rows of a group's collectives that the backend was given."""
+    """The rows of a group's collectives."""
     slots = trace.slots
-    given = (slots["state"] != State.REJECTED) & (slots["p2p_sequence"] == 0) & (slots["sequence"] > 0)
-    return np.flatnonzero(given & (slots["group"] == index))
+    return np.flatnonzero((slots["group"] == index) & (slots["p2p_sequence"] == 0) & (slots["sequence"] > 0))
 
 
 def _last_life(trace: Trace, rows: _Index) -> _Index:
@@ -111,22 +110,36 @@ def _last_life(trace: Trace, rows: _Index) -> _Index:
 
 
 def _paired(box: Trace, mine: _Index, dump: Trace, theirs: _Index) -> tuple[_Index, _Index] | None:
-    """The rows of both that are one call; None where the numbers do not mean the same."""
-    mine = _last_life(box, mine)
-    numbers, wanted = box.slots["sequence"][mine], dump.slots["sequence"][theirs]
-    order = np.argsort(numbers, kind="stable")
-    mine, numbers = mine[order], numbers[order]
-    place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
-    both = numbers[place] == wanted
-    ours, theirs = mine[place[both]], theirs[both]
-    if not len(ours) or not _is_one(box, ours, dump, theirs):
+    """The rows of both that are one call; None where that cannot be told."""
+    mine, numbers = _as_the_backend_counts(box, _last_life(box, mine))
+    if not len(mine):
         return None
-    return ours, theirs
+    wanted = dump.slots["sequence"][theirs].astype(np.int64)
+    place = int(np.searchsorted(box.slots["scheduled_ns"][mine], dump.slots["scheduled_ns"][theirs[-1]], "right")) - 1
+    # Calls that a graph captures count for the backend alone: then all numbers are that many apart.
+    for apart in dict.fromkeys((0, int(wanted[-1] - numbers[max(place, 0)]))):
+        at = np.minimum(np.searchsorted(numbers, wanted - apart), len(numbers) - 1)
+        both = numbers[at] == wanted - apart
+        if both.any() and _is_one(box, mine[at[both]], dump, theirs[both], strict=apart != 0):
+            return mine[at[both]], theirs[both]
+    return None
 
 
-def _is_one(box: Trace, ours: _Index, dump: Trace, theirs: _Index) -> bool:
+def _as_the_backend_counts(box: Trace, rows: _Index) -> tuple[_Index, npt.NDArray[np.int64]]:
+    """The rows of the calls that the backend was given, and what it counts them as: those left out that it refused, or
+    that a CUDA graph made.
+    """
+    rows = rows[np.argsort(box.slots["sequence"][rows], kind="stable")]
+    slots = box.slots[rows]
+    given = (slots["state"] != State.REJECTED) & (slots["flags"] & REPLAYED == 0)
+    numbers: npt.NDArray[np.int64] = slots["sequence"].astype(np.int64) - np.cumsum(~given)
+    return rows[given], numbers[given]
+
+
+def _is_one(box: Trace, ours: _Index, dump: Trace, theirs: _Index, *, strict: bool) -> bool:
+    """Whether these may be the same calls; ``strict`` asks that each was noted before the next one was made."""
     made, noted = box.slots["scheduled_ns"][ours].astype(np.int64), dump.slots["scheduled_ns"][theirs].astype(np.int64)
-    if (noted < made - _CLOCKS_NS).any():
+    if (noted < made - _CLOCKS_NS).any() or (strict and (noted[:-1] > made[1:]).any()):
         return False
     calls = np.stack([box.slots["signature"][ours], dump.slots["signature"][theirs]])
     for signature, other in np.unique(calls, axis=1).T.tolist():

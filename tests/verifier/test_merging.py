@@ -171,8 +171,18 @@ def test_a_dump_that_counts_one_call_more_marks_nothing_as_ended_that_stands(tmp
         rank.entries = [early, *later]
         rank.dump()
     report, evidence = judged(tmp_path)
-    assert states(evidence.traces[0]) == [State.STARTED] * 7
+    assert states(evidence.traces[0]) == [State.COMPLETED] * 4 + [State.STARTED] * 3
     assert [(one.code, one.culprits, one.sequence) for one in report.findings] == [("SC201", (3,), 5)]
+
+
+def test_calls_that_a_graph_captured_count_for_the_backend_alone(tmp_path: Path) -> None:
+    for rank in job(tmp_path, pause=0.002):
+        for number, one in enumerate(rank.entries):
+            one["collective_seq_id"] = number + 4
+        rank.dump()
+    _, evidence = judged(tmp_path)
+    assert evidence.notes == ()
+    assert states(evidence.traces[0]) == [State.COMPLETED] * 4 + [State.STARTED] * 3
 
 
 def test_a_dump_of_another_run_is_left_out(tmp_path: Path) -> None:
