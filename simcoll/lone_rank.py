@@ -125,7 +125,7 @@ def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     cut_few_shards()
     counter = _counter() if dry_run.counts else None
     small = SmallInputs(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)
-    received = be_alone(rank, dry_run.world_size, counter, small)
+    received = be_alone(rank, dry_run.world_size, small, counter)
     know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
@@ -146,12 +146,16 @@ def _counter() -> WorkCounter:
     from simcoll.work_counter import WorkCounter
 
     def write(items: list[Item]) -> None:
-        session = active_session()
-        recorder = None if session is None else session.current_recorder()
-        if recorder is not None:
-            recorder.event(EVENT, items=items)
+        _note(EVENT, items=items)
 
     return WorkCounter(DeviceOrder(write))
+
+
+def _note(kind: str, **data: object) -> None:
+    """Write an event into this rank's black box, if it has one by now."""
+    session = active_session()
+    if session is not None and (recorder := session.current_recorder()) is not None:
+        recorder.event(kind, **data)
 
 
 def _end_after(steps: int) -> None:
@@ -161,9 +165,7 @@ def _end_after(steps: int) -> None:
     def count(optimizer: Any, args: Any, kwargs: Any) -> None:
         made[id(optimizer)] = made.get(id(optimizer), 0) + 1
         if made[id(optimizer)] >= steps:
-            session = active_session()
-            if session is not None and (recorder := session.current_recorder()) is not None:
-                recorder.event(STEPS_MADE)
+            _note(STEPS_MADE)
             raise SystemExit(0)
 
     register_optimizer_step_post_hook(count)

@@ -108,18 +108,16 @@ class LoneStore(dist.HashStore):
         self.host, self.port = "localhost", 29500
 
 
-def be_alone(
-    rank: int, size: int, counter: WorkCounter | None = None, small: SmallInputs | None = None
-) -> ReceivedValues:
+def be_alone(rank: int, size: int, small: SmallInputs, counter: WorkCounter | None = None) -> ReceivedValues:
     """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already.
 
-    A ``counter`` is told of every call; ``small`` writes inputs down, and knows those of a pass before.
+    ``small`` writes inputs down, and knows those of a pass before; a ``counter`` is told of every call.
     """
     session = active_session()
     received = ReceivedValues(lambda: None if session is None else session.current_recorder())
     received.watch()
     module: Any = distributed_c10d
-    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received, counter, small), True)
+    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received, small, counter), True)
     module.BackendConfig = FakeBackendConfig
     # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
     if hasattr(module, "_maybe_attach_flight_recorder"):
@@ -150,7 +148,7 @@ def _answering(received: ReceivedValues, group: GroupInputs) -> Answer:
 
 
 def _creator(
-    session: Session | None, received: ReceivedValues, counter: WorkCounter | None, small: SmallInputs | None
+    session: Session | None, received: ReceivedValues, small: SmallInputs, counter: WorkCounter | None
 ) -> Callable[[Any, Any], LoneGroup]:
     """What c10d calls to make a group's backend."""
     threads = LoneThreads()
@@ -158,7 +156,6 @@ def _creator(
     def create(options: Any, backend_options: Any) -> LoneGroup:
         size, place = options.group_size, options.group_rank
         members = tuple(options.global_ranks_in_group) or tuple(range(size))
-        known = {} if small is None else {"answer": _answering(received, small.of_group(members, place))}
         inner: Any = FakeProcessGroup(
             place,
             size,
@@ -166,7 +163,7 @@ def _creator(
             called="gloo",
             received=received.mark,
             blank=lambda: bool(received.paused),
-            **known,
+            answer=_answering(received, small.of_group(members, place)),
         )
         group = LoneGroup(options.store, place, size, inner=inner)
         group.received, group.caller, group.counter = received, threads, counter

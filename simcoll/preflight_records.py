@@ -14,7 +14,7 @@ from simcoll.received_values import EVENT
 from simcoll.record import Event, Source
 from simcoll.verifier.failures import number, source_of, text
 from simcoll.verifier.overview import DRY_RUN
-from simcoll.verifier.trace import MemoryTrace, Trace
+from simcoll.verifier.trace import MemoryTrace, Trace, altered
 
 _STEP_NS = 1000
 _TIMES = ("scheduled_ns", "started_ns", "finished_ns")
@@ -92,20 +92,7 @@ def _comparable(trace: Trace, marked: set[Place]) -> MemoryTrace:
     signatures = list(trace.signatures)
     if marked:
         _leave_out_sizes(trace, slots, signatures, marked)
-    return MemoryTrace(
-        trace.rank,
-        trace.world_size,
-        DRY_RUN,
-        trace.groups,
-        signatures,
-        trace.sources,
-        events,
-        slots,
-        trace.dropped,
-        trace.problems,
-        trace.dropped_p2p,
-        trace.unknown,
-    )
+    return replace(altered(trace, slots, events), mode=DRY_RUN, signatures=signatures, seen_ns=0)
 
 
 def _concerns_all(event: Event) -> bool:

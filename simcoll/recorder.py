@@ -24,6 +24,7 @@ from simcoll.parameters import Claim
 from simcoll.record import Group, Record, Source, State, source_document
 from simcoll.spec import Kind, spec_of
 from simcoll.stacks import offer_stacks, stack_path
+from simcoll.verifier.device_errors import device_error
 from simcoll.word import flow_word, message_digest, statement_digest
 
 Box: TypeAlias = "BlackBoxWriter | MemoryBox"
@@ -207,6 +208,8 @@ class Entry:
 
     def failed(self, error: Exception, *, refused: bool = False) -> None:
         """The call ended with an exception; some backends refuse a call only when they come to run it."""
+        # An error of the device comes up at whichever call asks next: that refuses nothing.
+        refused = refused and device_error(type(error).__name__, str(error)) is None
         if refused or self.log.refusal(self.call) is not None:
             self.finished(State.REJECTED)
             self.log.recorder.rejected(self, error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ pytest.importorskip("torch")
 from simcoll.lone_ranks import memory_kills
 from simcoll.verifier.finding import Severity
 from tests.documents import check_report
-from tests.dry_runs import DryRuns
+from tests.preflights import DryRuns
 from tests.test_programs import BUGS, CORRECT, Program
 
 pytestmark = [pytest.mark.slow]
@@ -72,35 +71,26 @@ def chosen(programs: list[Program]) -> list[Program]:
     return [program for program in programs if program.name not in LEFT_OUT]
 
 
-class Reports:
-    """Every selected program, in a dry run that goes on while the first are judged."""
+TIMEOUT_SECONDS = 60
 
-    def __init__(self, folder: Path, programs: list[Program]) -> None:
-        self._numbers = {program: number for number, program in enumerate(programs)}
-        self._runs = DryRuns(folder, [(one.path, one.ranks, None) for one in programs])
 
-    def __getitem__(self, program: Program) -> dict[str, Any]:
-        return self._runs.report(self._numbers[program])
-
-    def close(self) -> None:
-        self._runs.close()
+def arguments(program: Program) -> tuple[object, ...]:
+    return "--world-size", program.ranks, "--timeout", TIMEOUT_SECONDS, "--jobs", 1, program.path
 
 
 @pytest.fixture(scope="module")
-def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
-    found = [
-        item.callspec.params["program"]
-        for item in request.session.items
-        if "reports" in getattr(item, "fixturenames", ()) and item.module is request.module
-    ]
-    started = Reports(tmp_path_factory.mktemp("dry"), found)
-    yield started
-    started.close()
+def dry_runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DryRuns]:
+    """Every selected program, in a dry run that goes on while the first are judged."""
+    with DryRuns(tmp_path_factory.mktemp("dry")) as runs:
+        for item in request.session.items:
+            if "dry_runs" in getattr(item, "fixturenames", ()) and item.module is request.module:
+                runs.begin(*arguments(item.callspec.params["program"]))
+        yield runs
 
 
 @pytest.mark.parametrize("program", chosen(BUGS), ids=lambda program: program.name)
-def test_planted_bug_is_the_first_finding(program: Program, reports: Reports) -> None:
-    report = reports[program]
+def test_planted_bug_is_the_first_finding(program: Program, dry_runs: DryRuns) -> None:
+    report = dry_runs.report(*arguments(program))
     code, severity = WHOLE.get(program.name, (program.code, program.severity))
     assert report["findings"], report["notes"]
     first = report["findings"][0]
@@ -111,8 +101,8 @@ def test_planted_bug_is_the_first_finding(program: Program, reports: Reports) ->
 
 
 @pytest.mark.parametrize("program", chosen(CORRECT), ids=lambda program: program.name)
-def test_correct_program_is_silent(program: Program, reports: Reports) -> None:
-    report = reports[program]
+def test_correct_program_is_silent(program: Program, dry_runs: DryRuns) -> None:
+    report = dry_runs.report(*arguments(program))
     check_report({name: value for name, value in report.items() if name != "exit_code"})
     assert (report["findings"], report["exit_code"]) == ([], 0), report
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.dry_runs import DryRuns
+from tests.preflights import DryRuns
 
 pytestmark = [pytest.mark.slow]
 
@@ -118,35 +118,39 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
-    chosen = [
-        item.callspec.params["case"]
-        for item in request.session.items
-        if "reports" in getattr(item, "fixturenames", ()) and item.module is request.module
-    ]
-    started = Reports(tmp_path_factory.mktemp("ways"), chosen)
-    yield started
-    started.runs.close()
+class Scripts:
+    """The scripts of the cases, and their dry runs."""
 
+    def __init__(self, folder: Path, runs: DryRuns) -> None:
+        self._folder = folder
+        self._runs = runs
 
-class Reports:
-    """The chosen cases, in dry runs that go on while the first are judged."""
+    def arguments(self, case: tuple[str, str, int]) -> tuple[object, ...]:
+        flow, bug, size = case
+        script = self._folder / f"train{CASES.index(case)}.py"
+        script.write_text(f"{HEAD}{FLOWS[flow]}{BUGS[bug]}\ndist.barrier()\n", encoding="utf-8")
+        return "--world-size", size, "--timeout", 60, "--jobs", 1, script
 
-    def __init__(self, folder: Path, cases: list[tuple[str, str, int]]) -> None:
-        self._cases = cases
-        self.scripts = [folder / f"train{number}.py" for number in range(len(cases))]
-        for (flow, bug, _), script in zip(cases, self.scripts, strict=True):
-            script.write_text(f"{HEAD}{FLOWS[flow]}{BUGS[bug]}\ndist.barrier()\n", encoding="utf-8")
-        sizes = [size for _, _, size in cases]
-        self.runs = DryRuns(folder, [(script, size, None) for script, size in zip(self.scripts, sizes, strict=True)])
+    def begin(self, case: tuple[str, str, int]) -> None:
+        self._runs.begin(*self.arguments(case))
 
     def __getitem__(self, case: tuple[str, str, int]) -> dict[str, Any]:
-        return self.runs.report(self._cases.index(case))
+        return self._runs.report(*self.arguments(case))
+
+
+@pytest.fixture(scope="module")
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+    """All chosen cases, in dry runs that go on while the first are judged."""
+    with DryRuns(tmp_path_factory.mktemp("dry")) as runs:
+        scripts = Scripts(tmp_path_factory.mktemp("ways"), runs)
+        for item in request.session.items:
+            if "reports" in getattr(item, "fixturenames", ()) and item.module is request.module:
+                scripts.begin(item.callspec.params["case"])
+        yield scripts
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)).replace(" ", "_"))
-def test_only_bugs_are_found(case: tuple[str, str, int], reports: Reports) -> None:
+def test_only_bugs_are_found(case: tuple[str, str, int], reports: Scripts) -> None:
     flow, bug, _ = case
     report = reports[case]
     found = [(one["code"], one["culprits"]) for one in report["findings"]]

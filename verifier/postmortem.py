@@ -6,9 +6,10 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from simcoll.record import Event, State
+from simcoll.record import Event, Record, State
 from simcoll.verifier.columns import columns_of
 from simcoll.verifier.creations import membership_mismatches
+from simcoll.verifier.device_queue import open_rows
 from simcoll.verifier.failures import Failure, failures_of
 from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
 from simcoll.verifier.halts import halt_findings, is_final
@@ -35,7 +36,7 @@ from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_order import MISSING_RANK
 from simcoll.verifier.stragglers import stragglers
 from simcoll.verifier.summary import summarise
-from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
+from simcoll.verifier.trace import LaunchOutcome, Stall, Trace, record_at
 from simcoll.verifier.unmatched import unmatched_messages
 
 _HOLDING_NOBODY_UP = ("SC502", "SC503")
@@ -106,14 +107,21 @@ def standstill(
 
 
 def _unfinished(job: Job, finding: Finding) -> bool:
-    """Whether a rank still sits in the collective that a finding is about."""
+    """Whether a rank still sits in the collective that a finding is about, or its device does."""
+    place = None if finding.group is None else (finding.group.name, finding.sequence)
     return any(
-        finding.group is not None
-        and (job.last[rank].group, job.last[rank].sequence) == (finding.group.name, finding.sequence)
-        and job.last[rank].state in (State.SCHEDULED, State.STARTED)
+        (record.group, record.sequence) == place and record.state in (State.SCHEDULED, State.STARTED)
         for rank in finding.ranks
         if rank in job.last
+        for record in (job.last[rank], *_queued_at(job.traces[rank], finding.sequence))
     )
+
+
+def _queued_at(trace: Trace, sequence: int | None) -> list[Record]:
+    """The calls of a number that a device has not ended, of whatever groups."""
+    rows = open_rows(trace)
+    mine = rows[trace.slots["sequence"][rows] == (sequence or 0)]
+    return [record for row in mine.tolist() if (record := record_at(trace, row)) is not None]
 
 
 def exit_code(report: Report) -> int:

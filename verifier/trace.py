@@ -25,6 +25,12 @@ HANDED_ON = 4
 LET_GO = 8
 """Bit of ``flags``: the program let the call's Work go before anybody had waited for it."""
 
+ON_DEVICE = 16
+"""Bit of ``flags``: the times are the device's, so that a call which has started runs there."""
+
+DUMPED = "dumped"
+"""The kind of the event that says that torch wrote a Flight Recorder dump of the rank at that time."""
+
 SLOT = np.dtype(
     [
         ("group", "<u4"),
