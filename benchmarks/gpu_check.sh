@@ -19,7 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [ -z "${PYTHON:-}" ]; then
     PYTHON=python3
-    if [ -x .venv/bin/python ]; then PYTHON=.venv/bin/python; fi
+    if [ -x .venv/bin/python ]; then PYTHON=$PWD/.venv/bin/python; fi
 fi
 
 skip() {

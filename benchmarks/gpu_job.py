@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -115,12 +116,15 @@ def ended(processes: Sequence[subprocess.Popen[bytes]], limit: float) -> None:
     """Wait for processes that lead sessions of their own, then kill what is left of these."""
     deadline = time.monotonic() + limit
     for process in processes:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(deadline - time.monotonic(), 0.01))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            process.returncode = TIMED_OUT
+    # All at once, so that none tells of the others' end as of a failure.
+    left = [process for process in processes if process.poll() is None]
+    for process in left:
+        os.killpg(process.pid, signal.SIGKILL)
+    for process in left:
+        process.wait()
+        process.returncode = TIMED_OUT
 
 
 TIMED_OUT = 1000
