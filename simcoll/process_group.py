@@ -32,7 +32,7 @@ from simcoll.record import Group
 from simcoll.recorder import GroupLog
 from simcoll.session import Session, active_session, conductors, is_unrecorded
 from simcoll.spec import METHODS
-from simcoll.watchers import Watchers, watchers_of
+from simcoll.watchers import Watchers, keep_for_good, watchers_of
 
 _DRAIN_SECONDS = 2.0
 _ABORT_SECONDS = 0.1
@@ -66,6 +66,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._limit: timedelta | None = None
         self._coalescing = False
         self._reconfigured = False
+        self._captured = False
         self._making = threading.Lock()
 
     # What a plain group hashes to, so that a group that was already in use is found under its old handle.
@@ -191,6 +192,10 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     def _end(self, seconds: float = _DRAIN_SECONDS) -> None:
         if self._conductor is not None:
             self._conductor.close(seconds)
+        if self._captured:
+            # A graph that is freed after the group calls its NCCL backend (torch 2.15), which must still be there.
+            self._captured = False
+            keep_for_good(self._inner)
 
     def reconfigure(self, opts: Any) -> Work:
         """Give the backend other peers (torch 2.15): who they are nobody is told, so that recording ends here."""
@@ -232,6 +237,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             # Gloo would use memory beyond its list of peers.
             launch = functools.partial(_refuse_peer, name, peer, self.size())
         if open_captures and (captured := capture_of(found, self._device_types)) is not None:
+            self._captured = True
             return conductor.capture(found, launch, captured.calls)
         if self._coalescing:
             # What is launched inside a coalesced section is launched by its thread.
