@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from simcoll.record import Record, State
 from simcoll.verifier.device_queue import open_rows
 from simcoll.verifier.trace import ON_DEVICE, Trace, lives, record_at
@@ -19,12 +17,17 @@ def device_record(traces: Mapping[int, Trace], rank: int) -> Record | None:
     trace = traces.get(rank)
     if trace is None or not len(rows := open_rows(trace)):
         return None
-    slots = trace.slots[rows]
-    running = np.flatnonzero((slots["flags"] & ON_DEVICE != 0) & (slots["state"] == State.STARTED))
-    if len(running):
-        return record_at(trace, int(rows[running[0]]))
     left = (row for row in rows.tolist() if not _ended_elsewhere(traces, trace, row))
-    return record_at(trace, next(left, int(rows[-1])))
+    first = next(left, int(rows[-1]))
+    later = trace.slots[rows]
+    running = rows[(later["flags"] & ON_DEVICE != 0) & (later["state"] == State.STARTED) & (rows > first)]
+    # A call behind one that waits runs on a stream of its own.
+    return record_at(trace, first if _runs(trace, first) or not len(running) else int(running[0]))
+
+
+def _runs(trace: Trace, row: int) -> bool:
+    slot = trace.slots[row]
+    return bool(int(slot["flags"]) & ON_DEVICE) and int(slot["state"]) == State.STARTED
 
 
 def _ended_elsewhere(traces: Mapping[int, Trace], trace: Trace, row: int) -> bool:
