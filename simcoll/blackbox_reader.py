@@ -101,6 +101,7 @@ class BlackBox:
             int(slot["scheduled_ns"]),
             int(slot["started_ns"]),
             int(slot["finished_ns"]),
+            bool(int(slot["flags"]) & layout.ON_DEVICE),
         )
 
 

@@ -250,7 +250,7 @@ def trace_of(
         slot["group"] = names[record.group]
         slot["signature"] = calls.setdefault(record.call, len(calls))
         slot["source"] = sources.setdefault(record.source, len(sources))
-        slot["flags"] = (ASYNCHRONOUS if record.asynchronous else 0) | (AWAITED if record.awaited else 0)
+        slot["flags"] = ASYNCHRONOUS * record.asynchronous | AWAITED * record.awaited | ON_DEVICE * record.on_device
         for column in ("sequence", "p2p_sequence", "state", "scheduled_ns", "started_ns", "finished_ns"):
             slot[column] = getattr(record, column)
     return MemoryTrace(rank, world_size, mode, tuple(groups), tuple(calls), tuple(sources), tuple(events), slots)
@@ -301,4 +301,5 @@ def record_at(trace: Trace, row: int) -> Record | None:
         int(slot["scheduled_ns"]),
         int(slot["started_ns"]),
         int(slot["finished_ns"]),
+        bool(slot["flags"] & ON_DEVICE),
     )
