@@ -10,7 +10,13 @@ from simcoll.verifier.trace import ON_DEVICE, Trace, lives, record_at
 
 
 def device_record(traces: Mapping[int, Trace], rank: int) -> Record | None:
-    """The call at which a rank's device is: one that runs, else the first that is not known to have ended.
+    """The call at which a rank's device is; None where none is under way."""
+    row = device_row(traces, rank)
+    return None if row is None else record_at(traces[rank], row)
+
+
+def device_row(traces: Mapping[int, Trace], rank: int) -> int | None:
+    """The row of the first call that is not known to have ended; of one that runs, if the first is not seen to.
 
     A collective whose end a peer has seen is over, or nearly so, also on a rank that has not looked.
     """
@@ -19,10 +25,10 @@ def device_record(traces: Mapping[int, Trace], rank: int) -> Record | None:
         return None
     left = (row for row in rows.tolist() if not _ended_elsewhere(traces, trace, row))
     first = next(left, int(rows[-1]))
-    later = trace.slots[rows]
-    running = rows[(later["flags"] & ON_DEVICE != 0) & (later["state"] == State.STARTED) & (rows > first)]
+    if _runs(trace, first):
+        return first
     # A call behind one that waits runs on a stream of its own.
-    return record_at(trace, first if _runs(trace, first) or not len(running) else int(running[0]))
+    return next((row for row in rows.tolist() if row > first and _runs(trace, row)), first)
 
 
 def _runs(trace: Trace, row: int) -> bool:
