@@ -78,9 +78,24 @@ def build(python: str, cache: Path | None = None) -> list[Path]:
     return [folder / library.soname for library in libraries]
 
 
-def environment(python: str, cache: Path | None = None) -> dict[str, str]:
-    """The variables under which that interpreter sees the pretended GPUs; builds the double first."""
-    return {"LD_PRELOAD": ":".join(map(str, build(python, cache)))}
+def environment(python: str, cache: Path | None = None, kernels: bool = True) -> dict[str, str]:
+    """The variables under which that interpreter sees the pretended GPUs; builds the double first.
+
+    Without ``kernels``, kernels do nothing, and only copies and collectives change memory.
+    """
+    libraries = build(python, cache)
+    preloaded = {"LD_PRELOAD": ":".join(map(str, libraries))}
+    return preloaded | ({"PYTHONPATH": str(entry_point(libraries[0].parent))} if kernels else {})
+
+
+def entry_point(folder: Path) -> Path:
+    """A folder for PYTHONPATH whose package torch loads as a backend when it is imported."""
+    package, metadata = folder / "python", folder / "python" / "simcoll_double-0.dist-info"
+    metadata.mkdir(parents=True, exist_ok=True)
+    (package / "simcoll_double_kernels.py").write_text((HERE / "kernels.py").read_text())
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: simcoll-double\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text("[torch.backends]\nsimcoll_double = simcoll_double_kernels:install\n")
+    return package
 
 
 def default_cache() -> Path:

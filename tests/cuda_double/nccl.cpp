@@ -402,19 +402,13 @@ void reduce(const std::vector<Bytes>& parts, const Operation& operation) {
 
 // --- operations, on their stream's thread
 
-struct Traffic {
-    size_t out = 0, in = 0;
-};
-
-Traffic traffic_of(const Operation& operation) {
-    size_t bytes = operation.count * width(operation.type);
-    if (operation.verb == Send) return {bytes, 0};
-    if (operation.verb == Recv) return {0, bytes};
-    const Shape& shape = shapes[operation.verb];
-    bool root = operation.root == operation.comm->rank;
-    auto others = static_cast<size_t>(operation.comm->size - 1);
-    return {shape.from_root && !root ? 0 : shape.to_root ? (root ? 0 : bytes) : others * bytes,
-            shape.to_root && !root ? 0 : shape.from_root ? (root ? 0 : bytes) : others * bytes};
+// What nccl-tests' bus bandwidth divides by the time, so that a program that computes it finds the knob's.
+double bus_bytes(const Operation& operation) {
+    auto bytes = static_cast<double>(operation.count * width(operation.type));
+    double ranks = operation.comm->size;
+    if (operation.verb == AllReduce) return 2 * (ranks - 1) / ranks * bytes;
+    bool whole = operation.verb == Reduce || operation.verb == Broadcast || operation.verb >= Send;
+    return whole ? bytes : (ranks - 1) * bytes;
 }
 
 bool collect(const Operation& operation) {
@@ -459,14 +453,11 @@ bool pair_up(const std::vector<Operation>& operations) {
     return true;
 }
 
+// What a rank sends and what it receives go at the same time.
 double seconds_of(const std::vector<Operation>& operations, double bandwidth) {
-    Traffic all;
-    for (const Operation& operation : operations) {
-        Traffic one = traffic_of(operation);
-        all.out += one.out;
-        all.in += one.in;
-    }
-    return static_cast<double>(std::max(all.out, all.in)) / bandwidth;
+    double bytes[] = {0, 0};
+    for (const Operation& operation : operations) bytes[operation.verb == Recv] += bus_bytes(operation);
+    return std::max(bytes[0], bytes[1]) / bandwidth;
 }
 
 void last(ncclComm& comm, double seconds) {
