@@ -21,6 +21,7 @@ from rich.table import Table
 
 from simcoll.measured import ATTRIBUTE, MEASURABLE, SCHEMA, SMALLEST, Measurement, curves_of, measurements, seconds
 from simcoll.outlet import Outlet
+from simcoll.output_arguments import add_output_arguments
 from simcoll.preconditions import BAD_INPUT, CANNOT_START
 from simcoll.sizes import SizeError, parse_size
 from simcoll.topology import Topology, TopologyError, connect, flat
@@ -142,12 +143,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where there is a GPU, else gloo")
     parser.add_argument("--ops", metavar="LIST", default=",".join(MEASURABLE), help="default: %(default)s")
     parser.add_argument("--max-bytes", metavar="SIZE", default="64MiB", help="the largest size (default: 64MiB)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_output_arguments(parser)
 
 
 def calibrate_as_told(options: argparse.Namespace, torchrun: Sequence[str]) -> int:
     """Carry out ``simcoll calibrate``; the exit code of the contract."""
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     ops = options.ops.split(",")
     strange = [op for op in ops if op not in MEASURABLE]
     if strange:

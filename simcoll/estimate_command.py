@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcoll.estimate_script import is_script, run_script_pricing
+from simcoll.output_arguments import add_output_arguments
 from simcoll.preflight_command import add_dry_run_arguments
 from simcoll.pricing_command import PRICING_OPTIONS, add_pricing_arguments, run_pricing
 from simcoll.topology_arguments import Commands, add_topology_arguments, topology_named, topology_of
@@ -60,7 +61,7 @@ def add_estimate_command(commands: Commands) -> None:
         "--compare", metavar="FILE|PRESET", action="append", default=[], help="a further topology; may be repeated"
     )
     parser.add_argument("--explain", action="store_true", help="show the terms that the time is made of")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_output_arguments(parser)
     add_pricing_arguments(parser)
     add_dry_run_arguments(parser.add_argument_group("a script", "a dry run of its ranks, as simcoll preflight has it"))
     parser.set_defaults(after=[])
@@ -107,7 +108,7 @@ def _estimate_op(options: argparse.Namespace) -> int:
     from simcoll.outlet import Outlet
     from simcoll.preconditions import BAD_INPUT
 
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     try:
         _refuse_job_options(options)
         topologies = [topology_of(options), *map(topology_named, options.compare)]

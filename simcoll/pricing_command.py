@@ -71,7 +71,7 @@ def run_pricing(options: argparse.Namespace, paths: Sequence[Path]) -> int:
     from simcoll.progress import progress_bar
     from simcoll.verify import unreachable
 
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     try:
         scenarios = scenarios_asked(options)
     except ValueError as error:
@@ -79,7 +79,7 @@ def run_pricing(options: argparse.Namespace, paths: Sequence[Path]) -> int:
     for path in paths:
         if reason := unreachable(path):
             return outlet.refuse(BAD_INPUT, f"{path}: {reason}; give records or their folder")
-    with progress_bar(then="pricing") as progress:
+    with progress_bar(then="pricing", shown=not outlet.plain) as progress:
         evidence = gather(paths, progress=progress)
     for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
         outlet.warn(text)

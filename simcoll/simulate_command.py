@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.choices import SENDS
+from simcoll.output_arguments import add_output_arguments
 from simcoll.testing_options import BACKENDS
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
@@ -46,7 +47,7 @@ def add_simulate_command(commands: Commands) -> None:
     files.add_argument("--out", metavar="DIR", type=Path, help="write report.json and report.html there; gloo: records")
     files.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
     files.add_argument("--sarif", metavar="FILE", type=Path, help="also write all findings as SARIF 2.1.0")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_output_arguments(parser)
     add_topology_arguments(parser)
 
 
@@ -56,7 +57,7 @@ def run_simulate(options: argparse.Namespace) -> int:
     from simcoll.outlet import Outlet
     from simcoll.preconditions import BAD_INPUT, RefusedError
 
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     try:
         _check(options)
         if _program_of(options.target) is not None:
@@ -192,7 +193,20 @@ def _explored(
 def replay_command(options: argparse.Namespace, schedule: str) -> str:
     """The command line that replays a schedule: that of the exploration with ``--schedule`` in its place."""
     words = ["simcoll", "simulate", str(options.target)]
-    left_out = ("command", "target", "explore", "schedule", "seed", "json", "html", "sarif", "out", "stall", "backend")
+    left_out = (
+        "command",
+        "target",
+        "explore",
+        "schedule",
+        "seed",
+        "json",
+        "plain",
+        "html",
+        "sarif",
+        "out",
+        "stall",
+        "backend",
+    )
     for name, value in vars(options).items():
         if name not in left_out and value is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]

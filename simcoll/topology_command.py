@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simcoll.output_arguments import add_output_arguments
 from simcoll.topology_arguments import Commands, add_topology_arguments, topology_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def add_topology_command(commands: Commands) -> None:
 
 def _action(actions: Commands, name: str, text: str) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_output_arguments(parser)
     return parser
 
 
@@ -42,7 +43,7 @@ def topology(options: argparse.Namespace) -> int:
     from simcoll.preconditions import BAD_INPUT
     from simcoll.topology import TopologyError
 
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     if options.action == "list":
         return _list(outlet)
     try:

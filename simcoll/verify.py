@@ -51,6 +51,7 @@ class Request:
     last: str | None = None
     timeline: bool = False
     json: bool = False
+    plain: bool = False
 
     def view(self) -> View:
         """What is shown; raises ValueError where a value cannot be read."""
@@ -66,7 +67,7 @@ def verify(request: Request) -> int:
 
     A file that cannot be read is named and left out; where none is left, that is an error.
     """
-    outlet = Outlet(json=request.json)
+    outlet = Outlet(json=request.json, plain=request.plain)
     try:
         view = request.view()
     except ValueError as error:
@@ -74,7 +75,7 @@ def verify(request: Request) -> int:
     for path in request.paths:
         if reason := unreachable(path):
             return outlet.refuse(BAD_INPUT, f"{path}: {reason}; give records or their folder")
-    with progress_bar() as progress:
+    with progress_bar(shown=not request.plain) as progress:
         evidence = gather(request.paths, progress=progress)
         report = judged(evidence) if evidence.traces else _failed_at_once(evidence)
     for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
@@ -136,9 +137,9 @@ def _source_root(request: Request) -> Path:
     return Path.cwd() / (request.srcroot or "")
 
 
-def show_rules(code: str | None, *, json: bool = False) -> int:
+def show_rules(code: str | None, *, json: bool = False, plain: bool = False) -> int:
     """List the rules, or show the page of one."""
-    outlet = Outlet(json=json)
+    outlet = Outlet(json=json, plain=plain)
     if code is None:
         outlet.render(render_rules_table(), lambda: [_page(rule) for rule in RULES.values()])
         return 0
