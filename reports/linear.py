@@ -15,7 +15,9 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.protocol import rich_cast
+from rich.segment import Segment
 from rich.styled import Styled
+from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -67,6 +69,8 @@ def _lines(picture: RenderableType, console: Console, options: ConsoleOptions) -
     if isinstance(picture, (Text, str)):
         fixed = isinstance(picture, Text) and bool(picture.no_wrap)
         yield from (Line(0, text, fixed) for text in text_of(picture).split("\n"))
+    elif isinstance(picture, Syntax):
+        yield from (Line(0, text) for text in picture.code.splitlines())
     elif isinstance(picture, Table):
         yield from _table(picture, console, options)
     elif isinstance(picture, Tree):
@@ -89,9 +93,14 @@ def _lines(picture: RenderableType, console: Console, options: ConsoleOptions) -
 
 
 def _own(picture: RenderableType, console: Console, options: ConsoleOptions) -> Iterator[Line]:
-    """Views that draw themselves tell what they consist of."""
-    for part in picture.__rich_console__(console, options):  # type: ignore[union-attr]
-        yield from _lines(part, console, options)
+    """Views that draw themselves tell what they consist of, or draw it at once."""
+    parts = list(picture.__rich_console__(console, options))  # type: ignore[union-attr]
+    if any(isinstance(part, Segment) for part in parts):
+        drawn = console.render_lines(picture, options, pad=False)
+        yield from (Line(0, "".join(segment.text for segment in line)) for line in drawn)
+    else:
+        for part in parts:
+            yield from _lines(part, console, options)
 
 
 def _table(table: Table, console: Console, options: ConsoleOptions) -> Iterator[Line]:

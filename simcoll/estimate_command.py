@@ -159,12 +159,13 @@ def _picture(options: argparse.Namespace, names: Sequence[str], rows: list[list[
 
 
 def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
-    from rich.table import Table
-
+    from simcoll.reports.plain import plain
+    from simcoll.reports.tables import Rows
     from simcoll.sizes import show_size
 
     size = f" of {show_size(found.bytes)}" if found.bytes else ""
-    table = Table(title=f"{found.op}{size} on {found.ranks:,} ranks of {name}", title_justify="left", box=None)
+    title = plain(f"{found.op}{size} on {found.ranks:,} ranks of {name}")
+    table = Rows(title=title, title_justify="left", box=None)
     table.show_header = False
     table.add_row("time", _microseconds(found.seconds))
     table.add_row("algorithm", " ".join(filter(None, (found.algorithm, found.protocol))))
@@ -174,7 +175,7 @@ def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
     if found.bottleneck is not None:
         link = found.bottleneck
         busy = f"{link.utilisation:.0%} of {_rate(link.bandwidth)}"
-        table.add_row("bottleneck", f"{link.link} {link.source} -> {link.target}, {busy}")
+        table.add_row("bottleneck", plain(f"{link.link} {link.source} -> {link.target}, {busy}"))
     for term, seconds in found.terms if explain else ():
         table.add_row(f"  {term}", _microseconds(seconds))
     return table
@@ -182,11 +183,13 @@ def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
 
 def _range(name: str, found: list[Estimate], *, explain: bool) -> RenderableType:
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
+    from simcoll.reports.plain import plain
+    from simcoll.reports.tables import Rows
     from simcoll.sizes import show_size
 
-    table = Table(title=f"{found[0].op} on {found[0].ranks:,} ranks of {name}", title_justify="left", box=SIMPLE_HEAD)
+    title = plain(f"{found[0].op} on {found[0].ranks:,} ranks of {name}")
+    table = Rows(title=title, title_justify="left", box=SIMPLE_HEAD)
     terms = list(dict.fromkeys(term for each in found for term, _ in each.terms)) if explain else []
     table.pad_edge, table.padding = False, (0, 0 if terms else 1, 0, 0)
     for heading in ("size", "time us", *(terms or ("algbw GB/s", "busbw GB/s"))):
@@ -213,14 +216,15 @@ def _short(seconds: float) -> str:
 def _comparison(names: Sequence[str], rows: list[list[Estimate]]) -> RenderableType:
     """Microseconds by size and topology, and how many times as long as on the first."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
+    from simcoll.reports.plain import plain
+    from simcoll.reports.tables import Rows
     from simcoll.sizes import show_size
 
-    table = Table(title=f"{rows[0][0].op}, microseconds", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Rows(title=f"{rows[0][0].op}, microseconds", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("size", justify="right", no_wrap=True)
     for name, found in zip(names, rows[0], strict=True):
-        table.add_column(f"{name}, {found.ranks:,} ranks", justify="right", overflow="fold")
+        table.add_column(plain(f"{name}, {found.ranks:,} ranks"), justify="right", overflow="fold")
     for row in rows:
         first = row[0].seconds
         shown = [f"{first * 1e6:,.1f}"]

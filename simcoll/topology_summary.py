@@ -9,10 +9,10 @@ from typing import Any
 
 import networkx as nx
 from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 from rich.tree import Tree
 
+from simcoll.reports.plain import plain
+from simcoll.reports.tables import Rows
 from simcoll.topology import hosts, ranks
 
 _HOSTS_SHOWN = 2
@@ -79,13 +79,13 @@ def render_summary(summary: Summary) -> RenderableType:
     counts = ", ".join(f"{count:,} {kind}" for kind, count in summary.nodes.items())
     hardware = ", ".join(filter(None, (summary.gpu, summary.fabric)))
     head = f"{summary.name}: {summary.ranks:,} ranks, {_hosts(summary)}{f' ({hardware})' if hardware else ''}"
-    table = Table("link", "between", "GB/s each way", "us", "edges")
+    table = Rows("link", "between", "GB/s each way", "us", "edges")
     for link in summary.links:
         ends = f"{link.source} and {link.target}"
         speed = f"{link.bandwidth / 1e9:,.2f}"
-        table.add_row(Text(link.link), ends, speed, f"{link.latency * 1e6:.2f}", f"{link.count:,}")
-    notes = [Text(f"note: {text}") for text in summary.notes]
-    return Group(Text(head, "bold"), Text(counts), table, *notes)
+        table.add_row(plain(link.link), ends, speed, f"{link.latency * 1e6:.2f}", f"{link.count:,}")
+    notes = [plain(f"note: {text}") for text in summary.notes]
+    return Group(plain(head, "bold"), plain(counts), table, *notes)
 
 
 def _hosts(summary: Summary) -> str:
@@ -95,12 +95,12 @@ def _hosts(summary: Summary) -> str:
 def render_tree(graph: nx.DiGraph[Any]) -> RenderableType:
     """The topology as a text tree: the switches of the network, and the first servers in full."""
     servers = hosts(graph)
-    tree = Tree(Text(str(graph.graph.get("name", "topology")), "bold"))
+    tree = Tree(plain(str(graph.graph.get("name", "topology")), "bold"))
     _add_network(tree, graph)
     for host in list(servers)[:_HOSTS_SHOWN]:
         _add_host(tree, graph, host, servers[host])
     if len(servers) > _HOSTS_SHOWN:
-        tree.add(Text(f"and {len(servers) - _HOSTS_SHOWN:,} more hosts", "dim"))
+        tree.add(plain(f"and {len(servers) - _HOSTS_SHOWN:,} more hosts", "dim"))
     return tree
 
 
@@ -113,22 +113,22 @@ def _add_network(tree: Tree, graph: nx.DiGraph[Any]) -> None:
     for level in sorted(levels, reverse=True):
         switches = levels[level]
         named = str(switches[0]) if len(switches) == 1 else f"{switches[0]} to {switches[-1]}"
-        tree.add(Text(f"{named}: {len(switches):,} switch{'es' if len(switches) > 1 else ''}, level {level}"))
+        tree.add(plain(f"{named}: {len(switches):,} switch{'es' if len(switches) > 1 else ''}, level {level}"))
 
 
 def _add_host(tree: Tree, graph: nx.DiGraph[Any], host: object, gpus: list[Hashable]) -> None:
     """Sockets, PCIe switches and devices by what hangs on what; then the NVLinks."""
     members = [node for node, attributes in graph.nodes.items() if attributes.get("host", node) == host]
-    branch = tree.add(Text(f"{host}: {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"))
+    branch = tree.add(plain(f"{host}: {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"))
     branches: dict[Hashable | None, Tree] = {}
     for node in sorted(members, key=lambda node: _ABOVE.get(graph.nodes[node]["kind"], 3))[:_DEVICES_SHOWN]:
         if graph.nodes[node]["kind"] == "nvswitch":
             continue
         parent = next((other for other in graph[node] if other in branches and _hangs(graph, node, other)), None)
         speed = f"  {graph.edges[node, parent]['bandwidth'] / 1e9:.4g} GB/s" if parent is not None else ""
-        branches[node] = branches.get(parent, branch).add(Text(_short(node) + speed))
+        branches[node] = branches.get(parent, branch).add(plain(_short(node) + speed))
     for line in _nvlinks(graph, gpus):
-        branch.add(Text(line))
+        branch.add(plain(line))
 
 
 def _hangs(graph: nx.DiGraph[Any], node: Hashable, other: Hashable) -> bool:
