@@ -60,6 +60,9 @@ def add_estimate_command(commands: Commands) -> None:
     parser.add_argument(
         "--compare", metavar="FILE|PRESET", action="append", default=[], help="a further topology; may be repeated"
     )
+    parser.add_argument(
+        "--svg", metavar="FILE", type=Path, help="also draw the topology, with what holds the collectives up marked"
+    )
     parser.add_argument("--explain", action="store_true", help="show the terms that the time is made of")
     add_output_arguments(parser)
     add_pricing_arguments(parser)
@@ -114,10 +117,26 @@ def _estimate_op(options: argparse.Namespace) -> int:
         topologies = [topology_of(options), *map(topology_named, options.compare)]
         names = [str(topology.graph.get("name", f"topology {place}")) for place, topology in enumerate(topologies, 1)]
         rows = [[_priced(options, topology, size) for topology in topologies] for size in _sizes(options)]
+        if options.svg is not None:
+            _draw(options.svg, topologies[0], rows[-1][0])
     except ValueError as error:
         return outlet.refuse(BAD_INPUT, str(error))
     outlet.render(_picture(options, names, rows), lambda: _document(names, rows))
     return 0
+
+
+def _draw(path: Path, topology: Topology, found: Estimate) -> None:
+    """The topology, with the bottleneck of the largest size; raises TopologyError where it cannot be written."""
+    from simcoll.topology_drawing import draw
+    from simcoll.topology_file import write_text
+
+    link = found.bottleneck
+    write_text(path, draw(topology, {} if link is None else {(link.source, link.target): _bottleneck(link)}))
+
+
+def _bottleneck(link: Bottleneck) -> str:
+    busy = f"{link.utilisation:.0%} of {_rate(link.bandwidth)}"
+    return f"bottleneck: {link.link} {link.source} -> {link.target}, {busy}"
 
 
 def _sizes(options: argparse.Namespace) -> list[int]:
@@ -173,9 +192,8 @@ def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
         table.add_row("bus bandwidth", _rate(found.bus_bandwidth))
         table.add_row("algorithm bandwidth", _rate(found.algorithm_bandwidth))
     if found.bottleneck is not None:
-        link = found.bottleneck
-        busy = f"{link.utilisation:.0%} of {_rate(link.bandwidth)}"
-        table.add_row("bottleneck", plain(f"{link.link} {link.source} -> {link.target}, {busy}"))
+        label, _, text = _bottleneck(found.bottleneck).partition(": ")
+        table.add_row(label, plain(text))
     for term, seconds in found.terms if explain else ():
         table.add_row(f"  {term}", _microseconds(seconds))
     return table

@@ -14,10 +14,11 @@ from rich.tree import Tree
 from simcoll.reports.plain import plain
 from simcoll.reports.tables import Rows
 from simcoll.topology import hosts, ranks
+from simcoll.topology_stacks import alike
 
-_HOSTS_SHOWN = 2
+_KINDS_SHOWN = 4
 _ABOVE = {"cpu": 0, "pcie": 1, "gpu": 2, "nic": 2}
-_DEVICES_SHOWN = 64
+_DEVICES_SHOWN, _NAMES = 64, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +94,17 @@ def _hosts(summary: Summary) -> str:
 
 
 def render_tree(graph: nx.DiGraph[Any]) -> RenderableType:
-    """The topology as a text tree: the switches of the network, and the first servers in full."""
-    servers = hosts(graph)
+    """The topology as a text tree: the switches of the network, and a server of each kind in full."""
+    servers, kinds = hosts(graph), alike(graph)
     tree = Tree(plain(str(graph.graph.get("name", "topology")), "bold"))
     _add_network(tree, graph)
-    for host in list(servers)[:_HOSTS_SHOWN]:
-        _add_host(tree, graph, host, servers[host])
-    if len(servers) > _HOSTS_SHOWN:
-        tree.add(plain(f"and {len(servers) - _HOSTS_SHOWN:,} more hosts", "dim"))
+    for first, *others in kinds[:_KINDS_SHOWN]:
+        _add_host(tree, graph, first, servers[first])
+        if others:
+            span = f"{others[0]} to {others[-1]}" if len(others) > 1 else f"{others[0]}"
+            tree.add(plain(f"{len(others):,} more host{'s' if len(others) > 1 else ''} like {first}: {span}", "dim"))
+    if unlike := sum(map(len, kinds[_KINDS_SHOWN:])):
+        tree.add(plain(f"and {unlike:,} more hosts of other kinds", "dim"))
     return tree
 
 
@@ -121,12 +125,13 @@ def _add_host(tree: Tree, graph: nx.DiGraph[Any], host: object, gpus: list[Hasha
     members = [node for node, attributes in graph.nodes.items() if attributes.get("host", node) == host]
     branch = tree.add(plain(f"{host}: {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"))
     branches: dict[Hashable | None, Tree] = {}
-    for node in sorted(members, key=lambda node: _ABOVE.get(graph.nodes[node]["kind"], 3))[:_DEVICES_SHOWN]:
-        if graph.nodes[node]["kind"] == "nvswitch":
-            continue
+    listed = [node for node in members if graph.nodes[node]["kind"] != "nvswitch"]
+    for node in sorted(listed, key=lambda node: _ABOVE.get(graph.nodes[node]["kind"], 3))[:_DEVICES_SHOWN]:
         parent = next((other for other in graph[node] if other in branches and _hangs(graph, node, other)), None)
         speed = f"  {graph.edges[node, parent]['bandwidth'] / 1e9:.4g} GB/s" if parent is not None else ""
         branches[node] = branches.get(parent, branch).add(plain(_short(node) + speed))
+    if len(listed) > _DEVICES_SHOWN:
+        branch.add(plain(f"and {len(listed) - _DEVICES_SHOWN:,} more devices", "dim"))
     for line in _nvlinks(graph, gpus):
         branch.add(plain(line))
 
@@ -144,10 +149,19 @@ def _nvlinks(graph: nx.DiGraph[Any], gpus: list[Hashable]) -> list[str]:
         for other, edge in graph[gpu].items():
             if edge.get("link") == "nvlink" and (graph.nodes[other]["kind"] != "gpu" or str(other) > str(gpu)):
                 ends.setdefault(other, []).append(gpu)
-    return [
-        f"{_short(other)} by NVLink: {', '.join(f'{_short(gpu)} {_gbs(graph, gpu, other)}' for gpu in members)}"
-        for other, members in ends.items()
-    ]
+    return [f"{_short(other)} by NVLink: {_rates(graph, other, members)}" for other, members in ends.items()]
+
+
+def _rates(graph: nx.DiGraph[Any], other: Hashable, gpus: list[Hashable]) -> str:
+    """The GPUs at a speed, and the speed: once where all have the same."""
+    found: dict[str, list[str]] = {}
+    for gpu in gpus:
+        found.setdefault(_gbs(graph, gpu, other), []).append(_short(gpu))
+    parts = []
+    for speed, names in found.items():
+        shown = ", ".join(names) if len(names) <= _NAMES else f"{names[0]} to {names[-1]}"
+        parts.append(f"{shown} {speed}" if len(names) == 1 else f"{shown} {speed} each")
+    return "; ".join(parts)
 
 
 def _gbs(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> str:
