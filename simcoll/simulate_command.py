@@ -47,6 +47,9 @@ def add_simulate_command(commands: Commands) -> None:
     files.add_argument("--out", metavar="DIR", type=Path, help="write report.json and report.html there; gloo: records")
     files.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
     files.add_argument("--sarif", metavar="FILE", type=Path, help="also write all findings as SARIF 2.1.0")
+    files.add_argument(
+        "--trace-events", metavar="FILE", type=Path, help="also write a timeline of all calls, which Perfetto opens"
+    )
     add_output_arguments(parser)
     add_topology_arguments(parser)
 
@@ -203,6 +206,7 @@ def replay_command(options: argparse.Namespace, schedule: str) -> str:
         "plain",
         "html",
         "sarif",
+        "trace_events",
         "out",
         "stall",
         "backend",
@@ -234,11 +238,22 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
                 write_whole(path, text())
         except OSError as error:
             raise ValueError(f"cannot write {path}: {error.strerror}; choose another file") from None
+    if options.trace_events is not None:
+        _write_timeline(options.trace_events, simulation, outlet)
     if options.out is not None:
         _make_folder(options.out)
         outlet.save(report, options.out)
     outlet.render(SimulationPicture(simulation), lambda: simulation_document(simulation))
     return code
+
+
+def _write_timeline(path: Path, simulation: Any, outlet: Outlet) -> None:
+    """The run that is shown, in its own time: virtual where it is simulated."""
+    from simcoll.verify import write_timeline
+
+    run = simulation.shown if simulation.shown.traces else simulation.simulated
+    if refused := write_timeline(path, run.traces, run.report.findings, outlet):
+        raise ValueError(refused)
 
 
 def _make_folder(folder: Path) -> None:

@@ -22,13 +22,13 @@ from simcoll.reports.trace_event import write_trace_events
 from simcoll.scenario_library import scenario_path, scenario_text
 from simcoll.stall_file import PATTERN as STALL_PATTERN
 from simcoll.stall_file import read_stall, together
-from simcoll.verifier.finding import Report, Verdict
+from simcoll.verifier.finding import Finding, Report, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.ranges import parse_ranks
 from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules import RULES
 from simcoll.verifier.selection import Selection, SelectionError
-from simcoll.verifier.trace import LaunchOutcome, Stall
+from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
 from simcoll.verifier.view import View, viewed
 
 _CALLS = re.compile("0*[1-9][0-9]{0,6}")
@@ -87,14 +87,16 @@ def verify(request: Request) -> int:
         shown = viewed(report, evidence.traces, view)
     except SelectionError as error:
         return outlet.refuse(BAD_INPUT, str(error))
-    if request.trace_events is not None and (refused := _write_timeline(request.trace_events, evidence, outlet)):
+    if request.trace_events is not None and (
+        refused := write_timeline(request.trace_events, evidence.traces, report.findings, outlet)
+    ):
         return outlet.refuse(BAD_INPUT, refused)
     return _hand_out(request, report, shown, outlet)
 
 
-def _write_timeline(path: Path, evidence: Evidence, outlet: Outlet) -> str:
-    """Write what the ranks recorded as a trace-event file; gives why it cannot be written."""
-    timeline = recorded(evidence.traces)
+def write_timeline(path: Path, traces: Sequence[Trace], findings: Sequence[Finding], outlet: Outlet) -> str:
+    """Write what the ranks recorded, and what was found, as a trace-event file; gives why it cannot be written."""
+    timeline = recorded(traces, findings=findings)
     try:
         write_trace_events(path, timeline)
     except OSError as error:

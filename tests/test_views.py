@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
+import os
+import pty
 import re
+import struct
+import subprocess
 import sys
+import termios
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,6 +25,7 @@ from rich.console import RenderableType
 import simcoll
 from simcoll import calibrate, estimate_command
 from simcoll.call import Buffer, Call
+from simcoll.cli import main
 from simcoll.measured import Measurement
 from simcoll.outlet import Outlet
 from simcoll.pricing import price
@@ -36,6 +44,7 @@ from simcoll.verifier.postmortem import judge
 from simcoll.verifier.rules import RULES
 from simcoll.verifier.selection import Selection
 from simcoll.verifier.view import View, viewed
+from tests.jobs import write_job
 from tests.timed import Made, call, timed
 
 HOSTILE = "\x1b[31m[red]x[/red]\x9b2J\x07\u202e\r\n\u200b[/]\\ \xe4\u6f22"
@@ -286,3 +295,117 @@ def test_what_is_long_is_folded_and_all_there(monkeypatch, view, texts, width):
     text = squeezed(rendered(monkeypatch, VIEWS[view](4), WAYS["plain"], width))
     for expected in texts:
         assert squeezed(safe(expected.strip()).encode("ascii", "backslashreplace").decode()) in text
+
+
+COMMANDS = {
+    "topology list": ["topology", "list"],
+    "topology show": ["topology", "show", "dgx-h100", "--nodes", "64"],
+    "topology draw": ["topology", "draw", "fat-tree-2"],
+    "topology draw, one of many": ["topology", "draw", "--gpu", "h100", "--nodes", "64"],
+    "estimate, one size": ["estimate", "all_reduce", "--bytes", "1GiB", "--gpu", "h100", "--nodes", "64"],
+    "estimate, explained": ["estimate", "all_reduce", "--gpu", "h100", "--nodes", "2", "--explain"],
+    "estimate, compared": ["estimate", "all_to_all", "--gpu", "h100", "--nodes", "2", "--compare", "dgx-a100"],
+    "rules": ["rules"],
+    "a rule": ["rules", "SC204"],
+    "demo": ["demo"],
+    "simulate": ["simulate", "SC301", "--gpu", "h100"],
+    "verify": ["verify", "{folder}", "--timeline", "--last", "5"],
+    "estimate, a trace": ["estimate", "{folder}", "--gpu", "h100", "--picture", "--compare", "dgx-a100"],
+    "help": ["--help"],
+    **{
+        f"{command} --help": [*command.split(), "--help"]
+        for command in (
+            *("run", "verify", "simulate", "preflight", "estimate", "calibrate", "rules", "demo", "topology"),
+            *("topology list", "topology show", "topology import", "topology draw"),
+        )
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("views") / "job"
+    write_job(folder)
+    return folder
+
+
+def run(arguments: Sequence[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        main(list(arguments))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_fits_in_every_way(monkeypatch, folder, command):
+    arguments = [part.format(folder=folder) for part in COMMANDS[command]]
+    for way in WAYS.values():
+        plain = ["--plain"] if way.plain and "--help" not in arguments else []
+        for width in WIDTHS:
+            text = shown(monkeypatch, way, width, lambda plain=plain: run([*arguments, *plain]))
+            assert len(text) > 20
+            check(text, way, width)
+
+
+@pytest.mark.parametrize("columns", [None, "", "0", "none", "100"])
+def test_elsewhere_than_on_a_terminal_pictures_are_80_columns_wide(monkeypatch, columns):
+    """Whatever the size of the terminal on which stderr is."""
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((200, 50)))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "utf-8"))
+    run(["demo"])
+    sys.stdout.flush()
+    text = raw.getvalue().decode()
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) == (100 if columns == "100" else 80)
+
+
+def on_a_terminal(columns: int, *arguments: str, **environment: str) -> str:
+    """What a command writes on a real terminal of a size, stdout and stderr together."""
+    mine, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
+    command = [sys.executable, "-m", "simcoll", *arguments]
+    settings = kept | {"TERM": "xterm-256color", **environment}
+    child = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=settings)
+    os.close(theirs)
+    found = b""
+    with contextlib.suppress(OSError):  # how Linux says that nobody writes any more
+        while part := os.read(mine, 1 << 16):
+            found += part
+    os.close(mine)
+    child.wait()
+    return found.decode().replace("\r\n", "\n")
+
+
+COLOURS = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|4[0-7]|9[0-7]|38|48)(?:;[0-9;]*)?m")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [60, 80, 132])
+def test_a_terminal_is_used_to_its_width(columns):
+    text = on_a_terminal(columns, "demo")
+    assert COLOURS.search(text)
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert max(map(len, bare.splitlines())) == columns
+
+
+@pytest.mark.slow
+def test_colours_and_styles_can_be_done_without():
+    assert not COLOURS.search(on_a_terminal(80, "demo", NO_COLOR="1"))
+    plain = on_a_terminal(80, "demo", "--plain")
+    assert "\x1b" not in plain
+    assert plain.isascii()
+    assert "\x1b" not in on_a_terminal(80, "demo", TERM="dumb")
+
+
+@pytest.mark.slow
+def test_an_error_is_folded_on_a_terminal_between_words():
+    path = "/none/" + "long/" * 20 + "x.simcoll"
+    text = on_a_terminal(60, "verify", path)
+    lines = text.splitlines()
+    assert path in text
+    assert all(len(line) <= 60 or line.strip() == f"{path}:" for line in lines)
+    assert " ".join(text.split()) == f"simcoll: {path}: no such file or folder; give records or their folder"
