@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import accumulate
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.text import Span, Text
 
 _LONGEST = 2_000
@@ -14,7 +16,7 @@ _LONGEST = 2_000
 class Outside(Text):
     """A text that may hold anything: what the console's encoding lacks is drawn, and measured, as escapes."""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
         yield from Text.__rich_console__(_encoded(self, options.encoding), console, options)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:

@@ -86,7 +86,8 @@ def _told(summary: Summary) -> str:
     """The picture in words, for those who do not see it."""
     nodes = ", ".join(f"{count:,} {kind}" for kind, count in summary.nodes.items())
     links = "; ".join(text for _, text in _legend(summary))
-    return f"A topology of {summary.ranks:,} ranks on {summary.hosts:,} hosts: {nodes}. Links: {links}"
+    size = f"{summary.ranks:,} rank{'s' * (summary.ranks != 1)} on {summary.hosts:,} host{'s' * (summary.hosts != 1)}"
+    return f"A topology of {size}: {nodes}. Links: {links}"
 
 
 def _style() -> str:

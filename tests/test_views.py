@@ -14,7 +14,7 @@ import sys
 import termios
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,7 @@ from simcoll.verifier.finding import Finding, RankSource, RankState, RankStatus,
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.rules import RULES
 from simcoll.verifier.selection import Selection
+from simcoll.verifier.trace import MemoryTrace
 from simcoll.verifier.view import View, viewed
 from tests.jobs import write_job
 from tests.timed import Made, call, timed
@@ -144,7 +145,7 @@ def hostile_report(ranks: int) -> TerminalReport:
 
 
 @cache
-def hostile_traces(ranks: int) -> Sequence[simcoll.Trace]:
+def hostile_traces(ranks: int) -> Sequence[MemoryTrace]:
     """One rank in 16 reduces otherwise, and half of them do not come to the last call."""
     half = [Group(f"{HOSTILE}{place}", WORD, tuple(range(place, ranks, 2))) for place in range(min(ranks, 2))]
     world = Group("0", "default_pg", tuple(range(ranks)))
@@ -341,7 +342,7 @@ def test_every_command_fits_in_every_way(monkeypatch, folder, command):
     for way in WAYS.values():
         plain = ["--plain"] if way.plain and "--help" not in arguments else []
         for width in WIDTHS:
-            text = shown(monkeypatch, way, width, lambda plain=plain: run([*arguments, *plain]))
+            text = shown(monkeypatch, way, width, partial(run, [*arguments, *plain]))
             assert len(text) > 20
             check(text, way, width)
 
