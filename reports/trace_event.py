@@ -116,35 +116,46 @@ def _write(file: TextIO, timeline: TraceEvents) -> None:
 
 
 def _events(timeline: TraceEvents) -> Iterator[str]:
+    """Names, slices, instants. Threads get numbers that no other process has: viewers name a thread by its number."""
+    numbers = {thread: number for number, thread in enumerate(timeline.threads, 1)}
+    first: dict[int, int] = {}
+    for (process, _), number in numbers.items():
+        first.setdefault(process, number)
     for process, name in timeline.processes.items():
-        yield _named("process_name", process, 0, {"name": _text(name)})
-        yield _named("process_sort_index", process, 0, {"sort_index": process})
+        place = process, first.setdefault(process, len(numbers) + len(first) + 1)
+        yield _named("process_name", *place, {"name": _text(name)})
+        yield _named("process_sort_index", *place, {"sort_index": process})
     for (process, thread), name in timeline.threads.items():
-        yield _named("thread_name", process, thread, {"name": _text(name)})
-        yield _named("thread_sort_index", process, thread, {"sort_index": thread})
+        yield _named("thread_name", process, numbers[process, thread], {"name": _text(name)})
+        yield _named("thread_sort_index", process, numbers[process, thread], {"sort_index": thread})
     for one in timeline.slices:
-        yield from _slice(one)
-    yield from map(_instant, timeline.instants)
+        yield from _slice(one, numbers[one.process, one.thread])
+    for moment in timeline.instants:
+        whole = moment.thread is None
+        yield _instant(moment, first[moment.process] if whole else numbers[moment.process, moment.thread or 0])
 
 
 def _named(what: str, process: int, thread: int, args: Mapping[str, object]) -> str:
     return json.dumps({"ph": "M", "name": what, "pid": process, "tid": thread, "args": args})
 
 
-def _slice(one: Slice) -> Iterator[str]:
-    """The slice, and the event that joins it to the other parts of the same collective."""
+def _slice(one: Slice, thread: int) -> Iterator[str]:
+    """The slice, and the event that joins it to the other parts of the same collective.
+
+    An arrow needs a slice that is open at its moment (Perfetto, flow_tracker.cc): one that takes no time has none.
+    """
     name = json.dumps(_text(one.name))
     args = json.dumps(_harmless(one.args, _text))
-    place = f'"ts":{_microseconds(one.begin)},"pid":{one.process},"tid":{one.thread}'
-    took = _microseconds(max(one.end - one.begin, 0))
-    yield f'{{"ph":"X","name":{name},"cat":"simcoll",{place},"dur":{took},"args":{args}}}'
-    if one.flow and one.phase:
+    place = f'"ts":{_microseconds(one.begin)},"pid":{one.process},"tid":{thread}'
+    took = max(one.end - one.begin, 0)
+    yield f'{{"ph":"X","name":{name},"cat":"simcoll",{place},"dur":{_microseconds(took)},"args":{args}}}'
+    if one.flow and one.phase and took:
         enclosing = ',"bp":"e"' if one.phase == "f" else ""
         yield f'{{"ph":"{one.phase}","name":"together","cat":"collective","id":{one.flow},{place}{enclosing}}}'
 
 
-def _instant(one: Instant) -> str:
-    place = {"pid": one.process, "tid": one.thread or 0, "s": "p" if one.thread is None else "t"}
+def _instant(one: Instant, thread: int) -> str:
+    place = {"pid": one.process, "tid": thread, "s": "p" if one.thread is None else "t"}
     event = {"ph": "i", "name": _text(one.name), "cat": "finding", **place, "args": _harmless(one.args, safe)}
     return f'{json.dumps(event)[:-1]},"ts":{_microseconds(one.time)}}}'
 

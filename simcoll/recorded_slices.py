@@ -82,7 +82,10 @@ class _Recorded:
         parts = []
         for column in plan.columns:
             own = matched.instances[column][: plan.operations]
-            parts.append((column, own[own >= 0], _begins(traces[column])[: plan.operations][own >= 0]))
+            begins, ends = (times(traces[column])[: plan.operations] for times in (_begins, _ends))
+            # An arrow begins and ends at what takes time.
+            joined = (own >= 0) & (ends > begins)
+            parts.append((column, own[joined], begins[joined]))
         self._flows = flow_ends(len(matched.collectives), parts)
 
     def _laned(self, column: int) -> npt.NDArray[np.int32]:

@@ -185,7 +185,7 @@ def test_a_bottleneck_stands_out_in_words_too(capsys, tmp_path):
     said = [text.text for text in root.findall(f"{SVG}text") if text.attrib.get("class") == "said"]
     assert said[0] == "!"
     assert said[1].startswith("! bottleneck: ")
-    assert "bottleneck: " in root.find(f"{SVG}desc").text
+    assert "bottleneck: " in str(root.findtext(f"{SVG}desc"))
     assert [path.attrib["class"] for path in root.findall(f"{SVG}path")].count("mark") == 1
 
 
@@ -199,11 +199,11 @@ def test_a_picture_needs_nothing_beside_itself_and_is_told_to_those_who_do_not_s
     text = draw(preset("dgx-h100"))
     root = ElementTree.fromstring(text)
     assert (root.attrib["role"], root[0].tag, root[1].tag) == ("img", f"{SVG}title", f"{SVG}desc")
-    assert "8 ranks on 1 host: 8 gpu" in root[1].text
-    assert "prefers-color-scheme:dark" in root.find(f"{SVG}style").text
+    assert "8 ranks on 1 host: 8 gpu" in str(root[1].text)
+    assert "prefers-color-scheme:dark" in str(root.findtext(f"{SVG}style"))
     rest = text.replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?:|href|url\(|@import|<script|<image", rest)
     # A class for everything that has a colour, with a rule in light and one in dark.
     used = {name for element in root.iter() for name in element.attrib.get("class", "").split()}
-    style = root.find(f"{SVG}style").text
+    style = str(root.findtext(f"{SVG}style"))
     assert all(style.count(f".{name}") >= 2 for name in used - {"simcoll-topology"})

@@ -88,6 +88,7 @@ def written(path, timeline):
     jsonschema.validate(document, SCHEMA)
     check_nesting(document["traceEvents"])
     check_flows(document["traceEvents"])
+    check_threads(document["traceEvents"])
     return document["traceEvents"]
 
 
@@ -106,6 +107,16 @@ def check_nesting(events):
             open_ends.append(begin - negative)
 
 
+def check_threads(events):
+    """Perfetto names a thread by its number alone, whatever its process."""
+    processes = defaultdict(set)
+    for event in events:
+        processes[event["tid"]].add(event["pid"])
+    assert all(len(each) == 1 for each in processes.values())
+    named = {event["tid"] for event in events if event["name"] == "thread_name"}
+    assert {event["tid"] for event in events if event["ph"] == "X"} <= named
+
+
 def check_flows(events):
     flows = defaultdict(list)
     for event in events:
@@ -116,6 +127,9 @@ def check_flows(events):
         assert (kinds.count(0), kinds.count(2)) == (1, 1)
         times = {kind: time for time, kind in parts}
         assert times[0] <= times[2]
+    # Each stands at the begin of a slice that takes time: Perfetto drops an arrow elsewhere.
+    begins = {(event["tid"], event["ts"]) for event in events if event["ph"] == "X" and event["dur"]}
+    assert {(event["tid"], event["ts"]) for event in events if event["ph"] in "stf"} <= begins
 
 
 def a_job(size=4):
@@ -139,7 +153,7 @@ def test_a_predicted_job_is_valid_and_joins_the_ranks_parts(tmp_path):
     events = written(tmp_path / "t.json", predicted(priced))
     slices = [event for event in events if event["ph"] == "X"]
     assert {event["pid"] for event in slices} == {0, 1, 2, 3}
-    reduced = [event for event in slices if event["name"] == "all_reduce" and event["tid"]]
+    reduced = [event for event in slices if event["name"] == "all_reduce" and "algorithm" in event["args"]]
     assert all({"group", "sequence", "bytes", "algorithm"} <= event["args"].keys() for event in reduced)
     # Each collective and each message once on each of its ranks.
     assert sum("algorithm" in event["args"] for event in slices) == priced.job.calls
@@ -227,7 +241,7 @@ def test_slices_are_written_as_they_are_made_and_a_half_file_is_never_seen(tmp_p
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError):
-        write_trace_events(tmp_path / "t.json", TraceEvents({}, {}, fails()))
+        write_trace_events(tmp_path / "t.json", TraceEvents({0: "rank 0"}, {(0, 0): "program"}, fails()))
     assert os.listdir(tmp_path) == []
 
 
