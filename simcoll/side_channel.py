@@ -103,10 +103,10 @@ class SideChannel:
         waited = [float(json.loads(self._store.get(f"{key}/{rank}"))["waited"]) for rank in range(self._size)]
         return tuple(rank for rank in range(self._size) if waited[rank] < max(waited) / 2)
 
-    def exchange(self, sequence: int, document: Mapping[str, object]) -> dict[int, object]:
-        """Everybody's document by group rank; see :func:`exchange`."""
+    def exchange(self, place: str, document: Mapping[str, object]) -> dict[int, object]:
+        """Everybody's document by group rank, once at each place; see :func:`exchange`."""
         timeout = min(self._timeout(), timedelta(seconds=60))
-        return exchange(self._store, f"{self._generation}/differ/{sequence}", self._rank, self._size, document, timeout)
+        return exchange(self._store, f"{self._generation}/differ/{place}", self._rank, self._size, document, timeout)
 
     def close(self) -> None:
         """Let the connections go; a later call makes new ones."""
