@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-price bench-preflight gpu test-cuda-double picture clean
+.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-price bench-preflight bench-time-estimators gpu test-cuda-double picture clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -71,8 +71,11 @@ bench-preflight: $(READY)  ## how long `simcoll estimate script.py` takes over a
 bench-in-process: $(READY)  ## ranks in one process, beside PyTorch's own threaded group in the same run
 	@$(BIN)/python -m benchmarks.in_process $(ARGS)
 
-gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reason where there is no GPU
-	@PYTHON=$(BIN)/python benchmarks/gpu_check.sh
+bench-time-estimators: $(READY)  ## simcoll's estimates beside NCCL's own, where there is a GPU; skips with a reason elsewhere
+	@$(BIN)/python -m benchmarks.time_estimators $(ARGS)
+
+gpu: $(READY)  ## all that needs a GPU, in one table; skips with a reason where there is none
+	@PYTHON=$(CURDIR)/$(BIN)/python benchmarks/gpu_check.sh $(ARGS)
 
 # Kept apart from .venv, whose torch may be the CPU build. An interpreter that is there already is used as it is.
 SIMCOLL_CUDA_PYTHON ?= .venv-cuda/bin/python
