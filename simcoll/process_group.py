@@ -218,7 +218,10 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             self._left = False
             return None
         self._section = None
-        return self._inner._end_coalescing(device)
+        work = self._inner._end_coalescing(device)
+        if self._conductor is not None:
+            self._conductor.raise_unfit()
+        return work
 
     def _leave_section(self) -> None:
         """A call was not launched and raises: c10d's coalescing manager ends no section then, and NCCL would take all
