@@ -47,6 +47,9 @@ class Backend:
 
     ``tagged`` says that messages are matched by their tags; where they are not, ``pairs`` says that those that are in
     no batch take a communicator of their two ranks, and come in an order of their own.
+
+    ``on_streams`` says that it queues calls on a device's streams: one that the host has made, or waited for, need not
+    have ended.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Backend:
     allocates: frozenset[str] = frozenset()
     tagged: bool = True
     pairs: bool = False
+    on_streams: bool = False
 
     def formed(self, call: Call) -> Call:
         """The call, with the form in which this backend runs it."""

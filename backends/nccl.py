@@ -206,11 +206,10 @@ NCCL = Backend(
     allocates=frozenset({"allgather", "reduce_scatter", "barrier"}),
     tagged=False,
     pairs=True,
+    on_streams=True,
 )
-NCCL2 = Backend("nccl2", _LIMITS, forms=_LISTS_ONE_BY_ONE, resumes=False, staged=False, tagged=False)
-NCCL_LAZY = Backend(
-    "nccl-lazy", _LIMITS, forms=_LISTS_ONE_BY_ONE, resumes=False, staged=False, tagged=False, pairs=True
-)
+NCCL2 = Backend("nccl2", _LIMITS, forms=_LISTS_ONE_BY_ONE, resumes=False, staged=False, tagged=False, on_streams=True)
+NCCL_LAZY = replace(NCCL2, name="nccl-lazy", pairs=True)
 
 
 _TRUE = frozenset({"y", "yes", "1", "t", "true"})

@@ -22,7 +22,9 @@ from torch.distributed import Work
 from simcoll.background import Checker, MessageChecker
 from simcoll.caller import as_called
 from simcoll.capture import Arguments
+from simcoll.coalesced import CoalescedWork, Section
 from simcoll.ddp import take_claim
+from simcoll.device_watch import DeviceTimes
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.graph_calls import CapturedCall, GroupReplay
 from simcoll.in_flight import Flight, flights, watches
@@ -59,8 +61,12 @@ class Conductor:
         messages: Messages | None = None,
         checker: Checker[Made] | None = None,
         post: MessageChecker | None = None,
+        times: DeviceTimes | None = None,
     ) -> None:
+        """``times`` tell of calls that a backend queues on a device, if the group has such a backend."""
         self._log = log
+        self._times = times
+        self._section: Section | None = None
         self._prover = prover
         self._messages = messages
         self._checker = checker
@@ -97,11 +103,11 @@ class Conductor:
             if self._post is not None and arguments.device in self._post.devices:
                 return self._post_and_launch(begin, arguments, partial(_in_turn, arguments, launch), coalescing)
             if self._messages is not None:
-                return _meet_and_launch(self._messages, begin(), arguments, launch, coalescing)
+                return self._meet_and_launch(self._messages, begin(), arguments, launch, coalescing)
         if self._prover is None or arguments.spec.kind is Kind.POINT_TO_POINT:
             entry = begin(started=True)
             flight = _watch(entry, arguments, coalescing)
-            inner = _launch(entry, launch, flight)
+            inner = self._launch(entry, arguments, launch, flight)
             if flight is not None and (before_it_runs := getattr(inner, "before_it_runs", None)) is not None:
                 # The Work of a backend that says when all ranks have come.
                 before_it_runs(flight.runs)
@@ -114,7 +120,7 @@ class Conductor:
         try:
             flight = _watch(entry, arguments, coalescing)
             self._line.await_turn(entry)
-            return _recorded(_prove_and_launch(self._prover, entry, arguments, launch, turn), entry, flight)
+            return _recorded(self._prove_and_launch(self._prover, entry, arguments, launch, turn), entry, flight)
         finally:
             turn.end()
             self._line.leave(entry)
@@ -124,7 +130,7 @@ class Conductor:
         claim = take_claim(self._log.group.name)
         entry = self._log.begin(arguments, current_source(), claim, started=True, awaited=True)
         _watch(entry, arguments, False)
-        inner = _launch(entry, launch)
+        inner = self._launch(entry, arguments, launch)
         if inner is None:
             return _recorded(None, entry)
         try:
@@ -135,7 +141,7 @@ class Conductor:
         except Exception as error:
             entry.failed(error)
             raise
-        entry.finished()
+        entry.waited_for()
         flights.here.waits += 1
         return inner
 
@@ -150,7 +156,7 @@ class Conductor:
         blocks = arguments.spec.names_absent
         if blocks:
             checker.add((entry, get_ident()))
-        inner = _launch(entry, launch, flight)
+        inner = self._launch(entry, arguments, launch, flight)
         # A call that the backend refuses takes no place among the others: a rank may try it alone.
         if not blocks:
             checker.add((entry, get_ident()))
@@ -170,7 +176,7 @@ class Conductor:
         flight = _watch(entry, arguments, coalescing)
         taken = False
         try:
-            inner = _launch(entry, launch, flight)
+            inner = self._launch(entry, arguments, launch, flight)
             taken = True
         finally:
             if posted is not None:
@@ -240,7 +246,7 @@ class Conductor:
         failure: Exception | None = None
         try:
             self._line.await_turn(entry)
-            inner = _prove_and_launch(prover, entry, arguments, launch, turn)
+            inner = self._prove_and_launch(prover, entry, arguments, launch, turn)
         except Exception as error:
             failure = error
         finally:
@@ -250,6 +256,76 @@ class Conductor:
         if end_profile is not None:
             _when_ended(inner, end_profile)
         work.settle(inner, failure)
+
+    def _prove_and_launch(
+        self, prover: Prover, entry: Entry, arguments: Arguments, launch: Launch, turn: Turn
+    ) -> Work | None:
+        try:
+            prover.prove(entry, arguments.timeout, first_absent_only=arguments.first_absent_only)
+        except MissingRankError as missing:
+            entry.log.recorder.missing(entry, missing)
+            # A rank that was told of a message that does not fit may have ended before this one was.
+            VERDICTS.raise_due()
+            raise
+        turn.come()
+        entry.started()
+        return self._launch(entry, arguments, launch)
+
+    def _meet_and_launch(
+        self, messages: Messages, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool
+    ) -> Work | None:
+        """A send or receive: judged here if its other end has come, or else when it is done."""
+        try:
+            check = messages.announce(entry, arguments, entry.call.tag or 0)
+        except CollectiveMismatchError:
+            entry.finished(State.FAILED)
+            raise
+        flight = _watch(entry, arguments, coalescing)
+        entry.started()
+        try:
+            inner = self._launch(entry, arguments, launch, flight)
+        except Exception:
+            # What was refused takes no place among the messages: from here on the two ends count differently.
+            messages.stop(check)
+            raise
+        return _recorded(inner, entry, flight, check)
+
+    def _launch(self, entry: Entry, arguments: Arguments, launch: Launch, flight: Flight | None = None) -> Work | None:
+        """Give the call to the backend; where that queues it on a device, the device tells of its end."""
+        times, use = self._times, entry.prepared.use
+        if times is None or use.device < 0:
+            return _launch(entry, launch, flight)
+        if self._section is not None:
+            inner = _launch(entry, launch, flight)
+            self._section.add(entry, arguments.tensors)
+            return inner
+        timed = times.begin(entry, entry.number, use.device)
+        inner = _launch(entry, launch, flight)
+        if timed is not None:
+            entry.timed = timed
+            # What whoever makes it waits for runs on the stream of this thread, whether or not it has a Work.
+            behind = None if arguments.synchronous else inner
+            times.queued(timed, (self._log, use.lane), behind, arguments.tensors, staged=use.staged)
+        return inner
+
+    def begin_section(self) -> None:
+        """What is launched from here on is queued as one, when the section ends."""
+        if self._times is not None:
+            self._section = Section()
+
+    def end_section(self, launch: Launch) -> Work | None:
+        """Queue what was launched since the section began; returns the Work of all of it."""
+        section, self._section = self._section, None
+        if self._times is None or section is None or not section.entries:
+            return launch()
+        first = section.entries[0]
+        timed = self._times.begin(section, first.number, first.use.device)
+        inner = launch()
+        section.launch(self._times, inner, timed)
+        if inner is None:
+            section.finished()
+            return None
+        return CoalescedWork(inner, section)
 
     def capture(self, arguments: Arguments, launch: Launch, calls: list[CapturedCall]) -> Work | None:
         """Give the backend a call that a CUDA graph captures, in this thread and at once: it does not run."""
@@ -286,6 +362,8 @@ class Conductor:
         flights.here.look_after(last=True)
         self._queue.close()
         self._futures.close()
+        if self._times is not None:
+            self._times.settle(self._log, seconds)
         if self._prover is not None:
             self._prover.close()
         self.finish()
@@ -299,19 +377,6 @@ class Conductor:
             VERDICTS.raise_due()
 
 
-def _prove_and_launch(prover: Prover, entry: Entry, arguments: Arguments, launch: Launch, turn: Turn) -> Work | None:
-    try:
-        prover.prove(entry, arguments.timeout, first_absent_only=arguments.first_absent_only)
-    except MissingRankError as missing:
-        entry.log.recorder.missing(entry, missing)
-        # A rank that was told of a message that does not fit may have ended before this one was.
-        VERDICTS.raise_due()
-        raise
-    turn.come()
-    entry.started()
-    return _launch(entry, launch)
-
-
 def _in_turn(arguments: Arguments, launch: Launch) -> Work | None:
     turn = Turn(arguments.device)
     turn.take()
@@ -320,26 +385,6 @@ def _in_turn(arguments: Arguments, launch: Launch) -> Work | None:
         return launch()
     finally:
         turn.end()
-
-
-def _meet_and_launch(
-    messages: Messages, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool
-) -> Work | None:
-    """A send or receive: judged here if its other end has come, or else when it is done."""
-    try:
-        check = messages.announce(entry, arguments, entry.call.tag or 0)
-    except CollectiveMismatchError:
-        entry.finished(State.FAILED)
-        raise
-    flight = _watch(entry, arguments, coalescing)
-    entry.started()
-    try:
-        inner = _launch(entry, launch, flight)
-    except Exception:
-        # What was refused takes no place among the messages: from here on the two ends count differently.
-        messages.stop(check)
-        raise
-    return _recorded(inner, entry, flight, check)
 
 
 def _launch(entry: Entry, launch: Launch, flight: Flight | None = None) -> Work | None:

@@ -28,6 +28,7 @@ from simcoll.capture import Arguments, arguments
 from simcoll.conductor import Conductor
 from simcoll.creations import stated_members
 from simcoll.cuda_graphs import capture_of, open_captures
+from simcoll.device_watch import DeviceTimes, device_times
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.group_store import lend_store
@@ -206,10 +207,11 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     # Calls.
 
     def _start_coalescing(self, device: torch.device) -> None:
-        if self._conductor is not None:
+        if (conductor := self._conductor_here()) is not None:
             # A call that its thread launches while a section is open would be taken for one of the section.
-            self._conductor.await_launches()
-            self._conductor.raise_due()
+            conductor.await_launches()
+            conductor.raise_due()
+            conductor.begin_section()
         self._inner._start_coalescing(device)
         self._section, self._left = device, False
 
@@ -218,19 +220,22 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             self._left = False
             return None
         self._section = None
-        work = self._inner._end_coalescing(device)
-        if self._conductor is not None:
-            self._conductor.raise_unfit()
+        launch = functools.partial(self._inner._end_coalescing, device)
+        # Without a conductor nothing was recorded.
+        if self._conductor is None:
+            return launch()
+        work = self._conductor.end_section(launch)
+        self._conductor.raise_unfit()
         return work
 
     def _leave_section(self) -> None:
         """A call was not launched and raises: c10d's coalescing manager ends no section then, and NCCL would take all
         that follows for a part of it. What came before in the section has been proved, and runs.
         """
-        device, self._section, self._left = self._section, None, True
-        if device is not None:
+        if (device := self._section) is not None:
             with contextlib.suppress(RuntimeError):
-                self._inner._end_coalescing(device)
+                self._end_coalescing(device)
+        self._section, self._left = None, True
         distributed_c10d._world.pg_coalesce_state.pop(self, None)
 
     # The names by which newer versions of torch reach a Python group from C++.
@@ -240,12 +245,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the c10d method ``name``; arguments of no known form are left to torch to refuse."""
         launch = functools.partial(getattr(self._inner, name), *args, **kwargs)
-        session = self._session or active_session()
-        if session is None or self._reconfigured or is_unrecorded():
+        if (conductor := self._conductor_here()) is None:
             return launch()
-        conductor = self._conductor
-        if conductor is None or self._conducted_in is not session:
-            conductor = self._make_conductor(session)
         try:
             found = arguments(name, args, kwargs)
         except (TypeError, ValueError, KeyError):
@@ -284,13 +285,22 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             return torch.device(device.type, device.index)
         return self._inner.bound_device_id or torch.device("cuda", torch.cuda.current_device())
 
+    def _conductor_here(self) -> Conductor | None:
+        """What conducts the group's calls; None where they go unrecorded."""
+        session = self._session or active_session()
+        if session is None or self._reconfigured or is_unrecorded():
+            return None
+        if self._conductor is None or self._conducted_in is not session:
+            return self._make_conductor(session)
+        return self._conductor
+
     def _make_conductor(self, session: Session) -> Conductor:
         """Made with the group's first call in a session: only then is the process surely the one that it stays."""
         with self._making:
             if self._conductor is None or self._conducted_in is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
-                self._conductor = Conductor(log, *self._watchers(group, session.mode))
+                self._conductor = Conductor(log, *self._watchers(group, session.mode), times=self._times())
                 self._conducted_in = session
                 conductors.here.add(self._conductor)
             return self._conductor
@@ -299,6 +309,10 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if self._store is None:
             return Watchers()
         return watchers_of(mode, group, self.rank(), self._inner, self._store, _timeout_of(self))
+
+    def _times(self) -> DeviceTimes | None:
+        on_streams = any(backend.on_streams for backend in self._known_backends().values())
+        return device_times() if on_streams else None
 
     def _known_backends(self) -> dict[str, Backend]:
         """What is known of the limits of this group's backends, by device type."""

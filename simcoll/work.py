@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from torch.distributed import Work
 from torch.futures import Future
 
 from simcoll.backends.base import Backend
-from simcoll.call import ANY_SOURCE
+from simcoll.call import ANY_SOURCE, Call
+from simcoll.device_times import Told
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.in_flight import Flight, flights
@@ -35,11 +36,53 @@ _VERDICT_SECONDS = 5.0
 """How long a wait that failed waits for ranks that are about to find out why."""
 
 
+class Noted(Protocol):
+    """What is written down of a call: an :class:`~simcoll.recorder.Entry`, or several that run as one."""
+
+    @property
+    def call(self) -> Call:
+        """What the rank asked for."""
+        ...
+
+    @property
+    def timed(self) -> Told | None:
+        """What tells of its end, where the host does not."""
+        ...
+
+    def awaited(self) -> None:
+        """A thread begins to wait for it."""
+        ...
+
+    def handed_on(self) -> None:
+        """Its future was taken."""
+        ...
+
+    def finished(self, state: State = State.COMPLETED) -> None:
+        """It ended, as far as the host sees."""
+        ...
+
+    def waited_for(self) -> None:
+        """Somebody has waited for it, and it ended well."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """It ended with an exception."""
+        ...
+
+    def lacked(self, missing: MissingRankError) -> None:
+        """Ranks did not come to it."""
+        ...
+
+    def received_from(self, group_rank: int) -> None:
+        """It took a message of this group rank."""
+        ...
+
+
 class RecordedWork(Work):
     """A call that the backend has been given; everything is the backend's own Work, but for the note of its end."""
 
     def __init__(
-        self, inner: Work, entry: Entry, flight: Flight | None = None, check: Callable[[], None] | None = None
+        self, inner: Work, entry: Noted, flight: Flight | None = None, check: Callable[[], None] | None = None
     ) -> None:
         """``check`` is called once, when the call is done, and may raise."""
         super().__init__()
@@ -88,7 +131,7 @@ class RecordedWork(Work):
         try:
             done = self._await(timeout)
         except MissingRankError as missing:
-            self._entry.log.recorder.missing(self._entry, missing)
+            self._entry.lacked(missing)
             raise
         except CollectiveMismatchError as error:
             # Mostly raised on the way, in place of a longer wait: the call itself goes on.
@@ -123,7 +166,7 @@ class RecordedWork(Work):
             except CollectiveMismatchError:
                 self._entry.finished(State.FAILED)
                 raise
-        self._entry.finished()
+        self._entry.waited_for()
 
     def _await(self, timeout: timedelta) -> bool:
         return self._inner.wait(timeout) if timeout > NO_TIMEOUT else self._inner.wait()
@@ -133,8 +176,9 @@ class RecordedWork(Work):
         self._entry.handed_on()
         self._end_flight()
         future = self._inner.get_future()
-        # That of a call on a GPU is complete at once, and says nothing of the end.
-        if self._entry.use.on_cpu:
+        # Where a device tells of the end, a future is complete as soon as the call is queued; and for a callback CUDA's
+        # would mark the results as used on another stream, which keeps their memory longer.
+        if self._entry.timed is None:
             future.add_done_callback(lambda done: self._entry.finished())
         return future
 
@@ -168,11 +212,18 @@ class RecordedWork(Work):
         """Make the current stream wait, as the backend's Work does."""
         self._begin_wait()
         self._inner.synchronize()
+        self._queued_behind()
 
     def block_current_stream(self) -> None:
         """Make the current stream wait without blocking the host."""
         self._begin_wait()
         self._inner.block_current_stream()
+        self._queued_behind()
+
+    def _queued_behind(self) -> None:
+        """What follows on this thread's stream follows the call."""
+        if self._entry.timed is not None:
+            self._entry.timed.awaited()
 
     def get_future_result(self) -> Future[Any]:
         """The future of the call's WorkResult."""

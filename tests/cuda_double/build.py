@@ -1,6 +1,6 @@
 """Builds the test double of CUDA and NCCL for one interpreter's CUDA build of torch, and says how to run with it.
 
-    eval "$(python tests/cuda_double/build.py /path/to/python-with-cuda-torch)"
+eval "$(python tests/cuda_double/build.py /path/to/python-with-cuda-torch)"
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ class Wheels:
 
     @classmethod
     def of(cls, python: str) -> Wheels:
-        asked = subprocess.check_output([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True)
+        asked = subprocess.check_output(
+            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+        )
         return cls(Path(asked.strip()))
 
     def library(self, name: str) -> Path:
         """Raises FileNotFoundError where this is no CUDA build with its wheels."""
         found = sorted(self.packages.glob(f"nvidia/*/lib/lib{name}.so.*"))
         if not found:
-            raise FileNotFoundError(f"no lib{name}.so in {self.packages / 'nvidia'}; give an interpreter with a CUDA torch")
+            raise FileNotFoundError(
+                f"no lib{name}.so in {self.packages / 'nvidia'}; give an interpreter with a CUDA torch"
+            )
         return found[0]
 
     def includes(self) -> list[Path]:
@@ -125,7 +129,9 @@ def refusals(names: list[str]) -> str:
 
 def symbols(binary: Path, kinds: set[str], dynamic: bool = True) -> frozenset[str]:
     lines = subprocess.check_output(["nm", *(["-D"] if dynamic else []), str(binary)], text=True).splitlines()
-    return frozenset(fields[-1].split("@")[0] for fields in map(str.split, lines) if len(fields) > 1 and fields[-2] in kinds)
+    return frozenset(
+        fields[-1].split("@")[0] for fields in map(str.split, lines) if len(fields) > 1 and fields[-2] in kinds
+    )
 
 
 def run(command: list[str]) -> None:

@@ -22,7 +22,17 @@ Operator = Any  # torch._ops.OpOverload
 Closure = Callable[[], object]
 
 # These are about memory, not arithmetic, and work as they are.
-KEPT = ("empty", "set_", "resize", "_resize", "record_stream", "_local_scalar_dense", "_pin_", "is_pinned", "_copy_from")
+KEPT = (
+    "empty",
+    "set_",
+    "resize",
+    "_resize",
+    "record_stream",
+    "_local_scalar_dense",
+    "_pin_",
+    "is_pinned",
+    "_copy_from",
+)
 MATH_ATTENTION = 0  # torch.nn.attention.SDPBackend.MATH: made of operators that CPUs have as well
 DEVICE_ASSERT = 710  # cudaErrorAssert
 
@@ -62,7 +72,9 @@ def replaceable(operator: Operator) -> bool:
 
 def kernel_of(operator: Operator) -> Callable[..., Any]:
     schema = operator._schema
-    written = {argument.name: argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write}
+    written = {
+        argument.name: argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write
+    }
     if written:
         return writing(operator, [argument.name for argument in schema.arguments], written)
     if any("Tensor" not in str(result.type) for result in schema.returns):
@@ -86,7 +98,9 @@ def producing(operator: Operator, args: Any, kwargs: Any) -> Any:
 def writing(operator: Operator, names: list[str], written: dict[str, Any]) -> Callable[..., Any]:
     """A kernel for an operator that writes into its arguments: in place, or into ``out``, which it may have to resize."""
     returned = [
-        next(name for name, argument in written.items() if argument.alias_info.before_set == result.alias_info.before_set)
+        next(
+            name for name, argument in written.items() if argument.alias_info.before_set == result.alias_info.before_set
+        )
         for result in operator._schema.returns
         if result.alias_info
     ]
