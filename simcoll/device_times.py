@@ -94,7 +94,7 @@ class Timed:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Calls that the device runs one after the other, oldest first; ``until`` ms after ``anchor`` the last one ended."""
+    """Calls that the device runs one after the other, oldest first; ``until`` ms after ``anchor`` the last ended."""
 
     calls: deque[Timed] = field(default_factory=deque)
     anchor: Anchor | None = None
