@@ -94,7 +94,7 @@ class Timed:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Calls that the device runs one after the other, oldest first; ``until`` ms after ``anchor`` the last one ended."""
+    """Calls that the device runs one by one, oldest first; the last one ended ``until`` ms after ``anchor``."""
 
     calls: deque[Timed] = field(default_factory=deque)
     anchor: Anchor | None = None
