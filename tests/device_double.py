@@ -27,13 +27,16 @@ class Mark:
 
     def elapsed_time(self, end: Mark) -> float:
         self.device.check()
-        assert self.at is not None and end.at is not None and self.query() and end.query()
+        assert self.at is not None
+        assert end.at is not None
+        assert self.query()
+        assert end.query()
         return end.at - self.at
 
 
 @dataclass(eq=False)
 class DoubleDevice:
-    """One device: ``now`` is how far it has come (milliseconds), ``stream`` what its current stream has queued up to."""
+    """One device: ``now`` is how far it has come, ``stream`` up to when its current stream is full (milliseconds)."""
 
     now: float = 0.0
     stream: float = 0.0

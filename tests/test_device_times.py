@@ -55,10 +55,12 @@ def rank() -> Rank:
 def test_a_call_is_finished_when_the_device_has_ended_it_and_not_when_the_host_has_queued_it(rank: Rank) -> None:
     rank.device.run(5)
     written, _ = rank.call(10)
-    assert rank.look(4) and written.log == []
+    assert rank.look(4)
+    assert written.log == []
     assert rank.look(6)
     assert [kind for kind, _, _ in written.log] == ["runs"]
-    assert rank.look(14) and len(written.log) == 1
+    assert rank.look(14)
+    assert len(written.log) == 1
     assert not rank.look(16)
     assert milliseconds(written, rank.clock) == pytest.approx((5, 15))
 
@@ -98,7 +100,8 @@ def test_events_of_calls_that_are_under_way_are_not(rank: Rank) -> None:
 
 def test_a_call_that_is_not_sampled_is_finished_without_times(rank: Rank) -> None:
     written, _ = rank.call(10, timed=False)
-    assert rank.look(5) and not written.log
+    assert rank.look(5)
+    assert not written.log
     assert not rank.look(10)
     assert written.log == [("ended", 0, 0)]
 
@@ -134,7 +137,8 @@ def test_whoever_keeps_a_call_keeps_no_ring_of_references(rank: Rank) -> None:
         alive = weakref.ref(begun.end)
         assert isinstance(begun.end, Mark)
         rank.look(2)
-        assert begun.recorded is None and written.log
+        assert begun.recorded is None
+        assert written.log
         del begun
         assert alive() in rank.place._events
     finally:
@@ -158,7 +162,8 @@ def test_a_staged_call_nobody_waits_for_has_ended_with_a_later_one(rank: Rank) -
     first, begun = rank.call(0, work=Work(20), staged=True)
     second, _ = rank.call(0, work=Work(30))
     assert not rank.look(30)
-    assert first.log[-1] == ("ended", 0, 0) and second.log[-1][0] == "ran"
+    assert first.log[-1] == ("ended", 0, 0)
+    assert second.log[-1][0] == "ran"
     begun.awaited()
     assert not rank.look(40)
     assert begun.end not in rank.place._events
@@ -227,14 +232,16 @@ def test_an_anchor_that_is_held_up_is_taken_later_and_replaced_as_soon_as_may_be
     clock = Clock(device)
     made = DeviceClock(device, clock.wall, clock.monotonic, clock.sleep)
     made.look()
-    assert made.anchor is None and clock.slept <= 0.0011
+    assert made.anchor is None
+    assert clock.slept <= 0.0011
     device.now = 100
     made.look()
     assert made.anchor is not None
     late = made.anchor
     device.aside = 0
     made.look()
-    assert made.anchor is not late and made.anchor.at_ns == pytest.approx(clock.wall(), abs=2)
+    assert made.anchor is not late
+    assert made.anchor.at_ns == pytest.approx(clock.wall(), abs=2)
 
 
 @pytest.mark.parametrize(("text", "every"), [("", 1), ("0", 0), ("1", 1), ("64", 64), ("1048576", 1 << 20)])
@@ -246,7 +253,7 @@ def test_how_often_is_timed(monkeypatch: pytest.MonkeyPatch, text: str, every: i
 @pytest.mark.parametrize("text", ["-1", "often", "1.5", "1048577", "\u0661", " 2"])
 def test_what_is_no_number_of_calls(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("SIMCOLL_TIMES_EVERY", text)
-    with pytest.raises(ConfigurationError, match="SIMCOLL_TIMES_EVERY=.*expected a whole number from 0"):
+    with pytest.raises(ConfigurationError, match=r"SIMCOLL_TIMES_EVERY=.*expected a whole number from 0"):
         calls_between_times()
 
 

@@ -113,7 +113,8 @@ def test_a_call_with_a_work_is_marked_behind_it(process: Process) -> None:
     assert begun is not None
     work = Work(5)
     process.times.queued(begun, LANE, work, None)
-    assert process.device.behind == [work] and begun.end.at == 5  # type: ignore[attr-defined]
+    assert process.device.behind == [work]
+    assert begun.end.at == 5
     process.times.close(0)
 
 

@@ -60,7 +60,7 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
     slow, waited = _slowest(times)
     late = waited[waited >= _NOTICEABLE]
     # A few long waits are something else: rank 0 evaluates, a node has hiccups.
-    lost, span = float(np.sort(late)[: -1 - len(late) // 20].sum()), _span(columns.parts[0])
+    lost, span = float(np.sort(late)[: -1 - len(late) // 20].sum()), _span(columns.parts[0], on_device=devices[0])
     if len(late) < _USUALLY * len(times) or lost < max(_SECONDS_LOST, _SHARE_LOST * span):
         return None
     rank = columns.group.ranks[columns.parts[slow].group_rank]
@@ -112,9 +112,13 @@ def _completed(part: Part, *, on_device: bool) -> _Inside:
     return sequences, (slots["finished_ns"][rows].astype(np.float64) - came) / 1e9
 
 
-def _span(part: Part) -> float:
+def _span(part: Part, *, on_device: bool) -> float:
     slots, rows = part.trace.slots, part.rows
-    return float(int(slots["finished_ns"][rows].max()) - int(slots["scheduled_ns"][rows].min())) / 1e9
+    if on_device:
+        # A host may have queued the calls long before.
+        rows = rows[(slots["flags"][rows] & ON_DEVICE) != 0]
+    came = slots["started_ns" if on_device else "scheduled_ns"][rows]
+    return float(int(slots["finished_ns"][rows].max()) - int(came.min())) / 1e9
 
 
 def _slowest(times: npt.NDArray[np.float64]) -> tuple[int, npt.NDArray[np.float64]]:
