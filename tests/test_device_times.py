@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from simcoll.device_clock import DeviceClock
+from simcoll.device_clock import Anchor, DeviceClock
 from simcoll.device_times import Lane, Place, Timed, calls_between_times
 from simcoll.errors import ConfigurationError
 from tests.device_double import Clock, DoubleDevice, Mark, Work, Written, milliseconds
@@ -231,15 +231,18 @@ def test_an_anchor_that_is_held_up_is_taken_later_and_replaced_as_soon_as_may_be
     device = DoubleDevice(aside=80)
     clock = Clock(device)
     made = DeviceClock(device, clock.wall, clock.monotonic, clock.sleep)
-    made.look()
-    assert made.anchor is None
+
+    def looked() -> Anchor | None:
+        made.look()
+        return made.anchor
+
+    assert looked() is None
     assert clock.slept <= 0.0011
     device.now = 100
-    made.look()
-    assert made.anchor is not None
-    late = made.anchor
+    late = looked()
+    assert late is not None
     device.aside = 0
-    made.look()
+    looked()
     assert made.anchor is not late
     assert made.anchor.at_ns == pytest.approx(clock.wall(), abs=2)
 
