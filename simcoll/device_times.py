@@ -173,6 +173,11 @@ class Place:
         except RuntimeError:
             # All that a device that has failed says of its events is that it has failed.
             self.fail()
+        return self.under_way
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there are calls whose end is to be told."""
         return not self.failed and any(lane.calls for lane in list(self.lanes.values()))
 
     def _look_at(self, lane: Lane) -> None:
