@@ -49,9 +49,9 @@ class Outlet:
         if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
             sys.stdout.reconfigure(errors="backslashreplace")
 
-    def show(self, report: Report) -> None:
-        """Put a report on stdout, as a picture for people or as JSON."""
-        self.render(TerminalReport(report), lambda: json_report(report))
+    def show(self, report: Report, *, speeds: bool = False) -> None:
+        """Put a report on stdout, as a picture for people or as JSON; ``speeds``: with those of a clean job."""
+        self.render(TerminalReport(report, speeds), lambda: json_report(report))
 
     def say(self, report: Report, line: str) -> None:
         """Put one line on stdout in the report's place; with ``--json`` the report."""
