@@ -194,8 +194,9 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         if most and stall is not None and len(recorded) == len(wait.group.ranks) and not wait.group.partial:
             return [_made_alone(job, wait, waiting, late, stall)]
         message = f"{ranks_text(late)} did not come to {_number(wait)}, where {_who(wait, waiting)} waited"
-        message += for_how_long(wait, stall) or _until_ended(job, wait)
-        severity = _severity_of_delay(stall)
+        message += _until_ended(job, wait) or for_how_long(wait, stall)
+        # Whoever had not come when torch gave up did not come in time.
+        severity = Severity.ERROR if _until_ended(job, wait) else _severity_of_delay(stall)
         note = f"waited{_queued_behind(job, wait)}"
         sides = (replace(_side(wait, note), ranks=tuple(waiting)), *whereabouts(job, late, stall, wait.group))
         code = MISSING_RANK.code

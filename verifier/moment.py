@@ -1,8 +1,8 @@
 """A job as it stood when it was ended for standing still: what its ranks did when they were ended is no evidence.
 
-torch's own watchdog ends a job too: it has the ranks write their dumps, aborts the communicators, and ends the processes
-by SIGABRT. A kernel of a communicator that was aborted ends, and the calls behind it do, with whatever they hold: from
-the first dump on no call has ended for that it was done.
+torch's own watchdog ends a job too: it has the ranks write their dumps, aborts the communicators, and ends the
+processes by SIGABRT. A kernel of a communicator that was aborted ends, and the calls behind it do, with whatever they
+hold: from the first dump on no call has ended because it was done.
 """
 
 from __future__ import annotations
