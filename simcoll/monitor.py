@@ -112,9 +112,10 @@ class Monitor:
         """All ranks have ended: where torch's watchdog aborted one while the job stood, write down how it had stood."""
         aborted = [one.ended_ns for one in launch.ranks if one.exit_code == -signal.SIGABRT and not one.stopped]
         seen = self._witnessed
-        if self.stall is None and seen is not None and aborted:
-            if 0 <= min(aborted) - seen.seen_ns <= _SEEN_BEFORE_ABORT_NS:
-                self._keep(replace(seen, over=False))
+        if self.stall is not None or seen is None or not aborted:
+            return
+        if 0 <= min(aborted) - seen.seen_ns <= _SEEN_BEFORE_ABORT_NS:
+            self._keep(replace(seen, over=False))
 
     def _keep(self, stall: Stall) -> None:
         """Write it down beside the launcher's account, for the other nodes and for who reads the files later."""
