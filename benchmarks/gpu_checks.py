@@ -1,7 +1,6 @@
 """What a check of `gpu_check` is, and the place in which it runs: one rank of a job.
 
-Importing this imports no torch, so that a table of checks can be read where there is none; a check's function imports
-what it needs. It raises when something is wrong, raises :class:`SkippedCheck` where it cannot say, and may give figures.
+A check raises when something is wrong, raises :class:`SkippedCheck` where it cannot say, and may give figures.
 """
 
 from __future__ import annotations

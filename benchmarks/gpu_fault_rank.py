@@ -51,6 +51,8 @@ def main(fault: str, backend: str, gpus: int) -> None:
     """Three right steps, then the fault on the last rank."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device(f"cuda:{rank % gpus}" if gpus else "cpu")
+    if os.environ.get("SIMCOLL_CHECK_HOSTS"):
+        os.environ["NCCL_HOSTID"] = f"simcoll-{rank}"
     if gpus:
         torch.cuda.set_device(device)
     dist.init_process_group(backend, timeout=timedelta(seconds=120))
