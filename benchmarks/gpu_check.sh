@@ -12,8 +12,7 @@
 # the library: it is preloaded into the ranks of that setting alone.
 #   pip download --no-deps -d wheels 'nvidia-nccl-cu13>=2.30'; unzip wheels/nvidia_nccl*.whl -d nccl
 #   SIMCOLL_CHECK_NCCL=$PWD/nccl/nvidia/nccl/lib/libnccl.so.2 benchmarks/gpu_check.sh
-# SIMCOLL_DOUBLE says, in words, that CUDA and NCCL are stand-ins without kernels (tests/cuda_double): checks that need
-# a device which computes are left out, and the table says that it shows a test double.
+# On the stand-in for CUDA and NCCL (tests/cuda_double) the table says that it shows a test double, and no result.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

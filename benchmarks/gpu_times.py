@@ -45,7 +45,6 @@ def between_events(place: Place, tensor: torch.Tensor) -> list[float]:
     "device times are recorded, and those of CUDA events",
     modes=("record",),
     cuda=True,
-    kernels=True,
     backends=("nccl",),
     plain=False,
     alone=True,
