@@ -37,6 +37,10 @@ if ! (cd / && "$PYTHON" -c 'import simcoll.verifier' 2>/dev/null); then
     mkdir "$package/simcoll"
     ln -s "$PWD"/simcoll/* "$PWD/backends" "$PWD/reports" "$PWD/verifier" "$package/simcoll/"
     ln -s "$PWD/examples/scenarios" "$package/simcoll/scenarios"
+    # What an installation would say: torch imports simcoll where it is an entry point.
+    mkdir "$package/simcoll-0.dist-info"
+    printf 'Metadata-Version: 2.1\nName: simcoll\nVersion: 0\n' >"$package/simcoll-0.dist-info/METADATA"
+    printf '[torch.backends]\nsimcoll = simcoll.autoload:autoload\n' >"$package/simcoll-0.dist-info/entry_points.txt"
     export PYTHONPATH="$package${PYTHONPATH:+:$PYTHONPATH}"
 fi
 # Behind the package: the folder simcoll of the working tree is only a part of it.

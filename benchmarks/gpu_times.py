@@ -49,6 +49,7 @@ def between_events(place: Place, tensor: torch.Tensor) -> list[float]:
     plain=False,
     alone=True,
     quiet=True,
+    seconds=150.0,
 )
 def device_times(place: Place) -> Figures:
     """The same calls, timed by simcoll and by the program; and the bus bandwidth that they make."""

@@ -63,7 +63,7 @@ def data_parallel(place: Place) -> None:
     same_parameters(place, trained.module)
 
 
-@check(SECTION, "FSDP2: fully_shard")
+@check(SECTION, "FSDP2: fully_shard", kernels=True)
 def fully_sharded(place: Place) -> None:
     """Parameters are gathered layer by layer, gradients scattered."""
     from torch.distributed.device_mesh import init_device_mesh

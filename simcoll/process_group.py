@@ -36,7 +36,7 @@ from simcoll.record import Group
 from simcoll.recorder import GroupLog
 from simcoll.session import Session, active_session, conductors, is_unrecorded
 from simcoll.spec import METHODS
-from simcoll.watchers import Watchers, watchers_of
+from simcoll.watchers import Watchers, keep_for_good, watchers_of
 
 _DRAIN_SECONDS = 2.0
 _ABORT_SECONDS = 0.1
@@ -70,6 +70,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._section: torch.device | None = None
         self._left = False
         self._reconfigured = False
+        self._captured = False
         self._making = threading.Lock()
 
     # What a plain group hashes to, so that a group that was already in use is found under its old handle.
@@ -195,6 +196,10 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     def _end(self, seconds: float = _DRAIN_SECONDS) -> None:
         if self._conductor is not None:
             self._conductor.close(seconds)
+        if self._captured:
+            # A graph that is freed after the group calls its NCCL backend (torch 2.15), which must still be there.
+            self._captured = False
+            keep_for_good(self._inner)
 
     def reconfigure(self, opts: Any) -> Work:
         """Give the backend other peers (torch 2.15): who they are nobody is told, so that recording ends here."""
@@ -254,6 +259,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if not found.tensors:
             found.place = self._place(found)
         if open_captures and (captured := capture_of(found, self._device_types)) is not None:
+            self._captured = True
             return conductor.capture(found, launch, captured.calls)
         if self._section is None:
             return conductor.conduct(found, launch)

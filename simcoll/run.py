@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     outlet = Outlet(json="--json" in arguments)
     try:
         request = split(arguments)
-        outlet = Outlet(json=request.json)
+        outlet = Outlet(json=request.json, plain=request.plain)
         check_request(request)
         if request.mode == "off":
             return _run_plain(request, outlet)

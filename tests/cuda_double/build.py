@@ -19,7 +19,7 @@ COMPILE = ["-std=c++17", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-pthread"]
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One library to stand in for: its source, its SONAME, what leaves it, and every function that torch may look for."""
+    """One library to stand in for: its source, its SONAME, what leaves it, every function that torch may look for."""
 
     source: Path
     soname: str
@@ -36,18 +36,14 @@ class Wheels:
 
     @classmethod
     def of(cls, python: str) -> Wheels:
-        asked = subprocess.check_output(
-            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
-        )
-        return cls(Path(asked.strip()))
+        program = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        return cls(Path(subprocess.check_output([python, "-c", program], text=True).strip()))
 
     def library(self, name: str) -> Path:
         """Raises FileNotFoundError where this is no CUDA build with its wheels."""
         found = sorted(self.packages.glob(f"nvidia/*/lib/lib{name}.so.*"))
         if not found:
-            raise FileNotFoundError(
-                f"no lib{name}.so in {self.packages / 'nvidia'}; give an interpreter with a CUDA torch"
-            )
+            raise FileNotFoundError(f"no lib{name}.so in {self.packages / 'nvidia'}; give a Python with a CUDA torch")
         return found[0]
 
     def includes(self) -> list[Path]:
@@ -130,7 +126,7 @@ def refusals(names: list[str]) -> str:
 def symbols(binary: Path, kinds: set[str], dynamic: bool = True) -> frozenset[str]:
     lines = subprocess.check_output(["nm", *(["-D"] if dynamic else []), str(binary)], text=True).splitlines()
     return frozenset(
-        fields[-1].split("@")[0] for fields in map(str.split, lines) if len(fields) > 1 and fields[-2] in kinds
+        words[-1].split("@")[0] for words in map(str.split, lines) if len(words) > 1 and words[-2] in kinds
     )
 
 
