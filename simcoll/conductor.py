@@ -70,6 +70,7 @@ class Conductor:
         self._pid = os.getpid()
         self._line = Line()
         self._closed = False
+        self._given_up = False
         self._queue = Threads(f"simcoll-{log.group.name}")
         self._futures = Threads(f"simcoll-{log.group.name}-futures", _FUTURE_THREADS)
 
@@ -192,6 +193,9 @@ class Conductor:
         failure: Exception | None = None
         try:
             self._line.await_turn(entry)
+            if self._given_up:
+                entry.finished(State.REJECTED)
+                raise RuntimeError("the process group was aborted before this call was launched")
             inner = _prove_and_launch(prover, entry, arguments, launch)
         except Exception as error:
             failure = error
@@ -218,6 +222,10 @@ class Conductor:
         """Return when no call waits for its launch."""
         if self._pid == os.getpid():
             self._line.await_end()
+
+    def give_up(self) -> None:
+        """Launch no call that waits for its launch: the group is about to be aborted."""
+        self._given_up = True
 
     def finish(self) -> None:
         """Say that no call follows, without waiting: groups that then are closed in turn end together."""
