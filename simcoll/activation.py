@@ -33,6 +33,8 @@ from simcoll.background import calls_between_rounds
 from simcoll.creations import aborting, destroying, initialising, noted, shrinking
 from simcoll.cuda_graphs import ignore_graphs, watch_graphs
 from simcoll.ddp import recorded_verification
+from simcoll.device_times import calls_between_times
+from simcoll.device_watch import close_device_times
 from simcoll.dump_signal import answer_no_more, answer_signal
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
@@ -61,7 +63,8 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -
 
     ``mode`` is ``record``, ``check``, ``detail`` or ``off`` (default: the environment's SIMCOLL_MODE, else ``detail``);
     ``out`` is the folder of the black boxes (default: ``SIMCOLL_OUT``, else a folder under ``simcoll-out``). Raises
-    :class:`~simcoll.errors.ConfigurationError` on an unknown mode, or a SIMCOLL_CHECK_EVERY that is no number.
+    :class:`~simcoll.errors.ConfigurationError` on an unknown mode, or a SIMCOLL_CHECK_EVERY or
+    SIMCOLL_TIMES_EVERY that is no number.
     """
     mode = mode or os.environ.get("SIMCOLL_MODE") or "detail"
     if mode not in MODES:
@@ -69,6 +72,7 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -
     if mode == "off":
         disable()
         return
+    calls_between_times()
     if mode == "check":
         calls_between_rounds()
     folder = _folder(out)
@@ -272,6 +276,7 @@ def _drain() -> None:
 def _end() -> None:
     """The end of the interpreter, whether or not simcoll is still enabled: a box stays open while it may be again."""
     _drain()
+    close_device_times(_DRAIN_SECONDS)
     if conductors.here:
         # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
         # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.

@@ -101,6 +101,7 @@ class BlackBox:
             int(slot["scheduled_ns"]),
             int(slot["started_ns"]),
             int(slot["finished_ns"]),
+            bool(int(slot["flags"]) & layout.ON_DEVICE),
         )
 
 
@@ -115,11 +116,21 @@ def read_black_box(path: str | Path, known: Known | None = None) -> BlackBox:
         return _read(fd, name, known)
 
 
-def last_activity(path: str | Path) -> tuple[int, int] | None:
-    """The newest record's index and the time (wall clock, nanoseconds) of the last change to any record, cheaply.
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What was last written into a black box: the newest record's index, and when any record changed (wall clock, ns).
 
-    None where there is no black box to read.
+    Of calls whose times are a device's, ``device_ns`` is when the device last began or ended one, as far as that is
+    written down; 0 where it runs none.
     """
+
+    index: int
+    changed_ns: int
+    device_ns: int = 0
+
+
+def last_activity(path: str | Path) -> Activity | None:
+    """What was last written into a black box, cheaply; None where there is none to read."""
     try:
         with open_at_once(Path(path)) as file:
             header = unpack_header(file.read(layout.PAGE), str(path))
@@ -129,7 +140,14 @@ def last_activity(path: str | Path) -> tuple[int, int] | None:
     except (OSError, ValueError, UnreadableError):
         return None
     times = [int(ring[name].max()) for name in ("scheduled_ns", "started_ns", "finished_ns")]
-    return int(ring["index"].max()), max(times)
+    return Activity(int(ring["index"].max()), max(times), _device_ns(ring))
+
+
+def _device_ns(ring: Slots) -> int:
+    timed = ring[(ring["flags"] & layout.ON_DEVICE) != 0]
+    if not (timed["state"] == State.STARTED).any():
+        return 0
+    return max(int(timed["started_ns"].max()), int(timed["finished_ns"].max()))
 
 
 def _read(fd: int, name: str, known: Known | None) -> BlackBox:

@@ -42,6 +42,6 @@ class Line:
             self._changed.notify_all()
 
     def await_end(self, seconds: float | None = None) -> None:
-        """Return when nobody waits any more, or after ``seconds``."""
+        """Return when nobody waits any more, or after ``seconds``; None: however long that takes."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting, seconds)

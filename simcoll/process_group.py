@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import threading
 import weakref
@@ -22,12 +23,14 @@ from torch._C._distributed_c10d import ProcessGroup, Store, Work
 from torch.distributed import distributed_c10d
 
 from simcoll.backends.base import Backend
-from simcoll.backends.gloo import GLOO
-from simcoll.capture import arguments
+from simcoll.backends.known import known
+from simcoll.capture import Arguments, arguments
 from simcoll.conductor import Conductor
 from simcoll.creations import stated_members
 from simcoll.cuda_graphs import capture_of, open_captures
+from simcoll.device_watch import DeviceTimes, device_times
 from simcoll.dynamo import leave_class_uncompiled
+from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.group_store import lend_store
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
@@ -38,7 +41,6 @@ from simcoll.watchers import Watchers, keep_for_good, watchers_of
 _DRAIN_SECONDS = 2.0
 _ABORT_SECONDS = 0.1
 """How long shutdown, and abort, wait for calls that are queued."""
-_KNOWN_BACKENDS = {GLOO.name: GLOO}
 
 
 class _AnyProcessGroup(type(ProcessGroup)):  # type: ignore[misc]
@@ -65,7 +67,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._conducted_in: Session | None = None
         self._members: tuple[int, ...] | None = stated_members.here
         self._limit: timedelta | None = None
-        self._coalescing = False
+        self._section: torch.device | None = None
+        self._left = False
         self._reconfigured = False
         self._captured = False
         self._making = threading.Lock()
@@ -215,15 +218,32 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     # Calls.
 
     def _start_coalescing(self, device: torch.device) -> None:
-        if self._conductor is not None:
-            # What is launched from here on belongs together; a call from before does not.
-            self._conductor.await_launches()
-        self._coalescing = True
+        if (conductor := self._conductor_here()) is not None:
+            # A call that its thread launches while a section is open would be taken for one of the section.
+            conductor.await_launches()
+            conductor.raise_due()
+            conductor.begin_section()
         self._inner._start_coalescing(device)
+        self._section, self._left = device, False
 
-    def _end_coalescing(self, device: torch.device) -> Work:
-        self._coalescing = False
-        return self._inner._end_coalescing(device)
+    def _end_coalescing(self, device: torch.device) -> Work | None:  # type: ignore[override]  # as NCCL's own
+        if self._left:
+            self._left = False
+            return None
+        self._section = None
+        launch = functools.partial(self._inner._end_coalescing, device)
+        # Without a conductor nothing was recorded.
+        return launch() if self._conductor is None else self._conductor.end_section(launch)
+
+    def _leave_section(self) -> None:
+        """A call was not launched and raises: c10d's coalescing manager ends no section then, and NCCL would take all
+        that follows for a part of it. What came before in the section has been proved, and runs.
+        """
+        if (device := self._section) is not None:
+            with contextlib.suppress(RuntimeError):
+                self._end_coalescing(device)
+        self._section, self._left = None, True
+        distributed_c10d._world.pg_coalesce_state.pop(self, None)
 
     # The names by which newer versions of torch reach a Python group from C++.
     start_coalescing = _start_coalescing
@@ -232,12 +252,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the c10d method ``name``; arguments of no known form are left to torch to refuse."""
         launch = functools.partial(getattr(self._inner, name), *args, **kwargs)
-        session = self._session or active_session()
-        if session is None or self._reconfigured or is_unrecorded():
+        if (conductor := self._conductor_here()) is None:
             return launch()
-        conductor = self._conductor
-        if conductor is None or self._conducted_in is not session:
-            conductor = self._make_conductor(session)
         try:
             found = arguments(name, args, kwargs)
         except (TypeError, ValueError, KeyError):
@@ -246,13 +262,45 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if peer is not None and not 0 <= peer < self.size():
             # Gloo would use memory beyond its list of peers.
             launch = functools.partial(_refuse_peer, name, peer, self.size())
+        if not found.tensors:
+            found.place = self._place(found)
         if open_captures and (captured := capture_of(found, self._device_types)) is not None:
             self._captured = True
             return conductor.capture(found, launch, captured.calls)
-        if self._coalescing:
-            # What is launched inside a coalesced section is launched by its thread.
-            found.asynchronous = False
-        return conductor.conduct(found, launch, coalescing=self._coalescing)
+        if self._section is None:
+            return conductor.conduct(found, launch)
+        # What is launched inside a coalesced section is launched by its thread.
+        found.asynchronous = False
+        try:
+            return conductor.conduct(found, launch, coalescing=True)
+        except (CollectiveMismatchError, MissingRankError):
+            self._leave_section()
+            raise
+
+    def _place(self, found: Arguments) -> torch.device | None:
+        """The GPU on which a barrier runs: the one it names, or else that of the group, or of this thread.
+
+        NCCL falls back on the GPU that the group has used, which is that of the thread in all but odd programs.
+        """
+        device = getattr(found.options, "device", None)
+        if device is None and "nccl" not in self._inner._get_backend_name():
+            return None
+        if device is not None and device.type != "cuda":
+            return None
+        if numbers := getattr(found.options, "device_ids", None):
+            return torch.device("cuda", numbers[0])
+        if device is not None and device.index is not None:
+            return torch.device(device.type, device.index)
+        return self._inner.bound_device_id or torch.device("cuda", torch.cuda.current_device())
+
+    def _conductor_here(self) -> Conductor | None:
+        """What conducts the group's calls; None where they go unrecorded."""
+        session = self._session or active_session()
+        if session is None or self._reconfigured or is_unrecorded():
+            return None
+        if self._conductor is None or self._conducted_in is not session:
+            return self._make_conductor(session)
+        return self._conductor
 
     def _make_conductor(self, session: Session) -> Conductor:
         """Made with the group's first call in a session: only then is the process surely the one that it stays."""
@@ -260,7 +308,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             if self._conductor is None or self._conducted_in is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
-                self._conductor = Conductor(log, *self._watchers(group, session.mode))
+                self._conductor = Conductor(log, *self._watchers(group, session.mode), times=self._times())
                 self._conducted_in = session
                 conductors.here.add(self._conductor)
             return self._conductor
@@ -270,10 +318,16 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             return Watchers()
         return watchers_of(mode, group, self.rank(), self._inner, self._store, _timeout_of(self))
 
+    def _times(self) -> DeviceTimes | None:
+        on_streams = any(backend.on_streams for backend in self._known_backends().values())
+        return device_times() if on_streams else None
+
     def _known_backends(self) -> dict[str, Backend]:
         """What is known of the limits of this group's backends, by device type."""
         names = {device.type: self._inner._get_backend(device).name() for device in self._device_types}
-        return {device: _KNOWN_BACKENDS[name] for device, name in names.items() if name in _KNOWN_BACKENDS}
+        bound = self.bound_device_id is not None
+        found = {device: known(name, os.environ, bound=bound) for device, name in names.items()}
+        return {device: backend for device, backend in found.items() if backend is not None}
 
     def _timeout(self) -> timedelta:
         if self._limit is not None:

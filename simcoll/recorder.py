@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from simcoll.backends.base import Backend
 from simcoll.backends.memory_box import MemoryBox
@@ -26,6 +26,9 @@ from simcoll.spec import Kind, spec_of
 from simcoll.stacks import offer_stacks, stack_path
 from simcoll.verifier.device_errors import device_error
 from simcoll.word import flow_word, message_digest, statement_digest
+
+if TYPE_CHECKING:
+    from simcoll.device_times import Told
 
 Box: TypeAlias = "BlackBoxWriter | MemoryBox"
 
@@ -139,7 +142,9 @@ class Use:
 
     ``writes`` and ``sends`` say whether this rank's buffers are written to, and whether what they hold reaches anybody;
     ``copies`` that the backend writes them back by a copy, which their versions show; ``tells`` that its Work says by
-    itself when the call has ended.
+    itself when the call has ended. ``device`` is the index of the device on whose streams it is queued (-1: on none);
+    calls of one ``lane`` of a group run one after the other there; of ``staged`` ones no
+    stream may be had wait before the program has waited.
     """
 
     writes: bool
@@ -147,6 +152,9 @@ class Use:
     copies: bool
     tells: bool
     on_cpu: bool
+    device: int = -1
+    lane: int = -1
+    staged: bool = False
 
 
 @dataclass(slots=True)
@@ -163,6 +171,8 @@ class Entry:
     """What the call stands for beside itself: the model that DistributedDataParallel begins to check with it."""
     taken_from: int | None = None
     """Of a receive from any source that has a message: whose it was (a group rank)."""
+    timed: Told | None = None
+    """What tells of the call's end on a device, where the host sees none."""
 
     @property
     def call(self) -> Call:
@@ -173,6 +183,11 @@ class Entry:
     def use(self) -> Use:
         """How it uses its buffers."""
         return self.prepared.use
+
+    @property
+    def number(self) -> int:
+        """Its number among the group's collectives, or among its sends and receives."""
+        return self.sequence if self.call.peer is None else self.log.place[1]
 
     def started(self) -> None:
         """The backend has been given the call."""
@@ -194,6 +209,10 @@ class Entry:
         if self.log.box is not None:
             self.log.box.mark(self.ticket, LET_GO)
 
+    def lacked(self, missing: MissingRankError) -> None:
+        """Ranks did not come to the call."""
+        self.log.recorder.missing(self, missing)
+
     def received_from(self, group_rank: int) -> None:
         """A receive from any source has taken a message: write down whose."""
         self.taken_from = group_rank
@@ -202,9 +221,28 @@ class Entry:
             self.log.box.resign(self.ticket, self.log.box.signature(known))
 
     def finished(self, state: State = State.COMPLETED) -> None:
-        """The call ended."""
+        """The call ended, as far as the host sees."""
+        if self.timed is not None and state is State.COMPLETED:
+            return
         if self.log.box is not None:
             self.log.box.finished(self.ticket, state)
+
+    def waited_for(self) -> None:
+        """Somebody has waited for the call, which ended well."""
+        if self.timed is None:
+            self.finished()
+        else:
+            self.timed.awaited()
+
+    def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
+        """A device began the call then, and ended it (0: it runs)."""
+        if self.log.box is not None:
+            self.log.box.ran_on_device(self.ticket, began_ns, ended_ns)
+
+    def ended_on_device(self) -> None:
+        """A device has ended the call; when is not known."""
+        if self.log.box is not None:
+            self.log.box.ended_on_device(self.ticket)
 
     def failed(self, error: Exception, *, refused: bool = False) -> None:
         """The call ended with an exception; some backends refuse a call only when they come to run it."""
@@ -341,11 +379,23 @@ class GroupLog:
     def _use(self, call: Call) -> Use:
         spec, backend = spec_of(call), self._backend_of(call)
         devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
+        queued = backend is not None and backend.on_streams
         return Use(
             writes=spec.brings_result(call, self.group_rank),
             sends=spec.sends_inputs(call, self.group_rank),
-            copies=call.coalesced or (backend is not None and devices != {"cpu"}),
+            copies=call.coalesced or (backend is not None and backend.staged and devices != {"cpu"}),
             # Of a backend that is not known nothing is taken for granted.
             tells=devices == {"cuda"} if backend is None else call.op not in backend.untold,
             on_cpu=devices <= {"cpu"},
+            device=_index(call) if queued else -1,
+            lane=-1 if call.peer is None else call.peer,
+            # The end of a call whose Work blocks the host cannot be marked before the program waits for it.
+            staged=backend is not None and (backend.waits_on_host or call.spelling in backend.allocates),
         )
+
+
+def _index(call: Call) -> int:
+    """The device of a call's buffers; -1 where they are on several, or say none."""
+    indices = {buffer.index for buffer in (*call.inputs, *call.outputs)}
+    index = indices.pop() if len(indices) == 1 else None
+    return -1 if index is None else index

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from simcoll.record import UNKNOWN_SOURCE, Event, Source
+import numpy as np
+
+from simcoll.record import UNKNOWN_SOURCE, Event, Source, State
 from simcoll.verifier.device_errors import DeviceError, device_error
 from simcoll.verifier.device_queue import open_rows
 from simcoll.verifier.trace import DUMPED, LaunchOutcome, Trace
@@ -33,7 +35,9 @@ _SECOND_NS = 1_000_000_000
 _TIMEOUT_NS = 30 * _SECOND_NS
 _TOLD_TIMEOUT_NS = 3 * _SECOND_NS
 """For so long a rank's device must have stood in its last call for a SIGABRT to be the watchdog's: torch's default is
-ten minutes, and a minute more for the dumps. A rank that left a dump says itself that something took too long."""
+ten minutes, and a minute more for the dumps. A dump that a rank has left by then says that something took too long."""
+
+_NEVER = 1 << 63
 
 
 class Nature(Enum):
@@ -110,19 +114,21 @@ def _ended_by_watchdog(traces: Mapping[int, Trace], found: Mapping[int, Failure]
     Once it has ended a rank, those that end so after it follow: it tells the others to write their dumps, and to end.
     """
     aborted = [one for one in found.values() if one.exit_code == -signal.SIGABRT]
-    first = min((one.time_ns for one in aborted if _stood(traces.get(one.rank), one.time_ns)), default=None)
-    if first is None:
-        return {}
+    dumps = [event.time_ns for trace in traces.values() for event in trace.events if event.kind == DUMPED]
+    told = min(dumps, default=_NEVER)
+    stood = [one.time_ns for one in aborted if _stood(traces.get(one.rank), one.time_ns, told)]
+    first = min(stood, default=_NEVER)
     return {one.rank: replace(one, nature=Nature.WATCHDOG) for one in aborted if one.time_ns >= first}
 
 
-def _stood(trace: Trace | None, ended_ns: int) -> bool:
-    """Whether a rank's device had been in its last call for long when the rank ended."""
-    if trace is None or not len(rows := open_rows(trace)):
+def _stood(trace: Trace | None, ended_ns: int, told_ns: int) -> bool:
+    """Whether a rank's device had been in its last call for long when the rank ended; ``told_ns`` is the first dump."""
+    if trace is None:
         return False
-    told = any(event.kind == DUMPED for event in trace.events)
-    since = int(trace.slots["scheduled_ns"][rows[-1]])
-    return ended_ns - since >= (_TOLD_TIMEOUT_NS if told else _TIMEOUT_NS)
+    # The calls of a dump are a device's.
+    rows = np.flatnonzero(trace.slots["state"] <= State.STARTED) if trace.unknown else open_rows(trace)
+    limit = _TOLD_TIMEOUT_NS if told_ns <= ended_ns else _TIMEOUT_NS
+    return bool(len(rows)) and ended_ns - int(trace.slots["scheduled_ns"][rows[-1]]) >= limit
 
 
 def _raised(rank: int, event: Event) -> Failure:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simcoll.record import Event, Record, State
-from simcoll.verifier.columns import columns_of
+from simcoll.verifier.agreement import agreement_of
 from simcoll.verifier.creations import membership_mismatches
 from simcoll.verifier.device_queue import open_rows
 from simcoll.verifier.failures import Failure, failures_of
@@ -26,7 +26,7 @@ from simcoll.verifier.inferred import told_by_records
 from simcoll.verifier.lifecycle import memory_findings, never_waited
 from simcoll.verifier.lost import lost_messages, swallowed_messages
 from simcoll.verifier.matching import Matching, match_messages
-from simcoll.verifier.mismatches import Mismatch, check_agreement
+from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.missing import missing_ranks
 from simcoll.verifier.moment import when_it_was_ended
 from simcoll.verifier.outsiders import calls_of_outsiders, explained_by_outsiders
@@ -55,8 +55,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     traces, outcome = when_it_was_ended(traces, outcome, stall)
     if outcome is None and stall is None:
         traces, stall = told_by_records(traces)
-    columns = columns_of(traces)
-    agreement = check_agreement(columns, traces)
+    columns, agreement = agreement_of(traces)
     matching = match_messages(traces)
     job = _job(traces, outcome)
     mismatches = [*without_consequences(agreement.mismatches, model_mismatches(traces))]
@@ -93,7 +92,7 @@ def standstill(
     collective that disagrees and does not end. A rank that is only late, to a call or to the making of a group, may
     still come.
     """
-    agreement = check_agreement(columns_of(traces), traces)
+    _, agreement = agreement_of(traces)
     matching = match_messages(traces)
     job = _job(traces, outcome)
     job = _parted(job, [*agreement.mismatches, *_unequal(matching, job.failures)])

@@ -1,6 +1,6 @@
 """Builds the test double of CUDA and NCCL for one interpreter's CUDA build of torch, and says how to run with it.
 
-    eval "$(python tests/cuda_double/build.py /path/to/python-with-cuda-torch)"
+eval "$(python tests/cuda_double/build.py /path/to/python-with-cuda-torch)"
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COMPILE = ["-std=c++17", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-pthread"]
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One library to stand in for: its source, its SONAME, what leaves it, and every function that torch may look for."""
+    """One library to stand in for: its source, its SONAME, what leaves it, every function that torch may look for."""
 
     source: Path
     soname: str
@@ -36,14 +36,14 @@ class Wheels:
 
     @classmethod
     def of(cls, python: str) -> Wheels:
-        asked = subprocess.check_output([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True)
-        return cls(Path(asked.strip()))
+        program = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        return cls(Path(subprocess.check_output([python, "-c", program], text=True).strip()))
 
     def library(self, name: str) -> Path:
         """Raises FileNotFoundError where this is no CUDA build with its wheels."""
         found = sorted(self.packages.glob(f"nvidia/*/lib/lib{name}.so.*"))
         if not found:
-            raise FileNotFoundError(f"no lib{name}.so in {self.packages / 'nvidia'}; give an interpreter with a CUDA torch")
+            raise FileNotFoundError(f"no lib{name}.so in {self.packages / 'nvidia'}; give a Python with a CUDA torch")
         return found[0]
 
     def includes(self) -> list[Path]:
@@ -74,9 +74,24 @@ def build(python: str, cache: Path | None = None) -> list[Path]:
     return [folder / library.soname for library in libraries]
 
 
-def environment(python: str, cache: Path | None = None) -> dict[str, str]:
-    """The variables under which that interpreter sees the pretended GPUs; builds the double first."""
-    return {"LD_PRELOAD": ":".join(map(str, build(python, cache)))}
+def environment(python: str, cache: Path | None = None, kernels: bool = True) -> dict[str, str]:
+    """The variables under which that interpreter sees the pretended GPUs; builds the double first.
+
+    Without ``kernels``, kernels do nothing, and only copies and collectives change memory.
+    """
+    libraries = build(python, cache)
+    preloaded = {"LD_PRELOAD": ":".join(map(str, libraries))}
+    return preloaded | ({"PYTHONPATH": str(entry_point(libraries[0].parent))} if kernels else {})
+
+
+def entry_point(folder: Path) -> Path:
+    """A folder for PYTHONPATH whose package torch loads as a backend when it is imported."""
+    package, metadata = folder / "python", folder / "python" / "simcoll_double-0.dist-info"
+    metadata.mkdir(parents=True, exist_ok=True)
+    (package / "simcoll_double_kernels.py").write_text((HERE / "kernels.py").read_text())
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: simcoll-double\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text("[torch.backends]\nsimcoll_double = simcoll_double_kernels:install\n")
+    return package
 
 
 def default_cache() -> Path:
@@ -110,7 +125,9 @@ def refusals(names: list[str]) -> str:
 
 def symbols(binary: Path, kinds: set[str], dynamic: bool = True) -> frozenset[str]:
     lines = subprocess.check_output(["nm", *(["-D"] if dynamic else []), str(binary)], text=True).splitlines()
-    return frozenset(fields[-1].split("@")[0] for fields in map(str.split, lines) if len(fields) > 1 and fields[-2] in kinds)
+    return frozenset(
+        words[-1].split("@")[0] for words in map(str.split, lines) if len(words) > 1 and words[-2] in kinds
+    )
 
 
 def run(command: list[str]) -> None:

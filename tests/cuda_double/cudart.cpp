@@ -61,6 +61,7 @@ struct CUstream_st {
     unsigned long long id;
     std::deque<Task> queue = {};  // the front one is running
     bool started = false;
+    bool busy = false;
     bool closing = false;
     std::shared_ptr<Capture> capture = {};
 };
@@ -91,6 +92,7 @@ struct State {
     std::mutex mutex;
     std::condition_variable changed;
     cudaError_t fault = cudaSuccess;
+    bool ending = false;  // the process is: nothing more is started, and nothing waited for
     unsigned long long ids = 0;
     size_t in_use = 0;
     std::set<cudaStream_t> streams;
@@ -131,14 +133,17 @@ void work(cudaStream_t stream) {
     State& all = state();
     Lock lock(all.mutex);
     for (;;) {
-        all.changed.wait(lock, [&] { return all.fault == cudaSuccess && (!stream->queue.empty() || stream->closing); });
+        auto due = [&] { return all.fault == cudaSuccess && (!stream->queue.empty() || stream->closing); };
+        all.changed.wait(lock, [&] { return !all.ending && due(); });
         if (stream->queue.empty()) break;
         Task task = stream->queue.front();
+        stream->busy = true;
         lock.unlock();
         task();
         task = nullptr;
         lock.lock();
         stream->queue.pop_front();
+        stream->busy = false;
         all.changed.notify_all();
     }
     delete stream;
@@ -190,7 +195,7 @@ void reach(Moment& moment) {
 template <typename Done>
 cudaError_t await(Lock& lock, Done done) {
     State& all = state();
-    all.changed.wait(lock, [&] { return all.fault != cudaSuccess || done(); });
+    all.changed.wait(lock, [&] { return all.fault != cudaSuccess || all.ending || done(); });
     return all.fault;
 }
 
@@ -324,6 +329,16 @@ void simcollDoubleFault(cudaError_t code) {
     Lock lock(state().mutex);
     state().fault = code;
     state().changed.notify_all();
+}
+
+// Python is about to end: its threads must not be asked for any more. Waits a second at most for what is running.
+void simcollDoubleEnd() {
+    State& all = state();
+    Lock lock(all.mutex);
+    all.ending = true;
+    all.changed.notify_all();
+    auto idle = [&] { return std::none_of(all.streams.begin(), all.streams.end(), [](auto* one) { return one->busy; }); };
+    all.changed.wait_for(lock, std::chrono::seconds(1), idle);
 }
 
 int simcollDoubleActive(int on) {

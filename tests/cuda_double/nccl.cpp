@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -88,7 +89,8 @@ struct ncclComm {
     bool stopped = false;  // no operation runs any more
     bool aborted = false;  // and no rank answers either
     bool ending = false;
-    int running = 0;   // operations that are enqueued and have not finished
+    // Batches run in the order in which they were issued, whatever their streams: NCCL sees to that as well.
+    long issued = 0, finished = 0;
     int children = 0;  // splits and shrinks so far: every rank counts alike, which names the child
     std::deque<Peer> peers;
     std::map<int, Scale> scales;
@@ -111,7 +113,8 @@ struct Operation {
 
 struct Batch {
     std::vector<Operation> operations;
-    bool captured;  // then the graph keeps it
+    bool captured;  // then the graph keeps it, and its stream alone orders it
+    long turn;
 };
 
 thread_local int depth = 0;
@@ -124,19 +127,24 @@ size_t width(ncclDataType_t type) {
 
 // --- messages
 
-bool write_all(int socket, const void* from, size_t size) {
-    auto* at = static_cast<const char*>(from);
-    while (size > 0) {
-        ssize_t done = send(socket, at, size, MSG_NOSIGNAL);
-        if (done <= 0) return false;
-        at += done;
-        size -= static_cast<size_t>(done);
+template <typename Move>
+bool all_of(size_t size, Move move) {
+    for (size_t at = 0; at < size;) {
+        ssize_t done = move(at, size - at);
+        if (done == 0 || (done < 0 && errno != EINTR)) return false;
+        at += done > 0 ? static_cast<size_t>(done) : 0;
     }
     return true;
 }
 
+bool write_all(int socket, const void* from, size_t size) {
+    auto* bytes = static_cast<const char*>(from);
+    return all_of(size, [=](size_t at, size_t left) { return send(socket, bytes + at, left, MSG_NOSIGNAL); });
+}
+
 bool read_all(int socket, void* to, size_t size) {
-    return size == 0 || recv(socket, to, size, MSG_WAITALL) == static_cast<ssize_t>(size);
+    auto* bytes = static_cast<char*>(to);
+    return all_of(size, [=](size_t at, size_t left) { return recv(socket, bytes + at, left, 0); });
 }
 
 void arrive(Peer& peer, int channel, Message message) {
@@ -239,7 +247,7 @@ bool connect_to(ncclComm& comm, int to) {
 
 bool accept_one(ncclComm& comm, int listener) {
     pollfd waiting{listener, POLLIN, 0};
-    while (poll(&waiting, 1, 20) == 0) {
+    while (poll(&waiting, 1, 20) <= 0) {
         if (gave_up(comm)) return false;
     }
     int made = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
@@ -338,7 +346,7 @@ void stop(ncclComm& comm, bool abort) {
 
 void await_operations(ncclComm& comm) {
     Lock lock(mutex);
-    changed.wait(lock, [&] { return comm.stopped || comm.running == 0 || cudaPeekAtLastError() == cudaErrorIllegalAddress; });
+    changed.wait(lock, [&] { return comm.stopped || comm.finished == comm.issued || cudaPeekAtLastError() == cudaErrorIllegalAddress; });
 }
 
 void await_ready(ncclComm& comm) {
@@ -402,19 +410,13 @@ void reduce(const std::vector<Bytes>& parts, const Operation& operation) {
 
 // --- operations, on their stream's thread
 
-struct Traffic {
-    size_t out = 0, in = 0;
-};
-
-Traffic traffic_of(const Operation& operation) {
-    size_t bytes = operation.count * width(operation.type);
-    if (operation.verb == Send) return {bytes, 0};
-    if (operation.verb == Recv) return {0, bytes};
-    const Shape& shape = shapes[operation.verb];
-    bool root = operation.root == operation.comm->rank;
-    auto others = static_cast<size_t>(operation.comm->size - 1);
-    return {shape.from_root && !root ? 0 : shape.to_root ? (root ? 0 : bytes) : others * bytes,
-            shape.to_root && !root ? 0 : shape.from_root ? (root ? 0 : bytes) : others * bytes};
+// What nccl-tests' bus bandwidth divides by the time, so that a program that computes it finds the knob's.
+double bus_bytes(const Operation& operation) {
+    auto bytes = static_cast<double>(operation.count * width(operation.type));
+    double ranks = operation.comm->size;
+    if (operation.verb == AllReduce) return 2 * (ranks - 1) / ranks * bytes;
+    bool whole = operation.verb == Reduce || operation.verb == Broadcast || operation.verb >= Send;
+    return whole ? bytes : (ranks - 1) * bytes;
 }
 
 bool collect(const Operation& operation) {
@@ -459,14 +461,11 @@ bool pair_up(const std::vector<Operation>& operations) {
     return true;
 }
 
+// What a rank sends and what it receives go at the same time.
 double seconds_of(const std::vector<Operation>& operations, double bandwidth) {
-    Traffic all;
-    for (const Operation& operation : operations) {
-        Traffic one = traffic_of(operation);
-        all.out += one.out;
-        all.in += one.in;
-    }
-    return static_cast<double>(std::max(all.out, all.in)) / bandwidth;
+    double bytes[] = {0, 0};
+    for (const Operation& operation : operations) bytes[operation.verb == Recv] += bus_bytes(operation);
+    return std::max(bytes[0], bytes[1]) / bandwidth;
 }
 
 void last(ncclComm& comm, double seconds) {
@@ -497,12 +496,16 @@ void perform(const std::vector<Operation>& operations) {
 
 void run_batch(void* data) {
     auto* batch = static_cast<Batch*>(data);
+    if (batch->captured) return perform(batch->operations);
     ncclComm& comm = *batch->operations.front().comm;
+    {
+        Lock lock(mutex);
+        changed.wait(lock, [&] { return comm.stopped || comm.finished == batch->turn; });
+    }
     perform(batch->operations);
-    if (batch->captured) return;
     delete batch;
     Lock lock(mutex);
-    --comm.running;
+    ++comm.finished;
     changed.notify_all();
 }
 
@@ -511,10 +514,10 @@ ncclResult_t start(std::vector<Operation> operations) {
     ncclComm& comm = *operations.front().comm;
     cudaStreamCaptureStatus status;
     cudaStreamIsCapturing(stream, &status);
-    auto* batch = new Batch{std::move(operations), status != cudaStreamCaptureStatusNone};
+    auto* batch = new Batch{std::move(operations), status != cudaStreamCaptureStatusNone, 0};
     if (!batch->captured) {
         Lock lock(mutex);
-        ++comm.running;
+        batch->turn = comm.issued++;
     }
     return cudaLaunchHostFunc(stream, run_batch, batch) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
@@ -637,7 +640,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
     Lock lock(mutex);
-    bool flushing = comm->ending && !comm->stopped && comm->running > 0;
+    bool flushing = comm->ending && !comm->stopped && comm->finished < comm->issued;
     return *error = flushing ? ncclInProgress : comm->state, ncclSuccess;
 }
 

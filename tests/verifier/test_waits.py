@@ -35,6 +35,5 @@ def test_the_stuck_are_the_least_fixed_point(chosen: dict[int, list[tuple[frozen
 
 
 def test_a_chain_of_thousands_comes_free_at_once() -> None:
-    record = Record("0", 1, Call("barrier", "barrier"))
     needs = {rank: [(frozenset({rank - 1}), False)] for rank in range(1, 5000)}
     assert _stuck(needs, range(5000)) == set()
