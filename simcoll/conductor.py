@@ -314,7 +314,9 @@ class Conductor:
 
     def replay(self, calls: Sequence[CapturedCall]) -> GroupReplay | None:
         """What goes on here when a CUDA graph runs what it captured; None where the group has ended."""
-        return None if self._closed else GroupReplay(self._log, calls, self._line, self._prover, self._checker)
+        if self._closed:
+            return None
+        return GroupReplay(self._log, calls, self._line, self._prover, self._checker, self._times)
 
     def give_up(self) -> None:
         """Launch no call that waits for its launch: the group is about to be aborted."""
