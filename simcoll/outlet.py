@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from simcoll.errors import StdoutError
-from simcoll.reports.html_report import html_report
 from simcoll.reports.json_report import json_report
 from simcoll.reports.terminal import TerminalReport
 from simcoll.verifier.finding import Report
+from simcoll.verifier.trace import Trace
 
 _NARROWEST = 20
 """Columns below which nothing can be read; a machine without a terminal may say that it has none."""
@@ -60,14 +60,18 @@ class Outlet:
         except OSError as error:
             raise StdoutError(f"cannot write to stdout: {error.strerror}") from error
 
-    def save(self, report: Report, folder: Path) -> None:
+    def save(self, report: Report, folder: Path, traces: Sequence[Trace] = ()) -> None:
         """Write ``report.json`` and ``report.html`` into a folder, and say so where there is something to read.
 
-        A folder that cannot be written is a warning.
+        ``traces`` are what the timeline is drawn from. A folder that cannot be written is a warning.
         """
+        # Ranks, who write files too, have no use for what makes pages.
+        from simcoll.reports.html_report import html_report
+        from simcoll.verifier.view import charted
+
         try:
             write_whole(folder / "report.json", json.dumps(json_report(report), indent=2) + "\n")
-            write_whole(folder / "report.html", html_report(report))
+            write_whole(folder / "report.html", html_report(report, charted(report, traces)))
         except OSError as error:
             self.warn(f"cannot write the report into {folder}: {error.strerror}")
             return

@@ -207,11 +207,12 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
     from simcoll.reports.html_report import html_report
     from simcoll.reports.sarif import sarif_report
     from simcoll.simulation_report import SimulationPicture, exit_code_of, simulation_document
+    from simcoll.verifier.view import charted
 
-    report = simulation.shown.report
+    report, traces = simulation.shown.report, simulation.shown.traces
     code = exit_code_of(simulation, check=options.check)
     texts: list[tuple[Path | None, Callable[[], str]]] = [
-        (options.html, lambda: html_report(report)),
+        (options.html, lambda: html_report(report, charted(report, traces))),
         (options.sarif, lambda: json.dumps(sarif_report(report, code, Path.cwd()), indent=2) + "\n"),
     ]
     for path, text in texts:
@@ -222,7 +223,7 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
             raise ValueError(f"cannot write {path}: {error.strerror}; choose another file") from None
     if options.out is not None:
         _make_folder(options.out)
-        outlet.save(report, options.out)
+        outlet.save(report, options.out, traces)
     outlet.render(SimulationPicture(simulation), lambda: simulation_document(simulation))
     return code
 
