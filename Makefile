@@ -71,11 +71,17 @@ bench-preflight: $(READY)  ## how long `simcoll estimate script.py` takes over a
 bench-in-process: $(READY)  ## ranks in one process, beside PyTorch's own threaded group in the same run
 	@$(BIN)/python -m benchmarks.in_process $(ARGS)
 
+bench-page: $(READY)  ## how soon report.html paints and how large it is, beside an empty page in the same browser
+	@$(BIN)/python -m benchmarks.page $(ARGS)
+
 gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reason where there is no GPU
 	@PYTHON=$(BIN)/python benchmarks/gpu_check.sh
 
 picture: $(READY)  ## draw the report in the README anew, from a real run
 	@$(BIN)/python docs/draw_report.py
+
+vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
+	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle
 
 pages: $(READY)  ## write the generated pages anew: the collectives, the rules, the keys of scenarios
 	@$(BIN)/python docs/spec_table.py

@@ -26,12 +26,12 @@ from simcoll.reports.page_tables import call_rows, crowds
 from simcoll.reports.plain import safe
 from simcoll.reports.terminal import shown_texts, summary_line
 from simcoll.verifier.chart import Chart
-from simcoll.verifier.finding import Report, Verdict
+from simcoll.verifier.finding import Report
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules import RULES
 
 _SCRIPTS = ("chart.js", "paint.js", "words.js", "theme.js", "timeline.js", "start.js")
-_SAID = {Verdict.OK: "Nothing wrong", Verdict.FINDINGS: "Findings", Verdict.FAILED: "The program failed"}
+_NOTHING_WRONG = "Nothing wrong"
 _MOST_PLACES, _MOST_HISTORIES = 200, 64
 
 
@@ -48,6 +48,7 @@ def html_report(report: Report, chart: Chart | None = None, figures: Sequence[Fi
     """The whole page. ``chart`` is the timeline's data; without it the page has none."""
     data, notes = ("", ()) if chart is None else chart_data(chart, report.findings)
     style, script = _part("page.css"), _script()
+    verdict_text, line = _title(report)
     page = _environment().get_template("report.html.jinja")
     return page.render(
         policy=_policy(style, script),
@@ -56,8 +57,8 @@ def html_report(report: Report, chart: Chart | None = None, figures: Sequence[Fi
         chart_data=Markup(data),  # noqa: S704  # escaped as JSON for a script element
         version=__version__,
         verdict=report.verdict.value,
-        verdict_text=_SAID[report.verdict],
-        line=summary_line(report),
+        verdict_text=verdict_text,
+        line=line,
         asides=[*shown_texts(report), *(f"note: {note}" for note in report.notes)],
         findings=finding_views(report.findings),
         rules=[RULES[code] for code in sorted({finding.code for finding in report.findings})],
@@ -70,6 +71,13 @@ def html_report(report: Report, chart: Chart | None = None, figures: Sequence[Fi
         licences=_part("vendor/drawing.LICENSES.txt"),
         **_job(report),
     )
+
+
+def _title(report: Report) -> tuple[str, str]:
+    """``1 error`` or what else is to be said first, and the rest of the line that sums a report up."""
+    first, _, rest = summary_line(report).removeprefix("simcoll: ").partition("; ")
+    title, line = (first, rest) if rest else (_NOTHING_WRONG, first)
+    return title[:1].upper() + title[1:], line[:1].upper() + line[1:]
 
 
 def _job(report: Report) -> dict[str, object]:

@@ -31,7 +31,7 @@ function paletteOf(chart, element, late) {
   const hues = Array.from({ length: HUES }, (_, hue) => colour(`op-${hue}`));
   const marks = { [OUTSIDE]: [0, 0, 0, 0], [ABSENT]: colour("absent"), [OPEN]: colour("open"), [FAILED]: colour("failed") };
   const ofKind = chart.kinds.map(([mark, op]) => marks[mark] ?? hues[op % HUES]);
-  const names = ["surface", "ink", "accent", "absent", "open", "failed", "on-op"];
+  const names = ["surface", "ink", "accent", "absent", "open", "failed", "on-op", "on-mark"];
   const named = Object.fromEntries(names.map((name) => [name, css(colour(name))]));
   const ramp = lateRamp(colour("early"), colour("late"));
   colours.end();
@@ -118,7 +118,7 @@ function paintCells(context, shown, view, cell, palette) {
     context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
     if (!shown.late) paintMark(context, mark, x, y, cell, palette);
     if (letters && mark !== OUTSIDE && mark !== ABSENT) {
-      context.fillStyle = mark === DONE && !shown.late ? palette.named["on-op"] : palette.named.ink;
+      context.fillStyle = palette.named[shown.late ? "ink" : mark === DONE ? "on-op" : "on-mark"];
       context.fillText(shown.chart.letters[op], x + width / 2, y + height / 2 + 0.5);
     }
   });
@@ -185,7 +185,7 @@ function paintStrip(context, shown, view, cell, palette) {
     context.fillRect((column - view.x0) * cell.width, STRIP - 5, Math.max(cell.width * step - (cell.width > 4 ? 1 : 0), 1), 4);
   }
   context.fillStyle = palette.named.ink;
-  for (const { column } of shown.spots ?? []) {
+  for (const column of shown.found ?? []) {
     const x = (column + 0.5 - view.x0) * cell.width;
     context.beginPath();
     context.moveTo(x - 5, 0);

@@ -32,6 +32,7 @@ class Timeline {
     this.shown.spots = this.chart.spots.flatMap(({ column, places }) =>
       places.filter((place) => rowOf.has(place) && columnOf.has(column)).map((place) => ({ row: rowOf.get(place), column: columnOf.get(column) })),
     );
+    this.shown.found = this.chart.spots.filter((spot) => columnOf.has(spot.column)).map((spot) => columnOf.get(spot.column));
     this.cursor = null;
     this.say(null);
     this.view = null;
@@ -138,7 +139,10 @@ class Timeline {
     // Columns count from 1, as people do; rows are places, which ranks are told from.
     const x = drawing.scaleLinear([view.x0 + 0.5, view.x1 + 0.5], [0, size.width]);
     const y = drawing.scaleLinear([view.y0 - 0.5, view.y1 - 0.5], [0, size.height]);
-    const whole = (scale, count, first, last) => scale.ticks(count).filter((tick) => Number.isInteger(tick) && tick >= first && tick <= last);
+    const whole = (scale, count, first, last) => {
+      const ticks = scale.ticks(count).filter((tick) => Number.isInteger(tick) && tick >= first && tick <= last);
+      return ticks.length || last < first ? ticks : [first];
+    };
     const across = whole(x, Math.min(size.width / 90, 12), 1, shown.columns.length);
     const down = whole(y, Math.min(size.height / 24, 12), 0, shown.rows.length - 1);
     const place = (column) => (this.chart.place[shown.columns[column - 1]] + 1).toLocaleString("en");
