@@ -77,8 +77,9 @@ bench-page: $(READY)  ## how soon report.html paints and how large it is, beside
 gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reason where there is no GPU
 	@PYTHON=$(BIN)/python benchmarks/gpu_check.sh
 
-picture: $(READY)  ## draw the report in the README anew, from a real run
+picture: $(READY)  ## draw the reports in the README and in docs anew, on a terminal and as a page, from real runs
 	@$(BIN)/python docs/draw_report.py
+	@$(BIN)/python docs/draw_page.py
 
 vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
 	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle

@@ -118,6 +118,10 @@ function paintCells(context, shown, view, cell, palette) {
     context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
     if (!shown.late) paintMark(context, mark, x, y, cell, palette);
     if (letters && mark !== OUTSIDE && mark !== ABSENT) {
+      if (mark > ABSENT && !shown.late) {
+        context.fillStyle = palette.named[mark === OPEN ? "open" : "failed"];
+        context.fillRect(x + width / 2 - 6, y + height / 2 - 7, 12, 14);
+      }
       context.fillStyle = palette.named[shown.late ? "ink" : mark === DONE ? "on-op" : "on-mark"];
       context.fillText(shown.chart.letters[op], x + width / 2, y + height / 2 + 0.5);
     }

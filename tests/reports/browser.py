@@ -54,6 +54,11 @@ class Opened:
         """The window of the timeline: first and last column, first and last row."""
         return tuple(map(float, self.page.get_attribute("#timeline", "data-view").split()))
 
+    def dialog(self, dialog: Any) -> None:
+        """A page of ours opens none."""
+        self.complaints.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
     def settled(self) -> None:
         """Let two frames pass, after which what was asked for is drawn."""
         self.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -62,15 +67,17 @@ class Opened:
         """Where the canvas is in the window."""
         canvas = self.page.locator("canvas")
         canvas.scroll_into_view_if_needed()
-        return canvas.bounding_box()
+        box: dict[str, float] = canvas.bounding_box()
+        return box
 
     def pixels(self) -> int:
         """How many different colours the canvas has."""
-        return self.page.evaluate(
+        found: int = self.page.evaluate(
             "() => { const c = document.querySelector('canvas');"
             "const d = new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer);"
             "return new Set(d).size; }"
         )
+        return found
 
 
 @contextmanager
@@ -82,7 +89,7 @@ def opened(browser: Any, path: Path, **context: Any) -> Iterator[Opened]:
     found = Opened(page)
     page.on("console", lambda message: found.complaints.append(message.text))
     page.on("pageerror", lambda error: found.complaints.append(str(error)))
-    page.on("dialog", lambda dialog: (found.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    page.on("dialog", found.dialog)
     page.on("request", lambda request: found.requests.append(request.url))
     page.expose_function("planted", lambda where: found.complaints.append(f"planted {where}"))
     page.goto(path.as_uri())
