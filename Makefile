@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-price bench-preflight gpu picture clean
+.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-page bench-price bench-preflight bench-time-estimators gpu test-cuda-double picture pages vendor clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -74,8 +74,18 @@ bench-in-process: $(READY)  ## ranks in one process, beside PyTorch's own thread
 bench-page: $(READY)  ## how soon report.html paints and how large it is, beside an empty page in the same browser
 	@$(BIN)/python -m benchmarks.page $(ARGS)
 
-gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reason where there is no GPU
-	@PYTHON=$(BIN)/python benchmarks/gpu_check.sh
+bench-time-estimators: $(READY)  ## simcoll's estimates beside NCCL's own, where there is a GPU; skips with a reason elsewhere
+	@$(BIN)/python -m benchmarks.time_estimators $(ARGS)
+
+gpu: $(READY)  ## all that needs a GPU, in one table; skips with a reason where there is none
+	@PYTHON=$(CURDIR)/$(BIN)/python benchmarks/gpu_check.sh $(ARGS)
+
+# Kept apart from .venv, whose torch may be the CPU build. An interpreter that is there already is used as it is.
+SIMCOLL_CUDA_PYTHON ?= .venv-cuda/bin/python
+test-cuda-double: $(READY)  ## torch's ProcessGroupNCCL on a test double, without a GPU; makes .venv-cuda once (gigabytes)
+	@test -x "$(SIMCOLL_CUDA_PYTHON)" || { "$(PYTHON)" -m venv .venv-cuda && \
+		.venv-cuda/bin/python -m pip install --quiet --editable '.[torch]' || { rm -rf .venv-cuda; exit 1; }; }
+	@SIMCOLL_CUDA_PYTHON="$(abspath $(SIMCOLL_CUDA_PYTHON))" $(BIN)/python -m pytest tests/test_cuda_double.py $(ARGS)
 
 picture: $(READY)  ## draw the reports in the README and in docs anew, on a terminal and as a page, from real runs
 	@$(BIN)/python docs/draw_report.py
@@ -90,4 +100,4 @@ pages: $(READY)  ## write the generated pages anew: the collectives, the rules, 
 	@$(BIN)/python docs/scenario_keys.py
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-cuda .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -20,16 +20,36 @@ Limit: TypeAlias = Callable[[Call, int, int], "str | None"]
 """Call, group rank, group size -> why the backend cannot do it, or None."""
 
 
+OF_THE_GROUP, OF_THE_PAIR = -1, -2
+"""The communicators that messages without tags may take; no tag is below 0."""
+
+
+def _one_form(call: Call) -> None:
+    """Most backends run all calls of a spelling as one algorithm."""
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """A backend by what it cannot do.
 
-    ``limits`` come on top of the faults that no backend accepts. ``profiled_as`` names the rows that Flight Recorder
-    and the profiler print under another row's name, because the backend is made so. ``forms`` names, by row and
-    spelling, what the backend runs as different algorithms though the row is one: ranks must agree on it.
-    ``waits_on_host`` says that waiting for a call blocks the thread that waits, and that a wait that timed out may be
-    taken up again. ``in_order`` says that it runs the calls of a group one after the other; ``untold`` names the rows
-    whose Work says only after ``wait`` that it has ended.
+    ``limits`` come on top of the faults that no backend accepts. ``profiled_as`` names the rows, or their methods, that
+    Flight Recorder and the profiler print under another name than the row's first, because the backend is made so.
+
+    ``forms`` names, by row and spelling, what the backend runs as different algorithms though the row is one: ranks
+    must agree on it. ``form_of`` does so by a call's buffers.
+
+    ``waits_on_host`` says that waiting for a call blocks the thread that waits, ``resumes`` that a wait that timed out
+    may be taken up again. ``in_order`` says that it runs the calls of a group one after the other; ``untold`` names the
+    rows whose Work says only after ``wait`` that it has ended.
+
+    ``staged`` says that tensors of other devices than the CPU go through copies, which their versions show;
+    ``allocates`` names the methods that use memory which is allocated on the stream of the launch.
+
+    ``tagged`` says that messages are matched by their tags; where they are not, ``pairs`` says that those that are in
+    no batch take a communicator of their two ranks, and come in an order of their own.
+
+    ``on_streams`` says that it queues calls on a device's streams: one that the host has made, or waited for, need not
+    have ended.
     """
 
     name: str
@@ -39,11 +59,27 @@ class Backend:
     waits_on_host: bool = False
     in_order: bool = True
     untold: frozenset[str] = frozenset()
+    form_of: Callable[[Call], str | None] = _one_form
+    resumes: bool = True
+    staged: bool = True
+    allocates: frozenset[str] = frozenset()
+    tagged: bool = True
+    pairs: bool = False
+    on_streams: bool = False
 
     def formed(self, call: Call) -> Call:
         """The call, with the form in which this backend runs it."""
-        form = self.forms.get(call.op, {}).get(call.spelling)
+        form = self.forms.get(call.op, {}).get(call.spelling) or self.form_of(call)
         return call if form is None or call.form is not None else replace(call, form=form)
+
+    def lane(self, tag: int | None, *, batched: bool) -> int:
+        """What tells apart the messages that one rank sends to another: the tag, or the communicator's number below 0.
+
+        ``batched`` says that a message is one of a batch.
+        """
+        if self.tagged:
+            return tag or 0
+        return OF_THE_PAIR if self.pairs and not batched else OF_THE_GROUP
 
     def refusal(self, call: Call, group_rank: int, group_size: int) -> str | None:
         """Why this rank's call cannot run here whatever the other ranks do, or None. Raises KeyError: unknown op."""

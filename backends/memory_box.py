@@ -11,7 +11,7 @@ import numpy as np
 
 from simcoll.call import Call
 from simcoll.record import UNKNOWN_SOURCE, Event, Group, Source, State
-from simcoll.verifier.trace import AWAITED, SLOT, MemoryTrace
+from simcoll.verifier.trace import AWAITED, ON_DEVICE, SLOT, MemoryTrace
 
 NO_TICKET = -1
 """The ticket of a record that was not written, since the box was closed."""
@@ -75,6 +75,7 @@ class MemoryBox:
         p2p_sequence: int = 0,
         started: bool = False,
         awaited: bool = False,
+        flags: int = 0,
     ) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls."""
         if not self._open:
@@ -87,7 +88,7 @@ class MemoryBox:
             signature,
             source,
             State.STARTED if started else State.SCHEDULED,
-            asynchronous | AWAITED if awaited else asynchronous,
+            (asynchronous | AWAITED if awaited else asynchronous) | flags,
             now,
             now if started else 0,
         )
@@ -111,6 +112,19 @@ class MemoryBox:
         """Write down when the call ran, and how it ended, as another clock than this rank's own has it."""
         slot = self._slots[ticket]
         slot.started_ns, slot.finished_ns, slot.state = began_ns, ended_ns, state
+
+    def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0) -> None:
+        """Write down when a device began the call, and when it ended it (0: it runs)."""
+        if self._open and ticket >= 0 and (slot := self._slots[ticket]).state <= State.STARTED:
+            late = max(slot.scheduled_ns - began_ns, 0)
+            slot.started_ns, slot.finished_ns = began_ns + late, ended_ns and ended_ns + late
+            slot.state = State.COMPLETED if ended_ns else State.STARTED
+            slot.flags |= ON_DEVICE
+
+    def ended_on_device(self, ticket: int) -> None:
+        """Write down that a device has ended the call."""
+        if self._open and ticket >= 0 and self._slots[ticket].state <= State.STARTED:
+            self.finished(ticket)
 
     def mark(self, ticket: int, flag: int) -> None:
         """Set a bit of the record's ``flags``."""

@@ -1,12 +1,25 @@
 #!/usr/bin/env bash
-# The wrapper where a GPU is: over NCCL, and over Gloo with CUDA tensors. Skips with a reason where there is none.
-# PYTHON names the interpreter; it needs torch with CUDA, numpy, networkx and rich, and simcoll need not be installed.
+# All that needs a GPU, in one table (benchmarks/gpu_check.py). Skips with a reason where there is no GPU.
+#
+#   benchmarks/gpu_check.sh [--json FILE] [--markdown FILE] [--only PATTERN] [--setting PATTERN] [--cpu] [--list]
+#
+# PYTHON names the interpreter (default: .venv/bin/python, else python3). It needs torch 2.11 or newer with CUDA, and
+# numpy, networkx and rich; simcoll need not be installed. Where a borrowed machine lacks a package and has no index:
+#   pip download --no-deps --only-binary=:all: -d wheels rich networkx markdown-it-py mdurl pygments    (elsewhere)
+#   pip install --no-index --no-deps --target site wheels/*.whl                                         (there)
+#   PYTHONPATH=$PWD/site benchmarks/gpu_check.sh
+# Several ranks on one GPU need NCCL 2.30. Where torch has an older one, bring a newer one's wheel, unpack it, and name
+# the library: it is preloaded into the ranks of that setting alone.
+#   pip download --no-deps -d wheels 'nvidia-nccl-cu13>=2.30'; unzip wheels/nvidia_nccl*.whl -d nccl
+#   SIMCOLL_CHECK_NCCL=$PWD/nccl/nvidia/nccl/lib/libnccl.so.2 benchmarks/gpu_check.sh
+# SIMCOLL_DOUBLE says, in words, that CUDA and NCCL are stand-ins without kernels (tests/cuda_double): checks that need
+# a device which computes are left out, and the table says that it shows a test double.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [ -z "${PYTHON:-}" ]; then
     PYTHON=python3
-    if [ -x .venv/bin/python ]; then PYTHON=.venv/bin/python; fi
+    if [ -x .venv/bin/python ]; then PYTHON=$PWD/.venv/bin/python; fi
 fi
 
 skip() {
@@ -14,11 +27,9 @@ skip() {
     exit 0
 }
 
-command -v nvidia-smi >/dev/null || skip "no NVIDIA driver here (nvidia-smi is not on the path)"
-nvidia-smi -L 2>/dev/null | grep -q '^GPU' || skip "nvidia-smi lists no GPU"
 "$PYTHON" -c 'import torch' 2>/dev/null || skip "$PYTHON cannot import torch"
-"$PYTHON" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' ||
-    skip "torch $("$PYTHON" -c 'import torch; print(torch.__version__)') sees no CUDA device"
+"$PYTHON" -c 'import numpy, networkx, rich' 2>/dev/null ||
+    skip "$PYTHON lacks numpy, networkx or rich: the head of this script says how to bring them"
 
 # A borrowed GPU machine often has torch but no index to install from: then the four folders are linked to one package.
 if ! (cd / && "$PYTHON" -c 'import simcoll.verifier' 2>/dev/null); then
@@ -26,6 +37,9 @@ if ! (cd / && "$PYTHON" -c 'import simcoll.verifier' 2>/dev/null); then
     trap 'rm -rf "$package"' EXIT
     mkdir "$package/simcoll"
     ln -s "$PWD"/simcoll/* "$PWD/backends" "$PWD/reports" "$PWD/verifier" "$package/simcoll/"
+    ln -s "$PWD/examples/scenarios" "$package/simcoll/scenarios"
     export PYTHONPATH="$package${PYTHONPATH:+:$PYTHONPATH}"
 fi
-"$PYTHON" benchmarks/gpu_smoke.py "$@"
+# Behind the package: the folder simcoll of the working tree is only a part of it.
+export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD"
+"$PYTHON" benchmarks/gpu_check.py "$@"

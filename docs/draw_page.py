@@ -12,13 +12,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = "examples/planted_bug.py"
 IMAGES = ROOT / "docs" / "images"
 FINDINGS_EXIT = 3
-SIZE = {"width": 1160, "height": 1010}
+SIZE = ViewportSize(width=1160, height=1010)
 
 
 def main() -> int:

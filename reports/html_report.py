@@ -37,7 +37,7 @@ _MOST_PLACES, _MOST_HISTORIES = 200, 64
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture of a page: SVG that simcoll drew, in which all text is escaped, and what it shows in words."""
+    """A picture of a page: an SVG document, which the browser shows as an image and runs nothing of; and its words."""
 
     title: str
     svg: str
@@ -51,7 +51,7 @@ def html_report(report: Report, chart: Chart | None = None, figures: Sequence[Fi
     verdict_text, line = _title(report)
     page = _environment().get_template("report.html.jinja")
     return page.render(
-        policy=_policy(style, script),
+        policy=_policy(style, script, images=bool(figures)),
         style=Markup(style),  # noqa: S704  # files of this package, into which nothing is filled in
         script=Markup(script),  # noqa: S704
         chart_data=Markup(data),  # noqa: S704  # escaped as JSON for a script element
@@ -67,7 +67,7 @@ def html_report(report: Report, chart: Chart | None = None, figures: Sequence[Fi
         chart_letters=chart_letters,
         chart_notes=notes,
         call_rows=[] if chart is None else call_rows(chart),
-        figures=[(figure, Markup(figure.svg)) for figure in figures],  # noqa: S704
+        figures=[(figure, Markup(b64encode(figure.svg.encode()).decode("ascii"))) for figure in figures],  # noqa: S704
         licences=_part("vendor/drawing.LICENSES.txt"),
         **_job(report),
     )
@@ -128,10 +128,10 @@ def _script() -> str:
     return script
 
 
-def _policy(style: str, script: str) -> str:
-    return (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
-    )
+def _policy(style: str, script: str, *, images: bool) -> str:
+    parts = ["default-src 'none'", f"style-src {_hash(style)}", f"script-src {_hash(script)}"]
+    parts += ["img-src data:"] if images else []
+    return "; ".join([*parts, "base-uri 'none'", "form-action 'none'"])
 
 
 def _hash(text: str) -> str:

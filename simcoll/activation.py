@@ -30,14 +30,17 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp_module
 
 from simcoll.background import calls_between_rounds
-from simcoll.creations import destroying, initialising, noted
+from simcoll.creations import destroying, initialising, noted, shrinking
+from simcoll.cuda_graphs import ignore_graphs, watch_graphs
 from simcoll.ddp import recorded_verification
+from simcoll.device_times import calls_between_times
+from simcoll.device_watch import close_device_times
 from simcoll.dump_signal import answer_no_more, answer_signal
 from simcoll.errors import ConfigurationError
 from simcoll.failures import install_failure_hooks, remove_failure_hooks
 from simcoll.in_flight import flights, noting_synchronization
 from simcoll.nonmember import noting_non_members
-from simcoll.process_group import RecordedProcessGroup, wrap_backend
+from simcoll.process_group import RecordedProcessGroup, to_plain, wrap_backend
 from simcoll.recorder import Recorder
 from simcoll.session import Session, activate, active_session, claim_rank, conductors, own_recorders
 from simcoll.verdicts import VERDICTS
@@ -60,7 +63,8 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -
 
     ``mode`` is ``record``, ``check``, ``detail`` or ``off`` (default: the environment's SIMCOLL_MODE, else ``detail``);
     ``out`` is the folder of the black boxes (default: ``SIMCOLL_OUT``, else a folder under ``simcoll-out``). Raises
-    :class:`~simcoll.errors.ConfigurationError` on an unknown mode, or a SIMCOLL_CHECK_EVERY that is no number.
+    :class:`~simcoll.errors.ConfigurationError` on an unknown mode, or a SIMCOLL_CHECK_EVERY or
+    SIMCOLL_TIMES_EVERY that is no number.
     """
     mode = mode or os.environ.get("SIMCOLL_MODE") or "detail"
     if mode not in MODES:
@@ -68,6 +72,7 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -
     if mode == "off":
         disable()
         return
+    calls_between_times()
     if mode == "check":
         calls_between_rounds()
     folder = _folder(out)
@@ -115,6 +120,8 @@ def wrap_process_group(
     limit = timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
     active = active_session()
     session = Session(mode, active.out if active else _folder(None))
+    _wrapped.append(mode)
+    watch_graphs()
     _end_with_the_process()
     if type(pg) is RecordedProcessGroup:
         pg = pg.plain
@@ -145,6 +152,9 @@ def _debug_level() -> DebugLevel:
     _say_once("TORCH_DISTRIBUTED_DEBUG=DETAIL is set: simcoll takes the place of its process-group wrapper")
     return DebugLevel.INFO
 
+
+_wrapped: list[str] = []
+"""The modes of groups that the program has wrapped by itself, which go on when :func:`disable` was called."""
 
 _said: set[str] = set()
 
@@ -192,6 +202,11 @@ def _install() -> None:
     _replace(distributed_c10d, "get_debug_level", _debug_level)
     if (make := getattr(distributed_c10d, "_new_group_with_tag", None)) is not None:
         _replace(distributed_c10d, "_new_group_with_tag", noted(make))
+    if (make := getattr(distributed_c10d, "_create_shrunk_process_group", None)) is not None:
+        _replace(distributed_c10d, "_create_shrunk_process_group", shrinking(make))
+    for name in ("HealthCheckHook", "FlightRecorderHook"):
+        if (kind := getattr(distributed_c10d, name, None)) is not None:
+            _replace(kind, "attach", staticmethod(to_plain(kind.attach)))
     initialise = initialising(distributed_c10d.init_process_group)
     destroy = destroying(distributed_c10d.destroy_process_group)
     for module in (distributed_c10d, dist):
@@ -203,6 +218,7 @@ def _install() -> None:
         _replace(dist2, "ProcessGroup", RecordedProcessGroup)
     if (verify := getattr(ddp_module, "_verify_param_shape_across_processes", None)) is not None:
         _replace(ddp_module, "_verify_param_shape_across_processes", recorded_verification(verify, _recorder))
+    watch_graphs()
     for module in (torch.cuda, torch.accelerator):
         _replace(module, "synchronize", noting_synchronization(module.synchronize))
     _replace(distributed_c10d, "_warn_not_in_group", noting_non_members(_recorder))
@@ -240,6 +256,8 @@ def _uninstall() -> None:
     while _replaced:
         module, name, value = _replaced.pop()
         setattr(module, name, value)
+    if not _wrapped:
+        ignore_graphs()
     remove_failure_hooks()
 
 
@@ -256,6 +274,7 @@ def _drain() -> None:
 def _end() -> None:
     """The end of the interpreter, whether or not simcoll is still enabled: a box stays open while it may be again."""
     _drain()
+    close_device_times(_DRAIN_SECONDS)
     if conductors.here:
         # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
         # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.

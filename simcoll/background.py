@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from threading import get_ident
 from typing import Generic, Protocol, TypeVar
 
@@ -191,12 +191,17 @@ class MessageChecker(Checker[Posted]):
         super().__init__(group, "messages", letters, every, found)
         self._letters = letters
 
-    def post(self, entry: Entry) -> Posted:
-        """Have a message proved as soon as it is known to be launched; its place is that of this call.
+    @property
+    def devices(self) -> Collection[str]:
+        """The device types whose messages are proved."""
+        return self._letters.devices
+
+    def post(self, entry: Entry, lane: int) -> Posted:
+        """Have a message of a lane proved as soon as it is known to be launched; its place is that of this call.
 
         What follows from a launch, on any thread of any rank, must come behind it: so the place is taken before.
         """
-        posted = Posted(entry, get_ident())
+        posted = Posted(entry, get_ident(), lane)
         self.add(posted)
         return posted
 

@@ -117,6 +117,15 @@ HANDED_ON = 4
 LET_GO = 8
 """The bit that says that the program let the call's Work go before anybody had waited for it."""
 
+ON_DEVICE = 16
+"""The bit that says that ``started_ns``, and ``finished_ns`` where the call has ended, are the device's own times."""
+
+CAPTURED = 32
+"""The bit that says that a CUDA graph captured the call: it did not run, and takes no place in its group."""
+
+REPLAYED = 64
+"""The bit that says that a CUDA graph ran a call that it had captured."""
+
 
 class EntryKind(IntEnum):
     """What an entry of the growing table holds."""

@@ -46,7 +46,9 @@ class BlackBox:
     """One rank's black box, read.
 
     ``slots`` holds the records oldest first, :data:`SLOT_DTYPE`; their fields ``group``, ``signature`` and ``source``
-    index the sequences of these names. ``dropped`` (``dropped_p2p``) gives, for a group's index, the last sequence
+    index the sequences of these names. ``captured`` are those of calls that CUDA graphs captured, which did not run and
+    stand in no group's sequence (theirs is that of the last call before).
+    ``dropped`` (``dropped_p2p``) gives, for a group's index, the last sequence
     number (p2p sequence number) that the file no longer holds. ``problems`` says in words what is damaged. Times are
     nanoseconds of the wall clock; ``closed_ns`` is 0 where the rank did not end by itself, ``dumped_ns`` where the file
     is no copy. ``run`` and ``attempt`` are the job's id, as its launcher gives it, and its restart count.
@@ -70,6 +72,7 @@ class BlackBox:
     dropped: Mapping[int, int]
     dropped_p2p: Mapping[int, int]
     slots: Slots
+    captured: Slots
     problems: Sequence[str]
     about: Mapping[str, object]
 
@@ -98,6 +101,7 @@ class BlackBox:
             int(slot["scheduled_ns"]),
             int(slot["started_ns"]),
             int(slot["finished_ns"]),
+            bool(int(slot["flags"]) & layout.ON_DEVICE),
         )
 
 
@@ -112,11 +116,21 @@ def read_black_box(path: str | Path, known: Known | None = None) -> BlackBox:
         return _read(fd, name, known)
 
 
-def last_activity(path: str | Path) -> tuple[int, int] | None:
-    """The newest record's index and the time (wall clock, nanoseconds) of the last change to any record, cheaply.
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What was last written into a black box: the newest record's index, and when any record changed (wall clock, ns).
 
-    None where there is no black box to read.
+    Of calls whose times are a device's, ``device_ns`` is when the device last began or ended one, as far as that is
+    written down; 0 where it runs none.
     """
+
+    index: int
+    changed_ns: int
+    device_ns: int = 0
+
+
+def last_activity(path: str | Path) -> Activity | None:
+    """What was last written into a black box, cheaply; None where there is none to read."""
     try:
         with open_at_once(Path(path)) as file:
             header = unpack_header(file.read(layout.PAGE), str(path))
@@ -126,7 +140,14 @@ def last_activity(path: str | Path) -> tuple[int, int] | None:
     except (OSError, ValueError, UnreadableError):
         return None
     times = [int(ring[name].max()) for name in ("scheduled_ns", "started_ns", "finished_ns")]
-    return int(ring["index"].max()), max(times)
+    return Activity(int(ring["index"].max()), max(times), _device_ns(ring))
+
+
+def _device_ns(ring: Slots) -> int:
+    timed = ring[(ring["flags"] & layout.ON_DEVICE) != 0]
+    if not (timed["state"] == State.STARTED).any():
+        return 0
+    return max(int(timed["started_ns"].max()), int(timed["finished_ns"].max()))
 
 
 def _read(fd: int, name: str, known: Known | None) -> BlackBox:
@@ -138,6 +159,8 @@ def _read(fd: int, name: str, known: Known | None) -> BlackBox:
     rows = _read_rows(fd, header) if wrapped else np.zeros(0, _GROUP_DTYPE)
     entries = read_entries(_read_table(fd, header), known)
     slots, last_gap = _resolve(slots, entries, last_gap)
+    of_graphs = (slots["flags"] & layout.CAPTURED) != 0
+    slots, captured = (slots[~of_graphs], slots[of_graphs]) if of_graphs.any() else (slots, slots[:0])
     groups = sorted(entries.groups)
     dropped, dropped_p2p = _dropped(groups, rows)
     if last_gap:
@@ -145,7 +168,8 @@ def _read(fd: int, name: str, known: Known | None) -> BlackBox:
         slots = slots[slots["index"] > last_gap]
     if wrapped:
         _assume_dropped(slots, _untold(groups, rows, newest - header.slot_count), dropped, dropped_p2p)
-    return _assemble(name, header, entries, slots, (dropped, dropped_p2p), _problems(header, ring, entries, last_gap))
+    problems = _problems(header, ring, entries, last_gap)
+    return _assemble(name, header, entries, (slots, captured), (dropped, dropped_p2p), problems)
 
 
 def _read_ring(fd: int, header: Header) -> Slots:
@@ -335,7 +359,7 @@ def _assemble(
     name: str,
     header: Header,
     entries: Entries,
-    slots: Slots,
+    slots: tuple[Slots, Slots],
     dropped: tuple[_Dropped, _Dropped],
     problems: list[str],
 ) -> BlackBox:
@@ -357,7 +381,8 @@ def _assemble(
         events=_ordered(entries.events),
         dropped=dropped[0],
         dropped_p2p=dropped[1],
-        slots=slots,
+        slots=slots[0],
+        captured=slots[1],
         problems=tuple(problems),
         about=header.about,
     )

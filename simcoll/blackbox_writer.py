@@ -39,11 +39,15 @@ _SLOT_SIZE = layout.SLOT.size
 # Plain numbers: every look at a member of an enum costs.
 _SCHEDULED_STATE, _STARTED_STATE = int(State.SCHEDULED), int(State.STARTED)
 _AWAITED = layout.AWAITED
+_COMPLETED_STATE = int(State.COMPLETED)
+_TIMES = Struct("<QQQ")
+"""A slot from ``scheduled_ns`` to ``finished_ns``."""
 _RESIGNED = Struct("<IIBBH")
 """A slot from ``signature`` to ``seal``: both are written at once."""
 _SIGNATURE = layout.offset_of(layout.SLOT_FIELDS, "signature")
 _FLAGS = layout.offset_of(layout.SLOT_FIELDS, "flags")
 _STATE = layout.offset_of(layout.SLOT_FIELDS, "state")
+_SCHEDULED = layout.offset_of(layout.SLOT_FIELDS, "scheduled_ns")
 _STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
 _FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
 _DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dumped_ns")
@@ -113,11 +117,12 @@ class BlackBoxWriter:
         p2p_sequence: int = 0,
         started: bool = False,
         awaited: bool = False,
+        flags: int = 0,
     ) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls.
 
         ``group``, ``signature`` and ``source`` are indices that the methods of these names gave. A ``started`` call
-        runs at once; for an ``awaited`` one the thread that makes it waits.
+        runs at once; for an ``awaited`` one the thread that makes it waits; ``flags`` are further bits of that field.
         """
         if not self._open:
             return NO_TICKET
@@ -138,7 +143,7 @@ class BlackBoxWriter:
                 signature,
                 source,
                 _STARTED_STATE if started else _SCHEDULED_STATE,
-                asynchronous | _AWAITED if awaited else asynchronous,
+                (asynchronous | _AWAITED if awaited else asynchronous) | flags,
                 seal(group, sequence, p2p_sequence, signature, source),
                 now,
                 now if started else 0,
@@ -155,6 +160,33 @@ class BlackBoxWriter:
     def finished(self, ticket: int, state: State = State.COMPLETED) -> None:
         """Write down how the call ended; nothing if the ring has passed it since."""
         self._advance(ticket, _FINISHED, state)
+
+    def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0) -> None:
+        """Write down when a device began the call, and when it ended it (0: it runs); nothing if the ring has passed it
+        since, or where it is written down how the call ended.
+
+        No call begins before it is made: times that say so, as two clocks may, are put off as a whole.
+        """
+        if not self._open or ticket < 0:
+            return
+        with self._lock:
+            offset = self._ring + ticket % self._slots * _SLOT_SIZE
+            if ticket + self._slots < self._next or self._state(ticket) > _STARTED_STATE:
+                return
+            made = _TIMES.unpack_from(self._map, offset + _SCHEDULED)[0]
+            late = max(made - began_ns, 0)
+            _TIMES.pack_into(self._map, offset + _SCHEDULED, made, began_ns + late, ended_ns and ended_ns + late)
+            self._map[offset + _FLAGS] |= layout.ON_DEVICE
+            self._map[offset + _STATE] = _COMPLETED_STATE if ended_ns else _STARTED_STATE
+
+    def ended_on_device(self, ticket: int) -> None:
+        """Write down that a device has ended the call; nothing where it is written down how it ended."""
+        with self._lock:
+            if self._open and ticket >= 0 and self._state(ticket) <= _STARTED_STATE:
+                self._advance(ticket, _FINISHED, State.COMPLETED)
+
+    def _state(self, ticket: int) -> int:
+        return self._map[self._ring + ticket % self._slots * _SLOT_SIZE + _STATE]
 
     def mark(self, ticket: int, flag: int) -> None:
         """Set a bit of the record's ``flags``; nothing if the ring has passed it since."""

@@ -16,6 +16,9 @@ ANY_SOURCE = -1
 SPARSE = "sparse"
 """The ``form`` of a call on sparse tensors."""
 
+UNEQUAL = "unequal"
+"""The ``form`` of a call on a list of tensors of several shapes, where a backend runs that in a way of its own."""
+
 
 class MalformedCallError(ValueError):
     """A call read from a file or from a peer does not have the form that :meth:`Call.to_json` writes."""

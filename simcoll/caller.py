@@ -9,15 +9,16 @@ from typing import TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
+from simcoll.backends.base import Backend
 from simcoll.capture import Arguments
 from simcoll.streams import CallerStream
 
 T = TypeVar("T")
 
 
-def as_called(arguments: Arguments, launch: Callable[[], T]) -> Callable[[], T]:
+def as_called(arguments: Arguments, backend: Backend | None, launch: Callable[[], T]) -> Callable[[], T]:
     """``launch`` under this thread's gradient and inference mode, dispatch modes and streams, on whatever thread."""
-    stream = CallerStream.of(arguments.tensors)
+    stream = CallerStream.of(arguments, backend)
     gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     modes = _get_current_dispatch_mode_stack()
 
@@ -27,7 +28,9 @@ def as_called(arguments: Arguments, launch: Callable[[], T]) -> Callable[[], T]:
             stack.enter_context(torch.set_grad_enabled(gradients))
             stack.enter_context(stream)
             stack.enter_context(_dispatched_to(modes))
-            return launch()
+            work = launch()
+            stream.launched(work)
+            return work
 
     return launched
 

@@ -60,6 +60,8 @@ class Arguments:
     asynchronous: bool = False
     synchronous: bool = False
     """Whether the call says that whoever makes it waits for it at once; one without options says nothing."""
+    place: torch.device | None = None
+    """Of a call without tensors: the GPU that it runs on, as far as it is known."""
     first_absent_only: bool = False
     """Whether only the first of several absent ranks is asked for (monitored_barrier without wait_all_ranks)."""
 
@@ -71,8 +73,14 @@ class Arguments:
 
     @property
     def device(self) -> str:
-        """The device type of the first tensor; a call without tensors is the CPU's."""
-        return next((tensor.device.type for tensors in self.tensors.values() for tensor in tensors), "cpu")
+        """The device type of the first tensor; a call without tensors is the CPU's where no other place is known."""
+        place = self.on
+        return "cpu" if place is None else place.type
+
+    @property
+    def on(self) -> torch.device | None:
+        """The device of the first tensor, or the place of a call without tensors."""
+        return next((tensor.device for tensors in self.tensors.values() for tensor in tensors), self.place)
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -22,9 +22,13 @@ from torch.distributed import Work
 from simcoll.background import Checker, MessageChecker
 from simcoll.caller import as_called
 from simcoll.capture import Arguments
+from simcoll.coalesced import CoalescedWork, Section
 from simcoll.ddp import take_claim
+from simcoll.device_watch import DeviceTimes
 from simcoll.errors import CollectiveMismatchError, MissingRankError
+from simcoll.graph_calls import CapturedCall, GroupReplay
 from simcoll.in_flight import Flight, flights, watches
+from simcoll.launch_order import Turn
 from simcoll.line import Line
 from simcoll.messages import Messages
 from simcoll.profile import profiled
@@ -56,8 +60,12 @@ class Conductor:
         messages: Messages | None = None,
         checker: Checker[Made] | None = None,
         post: MessageChecker | None = None,
+        times: DeviceTimes | None = None,
     ) -> None:
+        """``times`` tell of calls that a backend queues on a device, if the group has such a backend."""
         self._log = log
+        self._times = times
+        self._section: Section | None = None
         self._prover = prover
         self._messages = messages
         self._checker = checker
@@ -68,6 +76,7 @@ class Conductor:
             weakref.finalize(self, one.abandon).atexit = False
         self._pid = os.getpid()
         self._line = Line()
+        self._closed = False
         self._queue = Threads(f"simcoll-{log.group.name}")
         self._futures = Threads(f"simcoll-{log.group.name}-futures", _FUTURE_THREADS)
 
@@ -81,38 +90,52 @@ class Conductor:
 
         What is launched while c10d is ``coalescing`` is launched by its thread, and waited for all at once.
         """
+        if self._checkers and not coalescing:
+            VERDICTS.raise_due()
         if self._checker is not None:
             return self._conduct_checked(self._checker, arguments, launch, coalescing)
         if self._prover is None and arguments.synchronous and not coalescing:
             return self._run(arguments, launch)
         begin = partial(self._log.begin, arguments, current_source(), take_claim(self._log.group.name))
-        if self._messages is not None and arguments.spec.kind is Kind.POINT_TO_POINT:
-            return _meet_and_launch(self._messages, begin(), arguments, launch, coalescing)
+        if arguments.spec.kind is Kind.POINT_TO_POINT and self._prover is not None:
+            if self._post is not None and arguments.device in self._post.devices:
+                turn = Turn(arguments.device)
+                turn.take()
+                return self._post_and_launch(begin, arguments, partial(_in_turn, turn, launch), coalescing)
+            if self._messages is not None:
+                return self._meet_and_launch(self._messages, begin(), arguments, launch, coalescing)
         if self._prover is None or arguments.spec.kind is Kind.POINT_TO_POINT:
             entry = begin(started=True)
             flight = _watch(entry, arguments, coalescing)
-            inner = _launch(entry, launch, flight)
+            inner = self._launch(entry, arguments, launch, flight)
             if flight is not None and (before_it_runs := getattr(inner, "before_it_runs", None)) is not None:
                 # The Work of a backend that says when all ranks have come.
                 before_it_runs(flight.runs)
             return _recorded(inner, entry, flight)
         if arguments.asynchronous:
             return self._enqueue(self._prover, begin, arguments, launch)
-        entry = self._line.join(begin)
+        turn = Turn(arguments.device)
+        entry = self._line.join(begin, turn.take)
         entry.awaited()
         try:
             flight = _watch(entry, arguments, coalescing)
             self._line.await_turn(entry)
-            return _recorded(_prove_and_launch(self._prover, entry, arguments, launch), entry, flight)
+            return _recorded(self._prove_and_launch(self._prover, entry, arguments, launch, turn), entry, flight)
         finally:
+            turn.end()
             self._line.leave(entry)
+
+    def await_launches(self) -> None:
+        """Return when every call of the group so far has been launched, or given up."""
+        if self._prover is not None and self._pid == os.getpid():
+            self._line.await_end(None)
 
     def _run(self, arguments: Arguments, launch: Launch) -> Work | None:
         """Launch a call that is only recorded, and wait for it as whoever makes it is about to."""
         claim = take_claim(self._log.group.name)
         entry = self._log.begin(arguments, current_source(), claim, started=True, awaited=True)
         _watch(entry, arguments, False)
-        inner = _launch(entry, launch)
+        inner = self._launch(entry, arguments, launch)
         if inner is None:
             return _recorded(None, entry)
         try:
@@ -123,35 +146,40 @@ class Conductor:
         except Exception as error:
             entry.failed(error)
             raise
-        entry.finished()
+        entry.waited_for()
         flights.here.waits += 1
         return inner
 
     def _conduct_checked(
         self, checker: Checker[Made], arguments: Arguments, launch: Launch, coalescing: bool
     ) -> Work | None:
-        VERDICTS.raise_due()
-        entry = self._log.begin(arguments, current_source(), take_claim(self._log.group.name), started=True)
-        flight = _watch(entry, arguments, coalescing)
+        begin = partial(self._log.begin, arguments, current_source(), take_claim(self._log.group.name))
         if arguments.spec.kind is Kind.POINT_TO_POINT:
-            return self._post_and_launch(entry, launch, flight)
+            return self._post_and_launch(begin, arguments, launch, coalescing)
+        entry = begin(started=True)
+        flight = _watch(entry, arguments, coalescing)
         blocks = arguments.spec.names_absent
         if blocks:
             checker.add((entry, get_ident()))
-        inner = _launch(entry, launch, flight)
+        inner = self._launch(entry, arguments, launch, flight)
         # A call that the backend refuses takes no place among the others: a rank may try it alone.
         if not blocks:
             checker.add((entry, get_ident()))
         if inner is None:
             return _recorded(None, entry, flight)
-        backend = self._log.backend(arguments.device)
-        return CheckedWork(inner, entry, flight, waits_on_host=backend is not None and backend.waits_on_host)
+        return CheckedWork(inner, entry, flight, self._log.backend(arguments.device))
 
-    def _post_and_launch(self, entry: Entry, launch: Launch, flight: Flight | None) -> Work | None:
-        posted = None if self._post is None else self._post.post(entry)
+    def _post_and_launch(
+        self, begin: Callable[..., Entry], arguments: Arguments, launch: Launch, coalescing: bool
+    ) -> Work | None:
+        entry = begin(started=True)
+        flight = _watch(entry, arguments, coalescing)
+        backend = self._log.backend(arguments.device)
+        lane = 0 if backend is None else backend.lane(entry.call.tag, batched=coalescing)
+        posted = None if self._post is None else self._post.post(entry, lane)
         taken = False
         try:
-            inner = _launch(entry, launch, flight)
+            inner = self._launch(entry, arguments, launch, flight)
             taken = True
         finally:
             if posted is not None:
@@ -160,18 +188,20 @@ class Conductor:
             return _recorded(None, entry, flight)
         failed = None if self._post is None else self._post.failed
         # A wait for a message that times out takes Gloo's connections with it: it must not look up now and then.
-        return CheckedWork(inner, entry, flight, waits_on_host=False, failed=failed)
+        return CheckedWork(inner, entry, flight, failed=failed)
 
     def _enqueue(self, prover: Prover, begin: Callable[[], Entry], arguments: Arguments, launch: Launch) -> Work:
         works: list[QueuedWork] = []
-        launch = as_called(arguments, launch)
-        end_profile = profiled(arguments, self._log.backend(arguments.device))
+        backend, turn = self._log.backend(arguments.device), Turn(arguments.device)
+        launch = as_called(arguments, backend, launch)
+        end_profile = profiled(arguments, backend)
 
         def enqueue(entry: Entry) -> None:
             flight = _watch(entry, arguments, False)
-            works.append(work := QueuedWork(entry, self._futures, flight))
+            works.append(work := QueuedWork(entry, self._futures, flight, arguments.on))
             launched = launch if flight is None else flight.launching(launch)
-            self._queue.run(partial(self._settle, prover, entry, arguments, launched, work, end_profile))
+            turn.take(entry)
+            self._queue.run(partial(self._settle, prover, entry, arguments, launched, work, turn, end_profile))
 
         # The queue's thread must serve the calls in the order of the line.
         self._line.join(begin, enqueue)
@@ -184,21 +214,103 @@ class Conductor:
         arguments: Arguments,
         launch: Launch,
         work: QueuedWork,
+        turn: Turn,
         end_profile: Callable[[], None] | None,
     ) -> None:
         inner: Work | None = None
         failure: Exception | None = None
         try:
             self._line.await_turn(entry)
-            inner = _prove_and_launch(prover, entry, arguments, launch)
+            inner = self._prove_and_launch(prover, entry, arguments, launch, turn)
         except Exception as error:
             failure = error
         finally:
+            turn.end()
             self._line.leave(entry)
         # First: who waits for the work may end the profile right after.
         if end_profile is not None:
             _when_ended(inner, end_profile)
         work.settle(inner, failure)
+
+    def _prove_and_launch(
+        self, prover: Prover, entry: Entry, arguments: Arguments, launch: Launch, turn: Turn
+    ) -> Work | None:
+        try:
+            prover.prove(entry, arguments.timeout, first_absent_only=arguments.first_absent_only)
+        except MissingRankError as missing:
+            entry.log.recorder.missing(entry, missing)
+            raise
+        turn.come()
+        entry.started()
+        return self._launch(entry, arguments, launch)
+
+    def _meet_and_launch(
+        self, messages: Messages, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool
+    ) -> Work | None:
+        """A send or receive: judged here if its other end has come, or else when it is done."""
+        try:
+            check = messages.announce(entry, arguments)
+        except CollectiveMismatchError:
+            entry.finished(State.FAILED)
+            raise
+        flight = _watch(entry, arguments, coalescing)
+        entry.started()
+        try:
+            inner = self._launch(entry, arguments, launch, flight)
+        except Exception:
+            # What was refused takes no place among the messages: from here on the two ends count differently.
+            messages.stop(check)
+            raise
+        return _recorded(inner, entry, flight, check)
+
+    def _launch(self, entry: Entry, arguments: Arguments, launch: Launch, flight: Flight | None = None) -> Work | None:
+        """Give the call to the backend; where that queues it on a device, the device tells of its end."""
+        times, use = self._times, entry.prepared.use
+        if times is None or use.device < 0:
+            return _launch(entry, launch, flight)
+        if self._section is not None:
+            inner = _launch(entry, launch, flight)
+            self._section.add(entry, arguments.tensors)
+            return inner
+        timed = times.begin(entry, entry.number, use.device)
+        inner = _launch(entry, launch, flight)
+        if timed is not None:
+            entry.timed = timed
+            # What whoever makes it waits for runs on the stream of this thread, whether or not it has a Work.
+            behind = None if arguments.synchronous else inner
+            times.queued(timed, (self._log, use.lane), behind, arguments.tensors, staged=use.staged)
+        return inner
+
+    def begin_section(self) -> None:
+        """What is launched from here on is queued as one, when the section ends."""
+        if self._times is not None:
+            self._section = Section()
+
+    def end_section(self, launch: Launch) -> Work | None:
+        """Queue what was launched since the section began; returns the Work of all of it."""
+        section, self._section = self._section, None
+        if self._times is None or section is None or not section.entries:
+            return launch()
+        first = section.entries[0]
+        timed = self._times.begin(section, first.number, first.use.device)
+        inner = launch()
+        section.launch(self._times, inner, timed)
+        if inner is None:
+            section.finished()
+            return None
+        return CoalescedWork(inner, section)
+
+    def capture(self, arguments: Arguments, launch: Launch, calls: list[CapturedCall]) -> Work | None:
+        """Give the backend a call that a CUDA graph captures, in this thread and at once: it does not run."""
+        entry = self._log.begin_captured(arguments, current_source())
+        inner = _launch(entry, launch)
+        entry.finished()
+        calls.append(CapturedCall(weakref.ref(self), entry.prepared, entry.source))
+        return inner
+
+    def replay(self, calls: Sequence[CapturedCall]) -> GroupReplay | None:
+        """What goes on here when a CUDA graph runs what it captured; None where the group has ended."""
+        return None if self._closed else GroupReplay(self._log, calls, self._line, self._prover, self._checker)
 
     def finish(self) -> None:
         """Say that no call follows, without waiting: groups that then are closed in turn end together."""
@@ -213,10 +325,13 @@ class Conductor:
         """
         if self._pid != os.getpid():
             return
+        self._closed = True
         self._line.await_end(seconds)
         flights.here.look_after(last=True)
         self._queue.close()
         self._futures.close()
+        if self._times is not None:
+            self._times.settle(self._log, seconds)
         if self._prover is not None:
             self._prover.close()
         self.finish()
@@ -226,38 +341,16 @@ class Conductor:
 
     def raise_due(self) -> None:
         """Raise what the background found, if it was not raised yet."""
-        if self._checker is not None:
+        if self._checkers:
             VERDICTS.raise_due()
 
 
-def _prove_and_launch(prover: Prover, entry: Entry, arguments: Arguments, launch: Launch) -> Work | None:
+def _in_turn(turn: Turn, launch: Launch) -> Work | None:
     try:
-        prover.prove(entry, arguments.timeout, first_absent_only=arguments.first_absent_only)
-    except MissingRankError as missing:
-        entry.log.recorder.missing(entry, missing)
-        raise
-    entry.started()
-    return _launch(entry, launch)
-
-
-def _meet_and_launch(
-    messages: Messages, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool
-) -> Work | None:
-    """A send or receive: judged here if its other end has come, or else when it is done."""
-    try:
-        check = messages.announce(entry, arguments)
-    except CollectiveMismatchError:
-        entry.finished(State.FAILED)
-        raise
-    flight = _watch(entry, arguments, coalescing)
-    entry.started()
-    try:
-        inner = _launch(entry, launch, flight)
-    except Exception:
-        # What was refused takes no place among the messages: from here on the two ends count differently.
-        messages.stop(check)
-        raise
-    return _recorded(inner, entry, flight, check)
+        turn.come()
+        return launch()
+    finally:
+        turn.end()
 
 
 def _launch(entry: Entry, launch: Launch, flight: Flight | None = None) -> Work | None:

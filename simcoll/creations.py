@@ -102,6 +102,24 @@ def noted(make: Callable[..., Any]) -> Callable[..., Any]:
     return make_group
 
 
+stated_members: RankLocal[tuple[int, ...] | None] = RankLocal(lambda: None)
+"""The global ranks of the group that is being made, where its backend does not know them."""
+
+
+def shrinking(make: Callable[..., Any]) -> Callable[..., Any]:
+    """c10d's function that makes the group of ``shrink_group``, which is told the ranks that remain."""
+
+    @functools.wraps(make)
+    def make_group(new_backend: Any, remaining_ranks: Any, *args: Any, **kwargs: Any) -> Any:
+        stated_members.set(tuple(remaining_ranks))
+        try:
+            return make(new_backend, remaining_ranks, *args, **kwargs)
+        finally:
+            stated_members.set(None)
+
+    return make_group
+
+
 def destroying(destroy: Callable[..., Any]) -> Callable[..., Any]:
     """``destroy_process_group``, with a note before: whoever still calls on the group waits for this rank in vain."""
 

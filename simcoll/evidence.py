@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from simcoll.blackbox import BlackBox, UnreadableError
 from simcoll.blackbox_format import SUFFIX
+from simcoll.dump_signal import SUFFIX as DUMP_SUFFIX
 from simcoll.opened import open_at_once
 from simcoll.reading import Progress, read_files
 from simcoll.record_files import is_record_file
+from simcoll.stacks import SUFFIX as STACK_SUFFIX
 from simcoll.stall_file import PATTERN as STALL_PATTERN
 from simcoll.verifier.flight_recorder import Dump, traces_of
+from simcoll.verifier.merging import merge
 from simcoll.verifier.trace import LaunchOutcome, RankExit, Trace
 
 LAUNCH_PATTERN = "launch*.json"
 _LAUNCH_LIMIT = 64 << 20
+_NAMES_RANK = re.compile(r"rank\D{0,2}\d", re.IGNORECASE)
+_OWN = (SUFFIX, STACK_SUFFIX, DUMP_SUFFIX)
 _MOST_NAMED = 20
 """So many files that cannot be read are named."""
 
@@ -72,7 +78,9 @@ def gather(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Evidence:
-    """Read black boxes, or else Flight Recorder dumps; of black boxes those of one run: the newest, its last attempt.
+    """Read black boxes and Flight Recorder dumps; of black boxes those of one run: the newest, its last attempt.
+
+    The dumps of that run are put together with its black boxes (:mod:`simcoll.verifier.merging`).
 
     ``paths`` are files and folders; ``since_ns`` (wall clock) leaves out the black boxes of earlier runs in the same
     folder. ``workers`` and ``progress`` are as :func:`simcoll.reading.read_files` takes them.
@@ -85,14 +93,26 @@ def gather(
     dumps = [one for one in outcomes if isinstance(one, Dump)]
     unreadable = [str(one) for one in outcomes if isinstance(one, UnreadableError)]
     chosen, notes = _one_run(boxes)
-    if dumps and boxes:
-        unused = _counted(len(dumps), "Flight Recorder dump", "Flight Recorder dumps")
-        notes.append(f"{unused} left out: black boxes tell more")
+    if boxes:
+        dumps = _of_run(dumps, chosen, notes)
     notes += [one.note for one in found if one.note]
-    traces: Sequence[Trace] = chosen if boxes else _traces(dumps, unreadable)
+    traces: Sequence[Trace] = _traces(dumps, unreadable)
+    if boxes:
+        merged = merge(chosen, traces)
+        traces, notes = merged.traces, [*notes, *merged.notes]
     outcome = outcome_of(launches) if launches else None
-    folders = _folders(dict(zip(paths, found, strict=True)), boxes, chosen if boxes else dumps)
+    folders = _folders(dict(zip(paths, found, strict=True)), boxes, chosen or dumps)
     return Evidence(tuple(traces), outcome, tuple(notes), tuple(_first(unreadable)), folders)
+
+
+def _of_run(dumps: Sequence[Dump], boxes: Sequence[BlackBox], notes: list[str]) -> list[Dump]:
+    """The dumps of a run: those that tell of calls that were made after it had begun."""
+    begun = min(box.created_ns for box in boxes)
+    kept = [dump for dump in dumps if (int(dump.slots["scheduled_ns"].max(initial=0)) or dump.seen_ns) >= begun]
+    if left_out := len(dumps) - len(kept):
+        others = _counted(left_out, "Flight Recorder dump of another run", "Flight Recorder dumps of other runs")
+        notes.append(f"{others} left out")
+    return kept
 
 
 def _folders(
@@ -149,7 +169,8 @@ class Found:
 
 
 def find_records(path: Path) -> Found:
-    """The black boxes of a folder, or else its dumps, or else those of its sub-folders (one a host); a file is itself.
+    """The black boxes of a folder with the dumps beside them, or else its dumps, or else those of its sub-folders (one
+    a host); a file is itself.
 
     Dumps are told by what is in them, whatever their names; hidden files are passed over.
     """
@@ -166,10 +187,16 @@ def find_records(path: Path) -> Found:
 def _records_in(folder: Path) -> tuple[list[Path], int]:
     """The files of one folder to be read, and how many others stand beside the dumps among them."""
     if boxes := files_of(folder):
-        return boxes, 0
+        return [*boxes, *dumps_beside(folder)], 0
     files = [path for path in _visible(folder) if os.path.isfile(path) and not _is_own(path)]
     dumps = [path for path in files if is_record_file(path)]
     return dumps, len(files) - len(dumps)
+
+
+def dumps_beside(folder: Path) -> list[Path]:
+    """The Flight Recorder dumps in a folder of black boxes: files whose name says of which rank they are."""
+    named = [path for path in _visible(folder) if _NAMES_RANK.search(path.name) and not path.name.endswith(_OWN)]
+    return [path for path in named if os.path.isfile(path) and not _is_own(path) and is_record_file(path)]
 
 
 def _visible(folder: Path) -> list[Path]:

@@ -25,7 +25,7 @@ def folder(path: str) -> str:
 def torch_folder() -> str:
     """Where torch lies, without importing it; a path that nothing begins with where there is none."""
     found = importlib.util.find_spec("torch")
-    return "\0" if found is None or not found.origin else folder(os.path.dirname(found.origin))
+    return "\0" if found is None or not found.origin else _around(found.origin)
 
 
 @lru_cache(maxsize=1)
@@ -33,7 +33,12 @@ def simcoll_folders() -> tuple[str, ...]:
     """Where simcoll's packages lie; they stand side by side in a checkout."""
     names = ("simcoll", "simcoll.verifier", "simcoll.backends", "simcoll.reports")
     specs = [importlib.util.find_spec(name) for name in names]
-    return tuple(folder(os.path.dirname(spec.origin)) for spec in specs if spec is not None and spec.origin)
+    return tuple(_around(spec.origin) for spec in specs if spec is not None and spec.origin)
+
+
+def _around(file: str) -> str:
+    """The folder of a file, which may be a link alone, as installers and build tools make them."""
+    return folder(os.path.dirname(os.path.realpath(file)))
 
 
 @lru_cache(maxsize=4096)

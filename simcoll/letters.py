@@ -39,7 +39,10 @@ _REST_SECONDS = 0.005
 
 
 class Key(NamedTuple):
-    """A lane as one of its ends knows it: the group rank of the other end, whether this one sends, the tag."""
+    """A lane as one of its ends knows it: the group rank of the other end, whether this one sends, the tag.
+
+    Where a backend knows no tags, the communicator that the messages take stands for it (a number below 0).
+    """
 
     peer: int
     sends: bool
@@ -54,11 +57,11 @@ class Letters:
     """One rank's side of the letters of one group; all on one thread, but for :meth:`stop` and :meth:`give_up`."""
 
     def __init__(self, group: Group, group_rank: int, store: PolledStore, devices: Collection[str]) -> None:
-        """``devices`` are those whose messages the backend matches by tag."""
+        """``devices`` are those of whose backends it is known how they match messages."""
         self._group = group
         self._rank = group_rank
         self._store = store
-        self._devices = frozenset(devices)
+        self.devices = frozenset(devices)
         self._lanes: dict[Key, Lane | None] = {}
         self._open: dict[Key, Lane] = {}
         self._unclaimed: dict[int, deque[Posted]] = {}
@@ -89,7 +92,7 @@ class Letters:
         # Ends that differ already may be why it failed: that is still found out.
         if self._given_up and not self._told:
             self._say_last()
-            raise OverError("a message failed: on Gloo the group's connections go with it")
+            raise OverError("a message failed: the group's connections go with it")
         taken = self._take(made)
         silent = self._silent()
         heard = self._hear_all()
@@ -138,8 +141,8 @@ class Letters:
 
     def _place(self, posted: Posted) -> None:
         call = posted.entry.call
-        peer, tag, sends = call.peer, call.tag or 0, call.op == "send"
-        if {buffer.device for buffer in (*call.inputs, *call.outputs)} - self._devices or peer is None:
+        peer, tag, sends = call.peer, posted.lane, call.op == "send"
+        if {buffer.device for buffer in (*call.inputs, *call.outputs)} - self.devices or peer is None:
             return
         if peer == ANY_SOURCE:
             if tag not in self._unclaimed:

@@ -41,7 +41,7 @@ class Line:
             self._waiting.remove(entry)
             self._changed.notify_all()
 
-    def await_end(self, seconds: float) -> None:
-        """Return when nobody waits any more, or after ``seconds``."""
+    def await_end(self, seconds: float | None = None) -> None:
+        """Return when nobody waits any more, or after ``seconds``; None: however long that takes."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting, seconds)

@@ -86,7 +86,7 @@ class LoneGroup(RecordedPythonGroup):
         if self.counter is not None:
             written = arguments(name, args, kwargs).tensors
             outputs = [*written.get("inout", ()), *written.get("outputs", ())]
-            self.counter.called(key, result, outputs, coalescing=self._coalescing)
+            self.counter.called(key, result, outputs, coalescing=self._section is not None)
         return result
 
 

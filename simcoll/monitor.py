@@ -2,6 +2,9 @@
 
 Nothing here runs in a rank: a rank that sits in C++ with the GIL held, is stopped, or is gone is seen as well as any
 other. The job moves while a black box changes. It stands where none does and somebody waits.
+
+Hosts that queue calls on devices may go on for long while these stand. So a job in which a device runs a call stands as
+well where no device begins or ends any more, whatever the hosts add.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class Monitor:
     patience: float = DEFAULT_SECONDS
     stall: Stall | None = None
     _seen: dict[Path, object] = field(default_factory=dict)
+    _devices: dict[Path, int] = field(default_factory=dict)
     _moved: float = field(default_factory=time.monotonic)
     _moved_ns: int = field(default_factory=time.time_ns)
     _evaluated: float = 0.0
@@ -80,7 +84,7 @@ class Monitor:
             return False
 
     def _has_moved(self) -> bool:
-        """Whether the job has moved since it was last asked."""
+        """Whether the job has moved since it was last asked: its hosts, and its devices where these run a call."""
         if not self._changed():
             return False
         self._moved, self._moved_ns = time.monotonic(), time.time_ns()
@@ -107,13 +111,21 @@ class Monitor:
             write_stall(self.account.with_name(self.account.name.replace("launch", "stall", 1)), stall)
 
     def _changed(self) -> bool:
-        """Whether any black box, or the launcher's account, is not what it was at the last look."""
-        seen: dict[Path, object] = {path: last_activity(path) for path in files_of(self.folder)}
+        """Whether any black box, or the launcher's account, is not what it was at the last look.
+
+        While devices run calls, what hosts queue behind these does not count: only what devices begin and end does.
+        """
+        found = {path: last_activity(path) for path in files_of(self.folder)}
+        seen: dict[Path, object] = dict(found)
         with contextlib.suppress(OSError):
             seen[self.account] = self.account.stat().st_mtime_ns
-        changed = seen != self._seen
-        self._seen = seen
-        return changed
+        devices = {path: one.device_ns for path, one in found.items() if one is not None and one.device_ns}
+        before, self._seen = self._seen, seen
+        stood, self._devices = self._devices, devices
+        if not devices or devices != stood:
+            return seen != before
+        # Whoever has no call on a device moves the job as ever.
+        return any(seen[path] != before.get(path) for path in seen.keys() - devices.keys())
 
     def _evaluate(self) -> bool:
         launch = read_launch(self.account)

@@ -8,7 +8,10 @@ knows the same backends.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,18 +23,24 @@ from torch._C._distributed_c10d import ProcessGroup, Store, Work
 from torch.distributed import distributed_c10d
 
 from simcoll.backends.base import Backend
-from simcoll.backends.gloo import GLOO
-from simcoll.capture import arguments
+from simcoll.backends.known import known
+from simcoll.capture import Arguments, arguments
 from simcoll.conductor import Conductor
+from simcoll.creations import stated_members
+from simcoll.cuda_graphs import capture_of, open_captures
+from simcoll.device_watch import DeviceTimes, device_times
 from simcoll.dynamo import leave_class_uncompiled
+from simcoll.errors import CollectiveMismatchError, MissingRankError
+from simcoll.group_store import lend_store
 from simcoll.record import Group
 from simcoll.recorder import GroupLog
 from simcoll.session import Session, active_session, conductors, is_unrecorded
 from simcoll.spec import METHODS
-from simcoll.watchers import Watchers, watchers_of
+from simcoll.watchers import Watchers, keep_for_good, watchers_of
 
 _DRAIN_SECONDS = 2.0
-_KNOWN_BACKENDS = {GLOO.name: GLOO}
+_ABORT_SECONDS = 0.1
+"""How long shutdown, and abort, wait for calls that are queued."""
 
 
 class _AnyProcessGroup(type(ProcessGroup)):  # type: ignore[misc]
@@ -45,16 +54,23 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     """A ``torch.distributed.ProcessGroup`` whose calls are recorded and, in ``detail`` mode, proved."""
 
     def __init__(self, store: Store, rank: int, size: int, *, inner: ProcessGroup | None = None) -> None:
-        # Only this constructor of the base class routes C++ callers to Python.
-        super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs know one constructor
+        try:
+            super().__init__(store, rank, size)
+        except TypeError:
+            # Before torch 2.15 only this constructor of the base class routes C++ callers to Python.
+            super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs know one constructor
+            lend_store(self, store)
         self._inner = ProcessGroup(store, rank, size) if inner is None else inner
         self._store: Store | None = store
         self._session: Session | None = None
         self._conductor: Conductor | None = None
         self._conducted_in: Session | None = None
-        self._members: tuple[int, ...] | None = None
+        self._members: tuple[int, ...] | None = stated_members.here
         self._limit: timedelta | None = None
-        self._coalescing = False
+        self._section: torch.device | None = None
+        self._left = False
+        self._reconfigured = False
+        self._captured = False
         self._making = threading.Lock()
 
     # What a plain group hashes to, so that a group that was already in use is found under its old handle.
@@ -81,6 +97,9 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             # What the backend of a split or merged group says of its ranks is not to be trusted (torch 2.13).
             members = range(plain.size()) if known is None else sorted(known, key=lambda rank: known[rank])
         group.record_in(session, members=members, timeout=timeout)
+        if plain.bound_device_id is not None:
+            # First: a group that takes a backend over binds it to its own device, or to none.
+            _set_base_device(group, plain.bound_device_id)
         for device in plain._device_types:
             backend = plain._get_backend(device)
             ProcessGroup._register_backend(group, device, _backend_type(backend.name()), backend)
@@ -89,8 +108,6 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             ProcessGroup._set_group_name(group, plain.group_name)
         if plain.group_desc:
             ProcessGroup._set_group_desc(group, plain.group_desc)
-        if plain.bound_device_id is not None:
-            _set_base_device(group, plain.bound_device_id)
         return group
 
     def record_in(
@@ -147,13 +164,15 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     # Groups made from this one.
 
-    def split_group(self, new_ranks: list[int], *args: Any, **kwargs: Any) -> ProcessGroup | None:
+    def split_group(  # type: ignore[override]  # C++ knows the first argument by another name than torch's stubs
+        self, ranks: list[int], *args: Any, **kwargs: Any
+    ) -> ProcessGroup | None:
         """Split as the group inside does; the new group is recorded too."""
-        plain = self._inner.split_group(new_ranks, *args, **kwargs)
+        plain = self._inner.split_group(ranks, *args, **kwargs)
         if plain is None:
             return None
         members = self._global_ranks()
-        return RecordedProcessGroup.adopt(plain, self._session, members=[members[rank] for rank in new_ranks])
+        return RecordedProcessGroup.adopt(plain, self._session, members=[members[rank] for rank in ranks])
 
     def merge_remote_group(self, store: Store, size: int, *args: Any, **kwargs: Any) -> ProcessGroup:
         """Merge as the group inside does; the new group is recorded too."""
@@ -171,22 +190,54 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def abort(self) -> None:
         """Give up what is queued, then abort the backends."""
-        self._end()
+        self._end(_ABORT_SECONDS)
         self._inner.abort()
 
-    def _end(self) -> None:
+    def _end(self, seconds: float = _DRAIN_SECONDS) -> None:
         if self._conductor is not None:
-            self._conductor.close(_DRAIN_SECONDS)
+            self._conductor.close(seconds)
+        if self._captured:
+            # A graph that is freed after the group calls its NCCL backend (torch 2.15), which must still be there.
+            self._captured = False
+            keep_for_good(self._inner)
+
+    def reconfigure(self, opts: Any) -> Work:
+        """Give the backend other peers (torch 2.15): who they are nobody is told, so that recording ends here."""
+        if not self._reconfigured:
+            self._reconfigured = True
+            self._end()
+            sys.stderr.write(f"simcoll: process group {self.group_name} gets other ranks: it is recorded up to here\n")
+        return self._inner.reconfigure(opts)  # type: ignore[attr-defined,no-any-return]
 
     # Calls.
 
     def _start_coalescing(self, device: torch.device) -> None:
-        self._coalescing = True
+        if (conductor := self._conductor_here()) is not None:
+            # A call that its thread launches while a section is open would be taken for one of the section.
+            conductor.await_launches()
+            conductor.raise_due()
+            conductor.begin_section()
         self._inner._start_coalescing(device)
+        self._section, self._left = device, False
 
-    def _end_coalescing(self, device: torch.device) -> Work:
-        self._coalescing = False
-        return self._inner._end_coalescing(device)
+    def _end_coalescing(self, device: torch.device) -> Work | None:  # type: ignore[override]  # as NCCL's own
+        if self._left:
+            self._left = False
+            return None
+        self._section = None
+        launch = functools.partial(self._inner._end_coalescing, device)
+        # Without a conductor nothing was recorded.
+        return launch() if self._conductor is None else self._conductor.end_section(launch)
+
+    def _leave_section(self) -> None:
+        """A call was not launched and raises: c10d's coalescing manager ends no section then, and NCCL would take all
+        that follows for a part of it. What came before in the section has been proved, and runs.
+        """
+        if (device := self._section) is not None:
+            with contextlib.suppress(RuntimeError):
+                self._end_coalescing(device)
+        self._section, self._left = None, True
+        distributed_c10d._world.pg_coalesce_state.pop(self, None)
 
     # The names by which newer versions of torch reach a Python group from C++.
     start_coalescing = _start_coalescing
@@ -195,12 +246,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the c10d method ``name``; arguments of no known form are left to torch to refuse."""
         launch = functools.partial(getattr(self._inner, name), *args, **kwargs)
-        session = self._session or active_session()
-        if session is None or is_unrecorded():
+        if (conductor := self._conductor_here()) is None:
             return launch()
-        conductor = self._conductor
-        if conductor is None or self._conducted_in is not session:
-            conductor = self._make_conductor(session)
         try:
             found = arguments(name, args, kwargs)
         except (TypeError, ValueError, KeyError):
@@ -209,10 +256,45 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if peer is not None and not 0 <= peer < self.size():
             # Gloo would use memory beyond its list of peers.
             launch = functools.partial(_refuse_peer, name, peer, self.size())
-        if self._coalescing:
-            # What is launched inside a coalesced section is launched by its thread.
-            found.asynchronous = False
-        return conductor.conduct(found, launch, coalescing=self._coalescing)
+        if not found.tensors:
+            found.place = self._place(found)
+        if open_captures and (captured := capture_of(found, self._device_types)) is not None:
+            self._captured = True
+            return conductor.capture(found, launch, captured.calls)
+        if self._section is None:
+            return conductor.conduct(found, launch)
+        # What is launched inside a coalesced section is launched by its thread.
+        found.asynchronous = False
+        try:
+            return conductor.conduct(found, launch, coalescing=True)
+        except (CollectiveMismatchError, MissingRankError):
+            self._leave_section()
+            raise
+
+    def _place(self, found: Arguments) -> torch.device | None:
+        """The GPU on which a barrier runs: the one it names, or else that of the group, or of this thread.
+
+        NCCL falls back on the GPU that the group has used, which is that of the thread in all but odd programs.
+        """
+        device = getattr(found.options, "device", None)
+        if device is None and "nccl" not in self._inner._get_backend_name():
+            return None
+        if device is not None and device.type != "cuda":
+            return None
+        if numbers := getattr(found.options, "device_ids", None):
+            return torch.device("cuda", numbers[0])
+        if device is not None and device.index is not None:
+            return torch.device(device.type, device.index)
+        return self._inner.bound_device_id or torch.device("cuda", torch.cuda.current_device())
+
+    def _conductor_here(self) -> Conductor | None:
+        """What conducts the group's calls; None where they go unrecorded."""
+        session = self._session or active_session()
+        if session is None or self._reconfigured or is_unrecorded():
+            return None
+        if self._conductor is None or self._conducted_in is not session:
+            return self._make_conductor(session)
+        return self._conductor
 
     def _make_conductor(self, session: Session) -> Conductor:
         """Made with the group's first call in a session: only then is the process surely the one that it stays."""
@@ -220,7 +302,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             if self._conductor is None or self._conducted_in is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
-                self._conductor = Conductor(log, *self._watchers(group, session.mode))
+                self._conductor = Conductor(log, *self._watchers(group, session.mode), times=self._times())
                 self._conducted_in = session
                 conductors.here.add(self._conductor)
             return self._conductor
@@ -230,10 +312,16 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             return Watchers()
         return watchers_of(mode, group, self.rank(), self._inner, self._store, _timeout_of(self))
 
+    def _times(self) -> DeviceTimes | None:
+        on_streams = any(backend.on_streams for backend in self._known_backends().values())
+        return device_times() if on_streams else None
+
     def _known_backends(self) -> dict[str, Backend]:
         """What is known of the limits of this group's backends, by device type."""
         names = {device.type: self._inner._get_backend(device).name() for device in self._device_types}
-        return {device: _KNOWN_BACKENDS[name] for device, name in names.items() if name in _KNOWN_BACKENDS}
+        bound = self.bound_device_id is not None
+        found = {device: known(name, os.environ, bound=bound) for device, name in names.items()}
+        return {device: backend for device, backend in found.items() if backend is not None}
 
     def _timeout(self) -> timedelta:
         if self._limit is not None:
@@ -263,6 +351,17 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         return None
 
 
+def to_plain(attach: Callable[..., Any]) -> Callable[..., Any]:
+    """What attaches a hook of C++ to a group, whose calls go through the one inside."""
+
+    @functools.wraps(attach)
+    def attached(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        plain = group.plain if type(group) is RecordedProcessGroup else group
+        return attach(plain, *args, **kwargs)
+
+    return attached
+
+
 def _refuse_peer(method: str, peer: int, size: int) -> Any:
     raise ValueError(f"{method}: peer {peer} is no rank of this group of {size}; give a rank of the group, from 0")
 
@@ -276,10 +375,24 @@ def _recorded(name: str) -> Callable[..., Any]:
     return method
 
 
+def _on_both(name: str) -> Callable[..., None]:
+    @functools.wraps(getattr(ProcessGroup, name), assigned=("__doc__",))
+    def method(self: RecordedProcessGroup, *args: Any, **kwargs: Any) -> None:
+        getattr(ProcessGroup, name)(self, *args, **kwargs)
+        getattr(self._inner, name)(*args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
 # What this torch has, whatever its version calls it.
 for _name in METHODS:
     if hasattr(ProcessGroup, _name):
         setattr(RecordedProcessGroup, _name, _recorded(_name))
+# Hooks of torch 2.15: C++ calls those of the group that it is given, which is mostly the one inside.
+for _name in ("register_pre_hook", "register_post_hook", "unregister_pre_hook", "unregister_post_hook"):
+    if hasattr(ProcessGroup, _name):
+        setattr(RecordedProcessGroup, _name, _on_both(_name))
 leave_class_uncompiled(RecordedProcessGroup)
 
 

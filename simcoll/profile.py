@@ -37,5 +37,6 @@ def profiled(arguments: Arguments, backend: Backend | None) -> Callable[[], None
     _record_function_with_args_exit(dispatched)
     if backend is None:
         return None
-    name = f"{backend.name}:{backend.profiled_as.get(arguments.spec.name, arguments.spec.profiling[0])}"
+    of_row = backend.profiled_as.get(arguments.spec.name, arguments.spec.profiling[0])
+    name = f"{backend.name}:{backend.profiled_as.get(method, of_row)}"
     return partial(_record_function_with_args_exit, _record_function_with_args_enter(name, *tensors))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -26,6 +26,8 @@ _SHORTEST = timedelta(milliseconds=1)
 _MOST_LISTED = 200_000
 """Parameters that the ranks of a group together tell each other by name; of larger models they compare the digests."""
 
+_MASK = (1 << 64) - 1
+
 _NO_DOCUMENTS: Mapping[int, object] = MappingProxyType({})
 
 
@@ -45,23 +47,75 @@ class Prover:
         Calls are proved in the order in which the group makes them. ``first_absent_only`` is for the wording where
         ranks do not come (:func:`~simcoll.verifier.fingerprint.missing_text`).
         """
+        self._prove_alone(entry, str(entry.sequence), timeout, first_absent_only)
+
+    def _prove_alone(
+        self, entry: Entry, place: str, timeout: timedelta | None = None, first_absent_only: bool = False
+    ) -> None:
+        """``place`` names, if ranks differ, where they tell each other."""
         if self._channel is None:
             if entry.prepared.flows != 0:
                 self._judge(entry, {0: entry.record()})
             return
+        word = positioned(self._word(entry), entry.sequence)
+        if self._total(self._channel, entry, word, timeout, first_absent_only) != 0:
+            self._judge(entry, *self._told(self._channel, place, document_of(entry)))
+
+    def prove_run(self, run: Sequence[Prepared], first: Entry, begin: Callable[[], Entry]) -> None:
+        """As :meth:`prove`, for calls that are launched all at once: with one sum, where all ranks launch as many.
+
+        ``first`` is the first call of the run; ``begin`` writes the next one down and gives it its place, which takes
+        place when those before are proved: what follows a call that differs takes no place on any rank.
+        """
+        entry, proved = first, self._prove_together(run, first, begin)
+        while proved < len(run):
+            entry = begin()
+            proved += self._prove_together(run[proved:], entry, begin)
+
+    def _prove_together(self, run: Sequence[Prepared], first: Entry, begin: Callable[[], Entry]) -> int:
+        """How many calls from the first on are proved: as many as the ranks have in common."""
+        if self._channel is None:
+            self._prove_alone(first, "")
+            return 1
+        words = (self._tolerance.word(prepared, self._rank, len(self._group.ranks)) for prepared in run)
+        word = sum(positioned(word, place) for place, word in enumerate(words, first.sequence))
+        if self._total(self._channel, first, word & _MASK, None) == 0:
+            for _ in run[1:]:
+                begin()
+            return len(run)
+        told = {**document_of(first), "run": len(run)}
+        records, documents = self._told(self._channel, str(first.sequence), told)
+        common = min(_run_length(document) for document in documents.values())
+        if common == 1:
+            self._judge(first, records, documents)
+            return 1
+        for number in range(common):
+            entry = begin() if number else first
+            self._prove_alone(entry, f"{entry.sequence}/alone")
+        return common
+
+    def _total(
+        self,
+        channel: SideChannel,
+        entry: Entry,
+        word: int,
+        timeout: timedelta | None,
+        first_absent_only: bool = False,
+    ) -> int:
         # A timeout of zero means "none at all" to a store.
         asked = self._timeout() if timeout is None else timeout
-        limit = max(asked, _SHORTEST)
-        word = positioned(self._word(entry), entry.sequence)
         try:
-            total = self._channel.total(word, limit, {"sequence": entry.sequence, "op": entry.call.op})
+            return channel.total(word, max(asked, _SHORTEST), {"sequence": entry.sequence, "op": entry.call.op})
         except ChannelBrokenError as error:
             entry.finished(State.FAILED)
             raise self._missing(entry, error, asked, first_absent_only) from None
-        if total != 0:
-            documents = self._channel.exchange(entry.sequence, document_of(entry))
-            records = {rank: record_of(self._group, document) for rank, document in documents.items()}
-            self._judge(entry, records, documents)
+
+    def _told(
+        self, channel: SideChannel, place: str, document: Mapping[str, object]
+    ) -> tuple[dict[int, Record], dict[int, object]]:
+        """What all ranks are about to do, after telling them what this one is."""
+        documents = channel.exchange(place, document)
+        return {rank: record_of(self._group, told) for rank, told in documents.items()}, documents
 
     def _word(self, entry: Entry) -> int:
         claimed = 0 if entry.claim is None else entry.claim.digest
@@ -149,6 +203,12 @@ def document_of(entry: Entry) -> dict[str, object]:
             model["parameters"] = to_json(claim.parameters)
         document["model"] = model
     return document
+
+
+def _run_length(document: object) -> int:
+    """How many calls a rank is about to launch at once; one that launches a call by itself says nothing of it."""
+    length = document.get("run", 1) if isinstance(document, dict) else 1
+    return length if type(length) is int and length > 0 else 1
 
 
 def _objects(documents: Mapping[int, object]) -> list[tuple[int, dict[str, object]]]:

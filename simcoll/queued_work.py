@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import torch
 from torch.distributed import Work
 from torch.futures import Future
 
@@ -16,14 +17,19 @@ from simcoll.in_flight import Flight
 from simcoll.record import State
 from simcoll.recorder import Entry
 from simcoll.threads import Threads
+from simcoll.verdicts import VERDICTS
 from simcoll.work import NO_TIMEOUT, RecordedWork
 
 
 class QueuedWork(RecordedWork):
     """A call that is proved, then launched, by the group's queue; everything waits for that first."""
 
-    def __init__(self, entry: Entry, callbacks: Threads, flight: Flight | None = None) -> None:
+    def __init__(
+        self, entry: Entry, callbacks: Threads, flight: Flight | None = None, device: torch.device | None = None
+    ) -> None:
+        """``device`` is the one that the call runs on, if it is known."""
         super().__init__(Work(), entry, flight)
+        self._device = None if device is None or device.type == "cpu" else device
         # Neither the queue's thread nor a backend's own may run what users attach to a future: a callback may make
         # calls of its own and wait for them, and Gloo's barrier waits for every call before it, its own included.
         self._callbacks = callbacks
@@ -56,6 +62,7 @@ class QueuedWork(RecordedWork):
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait for the proof and for the call; raises what either raises."""
+        VERDICTS.raise_due()
         self._begin_wait()
         self._await_launch()
         return super().wait(timeout)
@@ -84,7 +91,8 @@ class QueuedWork(RecordedWork):
                 return self._future
             self._entry.handed_on()
             self._end_flight()
-            trigger: Future[Any] = Future()
+            # A future gives tensors on a GPU to those only who have named it.
+            trigger: Future[Any] = Future() if self._device is None else Future(devices=[self._device])
             self._future = trigger.then(self._outcome)
             self._trigger = trigger
             launched = self._launched
@@ -93,7 +101,7 @@ class QueuedWork(RecordedWork):
         return self._future
 
     def _complete(self, trigger: Future[Any]) -> None:
-        if self._error is not None:
+        if self._error is not None or self._device is not None:
             self._callbacks.run(partial(trigger.set_result, None))
         else:
             self._inner.get_future().add_done_callback(
@@ -103,6 +111,8 @@ class QueuedWork(RecordedWork):
     def _outcome(self, trigger: Future[Any]) -> Any:
         if self._error is not None:
             raise self._error
+        if self._device is not None:
+            return self._ordered(self._inner.get_future())
         inner = trigger.value()
         try:
             value = inner.value()
@@ -111,6 +121,13 @@ class QueuedWork(RecordedWork):
             raise
         self._entry.finished()
         return value
+
+    @staticmethod
+    def _ordered(inner: Future[Any]) -> Any:
+        """The value of a future on a GPU, which is complete at once: this thread's stream waits for the call, and
+        whoever asks the future made of it for its value waits for this stream.
+        """
+        return inner.wait()
 
 
 def _after_launch(name: str) -> Callable[..., Any]:

@@ -90,7 +90,7 @@ class Record:
     ``sequence`` counts the collectives of a group from 1; send and receive carry the sequence of the last collective
     before them, and count in ``p2p_sequence`` from 1 (0 for collectives). ``awaited`` says that a thread waits for the
     call, or has waited or otherwise seen its end. Times are nanoseconds of the wall clock, 0
-    where the state was not reached.
+    where the state was not reached; ``on_device`` says that its start and its end are the device's own.
     """
 
     group: str
@@ -104,6 +104,7 @@ class Record:
     scheduled_ns: int = 0
     started_ns: int = 0
     finished_ns: int = 0
+    on_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from simcoll.backends.base import Backend
 from simcoll.backends.memory_box import MemoryBox
 from simcoll.blackbox import BlackBoxWriter
-from simcoll.blackbox_format import AWAITED, HANDED_ON, LET_GO
+from simcoll.blackbox_format import AWAITED, CAPTURED, HANDED_ON, LET_GO, REPLAYED
 from simcoll.call import Call
 from simcoll.capture import Arguments
 from simcoll.collecting import heading, stacks_name
@@ -24,7 +24,11 @@ from simcoll.parameters import Claim
 from simcoll.record import Group, Record, Source, State, source_document
 from simcoll.spec import Kind, spec_of
 from simcoll.stacks import offer_stacks, stack_path
+from simcoll.verifier.device_errors import device_error
 from simcoll.word import flow_word, message_digest, statement_digest
+
+if TYPE_CHECKING:
+    from simcoll.device_times import Told
 
 Box: TypeAlias = "BlackBoxWriter | MemoryBox"
 
@@ -138,7 +142,9 @@ class Use:
 
     ``writes`` and ``sends`` say whether this rank's buffers are written to, and whether what they hold reaches anybody;
     ``copies`` that the backend writes them back by a copy, which their versions show; ``tells`` that its Work says by
-    itself when the call has ended.
+    itself when the call has ended. ``device`` is the index of the device on whose streams it is queued (-1: on none);
+    calls of one ``lane`` of a group run one after the other there; of ``staged`` ones no
+    stream may be had wait before the program has waited.
     """
 
     writes: bool
@@ -146,6 +152,9 @@ class Use:
     copies: bool
     tells: bool
     on_cpu: bool
+    device: int = -1
+    lane: int = -1
+    staged: bool = False
 
 
 @dataclass(slots=True)
@@ -162,6 +171,8 @@ class Entry:
     """What the call stands for beside itself: the model that DistributedDataParallel begins to check with it."""
     taken_from: int | None = None
     """Of a receive from any source that has a message: whose it was (a group rank)."""
+    timed: Told | None = None
+    """What tells of the call's end on a device, where the host sees none."""
 
     @property
     def call(self) -> Call:
@@ -172,6 +183,11 @@ class Entry:
     def use(self) -> Use:
         """How it uses its buffers."""
         return self.prepared.use
+
+    @property
+    def number(self) -> int:
+        """Its number among the group's collectives, or among its sends and receives."""
+        return self.sequence if self.call.peer is None else self.log.place[1]
 
     def started(self) -> None:
         """The backend has been given the call."""
@@ -193,6 +209,10 @@ class Entry:
         if self.log.box is not None:
             self.log.box.mark(self.ticket, LET_GO)
 
+    def lacked(self, missing: MissingRankError) -> None:
+        """Ranks did not come to the call."""
+        self.log.recorder.missing(self, missing)
+
     def received_from(self, group_rank: int) -> None:
         """A receive from any source has taken a message: write down whose."""
         self.taken_from = group_rank
@@ -201,12 +221,33 @@ class Entry:
             self.log.box.resign(self.ticket, self.log.box.signature(known))
 
     def finished(self, state: State = State.COMPLETED) -> None:
-        """The call ended."""
+        """The call ended, as far as the host sees."""
+        if self.timed is not None and state is State.COMPLETED:
+            return
         if self.log.box is not None:
             self.log.box.finished(self.ticket, state)
 
+    def waited_for(self) -> None:
+        """Somebody has waited for the call, which ended well."""
+        if self.timed is None:
+            self.finished()
+        else:
+            self.timed.awaited()
+
+    def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
+        """A device began the call then, and ended it (0: it runs)."""
+        if self.log.box is not None:
+            self.log.box.ran_on_device(self.ticket, began_ns, ended_ns)
+
+    def ended_on_device(self) -> None:
+        """A device has ended the call; when is not known."""
+        if self.log.box is not None:
+            self.log.box.ended_on_device(self.ticket)
+
     def failed(self, error: Exception, *, refused: bool = False) -> None:
         """The call ended with an exception; some backends refuse a call only when they come to run it."""
+        # An error of the device comes up at whichever call asks next: that refuses nothing.
+        refused = refused and device_error(type(error).__name__, str(error)) is None
         if refused or self.log.refusal(self.call) is not None:
             self.finished(State.REJECTED)
             self.log.recorder.rejected(self, error)
@@ -286,6 +327,33 @@ class GroupLog:
                 )
         return entry
 
+    def begin_captured(self, arguments: Arguments, source: Source) -> Entry:
+        """Write down that a CUDA graph captures a call, which takes no place in the group: it does not run."""
+        return self._of_graph(self._prepare(arguments), source, CAPTURED, counts=False)
+
+    def begin_replayed(self, prepared: Prepared, source: Source) -> Entry:
+        """Write down that a CUDA graph is about to run a call that it captured: it takes its place in the group."""
+        # Nobody has its Work, and nobody can wait for it but with all that the graph does.
+        return self._of_graph(prepared, source, REPLAYED | HANDED_ON, counts=True)
+
+    def _of_graph(self, prepared: Prepared, source: Source, flags: int, *, counts: bool) -> Entry:
+        point_to_point = spec_of(prepared.call).kind is Kind.POINT_TO_POINT
+        with self._lock:
+            self._sequence += counts and not point_to_point
+            self._p2p_sequence += counts and point_to_point
+            entry = Entry(self, prepared, self._sequence, source, asynchronous=True, ticket=0)
+            if self.box is not None:
+                entry.ticket = self.box.schedule(
+                    self._index,
+                    entry.sequence,
+                    prepared.signature,
+                    self.box.source(source),
+                    asynchronous=True,
+                    p2p_sequence=self._p2p_sequence if point_to_point else 0,
+                    flags=flags,
+                )
+        return entry
+
     def _prepare(self, arguments: Arguments) -> Prepared:
         key = arguments.key
         prepared = self._prepared.get(key)
@@ -311,11 +379,23 @@ class GroupLog:
     def _use(self, call: Call) -> Use:
         spec, backend = spec_of(call), self._backend_of(call)
         devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
+        queued = backend is not None and backend.on_streams
         return Use(
             writes=spec.brings_result(call, self.group_rank),
             sends=spec.sends_inputs(call, self.group_rank),
-            copies=call.coalesced or (backend is not None and devices != {"cpu"}),
+            copies=call.coalesced or (backend is not None and backend.staged and devices != {"cpu"}),
             # Of a backend that is not known nothing is taken for granted.
             tells=devices == {"cuda"} if backend is None else call.op not in backend.untold,
             on_cpu=devices <= {"cpu"},
+            device=_index(call) if queued else -1,
+            lane=-1 if call.peer is None else call.peer,
+            # The end of a call whose Work blocks the host cannot be marked before the program waits for it.
+            staged=backend is not None and (backend.waits_on_host or call.spelling in backend.allocates),
         )
+
+
+def _index(call: Call) -> int:
+    """The device of a call's buffers; -1 where they are on several, or say none."""
+    indices = {buffer.index for buffer in (*call.inputs, *call.outputs)}
+    index = indices.pop() if len(indices) == 1 else None
+    return -1 if index is None else index

@@ -13,12 +13,14 @@ from pathlib import Path
 from simcoll.blackbox_format import SUFFIX
 from simcoll.dump_signal import SUFFIX as DUMP_SUFFIX
 from simcoll.dump_signal import remove_unused
-from simcoll.evidence import LAUNCH_PATTERN, Evidence, Launch, files_of, gather, matching, read_launch
+from simcoll.evidence import LAUNCH_PATTERN, Evidence, Launch, dumps_beside, files_of, gather, matching, read_launch
+from simcoll.flight_settings import DUMPS, with_dumps_in
 from simcoll.job import JobEnd, run_job
 from simcoll.monitor import Monitor
 from simcoll.opened import open_at_once
 from simcoll.outlet import Outlet
 from simcoll.preconditions import BAD_INPUT, CANNOT_START, RefusedError, check_request, prepare_folder
+from simcoll.record_files import is_record_file
 from simcoll.stacks import SUFFIX as STACK_SUFFIX
 from simcoll.stall_file import PATTERN as STALL_PATTERN
 from simcoll.stall_file import read_stall, together
@@ -41,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     outlet = Outlet(json="--json" in arguments)
     try:
         request = split(arguments)
-        outlet = Outlet(json=request.json)
+        outlet = Outlet(json=request.json, plain=request.plain)
         check_request(request)
         if request.mode == "off":
             return _run_plain(request, outlet)
@@ -75,7 +77,7 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
     since_ns = time.time_ns() - (0 if alone else _OTHER_HOST_GRACE_NS)
     command = [sys.executable, "-m", "simcoll.launcher", str(result), request.mode, str(folder), *request.torchrun]
     monitor = Monitor(folder, result, since_ns, request.stall, outlet.warn)
-    end = run_job(command, _environment(), sys.stderr.fileno() if outlet.json else None, monitor)
+    end = run_job(command, with_dumps_in(folder, _environment()), sys.stderr.fileno() if outlet.json else None, monitor)
     launch = read_launch(result)
     if not launch.ranks and end == JobEnd(0, None):
         # The job must not fail for what is written about it.
@@ -92,7 +94,7 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
         for path in folder.glob(f"rank{rank.rank:05d}*{DUMP_SUFFIX}"):
             remove_unused(path)
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
-    evidence = gather(files_of(folder), launches, since_ns=since_ns)
+    evidence = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
     stall = together(filter(None, map(read_stall, _fresh(folder, STALL_PATTERN, since_ns))))
     if launch.node != 0 and len(evidence.traces) == launch.world_size:
         # Another node sees the same files and reports on them all.
@@ -176,6 +178,9 @@ def _remove_results(folder: Path) -> None:
         for path in folder.glob(pattern):
             if _is_result(path):
                 path.unlink(missing_ok=True)
+    for path in folder.glob(f"{DUMPS}*"):
+        if is_record_file(path):
+            path.unlink(missing_ok=True)
 
 
 def _is_result(path: Path) -> bool:

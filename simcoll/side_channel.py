@@ -16,6 +16,7 @@ from typing import Protocol
 from torch.distributed import PrefixStore, Store
 
 from simcoll.links import LinkStore
+from simcoll.verifier.ranges import ranks_text
 from simcoll.word_channel import WordChannel
 
 _GRACE = timedelta(seconds=2)
@@ -28,7 +29,7 @@ class ChannelBrokenError(Exception):
     """The words of some ranks did not arrive; ``absent`` are the group ranks that did not come at all."""
 
     def __init__(self, absent: tuple[int, ...], waited: timedelta) -> None:
-        super().__init__(f"group ranks {list(absent)} did not come within {waited.total_seconds()} s")
+        super().__init__(f"group {ranks_text(absent)} did not come within {waited.total_seconds()} s")
         self.absent = absent
         self.waited = waited
 
@@ -102,10 +103,10 @@ class SideChannel:
         waited = [float(json.loads(self._store.get(f"{key}/{rank}"))["waited"]) for rank in range(self._size)]
         return tuple(rank for rank in range(self._size) if waited[rank] < max(waited) / 2)
 
-    def exchange(self, sequence: int, document: Mapping[str, object]) -> dict[int, object]:
-        """Everybody's document by group rank; see :func:`exchange`."""
+    def exchange(self, place: str, document: Mapping[str, object]) -> dict[int, object]:
+        """Everybody's document by group rank, once at each place; see :func:`exchange`."""
         timeout = min(self._timeout(), timedelta(seconds=60))
-        return exchange(self._store, f"{self._generation}/differ/{sequence}", self._rank, self._size, document, timeout)
+        return exchange(self._store, f"{self._generation}/differ/{place}", self._rank, self._size, document, timeout)
 
     def close(self) -> None:
         """Let the connections go; a later call makes new ones."""

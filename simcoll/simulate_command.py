@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.choices import SENDS
+from simcoll.output_arguments import add_output_arguments
 from simcoll.testing_options import BACKENDS
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
 if TYPE_CHECKING:
+    from simcoll.reports.html_report import Figure
     from simcoll.outlet import Outlet
     from simcoll.scenario import Scenario
     from simcoll.scenario_runs import Run
@@ -46,7 +48,10 @@ def add_simulate_command(commands: Commands) -> None:
     files.add_argument("--out", metavar="DIR", type=Path, help="write report.json and report.html there; gloo: records")
     files.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
     files.add_argument("--sarif", metavar="FILE", type=Path, help="also write all findings as SARIF 2.1.0")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    files.add_argument(
+        "--trace-events", metavar="FILE", type=Path, help="also write a timeline of all calls, which Perfetto opens"
+    )
+    add_output_arguments(parser)
     add_topology_arguments(parser)
 
 
@@ -56,7 +61,7 @@ def run_simulate(options: argparse.Namespace) -> int:
     from simcoll.outlet import Outlet
     from simcoll.preconditions import BAD_INPUT, RefusedError
 
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     try:
         _check(options)
         if _program_of(options.target) is not None:
@@ -119,7 +124,7 @@ def _conclude_scenario(
         shown = _run_real(options, scenario)
         different = differences(simulated, shown)
     problems = None if scenario.expect is None else unmet(scenario, shown.report, simulated.seconds)
-    simulation = Simulation(scenario.title, shown, simulated, problems, different)
+    simulation = Simulation(scenario.title, shown, simulated, problems, different, topology)
     return _hand_out(options, outlet, simulation)
 
 
@@ -161,7 +166,7 @@ def _run_program(options: argparse.Namespace, outlet: Outlet) -> int:
             sends=options.sends or SENDS[0],
         )
         run = run_of(outcome, topology)
-    return _hand_out(options, outlet, Simulation("", run, run, None, None))
+    return _hand_out(options, outlet, Simulation("", run, run, None, None, topology))
 
 
 def _explored(
@@ -192,7 +197,21 @@ def _explored(
 def replay_command(options: argparse.Namespace, schedule: str) -> str:
     """The command line that replays a schedule: that of the exploration with ``--schedule`` in its place."""
     words = ["simcoll", "simulate", str(options.target)]
-    left_out = ("command", "target", "explore", "schedule", "seed", "json", "html", "sarif", "out", "stall", "backend")
+    left_out = (
+        "command",
+        "target",
+        "explore",
+        "schedule",
+        "seed",
+        "json",
+        "plain",
+        "html",
+        "sarif",
+        "trace_events",
+        "out",
+        "stall",
+        "backend",
+    )
     for name, value in vars(options).items():
         if name not in left_out and value is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
@@ -212,7 +231,7 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
     report, traces = simulation.shown.report, simulation.shown.traces
     code = exit_code_of(simulation, check=options.check)
     texts: list[tuple[Path | None, Callable[[], str]]] = [
-        (options.html, lambda: html_report(report, charted(report, traces))),
+        (options.html, lambda: html_report(report, charted(report, traces), _figures(simulation))),
         (options.sarif, lambda: json.dumps(sarif_report(report, code, Path.cwd()), indent=2) + "\n"),
     ]
     for path, text in texts:
@@ -221,11 +240,30 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
                 write_whole(path, text())
         except OSError as error:
             raise ValueError(f"cannot write {path}: {error.strerror}; choose another file") from None
+    if options.trace_events is not None:
+        _write_timeline(options.trace_events, simulation, outlet)
     if options.out is not None:
         _make_folder(options.out)
-        outlet.save(report, options.out, traces)
+        outlet.save(report, options.out, traces, _figures(simulation))
     outlet.render(SimulationPicture(simulation), lambda: simulation_document(simulation))
     return code
+
+
+def _write_timeline(path: Path, simulation: Any, outlet: Outlet) -> None:
+    """The run that is shown, in its own time: virtual where it is simulated."""
+    from simcoll.verify import write_timeline
+
+    run = simulation.shown if simulation.shown.traces else simulation.simulated
+    if refused := write_timeline(path, run.traces, run.report.findings, outlet):
+        raise ValueError(refused)
+
+
+def _figures(simulation: Any) -> list[Figure]:
+    """The topology, where the run is on one."""
+    from simcoll.topology_figure import topology_figure
+
+    topology = simulation.topology
+    return [] if topology is None else [topology_figure(topology, simulation.simulated.traces)]
 
 
 def _make_folder(folder: Path) -> None:

@@ -325,6 +325,7 @@ _TABLE = (
         [
             Method("gather", "GATHER", integers=("root",), listed=True),
             Method("gather_single", "GATHER", integers=("root",)),
+            Method("gather_into_tensor", "GATHER", integers=("root",)),
         ],
         semantics.gather,
         functions=["gather"],

@@ -13,7 +13,7 @@ import torch
 from torch._C._distributed_c10d import ProcessGroup, Store, Work
 from torch.distributed import PrefixStore
 
-from simcoll.backends.gloo import GLOO
+from simcoll.backends.known import KNOWN
 from simcoll.background import Checker, MessageChecker, calls_between_rounds
 from simcoll.letters import Letters
 from simcoll.messages import Messages, StandIn
@@ -28,7 +28,11 @@ _UNPROVABLE_BACKENDS = ("fake", "mpi")
 
 
 class Watchers(NamedTuple):
-    """A prover and messages in ``detail`` mode; in ``check`` mode a checker, and one for sends and receives."""
+    """A prover and messages in ``detail`` mode; in ``check`` mode a checker, and one for sends and receives.
+
+    ``post`` proves messages between GPUs in ``detail`` mode too, where nothing is sent in place of one that does not
+    fit.
+    """
 
     prover: Prover | None = None
     messages: Messages | None = None
@@ -45,22 +49,25 @@ def watchers_of(
         return Watchers()
     # Under keys that no earlier group of this name has used.
     store = PrefixStore(_incarnation(group), store)
-    # Gloo matches messages by their tags.
-    tagged = [device for device, name in names.items() if name == GLOO.name and len(group.ranks) > 1]
-    if mode == "check":
+    known = {device: KNOWN[name] for device, name in names.items() if name in KNOWN and len(group.ranks) > 1}
+    beyond = [device for device, backend in known.items() if device != "cpu" or not backend.tagged]
+    if mode == "check" or beyond:
         _checked.add(plain)
-        return _checkers(group, group_rank, store, tagged)
-    messages = Messages(group, group_rank, store, _stand_in_of(plain)) if "cpu" in tagged else None
-    return Watchers(Prover(group, group_rank, store, timeout), messages)
+    if mode == "check":
+        rounds = Rounds(group, group_rank, _polled(store, "simcoll-check"))
+        checker = Checker(group, "check", rounds, calls_between_rounds(), _keep_all)
+        return Watchers(checker=checker, post=_message_checker(group, group_rank, store, list(known)))
+    messages = Messages(group, group_rank, store, _stand_in_of(plain)) if known.keys() - set(beyond) else None
+    prover = Prover(group, group_rank, store, timeout)
+    return Watchers(prover, messages, post=_message_checker(group, group_rank, store, beyond))
 
 
-def _checkers(group: Group, group_rank: int, store: Store, tagged: Collection[str]) -> Watchers:
-    """What compares in the background; ``tagged`` are the devices whose messages have tags."""
-    every = calls_between_rounds()
-    rounds = Rounds(group, group_rank, _polled(store, "simcoll-check"))
-    checker = Checker(group, "check", rounds, every, _keep_all)
-    letters = Letters(group, group_rank, _polled(store, "simcoll-letters"), tagged) if tagged else None
-    return Watchers(checker=checker, post=None if letters is None else MessageChecker(group, letters, every, _keep_all))
+def _message_checker(group: Group, group_rank: int, store: Store, devices: Collection[str]) -> MessageChecker | None:
+    """What compares sends and receives of tensors on these devices in the background."""
+    if not devices:
+        return None
+    letters = Letters(group, group_rank, _polled(store, "simcoll-letters"), devices)
+    return MessageChecker(group, letters, calls_between_rounds(), _keep_all)
 
 
 _checked: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
@@ -71,8 +78,13 @@ def _keep_all() -> None:
     freed waits for them, so that a process that has raised a mismatch would not end before the group's timeout.
     """
     for plain in list(_checked):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(plain))
+        keep_for_good(plain)
     _checked.clear()
+
+
+def keep_for_good(plain: ProcessGroup) -> None:
+    """Have a group outlive the interpreter."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(plain))
 
 
 def _polled(store: Store, prefix: str) -> PolledStore:

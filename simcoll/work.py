@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from torch.distributed import Work
 from torch.futures import Future
 
-from simcoll.call import ANY_SOURCE
+from simcoll.backends.base import Backend
+from simcoll.call import ANY_SOURCE, Call
+from simcoll.device_times import Told
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.in_flight import Flight, flights
@@ -26,15 +29,60 @@ NO_TIMEOUT = timedelta(0)
 """What a wait is given that names no timeout: the backend's own holds."""
 
 _LOOK_UP = timedelta(seconds=0.5)
+_LOOK_ON_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS = 0.0001
+_LONGEST_PAUSE_SECONDS = 0.01
 _VERDICT_SECONDS = 5.0
 """How long a wait that failed waits for ranks that are about to find out why."""
+
+
+class Noted(Protocol):
+    """What is written down of a call: an :class:`~simcoll.recorder.Entry`, or several that run as one."""
+
+    @property
+    def call(self) -> Call:
+        """What the rank asked for."""
+        ...
+
+    @property
+    def timed(self) -> Told | None:
+        """What tells of its end, where the host does not."""
+        ...
+
+    def awaited(self) -> None:
+        """A thread begins to wait for it."""
+        ...
+
+    def handed_on(self) -> None:
+        """Its future was taken."""
+        ...
+
+    def finished(self, state: State = State.COMPLETED) -> None:
+        """It ended, as far as the host sees."""
+        ...
+
+    def waited_for(self) -> None:
+        """Somebody has waited for it, and it ended well."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """It ended with an exception."""
+        ...
+
+    def lacked(self, missing: MissingRankError) -> None:
+        """Ranks did not come to it."""
+        ...
+
+    def received_from(self, group_rank: int) -> None:
+        """It took a message of this group rank."""
+        ...
 
 
 class RecordedWork(Work):
     """A call that the backend has been given; everything is the backend's own Work, but for the note of its end."""
 
     def __init__(
-        self, inner: Work, entry: Entry, flight: Flight | None = None, check: Callable[[], None] | None = None
+        self, inner: Work, entry: Noted, flight: Flight | None = None, check: Callable[[], None] | None = None
     ) -> None:
         """``check`` is called once, when the call is done, and may raise."""
         super().__init__()
@@ -77,12 +125,13 @@ class RecordedWork(Work):
         return ended
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Wait as the backend's Work does; raises what it raises."""
+        """Wait as the backend's Work does; raises what it raises, or a mismatch that was found meanwhile."""
+        VERDICTS.raise_due()
         self._begin_wait()
         try:
             done = self._await(timeout)
         except MissingRankError as missing:
-            self._entry.log.recorder.missing(self._entry, missing)
+            self._entry.lacked(missing)
             raise
         except CollectiveMismatchError as error:
             # Mostly raised on the way, in place of a longer wait: the call itself goes on.
@@ -117,7 +166,7 @@ class RecordedWork(Work):
             except CollectiveMismatchError:
                 self._entry.finished(State.FAILED)
                 raise
-        self._entry.finished()
+        self._entry.waited_for()
 
     def _await(self, timeout: timedelta) -> bool:
         return self._inner.wait(timeout) if timeout > NO_TIMEOUT else self._inner.wait()
@@ -127,7 +176,10 @@ class RecordedWork(Work):
         self._entry.handed_on()
         self._end_flight()
         future = self._inner.get_future()
-        future.add_done_callback(lambda done: self._entry.finished())
+        # Where a device tells of the end, a future is complete as soon as the call is queued; and for a callback CUDA's
+        # would mark the results as used on another stream, which keeps their memory longer.
+        if self._entry.timed is None:
+            future.add_done_callback(lambda done: self._entry.finished())
         return future
 
     def is_completed(self) -> bool:
@@ -160,11 +212,18 @@ class RecordedWork(Work):
         """Make the current stream wait, as the backend's Work does."""
         self._begin_wait()
         self._inner.synchronize()
+        self._queued_behind()
 
     def block_current_stream(self) -> None:
         """Make the current stream wait without blocking the host."""
         self._begin_wait()
         self._inner.block_current_stream()
+        self._queued_behind()
+
+    def _queued_behind(self) -> None:
+        """What follows on this thread's stream follows the call."""
+        if self._entry.timed is not None:
+            self._entry.timed.awaited()
 
     def get_future_result(self) -> Future[Any]:
         """The future of the call's WorkResult."""
@@ -180,8 +239,7 @@ class RecordedWork(Work):
 class CheckedWork(RecordedWork):
     """A call that is proved in the background: whoever waits for it is told of what was found meanwhile.
 
-    ``waits_on_host`` is that of the backend, see :class:`~simcoll.backends.base.Backend`; ``failed`` is called when a
-    wait for it fails.
+    ``backend`` says how it waits, None that a wait must not look up; ``failed`` is called when a wait for it fails.
     """
 
     def __init__(
@@ -189,17 +247,17 @@ class CheckedWork(RecordedWork):
         inner: Work,
         entry: Entry,
         flight: Flight | None = None,
+        backend: Backend | None = None,
         *,
-        waits_on_host: bool,
         failed: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(inner, entry, flight)
-        self._waits_on_host = waits_on_host
+        self._blocks = backend is not None and backend.waits_on_host
+        self._resumes = backend is not None and backend.resumes
         self._tell_failed = failed
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait as the backend's Work does; raises what it raises, or why it did not complete."""
-        VERDICTS.raise_due()
         try:
             return super().wait(timeout)
         except CollectiveMismatchError:
@@ -214,7 +272,9 @@ class CheckedWork(RecordedWork):
 
     def _await(self, timeout: timedelta) -> bool:
         """A call that ranks disagree about may never end: look up now and then."""
-        while self._waits_on_host and timeout <= NO_TIMEOUT:
+        if self._blocks and timeout <= NO_TIMEOUT and not self._resumes:
+            self._look_on()
+        while self._blocks and self._resumes and timeout <= NO_TIMEOUT:
             try:
                 return self._inner.wait(_LOOK_UP)
             except RuntimeError:
@@ -222,6 +282,16 @@ class CheckedWork(RecordedWork):
                     break
             VERDICTS.raise_due()
         return super()._await(timeout)
+
+    def _look_on(self) -> None:
+        """Where no wait can be tried for a moment, ask until the call has ended; at last the wait itself knows when
+        its time is up.
+        """
+        deadline, pause = time.monotonic() + _LOOK_ON_SECONDS, _FIRST_PAUSE_SECONDS
+        while time.monotonic() < deadline and not self._inner.is_completed():
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            VERDICTS.raise_due()
 
 
 leave_class_uncompiled(RecordedWork)

@@ -179,13 +179,13 @@ def test_a_given_folder_of_another_run_has_no_say(tmp_path):
     assert gather([earlier, later, unrecorded]).folders == (later, unrecorded)
 
 
-def test_black_boxes_come_before_dumps(tmp_path):
+def test_dumps_of_another_run_are_left_out_beside_black_boxes(tmp_path):
     first = box(tmp_path / "rank00000.simcoll")
     other = dump(tmp_path / "trace_rank_1")
     assert [trace.mode for trace in gather([tmp_path]).traces] == ["detail"]
     evidence = gather([first, other])
     assert [trace.mode for trace in evidence.traces] == ["detail"]
-    assert evidence.notes == ("1 Flight Recorder dump was left out: black boxes tell more",)
+    assert evidence.notes == ("1 Flight Recorder dump of another run was left out",)
 
 
 def test_a_file_given_twice_counts_once(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from simcoll import monitor as module
 from simcoll import side_channel
-from simcoll.blackbox_format import AWAITED
+from simcoll.blackbox_format import AWAITED, ON_DEVICE
 from simcoll.blackbox_writer import BlackBoxWriter
 from simcoll.call import Buffer, Call
 from simcoll.monitor import Monitor
@@ -204,3 +204,66 @@ def test_what_the_monitor_cannot_judge_is_said_once_and_ends_no_job(
     assert not job.look_after(60)
     assert not job.look_after(60)
     assert job.said == ["this job cannot be judged while it runs: IndexError: odd"]
+
+
+ON_CUDA = (Buffer((4,), "float32", "cuda", 0),)
+QUEUED = Call("all_reduce", "allreduce", ON_CUDA, ON_CUDA, reduce_op="sum")
+
+
+class DeviceJob(Job):
+    """The same with calls that devices run while the hosts go on."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, seconds: float | None) -> None:
+        super().__init__(folder, patch, seconds)
+        self.made = [0, 0]
+
+    def queues(self, rank: int, *, runs: bool = False, ends: bool = False) -> None:
+        box = self.boxes[rank]
+        self.made[rank] += 1
+        line = box.source(Source("train.py", self.made[rank], "step", "dist.all_reduce(x)"))
+        ticket = box.schedule(0, self.made[rank], box.signature(QUEUED), line, started=True, awaited=True)
+        if runs or ends:
+            box.mark(ticket, ON_DEVICE)
+        if ends:
+            box.finished(ticket)
+
+    def goes_on(self, seconds: int, **how: bool) -> list[bool]:
+        """Rank 0 queues a call each second."""
+        looks = []
+        for _ in range(seconds):
+            self.queues(0, **how)
+            self.now += 1
+            looks.append(self.monitor.look())
+        return looks
+
+
+def test_what_hosts_queue_behind_a_device_that_stands_is_no_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None
+) -> None:
+    job = DeviceJob(tmp_path, monkeypatch, seconds)
+    job.queues(0, ends=True)
+    job.queues(1, ends=True)
+    job.queues(0, runs=True)
+    looks = job.goes_on(40)
+    assert any(looks) == (seconds is not None)
+    if seconds is None:
+        [line] = job.said
+        assert "rank 1 did not come to all_reduce (collective 2), where the device of rank 0 waited" in line
+
+
+def test_calls_that_devices_end_are_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Rank 1 is far behind: as long as anything ends, the job moves."""
+    job = DeviceJob(tmp_path, monkeypatch, seconds)
+    job.queues(0, runs=True)
+    for _ in range(40):
+        job.queues(1, ends=True)
+        assert not any(job.goes_on(1))
+    assert job.said == []
+
+
+def test_without_times_of_a_device_whatever_hosts_add_is_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None
+) -> None:
+    job = DeviceJob(tmp_path, monkeypatch, seconds)
+    assert not any(job.goes_on(40))
+    assert job.look_after((seconds or 31) + 1) == (seconds is not None)

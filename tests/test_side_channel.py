@@ -36,7 +36,7 @@ def test_words_add_up_modulo_two_to_the_64(ranks: Any, size: int) -> None:
 def test_documents_reach_every_rank(ranks: Any) -> None:
     def program(rank: int) -> object:
         own = channel(ranks, rank, 3)
-        return [own.exchange(sequence, {"rank": rank, "text": "é" * sequence}) for sequence in (1, 2)]
+        return [own.exchange(str(sequence), {"rank": rank, "text": "é" * sequence}) for sequence in (1, 2)]
 
     expected = [{rank: {"rank": rank, "text": "é" * sequence} for rank in range(3)} for sequence in (1, 2)]
     assert ranks(program, 3, mode=None, backend=None) == [expected] * 3

@@ -19,7 +19,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 COLLECTIVE = [spec for spec in COLLECTIVES.values() if spec.kind is not Kind.POINT_TO_POINT]
 
 # Names that came or will come with another release than the newest one that is supported.
-LATER_METHODS = {"gather_single"}
+LATER_METHODS = {"gather_single", "gather_into_tensor"}
 LATER_FUNCTIONS: set[str] = set()
 
 

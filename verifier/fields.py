@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from simcoll.call import SPARSE, Buffer
+from simcoll.call import SPARSE, UNEQUAL, Buffer
 from simcoll.record import Group
 from simcoll.spec import Content
 from simcoll.verifier.ranges import ranks_text
@@ -24,7 +24,12 @@ from simcoll.verifier.shapes import LAYOUT_MISMATCH
 from simcoll.verifier.sides import Parts, Voice, each, part
 
 _FAULTS_SHOWN = 4
-_FORMS = {"": "dense tensors", SPARSE: "sparse tensors", "list": "a list of tensors", "tensor": "one tensor for all"}
+_FORMS = {
+    SPARSE: "sparse tensors",
+    UNEQUAL: "tensors of several shapes",
+    "list": "a list of tensors",
+    "tensor": "one tensor for all",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +142,10 @@ def _form(voices: Sequence[Voice]) -> Difference | None:
     if len(parts) < 2:
         return None
     sparse = SPARSE in parts
+    plain = "dense tensors" if sparse else "tensors of one shape"
 
     def say(form: Hashable, ranks: str, one: bool) -> str:
-        return f"{ranks} {'has' if one else 'have'} {_FORMS.get(str(form), form)}"
+        return f"{ranks} {'has' if one else 'have'} {_FORMS.get(str(form), form) or plain}"
 
     message = each(parts, say) + ", which the backend runs as different algorithms"
     return Difference(LAYOUT_MISMATCH if sparse else INVALID_ARGUMENT, "layout" if sparse else "form", parts, message)

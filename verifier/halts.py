@@ -12,6 +12,8 @@ from simcoll.verifier.creations import (
     membership_mismatches,
     unmade_groups,
 )
+from simcoll.verifier.describe import record_text
+from simcoll.verifier.failures import Nature
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.lanes import Unmatched
@@ -22,7 +24,7 @@ from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
 from simcoll.verifier.unwatched import for_how_long, known_absent, standing
-from simcoll.verifier.waits import Wait, Waits, in_time, waits_of
+from simcoll.verifier.waits import Wait, Waits, fallen, in_time, waits_of
 from simcoll.verifier.whereabouts import left_group, whereabouts
 
 _SHOWN = 8
@@ -37,7 +39,7 @@ def halt_findings(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] 
     if job.clean or (stall is None and not job.failures):
         return []
     waits = waits_of(job, stall, unmatched)
-    if stall is not None and stall.stopped and waits.waiting:
+    if stall is not None and stall.stopped and (waits.waiting or waits.unended):
         return [_stopped(job, stall)]
     if found := _before_any_group(job, stall) or membership_mismatches(job):
         return found
@@ -130,7 +132,7 @@ def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
     kept = [sorted(wait.needs.intersection(ranks)) for wait, ranks in zip(cycle, following, strict=True)]
     pairs = list(zip(together, cycle, kept, strict=True))
     clauses = [
-        f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {wait.where} for {ranks_text(after)}"
+        f"{_who(wait, ranks)} {verb(ranks, 'waits', 'wait')} in {wait.where} for {ranks_text(after)}"
         for ranks, wait, after in pairs[:_SHOWN]
     ]
     everybody = {rank for ranks in together for rank in ranks}
@@ -178,7 +180,7 @@ def _ended(job: Job, waits: Waits) -> list[Finding]:
 
 def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
     """SC201: ranks that are there, and did not come to what others wait in."""
-    gone = set(job.ended) | {rank for rank in job.failures if rank not in waits.by_rank}
+    gone = set(job.ended) | {rank for rank in fallen(job) if rank not in waits.by_rank}
     # What simcoll takes to connect is not the rank's own delay.
     gone |= set() if stall is None else stall.connecting
     for wait in in_time(waits.all()):
@@ -191,10 +193,11 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         most = stall is not None and not stall.watched and 2 * len(late) > len(recorded)
         if most and stall is not None and len(recorded) == len(wait.group.ranks) and not wait.group.partial:
             return [_made_alone(job, wait, waiting, late, stall)]
-        message = f"{ranks_text(late)} did not come to {_number(wait)}, where {ranks_text(waiting)} waited"
-        message += for_how_long(wait, stall)
+        message = f"{ranks_text(late)} did not come to {_number(wait)}, where {_who(wait, waiting)} waited"
+        message += for_how_long(wait, stall) or _until_ended(job, wait)
         severity = _severity_of_delay(stall)
-        sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *whereabouts(job, late, stall, wait.group))
+        note = f"waited{_queued_behind(job, wait)}"
+        sides = (replace(_side(wait, note), ranks=tuple(waiting)), *whereabouts(job, late, stall, wait.group))
         code = MISSING_RANK.code
         if all(left_group(job, rank, wait.group) is not None for rank in late):
             code, severity = RANK_EXITED_EARLY.code, RANK_EXITED_EARLY.severity
@@ -203,6 +206,30 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         culprits = () if most else late
         return [_finding(code, severity, message, wait, culprits, sides, ranks=[*waiting, *late])]
     return []
+
+
+def _who(wait: Wait, waiting: Sequence[int]) -> str:
+    """Those who waited: the host of a rank may be somewhere else than its device."""
+    if not wait.on_device:
+        return ranks_text(waiting)
+    return f"the {verb(waiting, 'device', 'devices')} of {ranks_text(waiting)}"
+
+
+def _until_ended(job: Job, wait: Wait) -> str:
+    """For how long a rank waited that torch's watchdog ended for it."""
+    failure = job.failures.get(wait.rank)
+    if failure is None or failure.nature is not Nature.WATCHDOG:
+        return ""
+    seconds = (failure.time_ns - wait.record.scheduled_ns) / 1e9
+    return f" for {seconds:.0f} s, until torch's NCCL watchdog ended rank {wait.rank} (SIGABRT)"
+
+
+def _queued_behind(job: Job, wait: Wait) -> str:
+    """What the host of a waiting rank has queued behind the call, where it has gone on."""
+    last = job.last.get(wait.rank)
+    if not wait.on_device or last is None or last == wait.record:
+        return ""
+    return f"; behind it are queued calls up to {record_text(last)}"
 
 
 def _made_alone(job: Job, wait: Wait, waiting: Sequence[int], late: Sequence[int], stall: Stall) -> Finding:
@@ -239,7 +266,7 @@ def _stopped(job: Job, stall: Stall) -> Finding:
 
 def _nobody(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
     """SC201 without a culprit: the job was given up although nobody is known to be missing."""
-    if stall is None or not stall.over or not waits.waiting:
+    if stall is None or not stall.over or not (waits.waiting or waits.unended):
         return []
     if not stall.watched:
         return standing(job, waits, stall)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from simcoll.record import Event, Group, Record, State
 from simcoll.verifier.describe import record_text
+from simcoll.verifier.device_errors import device_error
+from simcoll.verifier.device_place import device_record
 from simcoll.verifier.failures import Failure, Nature, first_line, nature_of, source_of, text
 from simcoll.verifier.finding import Finding, Severity, Side
 from simcoll.verifier.mismatches import Mismatch
@@ -100,12 +102,12 @@ def _failed(job: Job, first: Failure) -> Finding:
     alike = [one for one in job.failures.values() if _same_cause(one, first)]
     noted = first.api is not None or any(_refusal_of(event, first) for event in _events(job, first.rank, "rejected"))
     # A function that fails because a peer is gone refuses nothing.
-    refused = noted and first.nature is Nature.OWN
+    refused = noted and first.nature is Nature.OWN and first.device_error is None
     rule = INVALID_ARGUMENT if refused else RANK_FAILED
     ranks = tuple(sorted(one.rank for one in alike))
     others = [rank for rank in ranks if rank != first.rank]
     also = f", and so {verb(others, 'does', 'do')} {ranks_text(others)}" if others else ""
-    message = f"rank {first.rank} {first.text()}{also}"
+    message = f"rank {first.rank} {first.text()}{also}{_about_device(first)}"
     if not refused and len(job.traces) > len(ranks):
         message += "; what other ranks report came after it"
     everyone = len(ranks) == len(job.traces) and len(ranks) > 1
@@ -122,6 +124,11 @@ def _failed(job: Job, first: Failure) -> Finding:
     )
 
 
+def _about_device(failure: Failure) -> str:
+    error = failure.device_error
+    return "" if error is None else f"; {error.value}"
+
+
 def _same_cause(one: Failure, first: Failure) -> bool:
     if one.rank == first.rank:
         return True
@@ -136,7 +143,9 @@ def _failed_side(job: Job, failure: Failure) -> Side:
     source = failure.source
     note = failure.text()
     if last is not None:
-        note += f"; its last call was {record_text(last)}"
+        device = device_record(job.traces, failure.rank)
+        at = f"; its device was in {record_text(device)}" if device is not None and device != last else ""
+        note += f"{at}; its last call was {record_text(last)}"
         source = source if failure.type else last.source
     return Side((failure.rank,), None, lines([(failure.rank, source)]), note)
 
@@ -174,7 +183,7 @@ def refused_on_some(job: Job) -> list[Finding]:
     for rank in job.traces:
         for event in _events(job, rank, "rejected"):
             group, sequence = group_of(job, rank, event), event.data.get("sequence")
-            own = nature_of(text(event, "type"), text(event, "message")) is Nature.OWN
+            own = _is_refusal(event)
             ended = rank in job.failures and _refusal_of(event, job.failures[rank])
             if group is not None and type(sequence) is int and own and not ended:
                 refused.setdefault((group, sequence), {})[rank] = event
@@ -183,6 +192,12 @@ def refused_on_some(job: Job) -> list[Finding]:
         for (group, sequence), events in refused.items()
         if _went_on(job, group, sequence, events)
     ]
+
+
+def _is_refusal(event: Event) -> bool:
+    """Whether the call itself was refused: nothing else made it fail, such as an error of the device."""
+    about = text(event, "type"), text(event, "message")
+    return nature_of(*about) is Nature.OWN and device_error(*about) is None
 
 
 def _went_on(job: Job, group: Group, sequence: int, refused: Mapping[int, Event]) -> list[int]:
@@ -227,8 +242,7 @@ def refused_instead(job: Job, missing: Finding) -> list[Finding]:
     for rank in missing.culprits:
         since = job.last[rank].scheduled_ns if rank in job.last else 0
         for event in _events(job, rank, "rejected"):
-            own = nature_of(text(event, "type"), text(event, "message")) is Nature.OWN
-            if own and event.data.get("group") is None and event.time_ns >= since:
+            if _is_refusal(event) and event.data.get("group") is None and event.time_ns >= since:
                 events[rank] = event
     if not events or missing.group is None or missing.sequence is None:
         return []

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.record import State
+from simcoll.verifier.device_queue import queued
 from simcoll.verifier.failed_calls import failed_calls
 from simcoll.verifier.trace import (
     ASYNCHRONOUS,
@@ -71,7 +72,7 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
         since,
         max(since, min(until[rank] for rank in waiting)),
         blocked=blocked,
-        busy=frozenset(trace.rank for trace in boxes if _has_threads(trace.slots)),
+        busy=frozenset(trace.rank for trace in boxes if _has_threads(trace)),
         over=not boxes,
         until=until,
         patience_ns=patience,
@@ -147,9 +148,11 @@ def _waits(trace: Trace, blocked: frozenset[int]) -> _Mask:
     return mask
 
 
-def _has_threads(slots: Slots) -> bool:
+def _has_threads(trace: Trace) -> bool:
     """Whether a rank was ever in two synchronous collectives at once: what it waits in does not hold all of it up."""
-    inside = slots[(slots["p2p_sequence"] == 0) & ((slots["flags"] & ASYNCHRONOUS) == 0)]
+    slots = trace.slots
+    # A call that a device runs returns before it ends.
+    inside = slots[(slots["p2p_sequence"] == 0) & ((slots["flags"] & ASYNCHRONOUS) == 0) & ~queued(trace)]
     inside = inside[np.argsort(inside["scheduled_ns"], kind="stable")]
     never = np.uint64(np.iinfo(np.uint64).max)
     ends = np.where(_unfinished(inside), never, inside["finished_ns"])

@@ -6,9 +6,10 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from simcoll.record import Event, State
-from simcoll.verifier.columns import columns_of
+from simcoll.record import Event, Record, State
+from simcoll.verifier.agreement import agreement_of
 from simcoll.verifier.creations import membership_mismatches
+from simcoll.verifier.device_queue import open_rows
 from simcoll.verifier.failures import Failure, failures_of
 from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
 from simcoll.verifier.halts import halt_findings, is_final
@@ -25,7 +26,7 @@ from simcoll.verifier.inferred import told_by_records
 from simcoll.verifier.lifecycle import memory_findings, never_waited
 from simcoll.verifier.lost import lost_messages, swallowed_messages
 from simcoll.verifier.matching import Matching, match_messages
-from simcoll.verifier.mismatches import Mismatch, check_agreement
+from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.missing import missing_ranks
 from simcoll.verifier.moment import when_it_was_ended
 from simcoll.verifier.outsiders import calls_of_outsiders, explained_by_outsiders
@@ -35,7 +36,7 @@ from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_order import MISSING_RANK
 from simcoll.verifier.stragglers import stragglers
 from simcoll.verifier.summary import summarise
-from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
+from simcoll.verifier.trace import LaunchOutcome, Stall, Trace, record_at
 from simcoll.verifier.unmatched import unmatched_messages
 
 _HOLDING_NOBODY_UP = ("SC502", "SC503")
@@ -54,8 +55,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     traces, outcome = when_it_was_ended(traces, outcome, stall)
     if outcome is None and stall is None:
         traces, stall = told_by_records(traces)
-    columns = columns_of(traces)
-    agreement = check_agreement(columns, traces)
+    columns, agreement = agreement_of(traces)
     matching = match_messages(traces)
     job = _job(traces, outcome)
     mismatches = [*without_consequences(agreement.mismatches, model_mismatches(traces))]
@@ -92,7 +92,7 @@ def standstill(
     collective that disagrees and does not end. A rank that is only late, to a call or to the making of a group, may
     still come.
     """
-    agreement = check_agreement(columns_of(traces), traces)
+    _, agreement = agreement_of(traces)
     matching = match_messages(traces)
     job = _job(traces, outcome)
     job = _parted(job, [*agreement.mismatches, *_unequal(matching, job.failures)])
@@ -106,14 +106,21 @@ def standstill(
 
 
 def _unfinished(job: Job, finding: Finding) -> bool:
-    """Whether a rank still sits in the collective that a finding is about."""
+    """Whether a rank still sits in the collective that a finding is about, or its device does."""
+    place = None if finding.group is None else (finding.group.name, finding.sequence)
     return any(
-        finding.group is not None
-        and (job.last[rank].group, job.last[rank].sequence) == (finding.group.name, finding.sequence)
-        and job.last[rank].state in (State.SCHEDULED, State.STARTED)
+        (record.group, record.sequence) == place and record.state in (State.SCHEDULED, State.STARTED)
         for rank in finding.ranks
         if rank in job.last
+        for record in (job.last[rank], *_queued_at(job.traces[rank], finding.sequence))
     )
+
+
+def _queued_at(trace: Trace, sequence: int | None) -> list[Record]:
+    """The calls of a number that a device has not ended, of whatever groups."""
+    rows = open_rows(trace)
+    mine = rows[trace.slots["sequence"][rows] == (sequence or 0)]
+    return [record for row in mine.tolist() if (record := record_at(trace, row)) is not None]
 
 
 def exit_code(report: Report) -> int:

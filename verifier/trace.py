@@ -25,6 +25,17 @@ HANDED_ON = 4
 LET_GO = 8
 """Bit of ``flags``: the program let the call's Work go before anybody had waited for it."""
 
+ON_DEVICE = 16
+"""Bit of ``flags``: its start, and its end if it has ended, are the device's own times: a call that has started runs
+there.
+"""
+
+REPLAYED = 64
+"""Bit of ``flags``: a CUDA graph ran a call that it had captured."""
+
+DUMPED = "dumped"
+"""The kind of the event that says that torch wrote a Flight Recorder dump of the rank at that time."""
+
 SLOT = np.dtype(
     [
         ("group", "<u4"),
@@ -239,7 +250,7 @@ def trace_of(
         slot["group"] = names[record.group]
         slot["signature"] = calls.setdefault(record.call, len(calls))
         slot["source"] = sources.setdefault(record.source, len(sources))
-        slot["flags"] = (ASYNCHRONOUS if record.asynchronous else 0) | (AWAITED if record.awaited else 0)
+        slot["flags"] = ASYNCHRONOUS * record.asynchronous | AWAITED * record.awaited | ON_DEVICE * record.on_device
         for column in ("sequence", "p2p_sequence", "state", "scheduled_ns", "started_ns", "finished_ns"):
             slot[column] = getattr(record, column)
     return MemoryTrace(rank, world_size, mode, tuple(groups), tuple(calls), tuple(sources), tuple(events), slots)
@@ -290,4 +301,5 @@ def record_at(trace: Trace, row: int) -> Record | None:
         int(slot["scheduled_ns"]),
         int(slot["started_ns"]),
         int(slot["finished_ns"]),
+        bool(slot["flags"] & ON_DEVICE),
     )

@@ -3,12 +3,16 @@
 A rank that waits in a collective needs every member that has not come to it (AND); in a receive from any source one
 sender is enough (OR). A rank with several waits has several threads: it goes on when one of them does. Whoever waits
 for nobody is free, and so is everybody whose needs are met by those who are; the others are stuck.
+
+Of calls that a device runs (:mod:`simcoll.verifier.device_queue`) each waits by itself: for the hosts of ranks that
+have not made it, and for the calls at which the devices of others stand before they come to it. The host of such a rank
+goes on, unless it waits for its device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import networkx as nx
@@ -17,13 +21,17 @@ import numpy.typing as npt
 
 from simcoll.record import Group, Record, State
 from simcoll.verifier.describe import group_text
+from simcoll.verifier.device_queue import Head, Stand, open_rows, queued, stands
 from simcoll.verifier.failures import Nature
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, reached, record_at
 
-_Need: TypeAlias = tuple[frozenset[int], bool]
-"""The ranks that a wait needs, and whether one of them is enough."""
+_Actor: TypeAlias = "int | Head"
+"""A rank's host, or a call at which its device stands."""
+
+_Need: TypeAlias = tuple[frozenset[_Actor], bool]
+"""The actors that a wait needs, and whether one of them is enough."""
 
 _SEARCHED = 64
 """Calls of one knot from which a shortest cycle is looked for."""
@@ -33,7 +41,9 @@ _SEARCHED = 64
 class Wait:
     """A call in which a rank (global) waits, and the ranks that it needs; ``any`` says that one of them is enough.
 
-    ``life`` counts how often the group had been made before.
+    ``life`` counts how often the group had been made before. ``kept`` are those of the needed ranks that can never
+    come, as far as the waits tell. ``behind`` are those that have made the call themselves, and whose devices stand
+    before it; ``on_device`` says that it is the device of the rank that waits.
     """
 
     rank: int
@@ -42,6 +52,9 @@ class Wait:
     needs: frozenset[int]
     any: bool = False
     life: int = 0
+    kept: frozenset[int] = frozenset()
+    behind: frozenset[int] = frozenset()
+    on_device: bool = False
 
     @property
     def call(self) -> object:
@@ -60,12 +73,14 @@ class Wait:
 class Waits:
     """Every wait of a job by rank, and the ranks that can not go on whatever the free ones do.
 
-    ``waiting`` are the ranks that wait at all, those included that nobody in particular keeps.
+    ``waiting`` are the ranks that wait at all, those included that nobody in particular keeps; ``unended`` those whose
+    devices have calls that are not known to have ended.
     """
 
     by_rank: Mapping[int, tuple[Wait, ...]]
     stuck: frozenset[int]
     waiting: frozenset[int]
+    unended: frozenset[int] = frozenset()
 
     def all(self) -> list[Wait]:
         """Every wait, by rank."""
@@ -78,14 +93,14 @@ class Waits:
         calls: dict[int, dict[int, Wait]] = {}
         sits_in: dict[int, set[int]] = {}
         for wait in self.all():
-            if wait.rank in self.stuck:
+            if wait.kept:
                 number = numbers.setdefault(wait.call, len(numbers))
                 calls.setdefault(number, {})[wait.rank] = wait
                 sits_in.setdefault(wait.rank, set()).add(number)
         graph: nx.DiGraph[int] = nx.DiGraph()
         for number, members in calls.items():
-            needs = next(iter(members.values())).needs & self.stuck
-            graph.add_edges_from((number, after) for after in set[int]().union(*(sits_in[rank] for rank in needs)))
+            kept = next(iter(members.values())).kept
+            graph.add_edges_from((number, after) for after in set[int]().union(*(sits_in[rank] for rank in kept)))
         knots = [knot for knot in nx.strongly_connected_components(graph) if len(knot) > 1]
         cycles = [_shortest_cycle(graph.subgraph(knot)) for knot in knots]
         return _along([calls[number] for number in min(cycles, key=lambda cycle: (len(cycle), cycle), default=[])])
@@ -100,10 +115,21 @@ def waits_of(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ())
     for rank, trace in job.traces.items():
         if waits := tuple(wait for row in rows[rank] if (wait := _wait(trace, row, absent, alone))):
             by_rank[rank] = waits
-    members = set[int]().union(*{wait.needs for waits in by_rank.values() for wait in waits})
-    gone = set(job.ended) | {rank for rank in job.failures if rank not in by_rank}
-    stuck = _stuck(by_rank, (set(job.traces) | members) - gone)
-    return Waits(by_rank, frozenset(stuck), frozenset(rank for rank, mine in rows.items() if mine))
+    on_device = _standing(job, alone)
+    needs = _needs(by_rank, on_device, stall)
+    members = {actor for mine in needs.values() for need in mine for actor in need[0] if isinstance(actor, int)}
+    gone = set(job.ended) | {rank for rank in fallen(job) if rank not in by_rank and rank not in on_device}
+    stuck = _stuck(needs, (set(job.traces) | members) - gone)
+    everything = {rank: tuple(_kept(by_rank, on_device, rank, stuck)) for rank in sorted({*by_rank, *on_device})}
+    held = frozenset(wait.rank for waits in everything.values() for wait in waits if wait.kept)
+    waiting = {rank for rank, mine in rows.items() if mine} | on_device.keys()
+    unended = frozenset(rank for rank, trace in job.traces.items() if rank not in job.ended and len(open_rows(trace)))
+    return Waits(everything, held | {one for one in stuck if isinstance(one, int)}, frozenset(waiting), unended)
+
+
+def fallen(job: Job) -> set[int]:
+    """The ranks that have failed, those left out that torch's watchdog ended: others had waited for them before."""
+    return {rank for rank, failure in job.failures.items() if failure.nature is not Nature.WATCHDOG}
 
 
 def in_time(waits: Iterable[Wait]) -> list[Wait]:
@@ -124,13 +150,14 @@ def _waiting_rows(job: Job, trace: Trace, stall: Stall | None) -> list[int]:
     if stall is not None and trace.rank in stall.busy:
         return []
     slots = trace.slots
-    unfinished = _unfinished(trace)
+    on_device = queued(trace)
+    unfinished = _unfinished(trace) & ~on_device
     rows = np.flatnonzero(unfinished & ((slots["flags"] & AWAITED) != 0))
     if not len(rows) and stall is not None and trace.rank in stall.blocked:
         # It waits inside torch for something that nobody was seen to wait for: for a future, as DDP does.
         rows = np.flatnonzero(unfinished & ((slots["flags"] & HANDED_ON) != 0))[:1]
     if not len(rows) and failure is not None:
-        rows = np.flatnonzero(slots["state"] == State.FAILED)[-1:]
+        rows = np.flatnonzero((slots["state"] == State.FAILED) & ~on_device)[-1:]
     return [int(row) for row in rows]
 
 
@@ -180,27 +207,105 @@ def _wait(trace: Trace, row: int, absent: _Absent, alone: Mapping[tuple[int, Gro
     return Wait(trace.rank, group, record, needs, life=life[2]) if needs else None
 
 
+def _standing(job: Job, alone: Mapping[tuple[int, Group, int], Unmatched]) -> dict[int, list[tuple[Stand, Wait]]]:
+    """The calls at which devices stand, by rank: of those ranks that have neither ended nor failed by themselves."""
+    own = {rank for rank, failure in job.failures.items() if failure.nature is Nature.OWN}
+    traces = {rank: trace for rank, trace in job.traces.items() if rank not in job.ended and rank not in own}
+    found: dict[int, list[tuple[Stand, Wait]]] = {}
+    if not any(queued(trace).any() for trace in traces.values()):
+        return found
+    lonely = {_place(one): one for one in alone.values() if one.rank in traces}
+    rows = {(rank, row) for rank, trace in traces.items() for row in _messages(trace, rank, lonely)}
+    for stand in stands(job.traces, rows, job.failures.keys() - own):
+        if stand.rank in traces and (wait := _device_wait(job.traces[stand.rank], stand, lonely)) is not None:
+            found.setdefault(stand.rank, []).append((stand, wait))
+    return found
+
+
+def _place(one: Unmatched) -> tuple[int, Group, int]:
+    return one.rank, one.group, one.record.p2p_sequence
+
+
+def _messages(trace: Trace, rank: int, lonely: Mapping[tuple[int, Group, int], Unmatched]) -> list[int]:
+    """The rows of a rank's messages that have no other end."""
+    wanted = {(group, number) for one, group, number in lonely if one == rank}
+    if not wanted:
+        return []
+    rows = np.flatnonzero(trace.slots["p2p_sequence"]).tolist()
+    slots, groups = trace.slots, trace.groups
+    return [row for row in rows if (groups[slots[row]["group"]], int(slots[row]["p2p_sequence"])) in wanted]
+
+
+def _device_wait(trace: Trace, stand: Stand, lonely: Mapping[tuple[int, Group, int], Unmatched]) -> Wait | None:
+    record = record_at(trace, stand.row)
+    if record is None:
+        return None
+    index = int(trace.slots[stand.row]["group"])
+    if record.p2p_sequence:
+        one = lonely.get((trace.rank, trace.groups[index], record.p2p_sequence))
+        return None if one is None else replace(_message(one), on_device=True)
+    life = lives(trace)[index][2]
+    behind = frozenset(stand.behind)
+    return Wait(trace.rank, trace.groups[index], record, stand.needs, life=life, behind=behind, on_device=True)
+
+
+def _needs(
+    by_rank: Mapping[int, Iterable[Wait]], on_device: Mapping[int, Sequence[tuple[Stand, Wait]]], stall: Stall | None
+) -> dict[_Actor, list[_Need]]:
+    """What each host and each device that waits needs."""
+    needs: dict[_Actor, list[_Need]] = {
+        rank: [(frozenset[_Actor](wait.needs), wait.any) for wait in waits] for rank, waits in by_rank.items()
+    }
+    for rank, mine in on_device.items():
+        for stand, wait in mine:
+            hosts = frozenset[_Actor](stand.unmade) if stand.needs else frozenset[_Actor](wait.needs)
+            needs[rank, stand.row] = [(hosts.union(*stand.behind.values()), wait.any)]
+        if rank not in needs and _waits_for_device(rank, stall):
+            needs[rank] = [(frozenset((rank, stand.row) for stand, _ in mine), False)]
+    return needs
+
+
+def _waits_for_device(rank: int, stall: Stall | None) -> bool:
+    """Whether a host waits for its device; where nobody has looked at it, it is taken to."""
+    return stall is None or not stall.watched or rank in stall.blocked
+
+
+def _kept(
+    by_rank: Mapping[int, Iterable[Wait]],
+    on_device: Mapping[int, Sequence[tuple[Stand, Wait]]],
+    rank: int,
+    stuck: Collection[_Actor],
+) -> Iterable[Wait]:
+    """A rank's waits, with those who can never come to them."""
+    for wait in by_rank.get(rank, ()):
+        yield replace(wait, kept=frozenset(wait.needs.intersection(stuck)) if rank in stuck else frozenset())
+    for stand, wait in on_device.get(rank, ()):
+        kept = {one for one in wait.needs - wait.behind if one in stuck}
+        kept |= {one for one, heads in stand.behind.items() if not heads.isdisjoint(stuck)}
+        yield replace(wait, kept=frozenset(kept) if (rank, stand.row) in stuck else frozenset())
+
+
 def _message(one: Unmatched) -> Wait:
     peers = frozenset(one.group.ranks) - {one.rank} if one.peer is None else frozenset({one.peer})
     return Wait(one.rank, one.group, one.record, peers, any=one.peer is None)
 
 
-def _stuck(by_rank: Mapping[int, Iterable[Wait]], alive: set[int]) -> set[int]:
-    """The waiting ranks that no free rank can set free: the least fixed point.
+def _stuck(needs: Mapping[_Actor, Iterable[_Need]], alive: Iterable[_Actor]) -> set[_Actor]:
+    """The waiting actors that no free one can set free: the least fixed point.
 
-    Each rank that comes free counts once for every wait that needs it: the time is that of the needs, not of the chain.
+    Each that comes free counts once for every wait that needs it: the time is that of the needs, not of the chain.
     """
-    left = set(by_rank)
-    waiting: dict[_Need, list[int]] = {}
-    keeps: dict[int, list[_Need]] = {}
-    for rank, waits in by_rank.items():
-        for wait in waits:
-            waiting.setdefault((wait.needs, wait.any), []).append(rank)
+    left = set(needs)
+    waiting: dict[_Need, list[_Actor]] = {}
+    keeps: dict[_Actor, list[_Need]] = {}
+    for actor, mine in needs.items():
+        for need in mine:
+            waiting.setdefault(need, []).append(actor)
     lacking = {need: 1 if need[1] else len(need[0]) for need in waiting}
     for need in waiting:
-        for rank in need[0]:
-            keeps.setdefault(rank, []).append(need)
-    free = list(alive - left)
+        for one in need[0]:
+            keeps.setdefault(one, []).append(need)
+    free = list(set(alive) - left)
     for need in waiting:
         if lacking[need] == 0:
             free += left.intersection(waiting[need])
@@ -218,10 +323,10 @@ def _stuck(by_rank: Mapping[int, Iterable[Wait]], alive: set[int]) -> set[int]:
 def _along(calls: Sequence[Mapping[int, Wait]]) -> list[Wait]:
     """One rank's wait for each call of a cycle: one for which the call before waits."""
     chosen: list[Wait] = []
-    needs = next(iter(calls[-1].values())).needs if calls else frozenset[int]()
+    kept = next(iter(calls[-1].values())).kept if calls else frozenset[int]()
     for call in calls:
-        chosen.append(call[min(call.keys() & needs)])
-        needs = chosen[-1].needs
+        chosen.append(call[min(call.keys() & kept)])
+        kept = chosen[-1].kept
     return chosen
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from simcoll.record import UNKNOWN_SOURCE, Group, Source
 from simcoll.verifier.describe import record_text
+from simcoll.verifier.device_place import device_record
 from simcoll.verifier.failures import source_of
 from simcoll.verifier.finding import Side
 from simcoll.verifier.sides import lines
@@ -54,6 +55,9 @@ def _place(job: Job, rank: int, stall: Stall | None, group: Group | None) -> tup
     last = job.last.get(rank)
     told = rank not in job.traces or "state" not in job.traces[rank].unknown
     before = "no call of it is recorded" if last is None else f"last call: {record_text(last, told=told)}"
+    device = device_record(job.traces, rank)
+    if device is not None and device != last:
+        before = f"its device is in {record_text(device)}; {before}"
     if group is not None and (line := left_group(job, rank, group)) is not None:
         return f"destroyed the group; {before}", line
     state, here = _state(job, rank, stall)

@@ -208,6 +208,7 @@ FORMS: dict[str, list[Form]] = {
     "all_gather_single_coalesced": INTO_COALESCED,
     "gather": gathering([*LISTS, UNEVEN_AT_ROOT]),
     "gather_single": gathering(ROWS),
+    "gather_into_tensor": gathering(ROWS),
     "scatter": [turned(form) for form in gathering([*LISTS, UNEVEN_AT_ROOT])],
     "reduce_scatter": [turned(form) for form in (*LISTS, UNEVEN)],
     "_reduce_scatter_base": [turned(form) for form in (*ROWS, *STACKED, *SCALARS)],
@@ -358,7 +359,7 @@ def launch(group: Any, call: Call, inputs: list[Any], outputs: list[Any]) -> Non
         work = method(outputs[0], inputs[0])
     elif name == "gather":
         work = method([outputs] if outputs else [], inputs, options("GatherOptions", call))
-    elif name == "gather_single":
+    elif name in ("gather_single", "gather_into_tensor"):
         # torch's own function gives a tensor without elements where nothing is gathered.
         whole = outputs[0] if outputs else torch.empty(0, dtype=inputs[0].dtype)
         work = method(whole, inputs[0], options("GatherOptions", call))

@@ -1,0 +1,137 @@
+"""What a CUDA graph has captured, and what goes on in a group when the graph runs it again.
+
+A captured call did not run. Each launch of its graph makes it anew: it is written down in its group's sequence, and
+compared with the other ranks' as any call is; in ``detail`` mode before the graph is launched.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Protocol
+
+from simcoll.background import Checker
+from simcoll.errors import MissingRankError
+from simcoll.line import Line
+from simcoll.proof import Prover
+from simcoll.record import Source, State
+from simcoll.recorder import Entry, GroupLog, Prepared
+from simcoll.rounds import Made
+from simcoll.spec import Kind, spec_of
+from simcoll.verdicts import VERDICTS
+
+
+class GroupOfGraph(Protocol):
+    """Who conducts the calls of a group of which a graph has captured some."""
+
+    @property
+    def log(self) -> GroupLog:
+        """Where the group's calls are written down."""
+        ...
+
+    def replay(self, calls: Sequence[CapturedCall]) -> GroupReplay | None:
+        """What goes on in the group when a graph runs these calls; None where the group has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedCall:
+    """One call that a graph captured: what it states, and its line. It holds no tensor, and no group."""
+
+    group: weakref.ref[GroupOfGraph]
+    prepared: Prepared
+    source: Source
+
+    @property
+    def collective(self) -> bool:
+        """Whether all ranks of the group make it together."""
+        return spec_of(self.prepared.call).kind is not Kind.POINT_TO_POINT
+
+
+class GroupReplay:
+    """The calls of one group that one launch of a graph makes: first :meth:`join`, last :meth:`leave`."""
+
+    def __init__(
+        self,
+        log: GroupLog,
+        calls: Sequence[CapturedCall],
+        line: Line,
+        prover: Prover | None,
+        checker: Checker[Made] | None,
+    ) -> None:
+        self._log = log
+        self._line = line
+        self._checker = checker
+        self._run = [call.prepared for call in calls if call.collective]
+        self._prover = prover if self._run else None
+        self._calls: Iterator[CapturedCall] = iter(calls)
+        self._entries: list[Entry] = []
+        self._first: Entry | None = None
+
+    @property
+    def proves(self) -> bool:
+        """Whether :meth:`prove` has anything to do."""
+        return self._prover is not None
+
+    def join(self) -> None:
+        """Take a place among the group's calls; where these are proved, in the line of those that are not launched."""
+        if self._checker is not None:
+            VERDICTS.raise_due()
+        if self._prover is None:
+            self._begin_rest()
+        else:
+            self._first = self._line.join(self._begin_collective)
+
+    def prove(self) -> None:
+        """Return when all ranks make these calls; raises what a proof raises."""
+        if self._prover is None or self._first is None:
+            return
+        self._line.await_turn(self._first)
+        try:
+            self._first.awaited()
+            self._prover.prove_run(self._run, self._first, self._begin_collective)
+        except MissingRankError as missing:
+            self._log.recorder.missing(self._entries[-1], missing)
+            raise
+        self._begin_rest()
+
+    def launching(self) -> None:
+        """The graph is about to be launched."""
+        for entry in self._entries:
+            entry.started()
+
+    def launched(self) -> None:
+        """The graph was launched; when its calls have ended, nobody is told."""
+        for entry in self._entries:
+            entry.finished()
+        if self._checker is not None:
+            maker = get_ident()
+            for entry in self._entries:
+                if spec_of(entry.call).kind is not Kind.POINT_TO_POINT:
+                    self._checker.add((entry, maker))
+
+    def refused(self) -> None:
+        """The graph is not launched, or its launch failed."""
+        for entry in self._entries:
+            entry.finished(State.REJECTED)
+
+    def leave(self) -> None:
+        """Make way for the calls that come after."""
+        if self._first is not None:
+            self._line.leave(self._first)
+            self._first = None
+
+    def _begin(self, call: CapturedCall) -> Entry:
+        entry = self._log.begin_replayed(call.prepared, call.source)
+        self._entries.append(entry)
+        return entry
+
+    def _begin_collective(self) -> Entry:
+        """Write down the next collective, and the messages before it."""
+        return next(entry for call in self._calls if (entry := self._begin(call)) and call.collective)
+
+    def _begin_rest(self) -> None:
+        for call in self._calls:
+            self._begin(call)

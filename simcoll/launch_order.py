@@ -1,0 +1,92 @@
+"""The order in which a process gives calls on its GPUs to their communicators: that in which its program made them.
+
+NCCL wants it so: operations of several communicators that can hold each other up must be launched in one order on all
+ranks, and a program that keeps to it must not lose it because its calls are proved by several threads (source: NCCL
+user guide, "Using multiple NCCL communicators concurrently"). So a call that is proved waits for the launch of all that
+the program made before it, in whichever group.
+
+A program without one order for all ranks may work too, as long as its kernels fit onto the GPU together. Then a call
+can be proved while another, made before it, waits for a rank that only this one sets free. So a call waits for those
+before it no longer than :data:`PATIENCE` seconds, unless they would keep it waiting on the GPU as well.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping
+
+PATIENCE = 2.0
+
+_ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_LAUNCH_ORDER_IMPLICIT": "1"}
+"""Variables, and the values with which a GPU runs in the order of the launches what different streams hold."""
+
+
+class LaunchOrder:
+    """The calls of this process that are not launched yet, in the order of the program."""
+
+    def __init__(self, patience: float | None = PATIENCE) -> None:
+        self._patience = patience
+        self._changed = threading.Condition()
+        self._waiting: deque[Turn] = deque()
+
+    def join(self, turn: Turn) -> None:
+        """The program makes a call now."""
+        with self._changed:
+            self._waiting.append(turn)
+
+    def come_to(self, turn: Turn) -> bool:
+        """Return when every call before this one has left; False if that took too long."""
+        if self._waiting[0] is turn:
+            return True
+        with self._changed:
+            return self._changed.wait_for(lambda: self._waiting[0] is turn, self._patience)
+
+    def leave(self, turn: Turn) -> None:
+        """The call was launched, or never will be."""
+        with self._changed:
+            self._waiting.remove(turn)
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Start anew: this process is a forked child, and the calls are its parent's."""
+        self.__init__(self._patience)  # type: ignore[misc]  # the lock may be held by a thread that is not here
+
+
+def patience(environment: Mapping[str, str]) -> float | None:
+    """How long a call waits for those before it; None: as long as it takes, as it would on the GPU."""
+    one_queue = any(environment.get(name) == value for name, value in _ONE_QUEUE.items())
+    return None if one_queue else PATIENCE
+
+
+LAUNCHES = LaunchOrder(patience(os.environ))
+os.register_at_fork(after_in_child=LAUNCHES.forget)
+
+
+class Turn:
+    """One call's turn to be launched. A call that does not run on a GPU has none, and waits for nobody."""
+
+    __slots__ = ("_order", "_taken")
+
+    def __init__(self, device: str, order: LaunchOrder = LAUNCHES) -> None:
+        """``device`` is the type of the device that the call runs on."""
+        self._order = order if device == "cuda" else None
+        self._taken = False
+
+    def take(self, call: object = None) -> None:
+        """The program makes the call."""
+        if self._order is not None:
+            self._order.join(self)
+            self._taken = True
+
+    def come(self) -> None:
+        """Return when the call may be launched."""
+        if self._order is not None:
+            self._order.come_to(self)
+
+    def end(self) -> None:
+        """The call was launched, or never will be."""
+        if self._order is not None and self._taken:
+            self._taken = False
+            self._order.leave(self)
