@@ -118,8 +118,9 @@ def _file_classes(suite: str) -> list[type[unittest.TestCase]]:
 
 def _share_one_gpu(classes: list[type[unittest.TestCase]]) -> None:
     """Where there are two GPUs, nothing is done."""
-    import shared_gpu
     import torch
+
+    from tests.pytorch import shared_gpu
 
     if torch.cuda.device_count() > 1:
         return
@@ -129,7 +130,7 @@ def _share_one_gpu(classes: list[type[unittest.TestCase]]) -> None:
 
 
 def _placed(run):
-    import shared_gpu
+    from tests.pytorch import shared_gpu
 
     def placed(rank, *args, **kwargs):
         shared_gpu.take_host(rank)
