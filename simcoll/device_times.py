@@ -181,6 +181,10 @@ class Place:
             self.fail()
         return self.under_way
 
+    def forget(self, lane: tuple[object, int]) -> None:
+        """Tell no more of a lane. Its group may be about to be aborted: tensors are kept until the next call."""
+        self._let_go += [timed.held for timed in self.lanes.pop(lane).calls]
+
     @property
     def under_way(self) -> bool:
         """Whether there are calls whose end is to be told."""
