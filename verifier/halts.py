@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simcoll.record import Record, State
+from simcoll.record import State
 from simcoll.verifier.creations import (
     Creation,
     by_place,
