@@ -233,7 +233,11 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._section = None
         launch = functools.partial(self._inner._end_coalescing, device)
         # Without a conductor nothing was recorded.
-        return launch() if self._conductor is None else self._conductor.end_section(launch)
+        if self._conductor is None:
+            return launch()
+        work = self._conductor.end_section(launch)
+        self._conductor.raise_unfit()
+        return work
 
     def _leave_section(self) -> None:
         """A call was not launched and raises: c10d's coalescing manager ends no section then, and NCCL would take all
