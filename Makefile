@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-price bench-preflight gpu picture clean
+.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-price bench-preflight bench-time-estimators gpu test-cuda-double picture clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -71,8 +71,18 @@ bench-preflight: $(READY)  ## how long `simcoll estimate script.py` takes over a
 bench-in-process: $(READY)  ## ranks in one process, beside PyTorch's own threaded group in the same run
 	@$(BIN)/python -m benchmarks.in_process $(ARGS)
 
-gpu: $(READY)  ## the wrapper over NCCL and over CUDA tensors; skips with a reason where there is no GPU
-	@PYTHON=$(BIN)/python benchmarks/gpu_check.sh
+bench-time-estimators: $(READY)  ## simcoll's estimates beside NCCL's own, where there is a GPU; skips with a reason elsewhere
+	@$(BIN)/python -m benchmarks.time_estimators $(ARGS)
+
+gpu: $(READY)  ## all that needs a GPU, in one table; skips with a reason where there is none
+	@PYTHON=$(CURDIR)/$(BIN)/python benchmarks/gpu_check.sh $(ARGS)
+
+# Kept apart from .venv, whose torch may be the CPU build. An interpreter that is there already is used as it is.
+SIMCOLL_CUDA_PYTHON ?= .venv-cuda/bin/python
+test-cuda-double: $(READY)  ## torch's ProcessGroupNCCL on a test double, without a GPU; makes .venv-cuda once (gigabytes)
+	@test -x "$(SIMCOLL_CUDA_PYTHON)" || { "$(PYTHON)" -m venv .venv-cuda && \
+		.venv-cuda/bin/python -m pip install --quiet --editable '.[torch]' || { rm -rf .venv-cuda; exit 1; }; }
+	@SIMCOLL_CUDA_PYTHON="$(abspath $(SIMCOLL_CUDA_PYTHON))" $(BIN)/python -m pytest tests/test_cuda_double.py $(ARGS)
 
 picture: $(READY)  ## draw the report in the README anew, from a real run
 	@$(BIN)/python docs/draw_report.py
@@ -83,4 +93,4 @@ pages: $(READY)  ## write the generated pages anew: the collectives, the rules, 
 	@$(BIN)/python docs/scenario_keys.py
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-cuda .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

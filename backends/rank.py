@@ -13,6 +13,7 @@ from simcoll.backends.world import World
 from simcoll.call import Call
 from simcoll.parameters import Claim, to_json
 from simcoll.record import Group, Source, source_document
+from simcoll.verifier.describe import sizes_text
 
 
 class Rank:
@@ -92,5 +93,6 @@ def _members(ranks: Sequence[int], size: int, rank: int) -> list[int]:
         raise TypeError(f"rank {rank}: new_group of {ranks!r:.40}: give a list of ranks")
     members = [int(member) for member in ranks]
     if not members or len(set(members)) < len(members) or not all(0 <= member < size for member in members):
-        raise ValueError(f"rank {rank}: new_group of {members}: give distinct ranks of the world of {size}, from 0")
+        given = sizes_text(members)
+        raise ValueError(f"rank {rank}: new_group of {given}: give distinct ranks of the world of {size}, from 0")
     return members

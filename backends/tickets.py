@@ -13,6 +13,7 @@ from simcoll.parameters import Claim
 from simcoll.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.semantics import Array, Outputs
 from simcoll.spec import Kind, spec_of
+from simcoll.verifier.ranges import ranks_text
 
 
 class RefusedCallError(ValueError):
@@ -96,7 +97,7 @@ def waiting_text(ticket: Ticket, absent: Sequence[int]) -> str:
     rank, call, group = ticket.global_rank, ticket.call, ticket.group
     if not ticket.is_message:
         sequence = ticket.sequence
-        return f"rank {rank} waits in {call.op} (collective {sequence}) for ranks {absent}, which never come"
+        return f"rank {rank} waits in {call.op} (collective {sequence}) for {ranks_text(absent)}, which never come"
     peer = "any rank" if call.peer == ANY_SOURCE else f"rank {group.ranks[call.peer or 0]}"
     if call.op == "send":
         return f"rank {rank} waits for {peer} to receive its message with tag {call.tag or 0}"

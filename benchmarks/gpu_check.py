@@ -1,7 +1,7 @@
 """All that needs a GPU, in one table: settings (backend, ranks, GPUs) by checks, with the versions that it ran on.
 
-``benchmarks/gpu_check.sh`` starts it. Every check is made in processes of its own or in those of others of its kind; one
-that fails, hangs or crashes is one cell, and the rest goes on without it. What cannot be made on this machine says why.
+``benchmarks/gpu_check.sh`` starts it. Every check is made in processes of its own or in those of others of its kind:
+one that fails, hangs or crashes is one cell, and the rest goes on without it. What cannot be made here says why.
 Exits 1 if a check failed. ``--cpu`` makes the checks that need no GPU over Gloo, which tries the program itself.
 """
 
@@ -12,11 +12,12 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu_checks import Check, every_check
 from benchmarks.gpu_machine import Machine, this_machine
-from benchmarks.gpu_plan import Run, batches, impossible
+from benchmarks.gpu_plan import Run, batches, impossible, tried
 from benchmarks.gpu_settings import cpu_settings, gpu_settings, unavailable
 from benchmarks.gpu_tables import document, markdown, text
 
@@ -53,17 +54,11 @@ def chosen(asked: argparse.Namespace) -> list[Check]:
         raise SystemExit(f"gpu_check: --only {asked.only!r}: {error}") from None
     found = [check for check in every_check() if pattern.search(f"{check.section}: {check.name}")]
     if asked.mode:
-        found = [_in_mode(check, asked.mode) for check in found if asked.mode in check.modes]
+        found = [replace(check, modes=(asked.mode,)) for check in found if asked.mode in check.modes]
     if not found:
         sys.stderr.write(f"gpu_check: no check matches --only {asked.only!r}; --list names them\n")
         raise SystemExit(2)
     return found
-
-
-def _in_mode(check: Check, mode: str) -> Check:
-    from dataclasses import replace
-
-    return replace(check, modes=(mode,))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,9 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if all(unavailable(setting, machine) for setting in settings):
         print(f"gpu_check: skipped: {machine.reason or 'no setting is possible here'}")
         return 0
+    found = tried(settings, machine)
     run = Run(asked.workers or max(1, machine.cores // CORES_A_JOB), begun + asked.limit)
-    run.make(batches(settings, checks, machine))
-    outcomes = [*impossible(settings, checks, machine), *run.outcomes]
+    run.make(batches(found, checks, machine))
+    outcomes = [*impossible(found, checks, machine), *run.outcomes]
     names = [setting.name for setting in settings]
     if asked.json:
         asked.json.write_text(document(outcomes, machine, time.monotonic() - begun))

@@ -59,7 +59,7 @@ def _attempt(setting: Setting, mode: str, checks: Sequence[Check], folder: Path)
     job = Job(names, setting.backend, devices, mode, checks[0].start, str(folder))
     path = folder / "job.json"
     path.write_text(json.dumps(asdict(job)))
-    processes = _start(setting, path, folder)
+    processes = start(setting, "benchmarks.gpu_rank", path, folder)
     _watch(processes, job, {check.name: check.seconds for check in checks})
     found = [outcome for check in checks if (outcome := _outcome(setting, mode, check.name, job, processes))]
     if found and found[-1].outcome != "failed" and len(found) == len(checks):
@@ -68,7 +68,8 @@ def _attempt(setting: Setting, mode: str, checks: Sequence[Check], folder: Path)
     return found or [Outcome(setting.name, names[0], mode, "failed", _died(job, processes))]
 
 
-def _start(setting: Setting, job: Path, folder: Path) -> list[subprocess.Popen[bytes]]:
+def start(setting: Setting, module: str, job: Path, folder: Path) -> list[subprocess.Popen[bytes]]:
+    """Start a program on every rank of a setting, with the launcher's variables; their output goes to the folder."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = str(listener.getsockname()[1])
@@ -83,7 +84,7 @@ def _start(setting: Setting, job: Path, folder: Path) -> list[subprocess.Popen[b
         local = str(rank % setting.gpus if setting.gpus else rank)
         environment = common | {"RANK": str(rank), "LOCAL_RANK": local} | dict(setting.environment)
         with (folder / f"rank{rank}.txt").open("wb") as output:
-            command = [sys.executable, "-m", "benchmarks.gpu_rank", str(job)]
+            command = [sys.executable, "-m", module, str(job)]
             process = subprocess.Popen(
                 command, env=environment, cwd=folder, stdout=output, stderr=output, start_new_session=True
             )

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from benchmarks.gpu_checks import Place, check
 from benchmarks.gpu_collectives import own
@@ -18,6 +19,7 @@ from simcoll.errors import CollectiveMismatchError, MissingRankError
 
 SECTION = "mismatches"
 CHECK_SECONDS = 30.0
+PAUSE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +127,22 @@ def in_detail(planted: Planted) -> Callable[[Place], None]:
 
 
 def in_check(planted: Planted) -> Callable[[Place], None]:
-    """Every rank raises it at a later call, while matching calls go on."""
+    """Every rank raises it at a later call, while matching calls go on.
+
+    Nobody waits for the device: a rank that has not raised yet may have made a call to which no other comes any more.
+    """
 
     def run(place: Place) -> None:
-        deadline = time.monotonic() + CHECK_SECONDS
+        deadline, tensor = time.monotonic() + CHECK_SECONDS, place.tensor(torch.ones(4))
         try:
             planted.call(place)
             while time.monotonic() < deadline:
-                dist.all_reduce(place.tensor(torch.ones(4)))
-                place.settle()
+                dist.all_reduce(tensor)
+                time.sleep(PAUSE_SECONDS)
         except CollectiveMismatchError as error:
             named(error, planted)
+            if place.backend == "nccl":
+                distributed_c10d._abort_process_group()
             return
         raise AssertionError(f"{planted.name}: nothing was raised within {CHECK_SECONDS:.0f} s")
 

@@ -6,19 +6,21 @@ import itertools
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.gpu_checks import Check, SkippedCheck
+from benchmarks.gpu_checks import Check, SkippedCheck, every_check
 from benchmarks.gpu_job import Outcome, run_job
 from benchmarks.gpu_machine import Machine
 from benchmarks.gpu_settings import Setting, unavailable
 from benchmarks.gpu_verified import false_alarms
 
 PLAIN_FAILS = "fails without simcoll too"
+PROBE = "all_reduce"
+PROBE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +42,27 @@ class Batch:
         return all(check.verified for check in self.checks) and self.checks[0].run is not None
 
 
-def impossible(settings: Iterable[Setting], checks: Sequence[Check], machine: Machine) -> list[Outcome]:
-    """Every cell that cannot be made here, with its reason."""
+def probed(setting: Setting, folder: Path) -> str | None:
+    """Why not even plain torch makes a first call on a setting, or None: whole columns would be tried in vain."""
+    probe = next(check for check in every_check() if check.name == PROBE)
+    outcome = run_job(setting, "off", [replace(probe, seconds=PROBE_SECONDS)], folder)[0]
+    return f"{PLAIN_FAILS}: {outcome.reason}" if outcome.outcome == "failed" else None
+
+
+def impossible(settings: Mapping[Setting, str | None], checks: Sequence[Check], machine: Machine) -> list[Outcome]:
+    """Every cell that cannot be made here, with its reason; ``settings`` say why one of them cannot be at all."""
     found = []
     for setting, check in itertools.product(settings, checks):
-        reason = unavailable(setting, machine) or check.unmet(setting, machine)
+        reason = settings[setting] or check.unmet(setting, machine)
         if reason is not None:
             found += [Outcome(setting.name, check.name, mode, "skipped", reason) for mode in check.modes]
     return found
 
 
-def batches(settings: Iterable[Setting], checks: Sequence[Check], machine: Machine) -> list[Batch]:
+def batches(settings: Mapping[Setting, str | None], checks: Sequence[Check], machine: Machine) -> list[Batch]:
     """What is made here: checks that start alike and may share processes do."""
     found: list[Batch] = []
-    for setting in settings:
-        if unavailable(setting, machine) is not None:
-            continue
+    for setting in [setting for setting, reason in settings.items() if reason is None]:
         shared: dict[tuple[str, str, bool], list[Check]] = {}
         for check in checks:
             if check.unmet(setting, machine) is not None:
@@ -68,6 +75,16 @@ def batches(settings: Iterable[Setting], checks: Sequence[Check], machine: Machi
         found += [Batch(setting, mode, tuple(each)) for (mode, _, _), each in shared.items()]
     # The longest first; those that need a quiet machine when all others are done.
     return sorted(found, key=lambda batch: (batch.quiet, -len(batch.checks)))
+
+
+def tried(settings: Sequence[Setting], machine: Machine) -> dict[Setting, str | None]:
+    """Why each setting is impossible here (None: it is not): what is known of it, then a first call in plain torch."""
+    known = {setting: unavailable(setting, machine) for setting in settings}
+    open_ones = [setting for setting, reason in known.items() if reason is None]
+    with tempfile.TemporaryDirectory(prefix="simcoll-gpu-", ignore_cleanup_errors=True) as scratch:
+        folders = [Path(scratch) / str(number) for number, _ in enumerate(open_ones)]
+        with ThreadPoolExecutor(max(1, machine.cores // 2)) as pool:
+            return known | dict(zip(open_ones, pool.map(probed, open_ones, folders), strict=True))
 
 
 class Run:

@@ -1,7 +1,9 @@
 """What `gpu_check` tries things on: how many ranks, over which backend, on how many GPUs; and where that is possible.
 
 A newer NCCL than torch's own can be put under the ranks that share a GPU: ``SIMCOLL_CHECK_NCCL`` names its
-``libnccl.so.2``, which is preloaded.
+``libnccl.so.2``, which is preloaded. Without one, NCCL takes ranks on one GPU for ranks of different hosts where each
+has a host's name of its own (``NCCL_HOSTID``): they then talk over sockets. The processes take turns on the GPU, so
+that a collective takes milliseconds; it is no measurement of NCCL.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ SHARED_GPU_NCCL = (2, 30)
 """The first NCCL in which several ranks may share a GPU, if NCCL_MULTI_RANK_GPU_ENABLE says so."""
 
 PRELOADED = "SIMCOLL_CHECK_NCCL"
+HOSTS = "SIMCOLL_CHECK_HOSTS"
+"""Set where each rank is to take a host's name of its own."""
+
 MOST_GPUS = 4
 """As many ranks as a machine of this program's users surely has cores for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Setting:
     """A backend, its ranks, and how many GPUs they have between them (0: CPU tensors).
 
@@ -53,9 +58,10 @@ def gpu_settings(machine: Machine) -> tuple[Setting, ...]:
     gpus = max(2, min(machine.gpus, MOST_GPUS))
     return (
         Setting("nccl, 1 rank", "nccl", 1, 1),
-        Setting("nccl, 2 ranks on 1 GPU", "nccl", 2, 1, _sharing()),
+        Setting("nccl, 2 ranks on 1 GPU", "nccl", 2, 1, sharing()),
+        Setting("nccl, 2 ranks on 1 GPU as if on 2 hosts", "nccl", 2, 1, shared_as_hosts()),
         Setting(f"nccl, {gpus} GPUs", "nccl", gpus, gpus),
-        Setting("gloo, 2 ranks on 1 GPU", "gloo", 2, 1),
+        Setting("gloo, 2 ranks on 1 GPU, CUDA tensors", "gloo", 2, 1),
     )
 
 
@@ -71,14 +77,26 @@ def unavailable(setting: Setting, machine: Machine) -> str | None:
         return None
     if machine.nccl is None:
         return "this torch is built without NCCL"
-    shared = setting.ranks > setting.gpus
+    shared = setting.ranks > setting.gpus and HOSTS not in setting.environment
     found = machine.preloaded_nccl or machine.nccl
     if shared and found < SHARED_GPU_NCCL:
         return f"needs NCCL 2.30, found {'.'.join(map(str, found))}: name a newer libnccl.so.2 in {PRELOADED}"
     return None
 
 
-def _sharing() -> dict[str, str]:
+def shared_as_hosts() -> dict[str, str]:
+    """What lets ranks on one GPU pass for those of several hosts, with any NCCL."""
+    return {HOSTS: "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+
+
+def pretend_hosts() -> None:
+    """In a rank, before it makes a group: take a host's name of its own where the setting says so."""
+    if os.environ.get(HOSTS):
+        os.environ["NCCL_HOSTID"] = f"simcoll-{os.environ['RANK']}"
+
+
+def sharing() -> dict[str, str]:
+    """What lets ranks share a GPU, from NCCL 2.30."""
     preloaded = os.environ.get(PRELOADED)
     enabled = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
     return enabled | {"LD_PRELOAD": preloaded} if preloaded else enabled

@@ -14,6 +14,8 @@ from benchmarks.gpu_rank import END
 from benchmarks.gpu_verified import ROW
 
 WIDTH = 118
+LETTERS = "ABCDEFGH"
+"""The columns: settings have long names."""
 
 
 def cells(outcomes: Sequence[Outcome], setting: str, check: str) -> list[Outcome]:
@@ -43,12 +45,12 @@ def rows(checks: Sequence[Check], outcomes: Sequence[Outcome]) -> list[tuple[str
 
 def text(checks: Sequence[Check], settings: Sequence[str], outcomes: Sequence[Outcome], machine: Machine) -> str:
     """The table, then the reasons, then the figures, then the versions."""
-    table = [("", *settings)]
-    lines = []
+    lines = [f"{letter}: {setting}" for letter, setting in zip(LETTERS, settings, strict=False)]
     width = max([len(name) for _, name in rows(checks, outcomes)] + [20])
-    column = [max(len(setting), 12) for setting in settings]
+    shown = [[cell(cells(outcomes, each, name)) for _, name in rows(checks, outcomes)] for each in settings]
+    column = [max([len(word) for word in words] + [8]) for words in shown]
     section = ""
-    lines.append(_line(table[0][0], table[0][1:], width, column))
+    lines += ["", _line("", LETTERS[: len(settings)], width, column)]
     for kind, name in rows(checks, outcomes):
         if kind != section:
             lines += ["", kind]
@@ -93,7 +95,14 @@ def versions(machine: Machine) -> str:
 
 def markdown(checks: Sequence[Check], settings: Sequence[str], outcomes: Sequence[Outcome], machine: Machine) -> str:
     """The same as a page's tables."""
-    lines = [versions(machine) + ".", "", _row(["check", *settings]), _row(["---"] * (1 + len(settings)))]
+    lines = [
+        versions(machine) + ".",
+        "",
+        *[f"* {letter}: {setting}" for letter, setting in zip(LETTERS, settings, strict=False)],
+        "",
+        _row(["check", *LETTERS[: len(settings)]]),
+        _row(["---"] * (1 + len(settings))),
+    ]
     for _, name in rows(checks, outcomes):
         lines.append(_row([name, *(cell(cells(outcomes, each, name)) for each in settings)]))
     measured = figures(outcomes)

@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
-from rich.text import Text
+from collections.abc import Iterable
+from itertools import accumulate
+
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.text import Span, Text
 
 _LONGEST = 2_000
+
+
+class Outside(Text):
+    """A text that may hold anything: what the console's encoding lacks is drawn, and measured, as escapes."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        yield from Text.__rich_console__(_encoded(self, options.encoding), console, options)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Text.__rich_measure__(_encoded(self, options.encoding), console, options)
+
+
+def _encoded(text: Text, encoding: str) -> Text:
+    """The same text where it can be encoded; else with escapes, its styles where they were."""
+    shown = [character.encode(encoding, "backslashreplace").decode(encoding) for character in text.plain]
+    if "".join(shown) == text.plain:
+        return text
+    places = [0, *accumulate(map(len, shown))]
+    found = text.blank_copy("".join(shown))
+    found.spans = [Span(places[span.start], places[span.end], span.style) for span in text.spans]
+    return found
 
 
 def safe(value: str) -> str:
@@ -17,5 +44,5 @@ def safe(value: str) -> str:
 
 
 def plain(value: str, style: str = "") -> Text:
-    """A safe text as a renderable; square brackets stay square brackets."""
-    return Text(safe(value), style=style)
+    """A safe text as a renderable; square brackets stay square brackets, and long words are folded."""
+    return Outside(safe(value), style=style, overflow="fold")

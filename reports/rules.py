@@ -6,9 +6,10 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.syntax import Syntax
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
+from simcoll.reports.tables import Rows
 from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules import RULES
 
@@ -45,7 +46,7 @@ def command_of(rule: Rule) -> str:
 
 def render_rules_table() -> RenderableType:
     """All rules: code, name, severity, advice."""
-    table = Table("code", "name", "severity", "advice")
+    table = Rows(*(Column(name, no_wrap=name != "advice") for name in ("code", "name", "severity", "advice")))
     for rule in RULES.values():
         table.add_row(rule.code, rule.name, rule.severity.value, Text(rule.advice))
     return table

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from simcoll.reports.fields import Field, fields_of
 from simcoll.reports.history import render_histories
-from simcoll.reports.overview import render_summary
-from simcoll.reports.plain import plain, safe
+from simcoll.reports.overview import render_speeds, render_summary
+from simcoll.reports.plain import Outside, plain, safe
 from simcoll.reports.timeline import TimelineText
 from simcoll.verifier.describe import fields_text, group_text, record_text, source_text
 from simcoll.verifier.failures import signal_name
@@ -31,9 +31,13 @@ _STATES_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class TerminalReport:
-    """A report that draws itself in the width it is given, 80 columns or more, with or without colour."""
+    """A report that draws itself in the width it is given, 80 columns or more, with or without colour.
+
+    ``speeds`` says that the bandwidths of a clean job are shown too.
+    """
 
     report: Report
+    speeds: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield plain(summary_line(self.report), "bold" if self.report.findings else "")
@@ -42,6 +46,8 @@ class TerminalReport:
         if self.report.verdict is not Verdict.OK or _somebody_waits(self.report):
             summary = self.report.summary
             yield from _states(self.report.ranks) if summary is None else [render_summary(summary)]
+        elif self.speeds and self.report.summary is not None and self.report.summary.bandwidths:
+            yield render_speeds(self.report.summary)
         yield from (FindingPanel(finding) for finding in self.report.findings)
         if self.report.histories:
             yield render_histories(self.report.histories)
@@ -140,7 +146,8 @@ def _states(ranks: tuple[RankState, ...]) -> Iterator[RenderableType]:
     for (status, last), members in list(places.items())[:_STATES_SHOWN]:
         table.add_row(plain(ranks_text(members)), plain(status), plain(last))
     if len(places) > _STATES_SHOWN:
-        table.add_row("", "", plain(f"and {len(places) - _STATES_SHOWN} more places"))
+        rest = [rank for members in list(places.values())[_STATES_SHOWN:] for rank in members]
+        table.add_row(plain(ranks_text(rest)), "", plain(f"at {len(places) - _STATES_SHOWN} more places"))
     yield Padding(table, (0, 0, 0, 2))
 
 
@@ -188,7 +195,9 @@ def _sides(finding: Finding) -> RenderableType:
         guilty = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
         table.add_row(plain(ranks_text(side.ranks), "bold" if guilty else ""), Group(*_side(side, finding)))
     if len(finding.sides) > _SIDES_SHOWN:
-        table.add_row("", plain(f"and {len(finding.sides) - _SIDES_SHOWN} more sides"))
+        rest = [rank for side in finding.sides[_SIDES_SHOWN:] for rank in side.ranks]
+        table.add_row("", "")
+        table.add_row(plain(ranks_text(rest)), plain(f"{len(finding.sides) - _SIDES_SHOWN:,} more sides"))
     return table
 
 
@@ -206,7 +215,7 @@ def _side(side: Side, finding: Finding) -> Iterator[RenderableType]:
 
 def _call(fields: list[Field]) -> Text:
     """Fields side by side; a differing one is bold and stands between arrows, which survives without colour."""
-    text = Text()
+    text = Outside(overflow="fold")
     for field in fields:
         said = f"{field.name} {field.value}".strip()
         text.append(f">>{safe(said)}<<" if field.differs else safe(said), "bold reverse" if field.differs else "")
@@ -215,5 +224,8 @@ def _call(fields: list[Field]) -> Text:
     return text
 
 
-def _code(code: str) -> Syntax:
-    return Syntax(safe(code.strip()), "python", theme="ansi_dark", background_color="default", word_wrap=True)
+def _code(code: str) -> Text:
+    """One line of the program, in the colours of its syntax."""
+    text = Outside(overflow="fold").append_text(Syntax("", "python", theme="ansi_dark").highlight(safe(code.strip())))
+    text.rstrip()
+    return text

@@ -17,11 +17,13 @@ from statistics import fmean
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from simcoll.measured import ATTRIBUTE, MEASURABLE, SCHEMA, SMALLEST, Measurement, curves_of, measurements, seconds
 from simcoll.outlet import Outlet
+from simcoll.output_arguments import add_output_arguments
 from simcoll.preconditions import BAD_INPUT, CANNOT_START
+from simcoll.reports.plain import plain
+from simcoll.reports.tables import Rows
 from simcoll.sizes import SizeError, parse_size
 from simcoll.topology import Topology, TopologyError, connect, flat
 from simcoll.topology_file import write_topology
@@ -142,12 +144,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where there is a GPU, else gloo")
     parser.add_argument("--ops", metavar="LIST", default=",".join(MEASURABLE), help="default: %(default)s")
     parser.add_argument("--max-bytes", metavar="SIZE", default="64MiB", help="the largest size (default: 64MiB)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_output_arguments(parser)
 
 
 def calibrate_as_told(options: argparse.Namespace, torchrun: Sequence[str]) -> int:
     """Carry out ``simcoll calibrate``; the exit code of the contract."""
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     ops = options.ops.split(",")
     strange = [op for op in ops if op not in MEASURABLE]
     if strange:
@@ -203,14 +205,15 @@ def _conclude(outcome: Outcome, out: Path, outlet: Outlet) -> int:
 
 def _table(outcome: Outcome, trials: Sequence[Trial], out: Path) -> RenderableType:
     """The held-back sizes, measured and predicted, and where the topology is."""
-    table = Table(title=f"{outcome.backend}, sizes that were held back", title_justify="left", box=SIMPLE_HEAD)
+    table = Rows(title=plain(f"{outcome.backend}, sizes that were held back"), title_justify="left", box=SIMPLE_HEAD)
     for name in ("op", "ranks", "bytes", "measured us", "predicted us", "error"):
         table.add_column(name, justify="left" if name == "op" else "right", no_wrap=True)
     for trial in trials:
         row = trial.row
         times = (f"{1e6 * time:,.1f}" for time in (row.seconds, trial.predicted))
-        table.add_row(row.op, str(row.ranks), f"{row.bytes:,}", *times, f"{trial.error:+.0%}")
-    return Group(table, f"{_mean_error(trials):.0%} mean error; topology written to {out}: give it as --topology {out}")
+        table.add_row(plain(row.op), str(row.ranks), f"{row.bytes:,}", *times, f"{trial.error:+.0%}")
+    error = f"{_mean_error(trials):.0%} mean error"
+    return Group(table, plain(f"{error}; topology written to {out}: give it as --topology {out}"))
 
 
 def _mean_error(trials: Sequence[Trial]) -> float:

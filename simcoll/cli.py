@@ -12,31 +12,14 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from simcoll.errors import StdoutError
 from simcoll.estimate_command import add_estimate_command
+from simcoll.output_arguments import HelpPage, add_output_arguments
 from simcoll.preflight_command import add_preflight_command
 from simcoll.simulate_command import add_simulate_command
 from simcoll.topology_command import add_topology_command
-
-_RUN_HELP = """\
-usage: simcoll run [--mode MODE] [--out DIR] [--stall SECONDS] [--json] [torchrun options] script.py [arguments]
-
-Start a job as torchrun does, record what every rank says to every other rank, and report what is wrong.
-
-options:
-  --mode MODE  off: plain torchrun; record: write every call down; check: also prove in the background that the
-               ranks agree; detail: prove that they agree on each call before it runs (default)
-  --out DIR    where black boxes, report.json and report.html go (default: simcoll-out/ and the time)
-  --stall SECONDS
-               end the job after so long without progress while a rank waits (default: after 30 seconds, and only if
-               it is proved that it can never go on)
-  --json       report.json on stdout, and nothing else there
-
-All of torchrun's options pass through unchanged (--nproc-per-node, --standalone, --nnodes, -m, --no-python, ...);
-`torchrun --help` lists them. Options end where the program begins.
-"""
 
 
 class _UsageError(Exception):
@@ -48,6 +31,9 @@ class _UsageError(Exception):
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, and a document with ``--json``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": HelpPage, **options})
 
     def error(self, message: str) -> NoReturn:
         raise _UsageError(self.prog, message)
@@ -99,10 +85,12 @@ def _drop_stdout() -> None:
 def _run(arguments: Sequence[str]) -> int:
     """``run`` has no argparse parser: torchrun's options must pass through untouched."""
     from simcoll.run import run
-    from simcoll.torchrun_arguments import asks_for_help
+    from simcoll.torchrun_arguments import add_own_arguments, asks_for_help
 
     if asks_for_help(arguments):
-        sys.stdout.write(_RUN_HELP)
+        parser = _Parser(prog="simcoll run", add_help=False)
+        add_own_arguments(parser)
+        parser.print_help()
         return 0
     return run(arguments)
 
@@ -131,7 +119,7 @@ def _other(arguments: Sequence[str]) -> int:
     if options.command == "rules":
         from simcoll.verify import show_rules
 
-        return show_rules(options.code, json=options.json)
+        return show_rules(options.code, json=options.json, plain=options.plain)
     if options.command == "topology":
         from simcoll.topology_command import topology
 
@@ -150,7 +138,7 @@ def _other(arguments: Sequence[str]) -> int:
         return run_simulate(options)
     from simcoll.demo import main as demo
 
-    return demo(json=options.json)
+    return demo(json=options.json, plain=options.plain)
 
 
 def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -203,5 +191,5 @@ def _add_verify_options(parser: _Parser) -> None:
 
 def _command(commands: argparse._SubParsersAction[_Parser], name: str, text: str) -> _Parser:
     parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_output_arguments(parser)
     return parser

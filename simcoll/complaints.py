@@ -86,6 +86,8 @@ def report_text(report: Report, *, width: int = _WIDTH, colour: bool = False) ->
         force_terminal=colour,
         color_system="standard" if colour else None,
         highlight=False,
+        markup=False,
+        emoji=False,
         no_color=not colour,
     )
     console.print(TerminalReport(report))

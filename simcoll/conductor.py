@@ -79,6 +79,7 @@ class Conductor:
         self._line = Line()
         self._closed = False
         self._unfit: CollectiveMismatchError | None = None
+        self._given_up = False
         self._queue = Threads(f"simcoll-{log.group.name}")
         self._futures = Threads(f"simcoll-{log.group.name}-futures", _FUTURE_THREADS)
 
@@ -246,6 +247,9 @@ class Conductor:
         failure: Exception | None = None
         try:
             self._line.await_turn(entry)
+            if self._given_up:
+                entry.finished(State.REJECTED)
+                raise RuntimeError("the process group was aborted before this call was launched")
             inner = self._prove_and_launch(prover, entry, arguments, launch, turn)
         except Exception as error:
             failure = error
@@ -337,7 +341,13 @@ class Conductor:
 
     def replay(self, calls: Sequence[CapturedCall]) -> GroupReplay | None:
         """What goes on here when a CUDA graph runs what it captured; None where the group has ended."""
-        return None if self._closed else GroupReplay(self._log, calls, self._line, self._prover, self._checker)
+        if self._closed:
+            return None
+        return GroupReplay(self._log, calls, self._line, self._prover, self._checker, self._times)
+
+    def give_up(self) -> None:
+        """Launch no call that waits for its launch: the group is about to be aborted."""
+        self._given_up = True
 
     def await_launches(self) -> None:
         """Return when no call waits for its launch."""

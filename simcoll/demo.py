@@ -57,10 +57,10 @@ def demo_report() -> Report:
     return simulate(train, RANKS).report
 
 
-def main(*, json: bool = False) -> int:
+def main(*, json: bool = False, plain: bool = False) -> int:
     """Show the report; 0 exactly when it names the planted bug: its code, its rank and its line."""
     report = demo_report()
-    outlet = Outlet(json=json)
+    outlet = Outlet(json=json, plain=plain)
     outlet.show(report)
     complaints = missed(report)
     for complaint in complaints:

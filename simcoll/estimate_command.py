@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcoll.estimate_script import is_script, run_script_pricing
+from simcoll.output_arguments import add_output_arguments
 from simcoll.preflight_command import add_dry_run_arguments
 from simcoll.pricing_command import PRICING_OPTIONS, add_pricing_arguments, run_pricing
 from simcoll.topology_arguments import Commands, add_topology_arguments, topology_named, topology_of
@@ -59,8 +60,11 @@ def add_estimate_command(commands: Commands) -> None:
     parser.add_argument(
         "--compare", metavar="FILE|PRESET", action="append", default=[], help="a further topology; may be repeated"
     )
+    parser.add_argument(
+        "--svg", metavar="FILE", type=Path, help="also draw the topology, with what holds the collectives up marked"
+    )
     parser.add_argument("--explain", action="store_true", help="show the terms that the time is made of")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_output_arguments(parser)
     add_pricing_arguments(parser)
     add_dry_run_arguments(parser.add_argument_group("a script", "a dry run of its ranks, as simcoll preflight has it"))
     parser.set_defaults(after=[])
@@ -107,16 +111,32 @@ def _estimate_op(options: argparse.Namespace) -> int:
     from simcoll.outlet import Outlet
     from simcoll.preconditions import BAD_INPUT
 
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     try:
         _refuse_job_options(options)
         topologies = [topology_of(options), *map(topology_named, options.compare)]
         names = [str(topology.graph.get("name", f"topology {place}")) for place, topology in enumerate(topologies, 1)]
         rows = [[_priced(options, topology, size) for topology in topologies] for size in _sizes(options)]
+        if options.svg is not None:
+            _draw(options.svg, topologies[0], rows[-1][0])
     except ValueError as error:
         return outlet.refuse(BAD_INPUT, str(error))
     outlet.render(_picture(options, names, rows), lambda: _document(names, rows))
     return 0
+
+
+def _draw(path: Path, topology: Topology, found: Estimate) -> None:
+    """The topology, with the bottleneck of the largest size; raises TopologyError where it cannot be written."""
+    from simcoll.topology_drawing import draw
+    from simcoll.topology_file import write_text
+
+    link = found.bottleneck
+    write_text(path, draw(topology, {} if link is None else {(link.source, link.target): _bottleneck(link)}))
+
+
+def _bottleneck(link: Bottleneck) -> str:
+    busy = f"{link.utilisation:.0%} of {_rate(link.bandwidth)}"
+    return f"bottleneck: {link.link} {link.source} -> {link.target}, {busy}"
 
 
 def _sizes(options: argparse.Namespace) -> list[int]:
@@ -158,12 +178,13 @@ def _picture(options: argparse.Namespace, names: Sequence[str], rows: list[list[
 
 
 def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
-    from rich.table import Table
-
+    from simcoll.reports.plain import plain
+    from simcoll.reports.tables import Rows
     from simcoll.sizes import show_size
 
     size = f" of {show_size(found.bytes)}" if found.bytes else ""
-    table = Table(title=f"{found.op}{size} on {found.ranks:,} ranks of {name}", title_justify="left", box=None)
+    title = plain(f"{found.op}{size} on {found.ranks:,} ranks of {name}")
+    table = Rows(title=title, title_justify="left", box=None)
     table.show_header = False
     table.add_row("time", _microseconds(found.seconds))
     table.add_row("algorithm", " ".join(filter(None, (found.algorithm, found.protocol))))
@@ -171,9 +192,8 @@ def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
         table.add_row("bus bandwidth", _rate(found.bus_bandwidth))
         table.add_row("algorithm bandwidth", _rate(found.algorithm_bandwidth))
     if found.bottleneck is not None:
-        link = found.bottleneck
-        busy = f"{link.utilisation:.0%} of {_rate(link.bandwidth)}"
-        table.add_row("bottleneck", f"{link.link} {link.source} -> {link.target}, {busy}")
+        label, _, text = _bottleneck(found.bottleneck).partition(": ")
+        table.add_row(label, plain(text))
     for term, seconds in found.terms if explain else ():
         table.add_row(f"  {term}", _microseconds(seconds))
     return table
@@ -181,11 +201,13 @@ def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
 
 def _range(name: str, found: list[Estimate], *, explain: bool) -> RenderableType:
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
+    from simcoll.reports.plain import plain
+    from simcoll.reports.tables import Rows
     from simcoll.sizes import show_size
 
-    table = Table(title=f"{found[0].op} on {found[0].ranks:,} ranks of {name}", title_justify="left", box=SIMPLE_HEAD)
+    title = plain(f"{found[0].op} on {found[0].ranks:,} ranks of {name}")
+    table = Rows(title=title, title_justify="left", box=SIMPLE_HEAD)
     terms = list(dict.fromkeys(term for each in found for term, _ in each.terms)) if explain else []
     table.pad_edge, table.padding = False, (0, 0 if terms else 1, 0, 0)
     for heading in ("size", "time us", *(terms or ("algbw GB/s", "busbw GB/s"))):
@@ -212,14 +234,15 @@ def _short(seconds: float) -> str:
 def _comparison(names: Sequence[str], rows: list[list[Estimate]]) -> RenderableType:
     """Microseconds by size and topology, and how many times as long as on the first."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
 
+    from simcoll.reports.plain import plain
+    from simcoll.reports.tables import Rows
     from simcoll.sizes import show_size
 
-    table = Table(title=f"{rows[0][0].op}, microseconds", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Rows(title=f"{rows[0][0].op}, microseconds", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("size", justify="right", no_wrap=True)
     for name, found in zip(names, rows[0], strict=True):
-        table.add_column(f"{name}, {found.ranks:,} ranks", justify="right", overflow="fold")
+        table.add_column(plain(f"{name}, {found.ranks:,} ranks"), justify="right", overflow="fold")
     for row in rows:
         first = row[0].seconds
         shown = [f"{first * 1e6:,.1f}"]

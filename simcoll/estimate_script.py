@@ -35,7 +35,7 @@ def run_script_pricing(options: argparse.Namespace, script: Path, arguments: Seq
     from simcoll.outlet import Outlet
     from simcoll.preconditions import BAD_INPUT
 
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     asked = {"script": script, "arguments": list(arguments), "module": False, "ranks": options.ranks or "auto"}
     run = argparse.Namespace(**vars(options) | asked | {"steps": _STEPS if options.steps is None else options.steps})
     try:

@@ -248,7 +248,7 @@ def _check_group(group: tuple[int, ...], world: int) -> None:
         given = f"{strange[0]!r} among them" if strange else "none"
         raise EstimateError(f"ranks has {given}, expected ranks of the topology, from 0 to {world - 1}")
     if len(set(group)) < len(group):
-        raise EstimateError(f"ranks names a rank twice: {list(group)}; expected each once")
+        raise EstimateError(f"ranks names a rank twice: {list(group)!s:.80}; expected each once")
 
 
 def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
@@ -262,7 +262,7 @@ def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
 
 def _listed(ranks: object) -> tuple[int, ...]:
     if not isinstance(ranks, Iterable):
-        raise EstimateError(f"ranks is {ranks!r}, expected the ranks that take part, such as [0, 1, 2, 3]")
+        raise EstimateError(f"ranks is {ranks!r:.80}, expected the ranks that take part, such as [0, 1, 2, 3]")
     group = tuple(ranks)
     if set(map(type, group)) != {int} and not all(_is_whole(rank) for rank in group):
         raise EstimateError(f"ranks is {group!r:.80}, expected whole numbers, such as [0, 1, 2, 3]")

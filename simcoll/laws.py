@@ -17,6 +17,9 @@ from typing import TypeAlias
 
 from simcoll.call import ANY_SOURCE, Buffer, Call
 
+_SHOWN = 16
+"""Sizes of a list that are told one by one."""
+
 SparseFlow: TypeAlias = Mapping[int, int]
 """Elements by peer, a group rank; a peer that is absent exchanges nothing."""
 
@@ -204,7 +207,12 @@ def _split_fault(name: str, buffers: Sequence[Buffer], splits: tuple[int, ...] |
 def _rows_fault(name: str, whole: Buffer, splits: tuple[int, ...], group_size: int) -> str | None:
     rows = whole.shape[0] if whole.shape else 0
     if len(splits) != group_size:
-        return f"{name} splits {list(splits)} are {len(splits)} sizes, expected {group_size}, one a rank"
+        return f"{name} splits {_listed(splits)} are {len(splits)} sizes, expected {group_size}, one a rank"
     if min(splits) < 0 or sum(splits) != rows:
-        return f"{name} splits {list(splits)} do not add up to the {rows} rows of the {name}"
+        return f"{name} splits {_listed(splits)} do not add up to the {rows} rows of the {name}"
     return None
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    """A list of sizes; a long one by its beginning."""
+    return str(list(sizes)) if len(sizes) <= _SHOWN else f"[{', '.join(map(str, sizes[:_SHOWN]))}, ...]"

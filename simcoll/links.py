@@ -24,6 +24,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from simcoll.interfaces import is_loopback, own_addresses, same_host_mark
+from simcoll.verifier.ranges import ranks_text
 
 _TOKEN_BYTES = 16
 _HELLO = struct.Struct("<16sQ")
@@ -269,7 +270,7 @@ class _Listener:
         self._thread.join(max(deadline - time.monotonic(), 0))
         missing = sorted(self._expected - self._links.keys())
         if missing:
-            raise TimeoutError(f"group ranks {missing} did not connect within the timeout")
+            raise TimeoutError(f"group {ranks_text(missing)} did not connect within the timeout")
         self._given = True
         return dict(self._links)
 

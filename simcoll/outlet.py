@@ -1,57 +1,71 @@
-"""Where a command's output goes: reports on stdout, the rest on stderr, and with ``--json`` one document only."""
+"""Where a command's output goes: reports on stdout, the rest on stderr, and with ``--json`` one document only.
+
+On a terminal a picture is as wide as that, elsewhere 80 columns, so that what is logged is the same everywhere;
+COLUMNS says otherwise for both. ``--plain`` is text without boxes, colours and characters beyond ASCII.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 
 from rich.console import Console, RenderableType
-from rich.text import Text
 
 from simcoll.errors import StdoutError
 from simcoll.reports.html_report import html_report
 from simcoll.reports.json_report import json_report
+from simcoll.reports.linear import Linear
+from simcoll.reports.plain import plain
 from simcoll.reports.terminal import TerminalReport
 from simcoll.verifier.finding import Report
 
 _NARROWEST = 20
 """Columns below which nothing can be read; a machine without a terminal may say that it has none."""
 
+_ELSEWHERE = 80
+"""Columns where there is no terminal, and none are asked for."""
+
+_HEIGHT = 100
+"""Given beside the width, or rich takes a width of its own on what calls itself a dumb terminal; nothing is paged."""
+
 
 class Outlet:
-    """The output of one command; with ``json`` stdout carries one JSON document and nothing else."""
+    """The output of one command; with ``json`` stdout carries one JSON document and nothing else.
 
-    def __init__(self, *, json: bool = False) -> None:
+    ``plain`` asks for lines of ASCII in place of pictures, and for no progress bar.
+    """
+
+    def __init__(self, *, json: bool = False, plain: bool = False) -> None:
         self.json = json
-        # On a terminal rich knows the width; elsewhere a fixed one keeps what is logged the same everywhere.
-        self._console = Console(highlight=False, soft_wrap=False)
-        if self._console.width < _NARROWEST:
-            self._console.width = _NARROWEST
+        self.plain = plain
         # What an encoding such as ASCII lacks is said in escapes.
         if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
             sys.stdout.reconfigure(errors="backslashreplace")
 
-    def show(self, report: Report) -> None:
-        """Put a report on stdout, as a picture for people or as JSON."""
-        self.render(TerminalReport(report), lambda: json_report(report))
+    def show(self, report: Report, *, speeds: bool = False) -> None:
+        """Put a report on stdout, as a picture for people or as JSON; ``speeds``: with those of a clean job."""
+        self.render(TerminalReport(report, speeds), lambda: json_report(report))
 
     def say(self, report: Report, line: str) -> None:
         """Put one line on stdout in the report's place; with ``--json`` the report."""
-        self.render(Text(line), lambda: json_report(report))
+        self.render(plain(line), lambda: json_report(report))
 
     def render(self, picture: RenderableType, document: Callable[[], object]) -> None:
         """Put a picture or a JSON document on stdout; raises :class:`StdoutError` and BrokenPipeError."""
-        self._put(json.dumps(document(), indent=2) if self.json else picture)
+        shown = Linear(picture) if self.plain else picture
+        self._put(json.dumps(document(), indent=2) if self.json else shown)
 
     def _put(self, said: RenderableType) -> None:
         try:
             # Text for programs must not be broken into lines.
-            print(said) if self.json else self._console.print(said)  # noqa: T201
+            print(said) if self.json else self._console().print(said)  # noqa: T201
             # None where the process was started without one.
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -59,6 +73,14 @@ class Outlet:
             raise
         except OSError as error:
             raise StdoutError(f"cannot write to stdout: {error.strerror}") from error
+
+    def _console(self) -> Console:
+        """Square brackets and colons are what they are: texts from traces are no markup."""
+        if self.plain:
+            return Console(
+                width=columns(), height=_HEIGHT, markup=False, emoji=False, highlight=False, color_system=None
+            )
+        return Console(width=columns(), height=_HEIGHT, markup=False, emoji=False, highlight=False)
 
     def save(self, report: Report, folder: Path) -> None:
         """Write ``report.json`` and ``report.html`` into a folder, and say so where there is something to read.
@@ -87,9 +109,28 @@ class Outlet:
 
 
 def warn(text: str) -> None:
-    """One line on stderr, whatever the text holds; one that cannot be written is no reason to end."""
+    """One line on stderr, whatever the text holds; one that cannot be written is no reason to end.
+
+    On a terminal it is folded between words, and only there: logs are searched by line.
+    """
+    line = f"simcoll: {printable(text)}"
     with contextlib.suppress(OSError):
-        print(f"simcoll: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201
+        if sys.stderr is not None and sys.stderr.isatty():
+            width = max(shutil.get_terminal_size().columns, _NARROWEST)
+            # What is to be copied, such as a path, stays whole.
+            line = "\n".join(
+                textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+            )
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def columns() -> int:
+    """How wide pictures on stdout are."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isascii() and asked.isdecimal() and int(asked):
+        return max(int(asked), _NARROWEST)
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return max(shutil.get_terminal_size().columns if on_terminal else _ELSEWHERE, _NARROWEST)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -16,6 +16,7 @@ from simcoll.reports.trace_event import LIMIT, Slice, TraceEvents
 from simcoll.slice_plan import FlowEnds, SlicePlan, flow_ends, plan_slices
 from simcoll.verifier.describe import group_name
 
+_MOMENT = 2e-9
 _EACH = 3
 """Slices of a call: the compute before it, the wait for it, the call itself."""
 
@@ -41,6 +42,8 @@ class _Predicted:
         parts = []
         for column in plan.columns:
             own = self._calls(column)
+            # An arrow begins and ends at what takes time: a nanosecond at least, as the file counts.
+            own = own[(priced.replayed.end - priced.replayed.begin)[own] >= _MOMENT]
             parts.append((column, own, priced.replayed.begin[own]))
         self._ends: FlowEnds = flow_ends(len(priced.job.collectives), parts)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simcoll.output_arguments import add_output_arguments
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def add_preflight_command(commands: Commands) -> None:
         "--ranks", metavar="LIST|auto", default="auto", help="which run, such as 0-3,8 (default: auto, all up to 64)"
     )
     add_dry_run_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_output_arguments(parser)
     add_topology_arguments(parser)
     parser.add_argument(
         "-m", "--module", action="store_true", help="the script is a module's name, as Python's -m has it"
@@ -59,7 +60,7 @@ def run_preflight(options: argparse.Namespace) -> int:
     """Carry out ``simcoll preflight``; the exit code of the contract."""
     from simcoll.outlet import Outlet
 
-    return run_dry(options, Outlet(json=options.json))
+    return run_dry(options, Outlet(json=options.json, plain=options.plain))
 
 
 def run_dry(options: argparse.Namespace, outlet: Outlet, conclude: Conclude | None = None) -> int:

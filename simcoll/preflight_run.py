@@ -119,7 +119,7 @@ def _lead_in(dry_run: DryRun, request: Request, meeting: Meeting | None, outlet:
     plan = _plan(request.plan, meeting)
     team = None if meeting is None else Team(meeting, dry_run, plan)
     run: Runner | None = None if team is None else team.run
-    with progress_bar("dry run") as progress:
+    with progress_bar("dry run", shown=not outlet.plain) as progress:
         report = preflight(dry_run, plan, progress, run)
     outlet.save(report, dry_run.folder)
     code = request.conclude(report, dry_run, outlet)

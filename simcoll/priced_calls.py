@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from simcoll.call import bytes_of
 from simcoll.record import Record, State
 from simcoll.reports.plain import plain
+from simcoll.reports.tables import Rows
 from simcoll.verifier.trace import Trace, record_at
 
 MOST_ROWS = 40
@@ -74,7 +74,7 @@ def priced_table(lines: Sequence[PricedLine], seconds: float) -> RenderableType:
     """The lines as a table, with the total of the run."""
     from simcoll.sizes import show_size
 
-    table = Table(title=f"{seconds * 1e6:,.1f} us of virtual time", title_justify="left", box=SIMPLE_HEAD)
+    table = Rows(title=f"{seconds * 1e6:,.1f} us of virtual time", title_justify="left", box=SIMPLE_HEAD)
     table.pad_edge, table.padding = False, (0, 1, 0, 0)
     for heading in ("call", "group"):
         table.add_column(heading, overflow="fold")

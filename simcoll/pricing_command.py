@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from simcoll.outlet import Outlet
     from simcoll.pricing import Pricing, Scenario
     from simcoll.recorded_job import Job
+    from simcoll.topology import Topology
     from simcoll.verifier.trace import Trace
 
 _DEFAULT_MFU = "0.4"
+_MARKED = 3
+"""Links that a picture points at."""
+
 _CHANGES = ("algorithm", "protocol", "slow_link", "straggler", "world_size")
 
 
@@ -71,7 +75,7 @@ def run_pricing(options: argparse.Namespace, paths: Sequence[Path]) -> int:
     from simcoll.progress import progress_bar
     from simcoll.verify import unreachable
 
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     try:
         scenarios = scenarios_asked(options)
     except ValueError as error:
@@ -79,7 +83,7 @@ def run_pricing(options: argparse.Namespace, paths: Sequence[Path]) -> int:
     for path in paths:
         if reason := unreachable(path):
             return outlet.refuse(BAD_INPUT, f"{path}: {reason}; give records or their folder")
-    with progress_bar(then="pricing") as progress:
+    with progress_bar(then="pricing", shown=not outlet.plain) as progress:
         evidence = gather(paths, progress=progress)
     for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
         outlet.warn(text)
@@ -211,6 +215,8 @@ def show_prices(
     notes = [*notes, *notes_of(traces, job, named[0][2]), *notes_on_replay(main)]
     if options.timeline is not None:
         notes += _write_timeline(options.timeline, main)
+    if options.svg is not None:
+        _draw(options.svg, named[0][1], main)
     picture = [PricingPicture(main)] if options.picture else []
     outlet.render(Group(PricingText(main, priced, notes), *picture), lambda: pricing_document(priced, notes, warnings))
     return 0
@@ -242,6 +248,20 @@ def _errors(evidence: Evidence) -> list[str]:
     return [
         f"the job has findings of severity error ({', '.join(codes)}; see simcoll verify): priced as far as recorded"
     ]
+
+
+def _draw(path: Path, topology: Topology, priced: Pricing) -> None:
+    """The topology with the links that hold the job up for longest; raises TopologyError."""
+    from simcoll.pricing_summary import links_of
+    from simcoll.pricing_text import shown
+    from simcoll.topology_drawing import draw
+    from simcoll.topology_file import write_text
+
+    marked: dict[tuple[Hashable, Hashable], str] = {
+        (one.source, one.target): f"bottleneck: {one.link} {one.source} -> {one.target}, busy for {shown(one.busy)}"
+        for one in links_of(priced)[:_MARKED]
+    }
+    write_text(path, draw(topology, marked))
 
 
 def _write_timeline(path: Path, priced: Pricing) -> list[str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from simcoll.priced_steps import StepCosts, steps_of_rank
@@ -21,7 +20,8 @@ from simcoll.pricing_summary import (
     links_of,
     totals_of,
 )
-from simcoll.reports.plain import plain, safe
+from simcoll.reports.plain import plain
+from simcoll.reports.tables import Rows
 from simcoll.sizes import show_size
 
 _KINDS, _GROUPS, _LINKS = 12, 6, 5
@@ -42,7 +42,7 @@ class PricingText:
         yield from (plain(f"note: {note}") for note in self.notes)
 
 
-def _report(priced: Pricing) -> Iterator[Table | Text]:
+def _report(priced: Pricing) -> Iterator[Rows | Text]:
     yield plain(_headline(priced), "bold")
     yield _totals(priced)
     steps = steps_of_rank(priced)
@@ -77,18 +77,16 @@ def shown(seconds: float) -> str:
     return f"{seconds * 1e3:,.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.1f} us"
 
 
-def _table(title: str, *columns: str, left: int = 1) -> Table:
+def _table(title: str, *columns: str, left: int = 1) -> Rows:
     """Numbers stand to the right; the first ``left`` columns are texts, and may be folded."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Rows(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place, column in enumerate(columns):
         text = place < left
-        table.add_column(
-            column, justify="left" if text else "right", no_wrap=not text, overflow="fold" if text else "ellipsis"
-        )
+        table.add_column(column, justify="left" if text else "right", no_wrap=not text, overflow="fold")
     return table
 
 
-def _totals(priced: Pricing) -> Table:
+def _totals(priced: Pricing) -> Rows:
     totals = totals_of(priced)
     table = _table("a rank's time", "", "mean", "least", "rank", "most", "rank")
     rows: tuple[tuple[str, Spread], ...] = (
@@ -102,7 +100,7 @@ def _totals(priced: Pricing) -> Table:
     return table
 
 
-def _steps(found: StepCosts) -> Table:
+def _steps(found: StepCosts) -> Rows:
     count = len(found.steps)
     title = f"{_counted(count, 'step')} of {_counted(found.period, 'call')}, as rank {found.rank} has them"
     table = _table(title, "", "mean", "least", "most")
@@ -112,16 +110,16 @@ def _steps(found: StepCosts) -> Table:
     return table
 
 
-def _volumes(found: StepCosts) -> Table:
+def _volumes(found: StepCosts) -> Rows:
     """To the byte: what a step moves can be reckoned from the model."""
     table = _table(f"volumes of a step, as rank {found.rank} has them", "op", "group", "calls", "bytes", left=2)
     for one in found.volumes:
         group = f"{one.description or one.group} ({one.size})"
-        table.add_row(safe(one.op), safe(group), f"{one.calls:,}", f"{one.bytes:,}")
+        table.add_row(plain(one.op), plain(group), f"{one.calls:,}", f"{one.bytes:,}")
     return table
 
 
-def _kinds(priced: Pricing) -> Table:
+def _kinds(priced: Pricing) -> Rows:
     kinds = kinds_of(priced)
     hidden = len(kinds) - _KINDS
     title = "calls, the dearest first" + (f" ({hidden:,} more kinds)" if hidden > 0 else "")
@@ -129,7 +127,7 @@ def _kinds(priced: Pricing) -> Table:
     for kind in kinds[:_KINDS]:
         found = kind.estimate
         table.add_row(
-            safe(found.op),
+            plain(found.op),
             _where(kind),
             show_size(found.bytes) if found.bytes else "",
             f"{kind.calls:,}",
@@ -140,12 +138,12 @@ def _kinds(priced: Pricing) -> Table:
     return table
 
 
-def _where(kind: Kind) -> str:
-    name = safe(kind.group)
-    return f"{name} ({kind.size})" if kind.groups == 1 else f"{name} ({kind.groups:,} x {kind.size})"
+def _where(kind: Kind) -> Text:
+    alike = f"{kind.size}" if kind.groups == 1 else f"{kind.groups:,} x {kind.size}"
+    return plain(f"{kind.group} ({alike})")
 
 
-def _groups(groups: Sequence[GroupCost]) -> Table:
+def _groups(groups: Sequence[GroupCost]) -> Rows:
     hidden = len(groups) - _GROUPS
     title = "groups" + (f" ({hidden:,} more)" if hidden > 0 else "")
     table = _table(title, "group", "ranks", "calls", "time", "exposed", "waiting")
@@ -153,22 +151,22 @@ def _groups(groups: Sequence[GroupCost]) -> Table:
         name = f"{group.name} {group.description}" if group.description else group.name
         calls = group.collectives + group.messages
         times = (shown(one) for one in (group.seconds, group.exposed, group.waiting))
-        table.add_row(safe(name), f"{len(group.ranks):,}", f"{calls:,}", *times)
+        table.add_row(plain(name), f"{len(group.ranks):,}", f"{calls:,}", *times)
     return table
 
 
-def _links(priced: Pricing) -> Table:
+def _links(priced: Pricing) -> Rows:
     links = links_of(priced)
     hidden = len(links) - _LINKS
     title = "bottleneck links" + (f" ({hidden:,} more)" if hidden > 0 else "")
     table = _table(title, "link", "GB/s", "calls", "busy")
     for link in links[:_LINKS]:
         name = f"{link.link} {link.source} -> {link.target}"
-        table.add_row(safe(name), f"{link.bandwidth / 1e9:,.1f}", f"{link.calls:,}", shown(link.busy))
+        table.add_row(plain(name), f"{link.bandwidth / 1e9:,.1f}", f"{link.calls:,}", shown(link.busy))
     return table
 
 
-def _comparison(scenarios: Sequence[Pricing]) -> Table:
+def _comparison(scenarios: Sequence[Pricing]) -> Rows:
     table = _table("what if", "scenario", "ranks", "time", "", "exposed", "waiting", "step")
     first = scenarios[0].seconds
     for priced in scenarios:
@@ -176,5 +174,5 @@ def _comparison(scenarios: Sequence[Pricing]) -> Table:
         step = "" if steps is None else shown(sum(one.seconds for one in steps.steps) / len(steps.steps))
         ratio = f"x{priced.seconds / first:.2f}" if first else ""
         times = shown(priced.seconds), ratio, shown(totals.exposed.mean), shown(totals.waiting.mean), step
-        table.add_row(safe(priced.name), f"{priced.job.world_size:,}", *times)
+        table.add_row(plain(priced.name), f"{priced.job.world_size:,}", *times)
     return table

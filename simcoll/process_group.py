@@ -36,7 +36,7 @@ from simcoll.record import Group
 from simcoll.recorder import GroupLog
 from simcoll.session import Session, active_session, conductors, is_unrecorded
 from simcoll.spec import METHODS
-from simcoll.watchers import Watchers, watchers_of
+from simcoll.watchers import Watchers, keep_for_good, watchers_of
 
 _DRAIN_SECONDS = 2.0
 _ABORT_SECONDS = 0.1
@@ -70,6 +70,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._section: torch.device | None = None
         self._left = False
         self._reconfigured = False
+        self._captured = False
         self._making = threading.Lock()
 
     # What a plain group hashes to, so that a group that was already in use is found under its old handle.
@@ -101,7 +102,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             _set_base_device(group, plain.bound_device_id)
         for device in plain._device_types:
             backend = plain._get_backend(device)
-            ProcessGroup._register_backend(group, device, _backend_type(backend.name()), backend)
+            ProcessGroup._register_backend(group, device, _type_in(plain, device, backend), backend)
         ProcessGroup._set_default_backend(group, _backend_type(plain._get_backend_name()))
         if plain.group_name:
             ProcessGroup._set_group_name(group, plain.group_name)
@@ -189,12 +190,22 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def abort(self) -> None:
         """Give up what is queued, then abort the backends."""
-        self._end(_ABORT_SECONDS)
+        self.give_up()
         self._inner.abort()
+
+    def give_up(self) -> None:
+        """Launch no call that waits for its proof."""
+        if self._conductor is not None:
+            self._conductor.give_up()
+        self._end(_ABORT_SECONDS)
 
     def _end(self, seconds: float = _DRAIN_SECONDS) -> None:
         if self._conductor is not None:
             self._conductor.close(seconds)
+        if self._captured:
+            # A graph that is freed after the group calls its NCCL backend (torch 2.15), which must still be there.
+            self._captured = False
+            keep_for_good(self._inner)
 
     def reconfigure(self, opts: Any) -> Work:
         """Give the backend other peers (torch 2.15): who they are nobody is told, so that recording ends here."""
@@ -258,6 +269,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if not found.tensors:
             found.place = self._place(found)
         if open_captures and (captured := capture_of(found, self._device_types)) is not None:
+            self._captured = True
             return conductor.capture(found, launch, captured.calls)
         if self._section is None:
             return conductor.conduct(found, launch)
@@ -418,6 +430,20 @@ def _as_timedelta(value: timedelta | float) -> timedelta:
 
 def _store_of(plain: ProcessGroup) -> Store:
     return plain.get_group_store()
+
+
+def _type_in(plain: ProcessGroup, device: torch.device, backend: Any) -> Any:
+    """As what a group knows a backend, whose name need not say it: ``nccl`` may stand for several (torch 2.15)."""
+    probe = ProcessGroup(plain.rank(), plain.size())  # type: ignore[call-arg]  # torch's stubs know one constructor
+    if plain.bound_device_id is not None:
+        probe.bound_device_id = plain.bound_device_id
+    probe._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend)
+    address = probe._backend_id(ProcessGroup.BackendType.CUSTOM)
+    for kind in ProcessGroup.BackendType.__members__.values():
+        with contextlib.suppress(RuntimeError):
+            if plain._backend_id(kind) == address:
+                return kind
+    return _backend_type(backend.name())
 
 
 def _backend_type(name: str) -> Any:

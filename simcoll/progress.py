@@ -15,14 +15,16 @@ _PATIENCE_SECONDS = 0.7
 
 
 @contextmanager
-def progress_bar(text: str = "reading", then: str = "judging") -> Iterator[Callable[[int, int], None] | None]:
-    """Take (done, total) and draw them on stderr after a moment; None where stderr is no terminal.
+def progress_bar(
+    text: str = "reading", then: str = "judging", *, shown: bool = True
+) -> Iterator[Callable[[int, int], None] | None]:
+    """Take (done, total) and draw them on stderr after a moment; None where stderr is no terminal, or not ``shown``.
 
     When all is done it says what comes ``then``, and that this goes on.
     The bar goes away with the end of the block. NO_COLOR and dumb terminals are respected as rich does it.
     """
     console = Console(stderr=True)
-    if not console.is_terminal or os.environ.get("TERM") in ("dumb", "unknown"):
+    if not shown or not console.is_terminal or os.environ.get("TERM") in ("dumb", "unknown"):
         yield None
         return
     bar = _Bar(text, then, console)

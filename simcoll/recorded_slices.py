@@ -1,6 +1,7 @@
 """What ranks recorded as a timeline, by the wall clocks of their hosts: each rank a process, each group a thread.
 
-Calls of a group that overlap on a rank (asynchronous ones) stand on as many threads as that needs.
+Calls of a group that overlap on a rank (asynchronous ones) stand on as many threads as that needs. Findings are
+instants on the ranks that they name.
 """
 
 from __future__ import annotations
@@ -12,26 +13,34 @@ import numpy.typing as npt
 
 from simcoll.record import State
 from simcoll.recorded_job import Matched, match_traces
-from simcoll.reports.trace_event import LIMIT, Slice, TraceEvents
+from simcoll.reports.trace_event import LIMIT, Instant, Slice, TraceEvents
 from simcoll.slice_plan import SlicePlan, flow_ends, plan_slices
-from simcoll.verifier.describe import group_name, source_text
+from simcoll.verifier.describe import group_name, group_text, source_text
+from simcoll.verifier.finding import Finding
+from simcoll.verifier.ranges import ranks_text
+from simcoll.verifier.rules import RULES
 from simcoll.verifier.trace import Trace, record_at
 
 _LANES = 64
 """Threads of one group on a rank; calls that would need more share the last one's end."""
+
+_NAMED = 64
+"""Ranks of a finding that have an instant each; its text has them all."""
 
 _LATEST = (1 << 62) - 1
 
 Times = npt.NDArray[np.int64]
 
 
-def recorded(traces: Sequence[Trace], limit: int = LIMIT) -> TraceEvents:
-    """The timeline of a job, of as many ranks as fit into ``limit`` slices."""
+def recorded(traces: Sequence[Trace], limit: int = LIMIT, findings: Sequence[Finding] = ()) -> TraceEvents:
+    """The timeline of a job with what was found in it, of as many ranks as fit into ``limit`` slices."""
     matched = match_traces(traces)
     ranks = [trace.rank for trace in traces]
     ends = [int(_ends(trace).max(initial=0)) for trace in traces]
     slowest = int(np.argmax(ends)) if ends else 0
-    plan = plan_slices(ranks, [len(trace.slots) for trace in traces], 1, slowest, limit)
+    named = {rank for finding in findings for rank in finding.culprits[:_NAMED]}
+    wanted = [column for column, rank in enumerate(ranks) if rank in named]
+    plan = plan_slices(ranks, [len(trace.slots) for trace in traces], 1, slowest, limit, wanted)
     begins = [_begins(traces[column]) for column in plan.columns]
     start = min((int(one[one > 0].min()) for one in begins if (one > 0).any()), default=0)
     shown = _Recorded(traces, matched, plan, start)
@@ -42,6 +51,7 @@ def recorded(traces: Sequence[Trace], limit: int = LIMIT) -> TraceEvents:
         begin_ns=start,
         note=plan.note,
         about={"simcoll": "recorded"},
+        instants=[one for finding in findings for one in shown.instants(finding)],
     )
 
 
@@ -72,7 +82,10 @@ class _Recorded:
         parts = []
         for column in plan.columns:
             own = matched.instances[column][: plan.operations]
-            parts.append((column, own[own >= 0], _begins(traces[column])[: plan.operations][own >= 0]))
+            begins, ends = (times(traces[column])[: plan.operations] for times in (_begins, _ends))
+            # An arrow begins and ends at what takes time.
+            joined = (own >= 0) & (ends > begins)
+            parts.append((column, own[joined], begins[joined]))
         self._flows = flow_ends(len(matched.collectives), parts)
 
     def _laned(self, column: int) -> npt.NDArray[np.int32]:
@@ -114,6 +127,34 @@ class _Recorded:
                 end = free[thread] = max(int(ends[row]) - self._start, begin)
                 yield self._slice(column, row, thread, begin, end)
 
+    def instants(self, finding: Finding) -> Iterator[Instant]:
+        """A finding on each of its culprits, or if there are none on each of its ranks: at the call, or at the end."""
+        concerned = set(finding.culprits or finding.ranks)
+        columns = [column for column in self._plan.columns if self._traces[column].rank in concerned]
+        name = f"{finding.code} {RULES[finding.code].name}"
+        for column in columns[:_NAMED]:
+            rank, row = self._traces[column].rank, self._row(column, finding)
+            if row is None:
+                yield Instant(rank, None, name, max(self._last(column) - self._start, 0), _told(finding))
+            else:
+                time = max(int(_begins(self._traces[column])[row]) - self._start, 0)
+                group = int(self._traces[column].slots["group"][row])
+                yield Instant(rank, self._thread(group, int(self._lanes[column][row])), name, time, _told(finding))
+
+    def _row(self, column: int, finding: Finding) -> int | None:
+        """A rank's record of the collective that a finding is about; None where it has none, or it is not shown."""
+        trace = self._traces[column]
+        slots = trace.slots[: len(self._lanes[column])]
+        indices = [index for index, group in enumerate(trace.groups) if group == finding.group]
+        if finding.sequence is None or not indices:
+            return None
+        at = (slots["group"] == indices[0]) & (slots["sequence"] == finding.sequence) & (slots["p2p_sequence"] == 0)
+        rows = np.flatnonzero(at)
+        return int(rows[0]) if len(rows) else None
+
+    def _last(self, column: int) -> int:
+        return int(_ends(self._traces[column]).max(initial=0))
+
     def _slice(self, column: int, row: int, thread: int, begin: int, end: int) -> Slice:
         trace, number = self._traces[column], int(self._matched.instances[column][row])
         record = record_at(trace, row)
@@ -128,6 +169,18 @@ class _Recorded:
         }
         phase = self._flows.phase(number, column) if number >= 0 else ""
         return Slice(trace.rank, thread, record.call.op, begin, end, args, number + 1 if phase else 0, phase)
+
+
+def _told(finding: Finding) -> dict[str, object]:
+    return {
+        "message": finding.message,
+        "severity": finding.severity.value,
+        "ranks": ranks_text(finding.ranks),
+        "culprits": ranks_text(finding.culprits) if finding.culprits else "no majority names one",
+        "group": "" if finding.group is None else group_text(finding.group),
+        "sequence": finding.sequence,
+        "advice": RULES[finding.code].advice,
+    }
 
 
 def _group_label(trace: Trace, index: int) -> str:

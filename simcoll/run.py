@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     outlet = Outlet(json="--json" in arguments)
     try:
         request = split(arguments)
-        outlet = Outlet(json=request.json)
+        outlet = Outlet(json=request.json, plain=request.plain)
         check_request(request)
         if request.mode == "off":
             return _run_plain(request, outlet)
@@ -88,6 +88,7 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
         return outlet.refuse(BAD_INPUT if end.exit_code == BAD_INPUT else CANNOT_START, launch.error or _died(end))
     if end.signal is not None:
         monitor.interrupted()
+    monitor.ended(launch)
     for rank in launch.ranks:
         # Only this node's: those of another one may still be asked for.
         (folder / f"rank{rank.rank:05d}{STACK_SUFFIX}").unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from typing import Protocol
 from torch.distributed import PrefixStore, Store
 
 from simcoll.links import LinkStore
+from simcoll.verifier.ranges import ranks_text
 from simcoll.word_channel import WordChannel
 
 _GRACE = timedelta(seconds=2)
@@ -28,7 +29,7 @@ class ChannelBrokenError(Exception):
     """The words of some ranks did not arrive; ``absent`` are the group ranks that did not come at all."""
 
     def __init__(self, absent: tuple[int, ...], waited: timedelta) -> None:
-        super().__init__(f"group ranks {list(absent)} did not come within {waited.total_seconds()} s")
+        super().__init__(f"group {ranks_text(absent)} did not come within {waited.total_seconds()} s")
         self.absent = absent
         self.waited = waited
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.choices import SENDS
+from simcoll.output_arguments import add_output_arguments
 from simcoll.testing_options import BACKENDS
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
@@ -46,7 +47,10 @@ def add_simulate_command(commands: Commands) -> None:
     files.add_argument("--out", metavar="DIR", type=Path, help="write report.json and report.html there; gloo: records")
     files.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
     files.add_argument("--sarif", metavar="FILE", type=Path, help="also write all findings as SARIF 2.1.0")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    files.add_argument(
+        "--trace-events", metavar="FILE", type=Path, help="also write a timeline of all calls, which Perfetto opens"
+    )
+    add_output_arguments(parser)
     add_topology_arguments(parser)
 
 
@@ -56,7 +60,7 @@ def run_simulate(options: argparse.Namespace) -> int:
     from simcoll.outlet import Outlet
     from simcoll.preconditions import BAD_INPUT, RefusedError
 
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     try:
         _check(options)
         if _program_of(options.target) is not None:
@@ -192,7 +196,21 @@ def _explored(
 def replay_command(options: argparse.Namespace, schedule: str) -> str:
     """The command line that replays a schedule: that of the exploration with ``--schedule`` in its place."""
     words = ["simcoll", "simulate", str(options.target)]
-    left_out = ("command", "target", "explore", "schedule", "seed", "json", "html", "sarif", "out", "stall", "backend")
+    left_out = (
+        "command",
+        "target",
+        "explore",
+        "schedule",
+        "seed",
+        "json",
+        "plain",
+        "html",
+        "sarif",
+        "trace_events",
+        "out",
+        "stall",
+        "backend",
+    )
     for name, value in vars(options).items():
         if name not in left_out and value is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
@@ -220,11 +238,22 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
                 write_whole(path, text())
         except OSError as error:
             raise ValueError(f"cannot write {path}: {error.strerror}; choose another file") from None
+    if options.trace_events is not None:
+        _write_timeline(options.trace_events, simulation, outlet)
     if options.out is not None:
         _make_folder(options.out)
         outlet.save(report, options.out)
     outlet.render(SimulationPicture(simulation), lambda: simulation_document(simulation))
     return code
+
+
+def _write_timeline(path: Path, simulation: Any, outlet: Outlet) -> None:
+    """The run that is shown, in its own time: virtual where it is simulated."""
+    from simcoll.verify import write_timeline
+
+    run = simulation.shown if simulation.shown.traces else simulation.simulated
+    if refused := write_timeline(path, run.traces, run.report.findings, outlet):
+        raise ValueError(refused)
 
 
 def _make_folder(folder: Path) -> None:

@@ -21,10 +21,18 @@ class SlicePlan:
     note: str
 
 
-def plan_slices(ranks: Sequence[int], lengths: Sequence[int], each: int, slowest: int, limit: int = LIMIT) -> SlicePlan:
+def plan_slices(
+    ranks: Sequence[int],
+    lengths: Sequence[int],
+    each: int,
+    slowest: int,
+    limit: int = LIMIT,
+    wanted: Sequence[int] = (),
+) -> SlicePlan:
     """As many ranks as fit into so many slices, ``each`` of an operation: first, last, slowest, and some between.
 
-    Where not even one rank fits, its first operations.
+    Of those that are ``wanted``, by column, half as many as fit come before the ones between. Where not even one rank
+    fits, its first operations.
     """
     longest = max([*lengths, 1])
     most = max(limit // (each * longest), 1)
@@ -32,8 +40,8 @@ def plan_slices(ranks: Sequence[int], lengths: Sequence[int], each: int, slowest
     if most >= len(ranks) and operations >= longest:
         return SlicePlan(tuple(range(len(ranks))), operations, "")
     spread = np.unique(np.linspace(0, len(ranks) - 1, max(most, 1)).astype(np.int64)).tolist()
-    first = [slowest] if slowest not in spread else []
-    columns = tuple(sorted([*first, *spread][:most]))
+    first = dict.fromkeys([slowest, *wanted[: most // 2]])
+    columns = tuple(sorted(list(dict.fromkeys([*first, *spread]))[:most]))
     note = f"the timeline shows {ranks_text([ranks[column] for column in columns])} of {len(ranks):,} ranks"
     if operations < longest:
         note += f", and their first {operations:,} calls"

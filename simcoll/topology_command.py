@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simcoll.output_arguments import add_output_arguments
 from simcoll.topology_arguments import Commands, add_topology_arguments, topology_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def add_topology_command(commands: Commands) -> None:
 
 def _action(actions: Commands, name: str, text: str) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    add_output_arguments(parser)
     return parser
 
 
@@ -42,7 +43,7 @@ def topology(options: argparse.Namespace) -> int:
     from simcoll.preconditions import BAD_INPUT
     from simcoll.topology import TopologyError
 
-    outlet = Outlet(json=options.json)
+    outlet = Outlet(json=options.json, plain=options.plain)
     if options.action == "list":
         return _list(outlet)
     try:
@@ -65,11 +66,10 @@ def _asked_for(options: argparse.Namespace) -> Topology:
 
 
 def _list(outlet: Outlet) -> int:
-    from rich.table import Table
-
     from simcoll.presets import PRESETS
+    from simcoll.reports.tables import Rows
 
-    table = Table()
+    table = Rows()
     for heading in ("preset", "nodes", "GPUs each", "NICs each", "what it is"):
         # A name that is cut cannot be given.
         table.add_column(heading, no_wrap=heading == "preset")
@@ -95,8 +95,7 @@ def _import(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int
     """Without a file to write to, the document goes to stdout."""
     import sys
 
-    from rich.text import Text
-
+    from simcoll.reports.plain import plain
     from simcoll.topology_file import dump_json, write_topology
     from simcoll.topology_format import document_of
     from simcoll.topology_summary import summarise
@@ -107,13 +106,12 @@ def _import(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int
     write_topology(options.out, graph)
     summary = summarise(graph)
     said = f"{options.out}: {summary.ranks:,} ranks on {summary.hosts:,} hosts"
-    outlet.render(Text(said), lambda: {**summary.as_json(), "file": str(options.out)})
+    outlet.render(plain(said), lambda: {**summary.as_json(), "file": str(options.out)})
     return 0
 
 
 def _draw(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int:
-    from rich.text import Text
-
+    from simcoll.reports.plain import plain
     from simcoll.topology_drawing import draw
     from simcoll.topology_file import write_text
     from simcoll.topology_summary import render_tree, summarise
@@ -122,5 +120,5 @@ def _draw(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int:
         outlet.render(render_tree(graph), lambda: {**summarise(graph).as_json(), "svg": draw(graph)})
         return 0
     write_text(options.out, draw(graph))
-    outlet.render(Text(str(options.out)), lambda: {**summarise(graph).as_json(), "file": str(options.out)})
+    outlet.render(plain(str(options.out)), lambda: {**summarise(graph).as_json(), "file": str(options.out)})
     return 0

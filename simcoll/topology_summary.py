@@ -9,15 +9,16 @@ from typing import Any
 
 import networkx as nx
 from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 from rich.tree import Tree
 
+from simcoll.reports.plain import plain
+from simcoll.reports.tables import Rows
 from simcoll.topology import hosts, ranks
+from simcoll.topology_stacks import alike
 
-_HOSTS_SHOWN = 2
+_KINDS_SHOWN = 4
 _ABOVE = {"cpu": 0, "pcie": 1, "gpu": 2, "nic": 2}
-_DEVICES_SHOWN = 64
+_DEVICES_SHOWN, _NAMES = 64, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,13 @@ def render_summary(summary: Summary) -> RenderableType:
     counts = ", ".join(f"{count:,} {kind}" for kind, count in summary.nodes.items())
     hardware = ", ".join(filter(None, (summary.gpu, summary.fabric)))
     head = f"{summary.name}: {summary.ranks:,} ranks, {_hosts(summary)}{f' ({hardware})' if hardware else ''}"
-    table = Table("link", "between", "GB/s each way", "us", "edges")
+    table = Rows("link", "between", "GB/s each way", "us", "edges")
     for link in summary.links:
         ends = f"{link.source} and {link.target}"
         speed = f"{link.bandwidth / 1e9:,.2f}"
-        table.add_row(Text(link.link), ends, speed, f"{link.latency * 1e6:.2f}", f"{link.count:,}")
-    notes = [Text(f"note: {text}") for text in summary.notes]
-    return Group(Text(head, "bold"), Text(counts), table, *notes)
+        table.add_row(plain(link.link), ends, speed, f"{link.latency * 1e6:.2f}", f"{link.count:,}")
+    notes = [plain(f"note: {text}") for text in summary.notes]
+    return Group(plain(head, "bold"), plain(counts), table, *notes)
 
 
 def _hosts(summary: Summary) -> str:
@@ -93,14 +94,17 @@ def _hosts(summary: Summary) -> str:
 
 
 def render_tree(graph: nx.DiGraph[Any]) -> RenderableType:
-    """The topology as a text tree: the switches of the network, and the first servers in full."""
-    servers = hosts(graph)
-    tree = Tree(Text(str(graph.graph.get("name", "topology")), "bold"))
+    """The topology as a text tree: the switches of the network, and a server of each kind in full."""
+    servers, kinds = hosts(graph), alike(graph)
+    tree = Tree(plain(str(graph.graph.get("name", "topology")), "bold"))
     _add_network(tree, graph)
-    for host in list(servers)[:_HOSTS_SHOWN]:
-        _add_host(tree, graph, host, servers[host])
-    if len(servers) > _HOSTS_SHOWN:
-        tree.add(Text(f"and {len(servers) - _HOSTS_SHOWN:,} more hosts", "dim"))
+    for first, *others in kinds[:_KINDS_SHOWN]:
+        _add_host(tree, graph, first, servers[first])
+        if others:
+            span = f"{others[0]} to {others[-1]}" if len(others) > 1 else f"{others[0]}"
+            tree.add(plain(f"{len(others):,} more host{'s' if len(others) > 1 else ''} like {first}: {span}", "dim"))
+    if unlike := sum(map(len, kinds[_KINDS_SHOWN:])):
+        tree.add(plain(f"and {unlike:,} more hosts of other kinds", "dim"))
     return tree
 
 
@@ -113,22 +117,23 @@ def _add_network(tree: Tree, graph: nx.DiGraph[Any]) -> None:
     for level in sorted(levels, reverse=True):
         switches = levels[level]
         named = str(switches[0]) if len(switches) == 1 else f"{switches[0]} to {switches[-1]}"
-        tree.add(Text(f"{named}: {len(switches):,} switch{'es' if len(switches) > 1 else ''}, level {level}"))
+        tree.add(plain(f"{named}: {len(switches):,} switch{'es' if len(switches) > 1 else ''}, level {level}"))
 
 
 def _add_host(tree: Tree, graph: nx.DiGraph[Any], host: object, gpus: list[Hashable]) -> None:
     """Sockets, PCIe switches and devices by what hangs on what; then the NVLinks."""
     members = [node for node, attributes in graph.nodes.items() if attributes.get("host", node) == host]
-    branch = tree.add(Text(f"{host}: {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"))
+    branch = tree.add(plain(f"{host}: {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"))
     branches: dict[Hashable | None, Tree] = {}
-    for node in sorted(members, key=lambda node: _ABOVE.get(graph.nodes[node]["kind"], 3))[:_DEVICES_SHOWN]:
-        if graph.nodes[node]["kind"] == "nvswitch":
-            continue
+    listed = [node for node in members if graph.nodes[node]["kind"] != "nvswitch"]
+    for node in sorted(listed, key=lambda node: _ABOVE.get(graph.nodes[node]["kind"], 3))[:_DEVICES_SHOWN]:
         parent = next((other for other in graph[node] if other in branches and _hangs(graph, node, other)), None)
         speed = f"  {graph.edges[node, parent]['bandwidth'] / 1e9:.4g} GB/s" if parent is not None else ""
-        branches[node] = branches.get(parent, branch).add(Text(_short(node) + speed))
+        branches[node] = branches.get(parent, branch).add(plain(_short(node) + speed))
+    if len(listed) > _DEVICES_SHOWN:
+        branch.add(plain(f"and {len(listed) - _DEVICES_SHOWN:,} more devices", "dim"))
     for line in _nvlinks(graph, gpus):
-        branch.add(Text(line))
+        branch.add(plain(line))
 
 
 def _hangs(graph: nx.DiGraph[Any], node: Hashable, other: Hashable) -> bool:
@@ -144,10 +149,19 @@ def _nvlinks(graph: nx.DiGraph[Any], gpus: list[Hashable]) -> list[str]:
         for other, edge in graph[gpu].items():
             if edge.get("link") == "nvlink" and (graph.nodes[other]["kind"] != "gpu" or str(other) > str(gpu)):
                 ends.setdefault(other, []).append(gpu)
-    return [
-        f"{_short(other)} by NVLink: {', '.join(f'{_short(gpu)} {_gbs(graph, gpu, other)}' for gpu in members)}"
-        for other, members in ends.items()
-    ]
+    return [f"{_short(other)} by NVLink: {_rates(graph, other, members)}" for other, members in ends.items()]
+
+
+def _rates(graph: nx.DiGraph[Any], other: Hashable, gpus: list[Hashable]) -> str:
+    """The GPUs at a speed, and the speed: once where all have the same."""
+    found: dict[str, list[str]] = {}
+    for gpu in gpus:
+        found.setdefault(_gbs(graph, gpu, other), []).append(_short(gpu))
+    parts = []
+    for speed, names in found.items():
+        shown = ", ".join(names) if len(names) <= _NAMES else f"{names[0]} to {names[-1]}"
+        parts.append(f"{shown} {speed}" if len(names) == 1 else f"{shown} {speed} each")
+    return "; ".join(parts)
 
 
 def _gbs(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> str:

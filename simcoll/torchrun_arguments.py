@@ -6,11 +6,14 @@ the options end and the program begins, because what follows the program is the 
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from simcoll.output_arguments import add_output_arguments
 
 FLAGS = ("-h", "-m", "--help", "--module", "--no-python", "--run-path", "--standalone", "--virtual-local-rank")
 """torchrun's options that take no value, spelled with dashes. A test compares both tables with torchrun's parser."""
@@ -49,6 +52,35 @@ VALUED = (
 _OWN = frozenset({"--mode", "--out", "--stall"})
 
 
+def add_own_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the help page of ``run`` lists; the command line is read by :func:`split`, past what is torchrun's."""
+    parser.usage = "%(prog)s [options] [torchrun options] script.py [arguments]"
+    parser.description = (
+        "Start a job as torchrun does, record what every rank says to every other rank, and report what is wrong."
+    )
+    parser.epilog = (
+        "All of torchrun's options pass through unchanged (--nproc-per-node, --standalone, --nnodes, -m, --no-python, "
+        "...); `torchrun --help` lists them. Options end where the program begins."
+    )
+    parser.add_argument(
+        "--mode",
+        help="off: plain torchrun; record: write every call down; check: also prove in the background that the ranks "
+        "agree; detail: prove that they agree on each call before it runs (default)",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="where black boxes, report.json and report.html go (default: simcoll-out/ and the time)",
+    )
+    parser.add_argument(
+        "--stall",
+        metavar="SECONDS",
+        help="end the job after so long without progress while a rank waits (default: after 30 seconds, and only if it "
+        "is proved that it can never go on)",
+    )
+    add_output_arguments(parser)
+
+
 class RunUsageError(ValueError):
     """The command line of ``simcoll run`` cannot be understood; the text is one line."""
 
@@ -77,6 +109,7 @@ class RunRequest:
     out: Path | None
     stall: float | None
     json: bool
+    plain: bool
     torchrun: tuple[str, ...]
     torchrun_options: tuple[str, ...]
     program: str
@@ -92,15 +125,15 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     """
     environment = os.environ if environment is None else environment
     own: dict[str, str] = {}
-    json = False
+    flags = {"--json": False, "--plain": False}
     options: dict[str, str] = {}
     passed: list[str] = []
     rest = list(arguments)
     while rest and rest[0] != "--" and rest[0].startswith("-") and rest[0] != "-":
         argument = rest.pop(0)
         name, _, value = argument.partition("=")
-        if name == "--json" and argument == name:
-            json = True
+        if argument in flags:
+            flags[argument] = True
         elif name in _OWN:
             own[name] = value if argument != name else _value(name, rest)
         else:
@@ -116,7 +149,8 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         own.get("--mode", "detail"),
         Path(own["--out"]) if "--out" in own else None,
         _seconds("--stall", own["--stall"]) if "--stall" in own else None,
-        json,
+        flags["--json"],
+        flags["--plain"],
         (*passed, *rest),
         tuple(options),
         program,

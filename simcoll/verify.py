@@ -22,13 +22,13 @@ from simcoll.reports.trace_event import write_trace_events
 from simcoll.scenario_library import scenario_path, scenario_text
 from simcoll.stall_file import PATTERN as STALL_PATTERN
 from simcoll.stall_file import read_stall, together
-from simcoll.verifier.finding import Report, Verdict
+from simcoll.verifier.finding import Finding, Report, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.ranges import parse_ranks
 from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules import RULES
 from simcoll.verifier.selection import Selection, SelectionError
-from simcoll.verifier.trace import LaunchOutcome, Stall
+from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
 from simcoll.verifier.view import View, viewed
 
 _CALLS = re.compile("0*[1-9][0-9]{0,6}")
@@ -51,6 +51,7 @@ class Request:
     last: str | None = None
     timeline: bool = False
     json: bool = False
+    plain: bool = False
 
     def view(self) -> View:
         """What is shown; raises ValueError where a value cannot be read."""
@@ -66,7 +67,7 @@ def verify(request: Request) -> int:
 
     A file that cannot be read is named and left out; where none is left, that is an error.
     """
-    outlet = Outlet(json=request.json)
+    outlet = Outlet(json=request.json, plain=request.plain)
     try:
         view = request.view()
     except ValueError as error:
@@ -74,7 +75,7 @@ def verify(request: Request) -> int:
     for path in request.paths:
         if reason := unreachable(path):
             return outlet.refuse(BAD_INPUT, f"{path}: {reason}; give records or their folder")
-    with progress_bar() as progress:
+    with progress_bar(shown=not request.plain) as progress:
         evidence = gather(request.paths, progress=progress)
         report = judged(evidence) if evidence.traces else _failed_at_once(evidence)
     for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
@@ -86,14 +87,16 @@ def verify(request: Request) -> int:
         shown = viewed(report, evidence.traces, view)
     except SelectionError as error:
         return outlet.refuse(BAD_INPUT, str(error))
-    if request.trace_events is not None and (refused := _write_timeline(request.trace_events, evidence, outlet)):
+    if request.trace_events is not None and (
+        refused := write_timeline(request.trace_events, evidence.traces, report.findings, outlet)
+    ):
         return outlet.refuse(BAD_INPUT, refused)
     return _hand_out(request, report, shown, outlet)
 
 
-def _write_timeline(path: Path, evidence: Evidence, outlet: Outlet) -> str:
-    """Write what the ranks recorded as a trace-event file; gives why it cannot be written."""
-    timeline = recorded(evidence.traces)
+def write_timeline(path: Path, traces: Sequence[Trace], findings: Sequence[Finding], outlet: Outlet) -> str:
+    """Write what the ranks recorded, and what was found, as a trace-event file; gives why it cannot be written."""
+    timeline = recorded(traces, findings=findings)
     try:
         write_trace_events(path, timeline)
     except OSError as error:
@@ -116,7 +119,7 @@ def _hand_out(request: Request, report: Report, shown: Report, outlet: Outlet) -
                 write_whole(path, text())
             except OSError as error:
                 return outlet.refuse(BAD_INPUT, f"cannot write {path}: {error.strerror}; choose another file")
-    outlet.show(shown)
+    outlet.show(shown, speeds=True)
     return code
 
 
@@ -136,9 +139,9 @@ def _source_root(request: Request) -> Path:
     return Path.cwd() / (request.srcroot or "")
 
 
-def show_rules(code: str | None, *, json: bool = False) -> int:
+def show_rules(code: str | None, *, json: bool = False, plain: bool = False) -> int:
     """List the rules, or show the page of one."""
-    outlet = Outlet(json=json)
+    outlet = Outlet(json=json, plain=plain)
     if code is None:
         outlet.render(render_rules_table(), lambda: [_page(rule) for rule in RULES.values()])
         return 0

@@ -77,8 +77,13 @@ def _keep_all() -> None:
     freed waits for them, so that a process that has raised a mismatch would not end before the group's timeout.
     """
     for plain in list(_checked):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(plain))
+        keep_for_good(plain)
     _checked.clear()
+
+
+def keep_for_good(plain: ProcessGroup) -> None:
+    """Have a group outlive the interpreter."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(plain))
 
 
 def _polled(store: Store, prefix: str) -> PolledStore:

@@ -2,16 +2,20 @@
 
 import argparse
 import json
+import re
 from xml.etree import ElementTree
 
 import pytest
 
 from simcoll.cli import main
+from simcoll.clusters import cluster
+from simcoll.fat_trees import fat_tree, rail_optimised
 from simcoll.presets import PRESETS, preset
-from simcoll.topology import TopologyError, flat, ranks
+from simcoll.topology import TopologyError, flat, hosts, ranks
 from simcoll.topology_arguments import add_topology_arguments, is_topology_given, topology_of
 from simcoll.topology_drawing import draw
 from simcoll.topology_file import read_topology, write_topology
+from simcoll.topology_stacks import stacked
 from simcoll.topology_summary import render_tree, summarise
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -142,5 +146,64 @@ def test_a_tree_shows_any_graph(capsys):
     graph = flat(3, 1e9, 0)
     graph.add_edge("gpu0", "gpu1", bandwidth=1e9, latency=0)
     rich.print(render_tree(graph))
-    assert "and 1 more hosts" in capsys.readouterr().out
+    assert "1 more host like 1: 2" in capsys.readouterr().out
     assert summarise(graph).hosts == 3
+
+
+LARGE = {
+    "one network": lambda: cluster(gpu="h100", nodes=64),
+    "a fat tree": lambda: fat_tree(nodes=64, oversubscription=2),
+    "rails": lambda: rail_optimised(nodes=64),
+    "racks": lambda: preset("gb200-nvl72", nodes=72),
+    "4,096 GPUs": lambda: cluster(gpu="h100", nodes=512),
+    "a star of 4,096": lambda: flat(4096, 1e9, 0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_topology_is_drawn_as_stacks(name):
+    graph = LARGE[name]()
+    found = stacked(graph)
+    assert set(found.place) == set(graph)
+    assert set(found.place.values()) == set(found.graph)
+    assert len(found.graph) <= 130
+    text = draw(graph)
+    root = ElementTree.fromstring(text)
+    boxes = root.findall(f"{SVG}g")
+    assert len(boxes) == len(found.graph)
+    assert len(text) < 100_000
+    # Every node is drawn, by itself or in a stack that says how many.
+    hosts_in_stacks = sum(data["members"] for node, data in found.graph.nodes(data=True) if node[0] == "hosts")
+    assert 1 + hosts_in_stacks == len(hosts(graph))
+
+
+def test_a_bottleneck_stands_out_in_words_too(capsys, tmp_path):
+    code = main(["estimate", "all_reduce", "--gpu", "h100", "--nodes", "64", "--svg", str(tmp_path / "x.svg")])
+    assert (code, capsys.readouterr().err) == (0, "")
+    root = ElementTree.parse(tmp_path / "x.svg").getroot()
+    said = [text.text for text in root.findall(f"{SVG}text") if text.attrib.get("class") == "said"]
+    assert said[0] == "!"
+    assert said[1].startswith("! bottleneck: ")
+    assert "bottleneck: " in str(root.findtext(f"{SVG}desc"))
+    assert [path.attrib["class"] for path in root.findall(f"{SVG}path")].count("mark") == 1
+
+
+def test_a_bottleneck_between_hosts_of_a_stack_is_the_stacks():
+    graph = cluster(gpu="h100", nodes=64)
+    root = ElementTree.fromstring(draw(graph, {("host60/nic3", "network"): "slow"}))
+    assert [path.attrib["class"] for path in root.findall(f"{SVG}path")].count("mark") == 1
+
+
+def test_a_picture_needs_nothing_beside_itself_and_is_told_to_those_who_do_not_see_it():
+    text = draw(preset("dgx-h100"))
+    root = ElementTree.fromstring(text)
+    assert (root.attrib["role"], root[0].tag, root[1].tag) == ("img", f"{SVG}title", f"{SVG}desc")
+    assert "8 ranks on 1 host: 8 gpu" in str(root[1].text)
+    assert "prefers-color-scheme:dark" in str(root.findtext(f"{SVG}style"))
+    rest = text.replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?:|href|url\(|@import|<script|<image", rest)
+    # A class for everything that has a colour, with a rule in light and one in dark.
+    used = {name for element in root.iter() for name in element.attrib.get("class", "").split()}
+    style = str(root.findtext(f"{SVG}style"))
+    assert all(style.count(f".{name}") >= 2 for name in used - {"simcoll-topology"})

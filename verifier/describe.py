@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source, State
@@ -64,7 +64,7 @@ def fields_text(names: Collection[str]) -> str:
     return ", ".join(dict.fromkeys(text for name, text in _IN_WORDS.items() if name in names))
 
 
-def sizes_text(sizes: tuple[int, ...]) -> str:
+def sizes_text(sizes: Sequence[int]) -> str:
     """A list of sizes; a long one shows its beginning and its length."""
     shown = ", ".join(map(str, sizes[:8]))
     return f"[{shown}]" if len(sizes) <= 8 else f"[{shown}, ... {len(sizes)} in all]"

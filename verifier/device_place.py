@@ -4,27 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from simcoll.record import Record, State
 from simcoll.verifier.device_queue import open_rows
 from simcoll.verifier.trace import ON_DEVICE, Trace, lives, record_at
 
 
 def device_record(traces: Mapping[int, Trace], rank: int) -> Record | None:
-    """The call at which a rank's device is: one that runs, else the first that is not known to have ended.
+    """The call at which a rank's device is; None where none is under way."""
+    row = device_row(traces, rank)
+    return None if row is None else record_at(traces[rank], row)
+
+
+def device_row(traces: Mapping[int, Trace], rank: int) -> int | None:
+    """The row of the first call that is not known to have ended; of one that runs, if the first is not seen to.
 
     A collective whose end a peer has seen is over, or nearly so, also on a rank that has not looked.
     """
     trace = traces.get(rank)
     if trace is None or not len(rows := open_rows(trace)):
         return None
-    slots = trace.slots[rows]
-    running = np.flatnonzero((slots["flags"] & ON_DEVICE != 0) & (slots["state"] == State.STARTED))
-    if len(running):
-        return record_at(trace, int(rows[running[0]]))
     left = (row for row in rows.tolist() if not _ended_elsewhere(traces, trace, row))
-    return record_at(trace, next(left, int(rows[-1])))
+    first = next(left, int(rows[-1]))
+    if _runs(trace, first):
+        return first
+    # A call behind one that waits runs on a stream of its own.
+    return next((row for row in rows.tolist() if row > first and _runs(trace, row)), first)
+
+
+def _runs(trace: Trace, row: int) -> bool:
+    slot = trace.slots[row]
+    return bool(int(slot["flags"]) & ON_DEVICE) and int(slot["state"]) == State.STARTED
 
 
 def _ended_elsewhere(traces: Mapping[int, Trace], trace: Trace, row: int) -> bool:

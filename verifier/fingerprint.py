@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record
 from simcoll.spec import COLLECTIVES, METHODS
-from simcoll.verifier.describe import call_text, group_text, record_text, source_text
+from simcoll.verifier.describe import call_text, group_text, record_text, sizes_text, source_text
 from simcoll.verifier.finding import Finding, Severity, Side
-from simcoll.verifier.ranges import ranks_text, verb
+from simcoll.verifier.ranges import ranks_text, span_text, verb
 from simcoll.verifier.rules import RULES
 
 _SCALAR_TYPES = {
@@ -34,6 +34,10 @@ _SCALAR_TYPES = {
     "complex64": "ComplexFloat",
     "complex128": "ComplexDouble",
 }
+_RANKS = _TENSORS = 16
+"""Listed one by one, as c10d does it."""
+
+_PLACES = _SIDES = 8
 _OWN_ASPECTS = {
     "reduce_op": "Reduce op",
     "root": "Root",
@@ -102,15 +106,17 @@ def _tensors(call: Call) -> tuple[Buffer, ...]:
 
 
 def _torch_fields(tensors: Sequence[Buffer]) -> tuple[list[str], str, str]:
-    """Shape of the first, dtypes and devices of all, in the wording of c10d."""
+    """Shape of the first, dtypes and devices of all, in the wording of c10d; of very many, those of the first."""
     shape = [str(size) for size in tensors[0].shape] if tensors else []
-    dtypes = " ".join(_scalar_type(tensor.dtype) for tensor in tensors)
+    shown = tensors[:_TENSORS]
+    more = "" if len(tensors) == len(shown) else f" and {len(tensors) - len(shown):,} more"
+    dtypes = " ".join(_scalar_type(tensor.dtype) for tensor in shown)
     devices = " ".join(
         f"TensorOptions(dtype=float (default), device={tensor.device}, layout=Strided (default), "
         "requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))"
-        for tensor in tensors
+        for tensor in shown
     )
-    return shape, dtypes, devices
+    return shape, dtypes + more, devices + more
 
 
 def _scalar_type(dtype: str) -> str:
@@ -129,8 +135,8 @@ def _aspects(mine: Call, theirs: Call, errors: Sequence[Finding]) -> str:
         ("Tensor Tensor devices", devices, their_devices),
         ("Reduce op", str(mine.reduce_op), str(theirs.reduce_op)),
         ("Root", str(mine.root), str(theirs.root)),
-        ("Input splits", str(mine.input_splits), str(theirs.input_splits)),
-        ("Output splits", str(mine.output_splits), str(theirs.output_splits)),
+        ("Input splits", _splits(mine.input_splits), _splits(theirs.input_splits)),
+        ("Output splits", _splits(mine.output_splits), _splits(theirs.output_splits)),
     ]
     said = [f"  {name}: {here}vs {there}" for name, here, there in fields if here != there]
     named = {name for finding in errors for name in finding.differing}
@@ -143,8 +149,10 @@ def _own_lines(group: Group, finding: Finding) -> list[str]:
     rule = RULES[finding.code]
     where = f"in {group_text(group)}" + ("" if finding.sequence is None else f", collective {finding.sequence}")
     lines = [f"simcoll: {rule.code} {rule.name} {where}: {finding.message}"]
-    for side in finding.sides:
+    for side in finding.sides[:_SIDES]:
         lines += _side_lines(group, side)
+    if rest := [rank for side in finding.sides[_SIDES:] for rank in side.ranks]:
+        lines.append(f"  {ranks_text(rest)}: {len(finding.sides) - _SIDES:,} more sides")
     culprits = f"{ranks_text(finding.culprits)} (by majority)" if finding.culprits else "no majority names one"
     return [*lines, f"  culprits: {culprits}", f"  advice: {rule.advice}"]
 
@@ -179,7 +187,7 @@ def missing_text(
     a connection that closed.
 
     c10d's own line, with which it begins, says "Rank 1" with ``first_only`` (monitored_barrier's default) and
-    "Ranks 1, 2" without; nobody at all is listed where it is not known who is missing.
+    "Ranks 1, 2" without, or more than 16 as ranges; nobody at all is listed where it is not known who is missing.
     """
     missing = [group.ranks[rank] for rank in sorted(missing_group_ranks) if 0 <= rank < len(group.ranks)]
     mine = group.ranks[my_group_rank]
@@ -188,7 +196,7 @@ def missing_text(
     elif my_group_rank == 0 and timeout_ms == 0:
         head = f"[Rank {mine}]: Rank {mine} timed out in monitoredBarrier after 0 ms"
     elif my_group_rank == 0:
-        listed = f"Rank {missing[0]}" if first_only else f"Ranks {', '.join(map(str, missing))}"
+        listed = f"Rank {missing[0]}" if first_only else f"Ranks {_listed(missing)}"
         head = f"[Rank {mine}]: {listed} failed to pass monitoredBarrier in {timeout_ms} ms"
     else:
         head = (
@@ -212,7 +220,20 @@ def _missing_lines(
     lines = [f"simcoll: {rule.code} {rule.name} in {group_text(group)}: {who} not come to {call} {reason}"]
     if record is not None and record.source.file:
         lines.append(f"  called at {source_text(record.source)}: {record.source.code.strip()}")
+    seen: dict[str, list[int]] = {}
     for rank, known in sorted(last.items()):
         if 0 <= rank < len(group.ranks):
-            lines.append(f"  rank {group.ranks[rank]} was last seen in {record_text(known)}")
+            seen.setdefault(record_text(known), []).append(group.ranks[rank])
+    for known_text, ranks in list(seen.items())[:_PLACES]:
+        lines.append(f"  {ranks_text(ranks)} {verb(ranks, 'was', 'were')} last seen in {known_text}")
+    lines += [f"  and others at {len(seen) - _PLACES:,} more places"] if len(seen) > _PLACES else []
     return [*lines, f"  advice: {rule.advice}"]
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """As c10d lists them, one by one; thousands as ranges, for an exception is read by people."""
+    return ", ".join(map(str, ranks)) if len(ranks) <= _RANKS else span_text(ranks)
+
+
+def _splits(sizes: tuple[int, ...] | None) -> str:
+    return str(sizes) if sizes is None or len(sizes) <= _RANKS else sizes_text(sizes)

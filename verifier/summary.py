@@ -8,6 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from simcoll.record import UNKNOWN_SOURCE, Source, State
+from simcoll.verifier.bandwidths import bandwidths
+from simcoll.verifier.columns import GroupColumns
+from simcoll.verifier.device_place import device_row
 from simcoll.verifier.failures import Failure
 from simcoll.verifier.finding import RankState, RankStatus
 from simcoll.verifier.overview import Activity, Place, Summary
@@ -24,6 +27,7 @@ def summarise(
     failures: Mapping[int, Failure],
     stall: Stall | None,
     world_size: int,
+    groups: Sequence[GroupColumns] = (),
 ) -> Summary:
     """Summarise a job; cost grows with the records, and in Python with the ranks only."""
     begin, end = _span(traces)
@@ -36,6 +40,7 @@ def summarise(
         progress_of(traces),
         _places(traces, states, failures, stall),
         tuple(sorted(set[str]().union(*(trace.unknown for trace in traces)))),
+        bandwidths(groups),
     )
 
 
@@ -57,17 +62,19 @@ def _places(
     by_rank = {trace.rank: trace for trace in traces}
     crowds: dict[object, list[Place]] = {}
     for state in states:
-        place = _place(state, by_rank.get(state.rank), failures.get(state.rank), stall)
+        place = _place(state, by_rank, failures.get(state.rank), stall)
         crowds.setdefault(_key(place), []).append(place)
     together = [_together(crowd) for crowd in crowds.values()]
     return tuple(sorted(together, key=lambda place: (-len(place.ranks), place.ranks)))
 
 
-def _place(state: RankState, trace: Trace | None, failure: Failure | None, stall: Stall | None) -> Place:
+def _place(state: RankState, traces: Mapping[int, Trace], failure: Failure | None, stall: Stall | None) -> Place:
+    trace = traces.get(state.rank)
     line = UNKNOWN_SOURCE if stall is None else stall.places.get(state.rank, UNKNOWN_SOURCE)
     reason = "" if failure is None else _reason(failure)
     bare = Place((state.rank,), Activity.UNSEEN, state.status.value, line=line, reason=reason)
-    row = None if trace is None else _row(trace)
+    device = None if state.status is RankStatus.FINISHED else device_row(traces, state.rank)
+    row = None if trace is None else _row(trace) if device is None else device
     record = None if trace is None or row is None else record_at(trace, row)
     if trace is None or row is None or record is None:
         return replace(bare, activity=_activity(state.status, Activity.UNSEEN))

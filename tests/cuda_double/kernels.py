@@ -8,6 +8,7 @@ or value only the data tells waits for the stream, as it does on a GPU. torch lo
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
 import traceback
@@ -22,17 +23,7 @@ Operator = Any  # torch._ops.OpOverload
 Closure = Callable[[], object]
 
 # These are about memory, not arithmetic, and work as they are.
-KEPT = (
-    "empty",
-    "set_",
-    "resize",
-    "_resize",
-    "record_stream",
-    "_local_scalar_dense",
-    "_pin_",
-    "is_pinned",
-    "_copy_from",
-)
+KEPT = ("empty", "set_", "resize", "_resize", "record_stream", "_local_scalar", "_pin_", "is_pinned", "_copy_from")
 MATH_ATTENTION = 0  # torch.nn.attention.SDPBackend.MATH: made of operators that CPUs have as well
 DEVICE_ASSERT = 710  # cudaErrorAssert
 
@@ -45,6 +36,7 @@ launched: dict[int, tuple[Closure, bool]] = {}
 
 def install() -> None:
     """Gives every operator that can have one its kernel."""
+    atexit.register(runtime.simcollDoubleEnd)
     torch.backends.cudnn.enabled = False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -72,9 +64,7 @@ def replaceable(operator: Operator) -> bool:
 
 def kernel_of(operator: Operator) -> Callable[..., Any]:
     schema = operator._schema
-    written = {
-        argument.name: argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write
-    }
+    written = {one.name: one for one in schema.arguments if one.alias_info and one.alias_info.is_write}
     if written:
         return writing(operator, [argument.name for argument in schema.arguments], written)
     if any("Tensor" not in str(result.type) for result in schema.returns):
@@ -96,11 +86,9 @@ def producing(operator: Operator, args: Any, kwargs: Any) -> Any:
 
 
 def writing(operator: Operator, names: list[str], written: dict[str, Any]) -> Callable[..., Any]:
-    """A kernel for an operator that writes into its arguments: in place, or into ``out``, which it may have to resize."""
+    """A kernel for an operator that writes into its arguments: in place, or into ``out``, which it may resize."""
     returned = [
-        next(
-            name for name, argument in written.items() if argument.alias_info.before_set == result.alias_info.before_set
-        )
+        next(name for name, one in written.items() if one.alias_info.before_set == result.alias_info.before_set)
         for result in operator._schema.returns
         if result.alias_info
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections import defaultdict
@@ -17,9 +18,10 @@ import simcoll
 from simcoll.compute_between import Straggler
 from simcoll.predicted_slices import predicted
 from simcoll.pricing import Scenario, price
-from simcoll.record import Group, Source
+from simcoll.record import Group, Source, State
 from simcoll.recorded_slices import recorded
 from simcoll.reports.trace_event import Slice, TraceEvents, write_trace_events
+from simcoll.verifier.postmortem import judge
 from tests.timed import Made, call, timed, world
 
 TOPOLOGY = simcoll.flat(8, 50e9, 1e-6)
@@ -60,6 +62,18 @@ SCHEMA = {
                         },
                         "required": ["ph", "id", "ts", "pid", "tid", "name", "cat"],
                     },
+                    {
+                        "properties": {
+                            "ph": {"const": "i"},
+                            "s": {"enum": ["t", "p", "g"]},
+                            "ts": TIME,
+                            "name": {"type": "string", "minLength": 1},
+                            "pid": NUMBER,
+                            "tid": NUMBER,
+                            "args": {"type": "object"},
+                        },
+                        "required": ["ph", "s", "ts", "pid", "tid", "name"],
+                    },
                 ]
             },
         },
@@ -69,10 +83,12 @@ SCHEMA = {
 
 def written(path, timeline):
     write_trace_events(path, timeline)
-    document = json.loads(path.read_text(encoding="ascii"))
+    data = path.read_bytes()
+    document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     jsonschema.validate(document, SCHEMA)
     check_nesting(document["traceEvents"])
     check_flows(document["traceEvents"])
+    check_threads(document["traceEvents"])
     return document["traceEvents"]
 
 
@@ -91,6 +107,16 @@ def check_nesting(events):
             open_ends.append(begin - negative)
 
 
+def check_threads(events):
+    """Perfetto names a thread by its number alone, whatever its process."""
+    processes = defaultdict(set)
+    for event in events:
+        processes[event["tid"]].add(event["pid"])
+    assert all(len(each) == 1 for each in processes.values())
+    named = {event["tid"] for event in events if event["name"] == "thread_name"}
+    assert {event["tid"] for event in events if event["ph"] == "X"} <= named
+
+
 def check_flows(events):
     flows = defaultdict(list)
     for event in events:
@@ -101,6 +127,9 @@ def check_flows(events):
         assert (kinds.count(0), kinds.count(2)) == (1, 1)
         times = {kind: time for time, kind in parts}
         assert times[0] <= times[2]
+    # Each stands at the begin of a slice that takes time: Perfetto drops an arrow elsewhere.
+    begins = {(event["tid"], event["ts"]) for event in events if event["ph"] == "X" and event["dur"]}
+    assert {(event["tid"], event["ts"]) for event in events if event["ph"] in "stf"} <= begins
 
 
 def a_job(size=4):
@@ -124,7 +153,7 @@ def test_a_predicted_job_is_valid_and_joins_the_ranks_parts(tmp_path):
     events = written(tmp_path / "t.json", predicted(priced))
     slices = [event for event in events if event["ph"] == "X"]
     assert {event["pid"] for event in slices} == {0, 1, 2, 3}
-    reduced = [event for event in slices if event["name"] == "all_reduce" and event["tid"]]
+    reduced = [event for event in slices if event["name"] == "all_reduce" and "algorithm" in event["args"]]
     assert all({"group", "sequence", "bytes", "algorithm"} <= event["args"].keys() for event in reduced)
     # Each collective and each message once on each of its ranks.
     assert sum("algorithm" in event["args"] for event in slices) == priced.job.calls
@@ -212,7 +241,7 @@ def test_slices_are_written_as_they_are_made_and_a_half_file_is_never_seen(tmp_p
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError):
-        write_trace_events(tmp_path / "t.json", TraceEvents({}, {}, fails()))
+        write_trace_events(tmp_path / "t.json", TraceEvents({0: "rank 0"}, {(0, 0): "program"}, fails()))
     assert os.listdir(tmp_path) == []
 
 
@@ -220,3 +249,56 @@ def test_ends_may_be_anywhere(tmp_path):
     traces = timed([world(1)], {0: [Made("0", call())] * 3})
     traces[0].slots["finished_ns"] = np.iinfo(np.int64).max
     written(tmp_path / "t.json", recorded(traces))
+
+
+def wrong_job(size):
+    """Rank 1 asks for the maximum in the second call; rank 0 fails to come to the last one."""
+    other = replace(call(), reduce_op="max")
+    calls = {rank: [Made("0", call(), 0.001), Made("0", other if rank == 1 else call())] for rank in range(size)}
+    late = Made("0", call("barrier"), state=State.STARTED)
+    return timed([world(size)], {rank: [*made, late] if rank else made for rank, made in calls.items()})
+
+
+def test_findings_are_instants_on_the_calls_of_their_culprits(tmp_path):
+    traces = wrong_job(4)
+    findings = judge(traces).findings
+    assert {"SC104"} <= {finding.code for finding in findings}
+    events = written(tmp_path / "t.json.gz", recorded(traces, findings=findings))
+    instants = [event for event in events if event["ph"] == "i"]
+    (wrong,) = (event for event in instants if event["name"] == "SC104 reduce-op-mismatch")
+    second = [event for event in events if event["ph"] == "X" and event["pid"] == 1][1]
+    assert (wrong["s"], wrong["pid"], wrong["tid"], wrong["ts"]) == ("t", 1, second["tid"], second["ts"])
+    assert wrong["args"]["culprits"] == "rank 1"
+    assert wrong["args"]["message"] == next(one.message for one in findings if one.code == "SC104")
+    # One about no call stands on the ranks that it names.
+    lone = replace(findings[0], group=None, sequence=None, culprits=(), ranks=(2, 3, 77))
+    instants = [
+        event for event in written(tmp_path / "t.json", recorded(traces, findings=[lone])) if event["ph"] == "i"
+    ]
+    assert [(event["s"], event["pid"]) for event in instants] == [("p", 2), ("p", 3)]
+
+
+def test_culprits_are_among_the_ranks_that_are_shown(tmp_path):
+    traces = wrong_job(32)
+    timeline = recorded(traces, 12, judge(traces).findings)
+    events = written(tmp_path / "t.json", timeline)
+    assert "SC104 reduce-op-mismatch" in {event["name"] for event in events if event["ph"] == "i"}
+    assert "of 32 ranks" in timeline.note
+
+
+def test_a_compressed_file_is_the_same_each_time(tmp_path):
+    for name in ("a.json.gz", "b.json.gz"):
+        write_trace_events(tmp_path / name, recorded(a_job()))
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+    write_trace_events(tmp_path / "a.json", recorded(a_job()))
+    assert gzip.decompress((tmp_path / "a.json.gz").read_bytes()) == (tmp_path / "a.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_thousands_of_ranks_have_a_process_each(tmp_path):
+    traces = wrong_job(4096)
+    events = written(tmp_path / "t.json.gz", recorded(traces, findings=judge(traces).findings))
+    assert sum(event["ph"] == "M" and event["name"] == "process_name" for event in events) == 4096
+    assert sum(event["ph"] == "X" for event in events) == sum(len(trace.slots) for trace in traces)
+    assert 1 <= sum(event["ph"] == "i" for event in events) <= 64 * 4
+    assert (tmp_path / "t.json.gz").stat().st_size < 2_000_000

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source
 from simcoll.verifier.compare import compare
@@ -98,3 +100,37 @@ def test_missing_ranks_on_rank_0_and_elsewhere() -> None:
         assert re.search(" (Timed out|closed|timeout) ", said)
         assert "SC201 missing-rank" in said
         assert "train.py:41" in said
+
+
+def many(ranks: int = 4096) -> list[Call]:
+    """Calls of very many ranks that disagree in every way: in their ops, in each size, in long lists of splits."""
+
+    def call(rank: int) -> Call:
+        tensors = (Buffer((rank + 1, 10), "float32"),) * (ranks if rank == 5 else 1)
+        if rank % 3:
+            return Call("all_reduce", "allreduce", tensors, tensors, reduce_op="sum")
+        splits = tuple(range(ranks))
+        return Call("all_to_all_single", "alltoall_base", tensors, tensors, input_splits=splits, output_splits=splits)
+
+    return [call(rank) for rank in range(ranks)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mine", [0, 5, 4095])
+def test_an_exception_on_thousands_of_ranks_can_be_read(mine: int) -> None:
+    said = text(mine, *many(), group=Group("0", "default_pg", tuple(range(4096))))
+    assert len(said) < 20_000
+    assert max(map(len, said.splitlines())) < 10_000
+    assert not re.search(r"(\d+, ){24}", said)
+
+
+def test_missing_ranks_are_ranges_where_there_are_many() -> None:
+    group = Group("0", "default_pg", tuple(range(4096)))
+    absent = [rank for rank in range(1, 4096) if rank != 511]
+    last = {rank: Record("0", 6 + rank % 2, REDUCE, LINE) for rank in absent}
+    said = missing_text(group, 0, absent, 2000, Record("0", 8, REDUCE, LINE), last)
+    assert "Ranks 1-510, 512-4095 failed to pass monitoredBarrier in 2000 ms" in said
+    assert said.count("were last seen in") == 2
+    assert len(said) < 2_000
+    few = missing_text(group, 0, list(range(1, 17)), 2000)
+    assert f"Ranks {', '.join(map(str, range(1, 17)))} failed" in few

@@ -1,0 +1,40 @@
+"""What every command says of its output, and help pages that fit the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import textwrap
+
+_NARROWEST = 20
+_GAP = re.compile(r" {2,}(?=\S)")
+
+
+def add_output_arguments(parser: argparse._ActionsContainer) -> None:
+    """Add ``--json`` and ``--plain``, which every command has."""
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, and nothing else there")
+    parser.add_argument(
+        "--plain",
+        action="store_true",
+        help="text without boxes, colours and progress bars, for logs and screen readers",
+    )
+
+
+class HelpPage(argparse.HelpFormatter):
+    """A help page in the width of the terminal, 80 columns elsewhere; what argparse leaves wider is folded."""
+
+    def format_help(self) -> str:
+        """The page as text."""
+        width = max(shutil.get_terminal_size().columns, _NARROWEST)
+        return "".join(f"{line}\n" for text in super().format_help().splitlines() for line in _folded(text, width))
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """A line in several, the further ones below what is beside its label, or a little to the right."""
+    if len(text) <= width:
+        return [text]
+    gap = _GAP.search(text.strip())
+    start = len(text) - len(text.lstrip())
+    start += gap.end() if gap is not None else 2
+    return textwrap.wrap(text, width, subsequent_indent=" " * min(start, width // 2))
