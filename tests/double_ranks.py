@@ -54,12 +54,12 @@ def run(program: str, folder: Path, mode: str, variables: Mapping[str, str], wor
         with (folder / f"rank{rank}.log").open("w") as log:
             ranks.append(subprocess.Popen(command, env=common | place, stdout=log, stderr=subprocess.STDOUT))
     try:
-        for rank in ranks:
-            rank.wait(_SECONDS)
+        for one in ranks:
+            one.wait(_SECONDS)
     finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+        for one in ranks:
+            one.kill()
+            one.wait()
     return [_found(folder, rank) for rank in range(world_size)]
 
 
