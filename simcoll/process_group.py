@@ -100,10 +100,13 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         if plain.bound_device_id is not None:
             # First: a group that takes a backend over binds it to its own device, or to none.
             _set_base_device(group, plain.bound_device_id)
+        default = _backend_type(plain._get_backend_name())
         for device in plain._device_types:
             backend = plain._get_backend(device)
-            ProcessGroup._register_backend(group, device, _backend_type(backend.name()), backend)
-        ProcessGroup._set_default_backend(group, _backend_type(plain._get_backend_name()))
+            # One that calls itself by another name than its group does (torch 2.15: "nccl2") is the default's.
+            kind = distributed_c10d.Backend.backend_type_map.get(backend.name().lower(), default)
+            ProcessGroup._register_backend(group, device, kind, backend)
+        ProcessGroup._set_default_backend(group, default)
         if plain.group_name:
             ProcessGroup._set_group_name(group, plain.group_name)
         if plain.group_desc:
