@@ -33,5 +33,5 @@ pre {{ font-family: Menlo, "DejaVu Sans Mono", Consolas, monospace; line-height:
 def html_report(report: Report) -> str:
     """A page without scripts and without anything from the network."""
     console = Console(record=True, file=StringIO(), width=_WIDTH, force_terminal=True, color_system="truecolor")
-    console.print(TerminalReport(report))
+    console.print(TerminalReport(report, speeds=True))
     return console.export_html(code_format=_PAGE, inline_styles=False)
