@@ -123,7 +123,7 @@ def _fork_instead_of_spawn(case_class: type[unittest.TestCase]) -> None:
 
 def _spawn_on_gpus(case_class: type[unittest.TestCase]) -> None:
     """CUDA does not survive a fork, and to count the GPUs may be enough to start it."""
-    import shared_gpu
+    import shared_gpu  # type: ignore[import-not-found]  # beside this program
     import torch.multiprocessing
 
     processes = torch.multiprocessing.get_context("spawn")
