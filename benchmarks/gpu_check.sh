@@ -12,8 +12,7 @@
 # the library: it is preloaded into the ranks of that setting alone.
 #   pip download --no-deps -d wheels 'nvidia-nccl-cu13>=2.30'; unzip wheels/nvidia_nccl*.whl -d nccl
 #   SIMCOLL_CHECK_NCCL=$PWD/nccl/nvidia/nccl/lib/libnccl.so.2 benchmarks/gpu_check.sh
-# SIMCOLL_DOUBLE says, in words, that CUDA and NCCL are stand-ins without kernels (tests/cuda_double): checks that need
-# a device which computes are left out, and the table says that it shows a test double.
+# On the stand-in for CUDA and NCCL (tests/cuda_double) the table says that it shows a test double, and no result.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -38,6 +37,10 @@ if ! (cd / && "$PYTHON" -c 'import simcoll.verifier' 2>/dev/null); then
     mkdir "$package/simcoll"
     ln -s "$PWD"/simcoll/* "$PWD/backends" "$PWD/reports" "$PWD/verifier" "$package/simcoll/"
     ln -s "$PWD/examples/scenarios" "$package/simcoll/scenarios"
+    # What an installation would say: torch imports simcoll where it is an entry point.
+    mkdir "$package/simcoll-0.dist-info"
+    printf 'Metadata-Version: 2.1\nName: simcoll\nVersion: 0\n' >"$package/simcoll-0.dist-info/METADATA"
+    printf '[torch.backends]\nsimcoll = simcoll.autoload:autoload\n' >"$package/simcoll-0.dist-info/entry_points.txt"
     export PYTHONPATH="$package${PYTHONPATH:+:$PYTHONPATH}"
 fi
 # Behind the package: the folder simcoll of the working tree is only a part of it.

@@ -80,9 +80,10 @@ class Check:
 
     ``modes`` are those of simcoll in which it is made, each in processes of its own; ``start`` says how the default
     group is made there (`benchmarks.gpu_rank`). ``ranks`` is how many it needs at least, ``backends`` on which it makes
-    sense, ``kernels`` whether the device must compute, which a test double does not. ``alone`` checks get processes
-    that make no other, ``quiet`` ones a machine that does nothing else. ``plain`` says that the same program must work
-    without simcoll: where it does not, its failure is none of simcoll's.
+    sense, ``kernels`` whether it compiles kernels of its own, or maps memory, which a test double does not. ``alone``
+    checks get processes that make no other, ``quiet`` ones a machine that does nothing else. ``plain`` says that the
+    same program must work without simcoll: where it does not, its failure is none of simcoll's. ``verified`` says that
+    all its calls are right, so that ``simcoll verify`` must have nothing to say of its records.
     """
 
     name: str
@@ -110,7 +111,7 @@ class Check:
         if setting.ranks < self.ranks:
             return f"needs {self.ranks} ranks"
         if self.kernels and setting.cuda and "TEST DOUBLE" in machine.versions:
-            return "the test double runs no kernels"
+            return "the test double has no compiler and maps no memory"
         return None
 
 

@@ -200,7 +200,7 @@ def functional(place: Place) -> None:
     place.same(functions.reduce_scatter_tensor(given, "sum", 0, group), expected, "reduce_scatter_tensor")
 
 
-@check(SECTION, "object collectives", kernels=True)
+@check(SECTION, "object collectives")
 def objects(place: Place) -> None:
     """Pickled by torch, sent as bytes on the group's device."""
     values: list[Any] = [None] * place.size

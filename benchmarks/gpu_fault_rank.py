@@ -55,7 +55,9 @@ def main(fault: str, backend: str, gpus: int) -> None:
         os.environ["NCCL_HOSTID"] = f"simcoll-{rank}"
     if gpus:
         torch.cuda.set_device(device)
-    dist.init_process_group(backend, timeout=timedelta(seconds=120))
+    # By itself torch takes the GPU that the local rank names, of which there may be fewer.
+    bound = device if backend == "nccl" else None
+    dist.init_process_group(backend, timeout=timedelta(seconds=120), device_id=bound)
     tensor = torch.ones(1024).to(device)
     for _ in range(3):
         dist.all_reduce(tensor)

@@ -77,9 +77,7 @@ def illegal(setting: Setting, mode: str, folder: Path) -> Figures:
     return expect(report_on("illegal", setting, mode, folder), "SC701", [setting.ranks - 1], *words)
 
 
-@launched(
-    SECTION, "a device-side assert is named", modes=("record",), cuda=True, kernels=True, plain=False, seconds=110
-)
+@launched(SECTION, "a device-side assert is named", modes=("record",), cuda=True, plain=False, seconds=110)
 def asserted(setting: Setting, mode: str, folder: Path) -> Figures:
     """An index out of range, as models have it."""
     words = ("device-side assert",)

@@ -93,7 +93,14 @@ def mixed(place: Place) -> None:
 
 
 @check(
-    SECTION, "symmetric memory is left alone", modes=("detail",), cuda=True, kernels=True, backends=("nccl",), start="eager", alone=True
+    SECTION,
+    "symmetric memory is left alone",
+    modes=("detail",),
+    cuda=True,
+    kernels=True,
+    backends=("nccl",),
+    start="eager",
+    alone=True,
 )
 def symmetric_memory(place: Place) -> None:
     """Memory that all ranks map, made and met through the group; kernels of torch's own sum over it."""

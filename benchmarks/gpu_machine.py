@@ -18,6 +18,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 LIMIT_SECONDS = 120.0
+DOUBLE = "test double"
+"""What the name of a GPU says that is pretended (``tests/cuda_double``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,8 @@ def _look() -> Machine:
     }
     if preloaded is not None:
         versions["NCCL where ranks share a GPU"] = _dotted(preloaded)
-    if double := os.environ.get("SIMCOLL_DOUBLE"):
-        versions["TEST DOUBLE"] = f"no GPU: a stand-in for CUDA and NCCL ({double})"
+    if DOUBLE in versions["GPU"]:
+        versions["TEST DOUBLE"] = "no GPU, no CUDA and no NCCL: tests/cuda_double stands in for them; no result"
     return Machine(gpus, "" if gpus else _why_none(), nccl, preloaded, _cores(), versions)
 
 

@@ -67,7 +67,15 @@ def medians(place: Place, tensor: torch.Tensor, call: Callable[[torch.Tensor], N
     return {name: statistics.median(taken) * 1e6 for name, taken in samples.items()}
 
 
-@check(SECTION, "record adds at most 10 us to a forwarded call", modes=("record",), plain=False, alone=True, quiet=True)
+@check(
+    SECTION,
+    "record adds at most 10 us to a forwarded call",
+    modes=("record",),
+    plain=False,
+    alone=True,
+    quiet=True,
+    seconds=150.0,
+)
 def overhead(place: Place) -> Figures:
     """4 bytes and 64 MiB, synchronous and asynchronous; judged on NCCL, told elsewhere."""
     told, over = {}, []

@@ -58,8 +58,8 @@ def gpu_settings(machine: Machine) -> tuple[Setting, ...]:
     gpus = max(2, min(machine.gpus, MOST_GPUS))
     return (
         Setting("nccl, 1 rank", "nccl", 1, 1),
-        Setting("nccl, 2 ranks on 1 GPU", "nccl", 2, 1, _sharing()),
-        Setting("nccl, 2 ranks on 1 GPU as if on 2 hosts", "nccl", 2, 1, _as_hosts()),
+        Setting("nccl, 2 ranks on 1 GPU", "nccl", 2, 1, sharing()),
+        Setting("nccl, 2 ranks on 1 GPU as if on 2 hosts", "nccl", 2, 1, shared_as_hosts()),
         Setting(f"nccl, {gpus} GPUs", "nccl", gpus, gpus),
         Setting("gloo, 2 ranks on 1 GPU, CUDA tensors", "gloo", 2, 1),
     )
@@ -84,7 +84,8 @@ def unavailable(setting: Setting, machine: Machine) -> str | None:
     return None
 
 
-def _as_hosts() -> dict[str, str]:
+def shared_as_hosts() -> dict[str, str]:
+    """What lets ranks on one GPU pass for those of several hosts, with any NCCL."""
     return {HOSTS: "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 
@@ -94,7 +95,8 @@ def pretend_hosts() -> None:
         os.environ["NCCL_HOSTID"] = f"simcoll-{os.environ['RANK']}"
 
 
-def _sharing() -> dict[str, str]:
+def sharing() -> dict[str, str]:
+    """What lets ranks share a GPU, from NCCL 2.30."""
     preloaded = os.environ.get(PRELOADED)
     enabled = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
     return enabled | {"LD_PRELOAD": preloaded} if preloaded else enabled

@@ -54,7 +54,7 @@ def side_stream(place: Place) -> None:
         place.same(tensor, total)
 
 
-@check(SECTION, "the result of a call belongs to the stream that waits for it", cuda=True, kernels=True)
+@check(SECTION, "the result of a call belongs to the stream that waits for it", cuda=True)
 def stream_ordered(place: Place) -> None:
     """A sum of what a spinning kernel delays: the waiting stream sees it, without the host ever waiting."""
     tensor = torch.zeros(1 << 16, device=place.device)
@@ -70,7 +70,7 @@ def stream_ordered(place: Place) -> None:
     place.same(doubled, torch.full((1 << 16,), float(place.size * (place.size + 1))))
 
 
-@check(SECTION, "the host goes on while the device is busy", cuda=True, kernels=True, backends=("nccl",))
+@check(SECTION, "the host goes on while the device is busy", cuda=True, backends=("nccl",))
 def host_goes_on(place: Place) -> Figures:
     """Launch calls behind a spinning kernel; all have returned, waits included, before it ends."""
     tensor = torch.ones(1 << 10, device=place.device)

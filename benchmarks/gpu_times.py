@@ -45,11 +45,11 @@ def between_events(place: Place, tensor: torch.Tensor) -> list[float]:
     "device times are recorded, and those of CUDA events",
     modes=("record",),
     cuda=True,
-    kernels=True,
     backends=("nccl",),
     plain=False,
     alone=True,
     quiet=True,
+    seconds=150.0,
 )
 def device_times(place: Place) -> Figures:
     """The same calls, timed by simcoll and by the program; and the bus bandwidth that they make."""

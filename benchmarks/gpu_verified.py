@@ -33,7 +33,10 @@ def false_alarms(setting: Setting, mode: str, folder: Path) -> list[Outcome]:
             check=False,
         )
         findings = json.loads(ended.stdout)["findings"]
-    except (subprocess.TimeoutExpired, ValueError, KeyError) as error:
-        return [Outcome(setting.name, ROW, mode, "failed", f"simcoll verify gives no report: {error}")]
+    except subprocess.TimeoutExpired as error:
+        return [Outcome(setting.name, ROW, mode, "failed", str(error))]
+    except (ValueError, KeyError):
+        last = ended.stderr.strip().splitlines()[-1:]
+        return [Outcome(setting.name, ROW, mode, "failed", f"simcoll verify gives no report: {last}")]
     said = [f"{finding['code']}: {finding['message']:.160}" for finding in findings]
     return [Outcome(setting.name, ROW, mode, "failed" if said else "ok", "; ".join(said))]

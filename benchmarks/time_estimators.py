@@ -7,8 +7,8 @@ that are larger than the machine cannot be asked for. What can be had:
 * several GPUs: one rank on each, and the measured time beside both estimates;
 * one GPU: several ranks on it, from NCCL 2.30, or each as if on a host of its own (`benchmarks.gpu_settings`): NCCL
   then prices ranks that share a GPU, or hosts that are joined by sockets, while simcoll prices the topology that is
-  named below the table. The figures say what NCCL's model does with such a world, not which of the two is right; nothing is
-  measured, since the processes take turns on the GPU;
+  named below the table. The figures say what NCCL's model does with such a world, not which of the two is right;
+  nothing is measured, since the processes take turns on the GPU;
 * one rank: NCCL copies and prices nothing.
 
 The topology is ``--topology`` (a preset or a file, as everywhere), else NCCL's own dump where NCCL_TOPO_DUMP_FILE names

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from simcoll import __version__
 from simcoll.reports.history import history_rows
-from simcoll.reports.overview import job_text, place_text, progress_text
+from simcoll.reports.overview import bandwidth_text, job_text, place_text, progress_text
 from simcoll.reports.page_chart import chart_data, chart_letters, chart_ops
 from simcoll.reports.page_findings import finding_views
 from simcoll.reports.page_tables import call_rows, crowds
@@ -88,6 +88,7 @@ def _job(report: Report) -> dict[str, object]:
     return {
         "job": "" if summary is None else job_text(summary),
         "progress": [] if summary is None else [progress_text(one) for one in summary.progress],
+        "speeds": [] if summary is None else [bandwidth_text(one) for one in summary.bandwidths],
         "places": [(ranks_text(place.ranks), place_text(place)) for place in places[:_MOST_PLACES]],
         "more_places": max(len(places) - _MOST_PLACES, 0),
         "crowds": found,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcoll.record import Group, Record, Source
-from simcoll.verifier.overview import Place, Progress, Summary
+from simcoll.verifier.overview import Bandwidth, Place, Progress, Summary
 
 
 def group_document(group: Group) -> dict[str, object]:
@@ -38,6 +38,7 @@ def summary_document(summary: Summary) -> dict[str, object]:
         "unknown": list(summary.unknown),
         "groups": [_progress(progress) for progress in summary.progress],
         "places": [_place(place) for place in summary.places],
+        "bandwidths": [_bandwidth(bandwidth) for bandwidth in summary.bandwidths],
     }
 
 
@@ -55,6 +56,19 @@ def _progress(progress: Progress) -> dict[str, object]:
         "finished": None if progress.least is None else record_document(progress.least),
         "farthest": None if progress.most is None else record_document(progress.most),
         "unrecorded": progress.unrecorded,
+    }
+
+
+def _bandwidth(bandwidth: Bandwidth) -> dict[str, object]:
+    return {
+        "op": bandwidth.op,
+        "bytes": bandwidth.bytes,
+        "description": bandwidth.description,
+        "size": bandwidth.size,
+        "calls": bandwidth.calls,
+        "seconds": bandwidth.seconds,
+        "bus_bandwidth": bandwidth.bus_bandwidth,
+        "slowest": {"seconds": bandwidth.slowest, "group": bandwidth.group.name, "sequence": bandwidth.sequence},
     }
 
 

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from simcoll.reports.plain import plain
+from simcoll.sizes import show_size
 from simcoll.verifier.describe import NAMELESS, group_name, source_text
-from simcoll.verifier.overview import DRY_RUN, Activity, Place, Progress, Summary
+from simcoll.verifier.overview import DRY_RUN, Activity, Bandwidth, Place, Progress, Summary
 from simcoll.verifier.ranges import ranks_text, verb
 
 _RECORDING = ("record", "check", "detail")
@@ -29,15 +30,33 @@ _FIRST_JOB_NS = 10**17
 
 def render_summary(summary: Summary) -> RenderableType:
     """The summary as labelled rows; long lists of groups and places are cut."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = _rows()
     table.add_row(Text("job", "dim"), plain(job_text(summary)))
     if summary.progress:
         table.add_row(Text("finished", "dim"), _lines(progress_text(one) for one in summary.progress))
     if summary.places:
         table.add_row(Text("now", "dim"), _places(summary))
+    if summary.bandwidths:
+        _add_speeds(table, summary)
     return Padding(table, (0, 0, 0, 2))
+
+
+def render_speeds(summary: Summary) -> RenderableType:
+    """How fast devices ran what was called, alone."""
+    table = _rows()
+    _add_speeds(table, summary)
+    return Padding(table, (0, 0, 0, 2))
+
+
+def _rows() -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _add_speeds(table: Table, summary: Summary) -> None:
+    table.add_row(Text("speed", "dim"), _lines(map(bandwidth_text, summary.bandwidths), "sizes"))
 
 
 def job_text(summary: Summary) -> str:
@@ -67,6 +86,22 @@ def groups_text(progress: Progress) -> str:
         return f"{group_name(first)} ({ranks_text(first.ranks)})"
     named = f" {progress.description}" if progress.description else ""
     return f"{number:,} groups{named} of {_counted(progress.size)} ({ranks_text(progress.members)})"
+
+
+def bandwidth_text(bandwidth: Bandwidth) -> str:
+    """``all_reduce of 64 MiB on 8 ranks of default_pg: 312.40 GB/s bus bandwidth (median of 20; ...)``."""
+    of = f" of {bandwidth.description}" if bandwidth.description else ""
+    slowest = bandwidth.bus_bandwidth * bandwidth.seconds / bandwidth.slowest
+    number = f"#{bandwidth.sequence} of group {bandwidth.group.name}"
+    rest = f"median of {bandwidth.calls:,}; slowest {_rate(slowest)}, {number}" if bandwidth.calls > 1 else number
+    return (
+        f"{bandwidth.op} of {show_size(bandwidth.bytes)} on {bandwidth.size:,} ranks{of}: "
+        f"{_rate(bandwidth.bus_bandwidth)} bus bandwidth ({rest})"
+    )
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:,.2f} GB/s"
 
 
 def place_text(place: Place) -> str:
@@ -120,11 +155,11 @@ def _places(summary: Summary) -> RenderableType:
     return table
 
 
-def _lines(texts: Iterator[str]) -> RenderableType:
+def _lines(texts: Iterator[str], kind: str = "kinds of groups") -> RenderableType:
     found = list(texts)
     shown = [plain(text) for text in found[:_ROWS]]
     if len(found) > _ROWS:
-        shown.append(plain(f"and {len(found) - _ROWS} more kinds of groups"))
+        shown.append(plain(f"and {len(found) - _ROWS} more {kind}"))
     return Stack(*shown)
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from simcoll.reports.fields import Field, fields_of
 from simcoll.reports.history import render_histories
-from simcoll.reports.overview import render_summary
+from simcoll.reports.overview import render_speeds, render_summary
 from simcoll.reports.plain import Outside, plain, safe
 from simcoll.reports.timeline import TimelineText
 from simcoll.verifier.describe import fields_text, group_text, record_text, source_text
@@ -31,9 +31,13 @@ _STATES_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class TerminalReport:
-    """A report that draws itself in the width it is given, 80 columns or more, with or without colour."""
+    """A report that draws itself in the width it is given, 80 columns or more, with or without colour.
+
+    ``speeds`` says that the bandwidths of a clean job are shown too.
+    """
 
     report: Report
+    speeds: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield plain(summary_line(self.report), "bold" if self.report.findings else "")
@@ -42,6 +46,8 @@ class TerminalReport:
         if self.report.verdict is not Verdict.OK or _somebody_waits(self.report):
             summary = self.report.summary
             yield from _states(self.report.ranks) if summary is None else [render_summary(summary)]
+        elif self.speeds and self.report.summary is not None and self.report.summary.bandwidths:
+            yield render_speeds(self.report.summary)
         yield from (FindingPanel(finding) for finding in self.report.findings)
         if self.report.histories:
             yield render_histories(self.report.histories)

@@ -30,7 +30,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp_module
 
 from simcoll.background import calls_between_rounds
-from simcoll.creations import destroying, initialising, noted, shrinking
+from simcoll.creations import aborting, destroying, initialising, noted, shrinking
 from simcoll.cuda_graphs import ignore_graphs, watch_graphs
 from simcoll.ddp import recorded_verification
 from simcoll.device_times import calls_between_times
@@ -212,6 +212,8 @@ def _install() -> None:
     for module in (distributed_c10d, dist):
         _replace(module, "init_process_group", initialise)
         _replace(module, "destroy_process_group", destroy)
+    if (abort := getattr(distributed_c10d, "_abort_process_group", None)) is not None:
+        _replace(distributed_c10d, "_abort_process_group", aborting(abort))
     for module in (distributed_c10d, dist):
         _replace(module, "_create_process_group_wrapper", _create_process_group_wrapper)
     if (dist2 := _dist2()) is not None:

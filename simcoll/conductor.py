@@ -28,6 +28,7 @@ from simcoll.device_watch import DeviceTimes
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.graph_calls import CapturedCall, GroupReplay
 from simcoll.in_flight import Flight, flights, watches
+from simcoll.lane import Posted
 from simcoll.launch_order import Turn
 from simcoll.line import Line
 from simcoll.messages import Messages
@@ -77,6 +78,8 @@ class Conductor:
         self._pid = os.getpid()
         self._line = Line()
         self._closed = False
+        self._unfit: CollectiveMismatchError | None = None
+        self._given_up = False
         self._queue = Threads(f"simcoll-{log.group.name}")
         self._futures = Threads(f"simcoll-{log.group.name}-futures", _FUTURE_THREADS)
 
@@ -99,9 +102,7 @@ class Conductor:
         begin = partial(self._log.begin, arguments, current_source(), take_claim(self._log.group.name))
         if arguments.spec.kind is Kind.POINT_TO_POINT and self._prover is not None:
             if self._post is not None and arguments.device in self._post.devices:
-                turn = Turn(arguments.device)
-                turn.take()
-                return self._post_and_launch(begin, arguments, partial(_in_turn, turn, launch), coalescing)
+                return self._post_and_launch(begin, arguments, partial(_in_turn, arguments, launch), coalescing)
             if self._messages is not None:
                 return self._meet_and_launch(self._messages, begin(), arguments, launch, coalescing)
         if self._prover is None or arguments.spec.kind is Kind.POINT_TO_POINT:
@@ -124,11 +125,6 @@ class Conductor:
         finally:
             turn.end()
             self._line.leave(entry)
-
-    def await_launches(self) -> None:
-        """Return when every call of the group so far has been launched, or given up."""
-        if self._prover is not None and self._pid == os.getpid():
-            self._line.await_end(None)
 
     def _run(self, arguments: Arguments, launch: Launch) -> Work | None:
         """Launch a call that is only recorded, and wait for it as whoever makes it is about to."""
@@ -173,10 +169,12 @@ class Conductor:
         self, begin: Callable[..., Entry], arguments: Arguments, launch: Launch, coalescing: bool
     ) -> Work | None:
         entry = begin(started=True)
-        flight = _watch(entry, arguments, coalescing)
         backend = self._log.backend(arguments.device)
         lane = 0 if backend is None else backend.lane(entry.call.tag, batched=coalescing)
         posted = None if self._post is None else self._post.post(entry, lane)
+        if posted is not None and not self._fits(posted, arguments, coalescing):
+            return None
+        flight = _watch(entry, arguments, coalescing)
         taken = False
         try:
             inner = self._launch(entry, arguments, launch, flight)
@@ -184,11 +182,39 @@ class Conductor:
         finally:
             if posted is not None:
                 posted.launched = taken
+            if not taken and self._messages is not None:
+                # What was refused takes no place among the messages: from here on the two ends count differently.
+                self._messages.stop(None)
         if inner is None:
             return _recorded(None, entry, flight)
         failed = None if self._post is None else self._post.failed
         # A wait for a message that times out takes Gloo's connections with it: it must not look up now and then.
         return CheckedWork(inner, entry, flight, failed=failed)
+
+    def _fits(self, posted: Posted, arguments: Arguments, coalescing: bool) -> bool:
+        """Whether a message in ``detail`` mode may be launched; raises where its other end is there and disagrees.
+
+        The other end is given a message that it fits, and is told in the background. A message that is one of a batch
+        holds up none of the others: the batch raises, when it is launched.
+        """
+        if self._messages is None or self._prover is None:
+            return True
+        try:
+            self._messages.announce(posted.entry, arguments, posted.lane)
+        except CollectiveMismatchError as error:
+            posted.told = posted.launched = True
+            posted.entry.finished(State.FAILED)
+            if not coalescing:
+                raise
+            self._unfit = self._unfit or error
+            return False
+        return True
+
+    def raise_unfit(self) -> None:
+        """Raise what is wrong with a message of the batch that has just been launched."""
+        error, self._unfit = self._unfit, None
+        if error is not None:
+            raise error
 
     def _enqueue(self, prover: Prover, begin: Callable[[], Entry], arguments: Arguments, launch: Launch) -> Work:
         works: list[QueuedWork] = []
@@ -221,6 +247,9 @@ class Conductor:
         failure: Exception | None = None
         try:
             self._line.await_turn(entry)
+            if self._given_up:
+                entry.finished(State.REJECTED)
+                raise RuntimeError("the process group was aborted before this call was launched")
             inner = self._prove_and_launch(prover, entry, arguments, launch, turn)
         except Exception as error:
             failure = error
@@ -239,6 +268,8 @@ class Conductor:
             prover.prove(entry, arguments.timeout, first_absent_only=arguments.first_absent_only)
         except MissingRankError as missing:
             entry.log.recorder.missing(entry, missing)
+            # A rank that was told of a message that does not fit may have ended before this one was.
+            VERDICTS.raise_due()
             raise
         turn.come()
         entry.started()
@@ -249,7 +280,7 @@ class Conductor:
     ) -> Work | None:
         """A send or receive: judged here if its other end has come, or else when it is done."""
         try:
-            check = messages.announce(entry, arguments)
+            check = messages.announce(entry, arguments, entry.call.tag or 0)
         except CollectiveMismatchError:
             entry.finished(State.FAILED)
             raise
@@ -310,7 +341,18 @@ class Conductor:
 
     def replay(self, calls: Sequence[CapturedCall]) -> GroupReplay | None:
         """What goes on here when a CUDA graph runs what it captured; None where the group has ended."""
-        return None if self._closed else GroupReplay(self._log, calls, self._line, self._prover, self._checker)
+        if self._closed:
+            return None
+        return GroupReplay(self._log, calls, self._line, self._prover, self._checker, self._times)
+
+    def give_up(self) -> None:
+        """Launch no call that waits for its launch: the group is about to be aborted."""
+        self._given_up = True
+
+    def await_launches(self) -> None:
+        """Return when no call waits for its launch."""
+        if self._pid == os.getpid():
+            self._line.await_end()
 
     def finish(self) -> None:
         """Say that no call follows, without waiting: groups that then are closed in turn end together."""
@@ -345,7 +387,9 @@ class Conductor:
             VERDICTS.raise_due()
 
 
-def _in_turn(turn: Turn, launch: Launch) -> Work | None:
+def _in_turn(arguments: Arguments, launch: Launch) -> Work | None:
+    turn = Turn(arguments.device)
+    turn.take()
     try:
         turn.come()
         return launch()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from simcoll.rank_local import RankLocal
 from simcoll.record import source_document
@@ -134,6 +135,24 @@ def destroying(destroy: Callable[..., Any]) -> Callable[..., Any]:
         return destroy(*args, **kwargs)
 
     return destroy_process_group
+
+
+def aborting(abort: Callable[..., Any]) -> Callable[..., Any]:
+    """c10d's function that aborts a group or all: first they give up what they have not launched.
+
+    It opens a coalesced section around the abort, in which nothing else may be launched.
+    """
+
+    @functools.wraps(abort)
+    def abort_process_group(*args: Any, **kwargs: Any) -> Any:
+        group = args[0] if args else kwargs.get("group")
+        every = group is None or group is dist.group.WORLD
+        for one in list(distributed_c10d._world.pg_names) if every else [group]:
+            if (give_up := getattr(one, "give_up", None)) is not None:
+                give_up()
+        return abort(*args, **kwargs)
+
+    return abort_process_group
 
 
 def _recorder() -> Recorder | None:

@@ -94,7 +94,7 @@ class Timed:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Calls that the device runs one after the other, oldest first; ``until`` ms after ``anchor`` the last one ended."""
+    """Calls that the device runs one by one, oldest first; the last one ended ``until`` ms after ``anchor``."""
 
     calls: deque[Timed] = field(default_factory=deque)
     anchor: Anchor | None = None
@@ -173,6 +173,11 @@ class Place:
         except RuntimeError:
             # All that a device that has failed says of its events is that it has failed.
             self.fail()
+        return self.under_way
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there are calls whose end is to be told."""
         return not self.failed and any(lane.calls for lane in list(self.lanes.values()))
 
     def _look_at(self, lane: Lane) -> None:

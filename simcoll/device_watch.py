@@ -67,10 +67,13 @@ class DeviceTimes:
         if self._stop.is_set():
             return None
         try:
-            device = self._open_device(index)
+            place = Place(self._open_device(index))
+            if not place.device.capturing():
+                # The first call of all is dated by an event that came before it.
+                place.clock.look()
         except RuntimeError:
             return None
-        return self._places.setdefault(index, Place(device))
+        return self._places.setdefault(index, place)
 
     def _notice(self) -> None:
         if self._thread is None and not self._stop.is_set():
@@ -84,13 +87,14 @@ class DeviceTimes:
         self._permitted = self._permit_queries()
         while not self._stop.is_set():
             self._wake.clear()
-            # Whoever queues a call from here on wakes the thread.
+            # Whoever queues a call from here on wakes the thread, which never looks twice within the pause: calls that
+            # end at once must not wake it one by one.
             self._idle = True
-            if self.look():
-                self._idle = False
-                self._stop.wait(_PAUSE_SECONDS)
-            else:
+            if not any(place.under_way for place in list(self._places.values())):
                 self._wake.wait()
+            self._idle = False
+            self._stop.wait(_PAUSE_SECONDS)
+            self.look()
 
     def look(self) -> bool:
         """Write down what the devices have done since the last time; whether anything is under way."""

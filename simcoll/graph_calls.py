@@ -13,6 +13,9 @@ from threading import get_ident
 from typing import Protocol
 
 from simcoll.background import Checker
+from simcoll.coalesced import Section
+from simcoll.device_times import Timed
+from simcoll.device_watch import DeviceTimes
 from simcoll.errors import MissingRankError
 from simcoll.line import Line
 from simcoll.proof import Prover
@@ -50,6 +53,15 @@ class CapturedCall:
         return spec_of(self.prepared.call).kind is not Kind.POINT_TO_POINT
 
 
+class _Launched(Section):
+    """The calls of one launch. What lies around them in the graph takes time too, so that only their end is told."""
+
+    def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
+        """The device began the graph then, and ended it (0: it runs)."""
+        if ended_ns:
+            self.ended_on_device()
+
+
 class GroupReplay:
     """The calls of one group that one launch of a graph makes: first :meth:`join`, last :meth:`leave`."""
 
@@ -60,10 +72,14 @@ class GroupReplay:
         line: Line,
         prover: Prover | None,
         checker: Checker[Made] | None,
+        times: DeviceTimes | None = None,
     ) -> None:
         self._log = log
         self._line = line
         self._checker = checker
+        self._times = times
+        self._launched: _Launched | None = None
+        self._timed: Timed | None = None
         self._run = [call.prepared for call in calls if call.collective]
         self._prover = prover if self._run else None
         self._calls: Iterator[CapturedCall] = iter(calls)
@@ -98,14 +114,23 @@ class GroupReplay:
         self._begin_rest()
 
     def launching(self) -> None:
-        """The graph is about to be launched."""
+        """The graph is about to be launched on the current stream."""
         for entry in self._entries:
             entry.started()
+        device = self._entries[0].use.device
+        if self._times is not None and device >= 0:
+            self._launched = _Launched()
+            self._timed = self._times.begin(self._launched, self._entries[0].number, device)
 
     def launched(self) -> None:
-        """The graph was launched; when its calls have ended, nobody is told."""
+        """The graph was launched; where no device tells of its end, nobody does."""
         for entry in self._entries:
-            entry.finished()
+            if self._timed is None or self._launched is None:
+                entry.finished()
+            else:
+                self._launched.add(entry, {})
+        if self._timed is not None and self._launched is not None and self._times is not None:
+            self._launched.launch(self._times, None, self._timed)
         if self._checker is not None:
             maker = get_ident()
             for entry in self._entries:

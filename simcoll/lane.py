@@ -19,13 +19,15 @@ class Posted:
     """A send or receive that the program makes, and the thread that makes it.
 
     ``lane`` tells it apart from other messages to the same rank, as :meth:`~simcoll.backends.base.Backend.lane` does.
-    ``launched`` is None until the backend has taken it (True) or refused it (False).
+    ``launched`` is None until the backend has taken it (True) or refused it (False). ``told`` says that its maker knows
+    already that its two ends disagree.
     """
 
     entry: Entry
     maker: int
     lane: int = 0
     launched: bool | None = None
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,7 +283,8 @@ class Letters:
     def _wrong(self, posted: Posted, theirs: Record) -> bool:
         error = disagreement_error(self._group, self._rank, own_end(posted.entry), theirs, f"\n{LATE}")
         if error is not None:
-            VERDICTS.add(error, posted.maker)
+            if not posted.told:
+                VERDICTS.add(error, posted.maker)
             self._found = True
         return error is not None
 

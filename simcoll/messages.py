@@ -8,6 +8,9 @@ ever, and raises; the first end learns of it when its call is done.
 
 No call waits for its peer here, so that no deadlock appears that the program did not have. A receive from any source
 does not know its place before it is done: such tags are left to the post-mortem.
+
+Between GPUs, the end that came first is done, as far as the host knows, before the other comes: it learns what the
+second found in the background (:mod:`simcoll.letters`), and the second end clears the place.
 """
 
 from __future__ import annotations
@@ -78,14 +81,15 @@ class Messages:
         """Where the ends meet; made with the first message."""
         return PrefixStore("messages", own_connection(self._base))
 
-    def announce(self, entry: Entry, arguments: Arguments) -> Callable[[], None] | None:
+    def announce(self, entry: Entry, arguments: Arguments, tag: int) -> Callable[[], None] | None:
         """Judge a call if its other end has come, before it is launched; otherwise leave word for it.
 
-        What comes back is to be called when the call is done. Both raise :class:`CollectiveMismatchError`.
+        ``tag`` is what tells its lane from others, as :meth:`~simcoll.backends.base.Backend.lane` does. What comes back
+        is to be called when the call is done. Both raise :class:`CollectiveMismatchError`.
         """
-        place = self._place(entry.call)
+        place = self._place(entry.call, tag)
         tensors = [tensor for tensors in arguments.tensors.values() for tensor in tensors]
-        if place is None or self._off or not all(_is_plain(tensor) for tensor in tensors):
+        if place is None or self._off or not all(_is_plain(tensor, tag) for tensor in tensors):
             return None
         mine = _Header(sum(tensor.nbytes for tensor in tensors), entry.record())
         text = mine.text()
@@ -96,16 +100,23 @@ class Messages:
             return None
         if said == text.encode():
             return functools.partial(self._done, place, mine)
-        if (said, text) in self._agreed:
-            return None
-        self._judge(place, entry, mine, said)
-        if len(self._agreed) < _AGREED:
-            self._agreed.add((said, text))
+        if (said, text) not in self._agreed:
+            self._judge(place, entry, mine, said, tensors[0].device)
+            if len(self._agreed) < _AGREED:
+                self._agreed.add((said, text))
+        if tag < 0:
+            self._clear(place)
         return None
 
-    def _place(self, call: Call) -> str | None:
+    def _clear(self, place: str) -> None:
+        try:
+            self._store.delete_key(place)
+        except RuntimeError:
+            self._give_up()
+
+    def _place(self, call: Call, tag: int) -> str | None:
         """The key at which this call's two ends meet; None where they cannot know it."""
-        peer, tag = call.peer, call.tag or 0
+        peer = call.peer
         with self._guard:
             if peer == ANY_SOURCE:
                 self._loose.add(tag)
@@ -131,7 +142,7 @@ class Messages:
         """The store is gone with the process that held it, or there are too many lanes: prove no more."""
         self._off = True
 
-    def _judge(self, place: str, entry: Entry, mine: _Header, said: bytes) -> None:
+    def _judge(self, place: str, entry: Entry, mine: _Header, said: bytes, device: torch.device) -> None:
         """The other end is there: raise if the two disagree, after making way for it."""
         try:
             theirs = _Header.read(self._group, said)
@@ -145,7 +156,7 @@ class Messages:
             self._store.delete_key(place)
         except RuntimeError:
             self._give_up()
-        scratch = torch.zeros(theirs.size, dtype=torch.uint8)
+        scratch = torch.zeros(theirs.size, dtype=torch.uint8, device=device)
         # A peer that is gone needs no message in place of this one.
         with contextlib.suppress(RuntimeError):
             work = self._stand_in(entry.call.op, scratch, entry.call.peer or 0, entry.call.tag or 0)
@@ -169,6 +180,7 @@ class Messages:
             raise error
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether Gloo takes the tensor as it is."""
-    return tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.is_contiguous()
+def _is_plain(tensor: torch.Tensor, tag: int) -> bool:
+    """Whether the backend takes the tensor as it is; Gloo, which has tags, copies what is on a GPU."""
+    place = "cpu" if tag >= 0 else "cuda"
+    return tensor.layout is torch.strided and tensor.device.type == place and tensor.is_contiguous()

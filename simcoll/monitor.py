@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from simcoll.blackbox_reader import last_activity
@@ -40,6 +41,8 @@ _ANSWER_SECONDS = 1.0
 _PIECE_SECONDS = 0.02
 _BUSY_SHARE = 0.1
 _LONG_ENOUGH_TO_TELL = 5.0
+_SEEN_BEFORE_ABORT_NS = 15 * 10**9
+"""So long before torch aborts a rank the job must have been seen to stand for that to be why."""
 
 
 @dataclass(slots=True)
@@ -56,6 +59,7 @@ class Monitor:
     say: Callable[[str], None]
     patience: float = DEFAULT_SECONDS
     stall: Stall | None = None
+    _witnessed: Stall | None = None
     _seen: dict[Path, object] = field(default_factory=dict)
     _devices: dict[Path, int] = field(default_factory=dict)
     _moved: float = field(default_factory=time.monotonic)
@@ -104,6 +108,15 @@ class Monitor:
         if self.stall is None and time.monotonic() - self._moved >= _LONG_ENOUGH_TO_TELL:
             self._keep(Stall(self._moved_ns, time.time_ns(), over=False))
 
+    def ended(self, launch: Launch) -> None:
+        """All ranks have ended: where torch's watchdog aborted one while the job stood, write down how it had stood."""
+        aborted = [one.ended_ns for one in launch.ranks if one.exit_code == -signal.SIGABRT and not one.stopped]
+        seen = self._witnessed
+        if self.stall is not None or seen is None or not aborted:
+            return
+        if 0 <= min(aborted) - seen.seen_ns <= _SEEN_BEFORE_ABORT_NS:
+            self._keep(replace(seen, over=False))
+
     def _keep(self, stall: Stall) -> None:
         """Write it down beside the launcher's account, for the other nodes and for who reads the files later."""
         self.stall = stall
@@ -145,6 +158,7 @@ class Monitor:
             # Before the job ends: whoever reports on all nodes looks for it as soon as their ranks are gone.
             self._keep(stall)
             return True
+        self._witnessed = stall if findings else None
         for finding in findings:
             self._report(finding)
         return False

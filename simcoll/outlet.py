@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
-from rich.text import Text
 
 from simcoll.errors import StdoutError
 from simcoll.reports.json_report import json_report
 from simcoll.reports.linear import Linear
+from simcoll.reports.plain import plain
 from simcoll.reports.terminal import TerminalReport
 from simcoll.verifier.finding import Report
 from simcoll.verifier.trace import Trace
@@ -53,13 +53,13 @@ class Outlet:
         if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
             sys.stdout.reconfigure(errors="backslashreplace")
 
-    def show(self, report: Report) -> None:
-        """Put a report on stdout, as a picture for people or as JSON."""
-        self.render(TerminalReport(report), lambda: json_report(report))
+    def show(self, report: Report, *, speeds: bool = False) -> None:
+        """Put a report on stdout, as a picture for people or as JSON; ``speeds``: with those of a clean job."""
+        self.render(TerminalReport(report, speeds), lambda: json_report(report))
 
     def say(self, report: Report, line: str) -> None:
         """Put one line on stdout in the report's place; with ``--json`` the report."""
-        self.render(Text(line), lambda: json_report(report))
+        self.render(plain(line), lambda: json_report(report))
 
     def render(self, picture: RenderableType, document: Callable[[], object]) -> None:
         """Put a picture or a JSON document on stdout; raises :class:`StdoutError` and BrokenPipeError."""

@@ -102,7 +102,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             _set_base_device(group, plain.bound_device_id)
         for device in plain._device_types:
             backend = plain._get_backend(device)
-            ProcessGroup._register_backend(group, device, _backend_type(backend.name()), backend)
+            ProcessGroup._register_backend(group, device, _type_in(plain, device, backend), backend)
         ProcessGroup._set_default_backend(group, _backend_type(plain._get_backend_name()))
         if plain.group_name:
             ProcessGroup._set_group_name(group, plain.group_name)
@@ -190,8 +190,14 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def abort(self) -> None:
         """Give up what is queued, then abort the backends."""
-        self._end(_ABORT_SECONDS)
+        self.give_up()
         self._inner.abort()
+
+    def give_up(self) -> None:
+        """Launch no call that waits for its proof."""
+        if self._conductor is not None:
+            self._conductor.give_up()
+        self._end(_ABORT_SECONDS)
 
     def _end(self, seconds: float = _DRAIN_SECONDS) -> None:
         if self._conductor is not None:
@@ -227,7 +233,11 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._section = None
         launch = functools.partial(self._inner._end_coalescing, device)
         # Without a conductor nothing was recorded.
-        return launch() if self._conductor is None else self._conductor.end_section(launch)
+        if self._conductor is None:
+            return launch()
+        work = self._conductor.end_section(launch)
+        self._conductor.raise_unfit()
+        return work
 
     def _leave_section(self) -> None:
         """A call was not launched and raises: c10d's coalescing manager ends no section then, and NCCL would take all
@@ -420,6 +430,20 @@ def _as_timedelta(value: timedelta | float) -> timedelta:
 
 def _store_of(plain: ProcessGroup) -> Store:
     return plain.get_group_store()
+
+
+def _type_in(plain: ProcessGroup, device: torch.device, backend: Any) -> Any:
+    """As what a group knows a backend, whose name need not say it: ``nccl`` may stand for several (torch 2.15)."""
+    probe = ProcessGroup(plain.rank(), plain.size())  # type: ignore[call-arg]  # torch's stubs know one constructor
+    if plain.bound_device_id is not None:
+        probe.bound_device_id = plain.bound_device_id
+    probe._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend)
+    address = probe._backend_id(ProcessGroup.BackendType.CUSTOM)
+    for kind in ProcessGroup.BackendType.__members__.values():
+        with contextlib.suppress(RuntimeError):
+            if plain._backend_id(kind) == address:
+                return kind
+    return _backend_type(backend.name())
 
 
 def _backend_type(name: str) -> Any:

@@ -20,6 +20,8 @@ from simcoll.threads import Threads
 from simcoll.verdicts import VERDICTS
 from simcoll.work import NO_TIMEOUT, RecordedWork
 
+_LOOK_UP_SECONDS = 0.5
+
 
 class QueuedWork(RecordedWork):
     """A call that is proved, then launched, by the group's queue; everything waits for that first."""
@@ -55,8 +57,10 @@ class QueuedWork(RecordedWork):
 
     def _await_launch(self) -> None:
         if not self._launched:
-            with self._decided:
-                pass
+            # A message that does not fit may be why the others do not come.
+            while not self._decided.acquire(timeout=_LOOK_UP_SECONDS):
+                VERDICTS.raise_due()
+            self._decided.release()
         if self._error is not None:
             raise self._error
 

@@ -88,6 +88,7 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
         return outlet.refuse(BAD_INPUT if end.exit_code == BAD_INPUT else CANNOT_START, launch.error or _died(end))
     if end.signal is not None:
         monitor.interrupted()
+    monitor.ended(launch)
     for rank in launch.ranks:
         # Only this node's: those of another one may still be asked for.
         (folder / f"rank{rank.rank:05d}{STACK_SUFFIX}").unlink(missing_ok=True)

@@ -124,7 +124,7 @@ def _hand_out(request: Request, report: Report, shown: Report, page: Callable[[]
                 write_whole(path, text())
             except OSError as error:
                 return outlet.refuse(BAD_INPUT, f"cannot write {path}: {error.strerror}; choose another file")
-    outlet.show(shown)
+    outlet.show(shown, speeds=True)
     return code
 
 

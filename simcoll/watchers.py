@@ -30,8 +30,7 @@ _UNPROVABLE_BACKENDS = ("fake", "mpi")
 class Watchers(NamedTuple):
     """A prover and messages in ``detail`` mode; in ``check`` mode a checker, and one for sends and receives.
 
-    ``post`` proves messages between GPUs in ``detail`` mode too, where nothing is sent in place of one that does not
-    fit.
+    ``post`` proves messages between GPUs in ``detail`` mode too: an end that came first is done before the other comes.
     """
 
     prover: Prover | None = None
@@ -57,7 +56,7 @@ def watchers_of(
         rounds = Rounds(group, group_rank, _polled(store, "simcoll-check"))
         checker = Checker(group, "check", rounds, calls_between_rounds(), _keep_all)
         return Watchers(checker=checker, post=_message_checker(group, group_rank, store, list(known)))
-    messages = Messages(group, group_rank, store, _stand_in_of(plain)) if known.keys() - set(beyond) else None
+    messages = Messages(group, group_rank, store, _stand_in_of(plain)) if known else None
     prover = Prover(group, group_rank, store, timeout)
     return Watchers(prover, messages, post=_message_checker(group, group_rank, store, beyond))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import functools
+import importlib.util
 import itertools
 import json
 import multiprocessing
@@ -39,9 +41,23 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test marked ``gpu`` where the driver's own tool is missing."""
-    if item.get_closest_marker("gpu") is not None and shutil.which("nvidia-smi") is None:
-        pytest.skip("no CUDA device: nvidia-smi is not on the path")
+    """Skip a test marked ``gpu`` where torch finds none, with the reason."""
+    if item.get_closest_marker("gpu") is not None and (reason := _why_no_gpu()):
+        pytest.skip(reason)
+
+
+@functools.lru_cache(maxsize=1)
+def _why_no_gpu() -> str:
+    """Asked in another process: this one forks ranks, and must not touch the GPU."""
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    import torch
+
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    from benchmarks.gpu_machine import this_machine
+
+    return this_machine().reason
 
 
 def pytest_unconfigure() -> None:

@@ -15,6 +15,7 @@ from simcoll import side_channel
 from simcoll.blackbox_format import AWAITED, ON_DEVICE
 from simcoll.blackbox_writer import BlackBoxWriter
 from simcoll.call import Buffer, Call
+from simcoll.evidence import Launch, LaunchedRank
 from simcoll.monitor import Monitor
 from simcoll.record import Group, Source
 from simcoll.stacks import Stack
@@ -267,3 +268,18 @@ def test_without_times_of_a_device_whatever_hosts_add_is_progress(
     job = DeviceJob(tmp_path, monkeypatch, seconds)
     assert not any(job.goes_on(40))
     assert job.look_after((seconds or 31) + 1) == (seconds is not None)
+
+
+@pytest.mark.parametrize(("later_ns", "kept"), [(10**9, True), (60 * 10**9, False)])
+def test_how_a_job_stood_that_torch_aborts_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later_ns: int, kept: bool
+) -> None:
+    job = DeviceJob(tmp_path, monkeypatch, None)
+    job.queues(0, runs=True)
+    assert not job.look_after(31)
+    aborted = LaunchedRank(0, -6, time.time_ns() + later_ns)
+    job.monitor.ended(Launch((aborted, LaunchedRank(1, -15, aborted.ended_ns, stopped=True))))
+    stall = read_stall(tmp_path / "stall.json")
+    assert (stall is not None) == kept
+    if stall is not None:
+        assert not stall.over

@@ -193,3 +193,13 @@ def test_torch_is_never_imported(job, tmp_path):
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_links_that_hold_a_job_up_are_drawn(capsys, job, tmp_path):
+    code, _, err = run(capsys, job, "--gpu", "h100", "--svg", tmp_path / "x.svg")
+    assert (code, err) == (0, "")
+    text = (tmp_path / "x.svg").read_text()
+    assert 1 <= text.count('class="mark"') <= 3
+    assert "! bottleneck: nvlink host0/gpu" in text
+    code, out, err = run(capsys, job, "--gpu", "h100", "--svg", tmp_path / "none" / "x.svg")
+    assert (code, out, err.count("\n")) == (2, "", 1)

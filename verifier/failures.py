@@ -25,11 +25,12 @@ _CONNECTION = re.compile(
     r"|[Tt]imed out (waiting|after)|recvValue failed|sendBytes failed|failed to recv|remote process exited"
     r"|[Ss]ocket [Tt]imeout|[Ww]ait timeout|NCCL communicator was aborted|unhandled system error"
     r"|stop_waiting response|Broken connection"
-    r"|ncclRemoteError|collective operation timeout|timed out in blocking wait|NCCL timeout in"
+    r"|ncclRemoteError|collective operation timeout|timed out in blocking wait|NCCL timeout"
+    r"|NCCL operation timed out|Operation timed out after"
     r"|NCCL communicator encountered error set by ProcessGroupNCCL|possible application crash on rank 0"
 )
 """What a rank says of a peer that is gone, or does not come. The texts of NCCL and of ProcessGroupNCCL are those of
-torch/csrc/distributed/c10d/NCCLUtils.cpp and ProcessGroupNCCL.cpp."""
+torch/csrc/distributed/c10d: NCCLUtils.cpp, ProcessGroupNCCL.cpp and, from torch 2.15 on, nccl2/."""
 
 _SECOND_NS = 1_000_000_000
 _TIMEOUT_NS = 30 * _SECOND_NS

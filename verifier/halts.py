@@ -194,8 +194,10 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
         if most and stall is not None and len(recorded) == len(wait.group.ranks) and not wait.group.partial:
             return [_made_alone(job, wait, waiting, late, stall)]
         message = f"{ranks_text(late)} did not come to {_number(wait)}, where {_who(wait, waiting)} waited"
-        message += for_how_long(wait, stall) or _until_ended(job, wait)
-        severity = _severity_of_delay(stall)
+        given_up = _until_ended(job, wait, waiting)
+        message += given_up or for_how_long(wait, stall)
+        # Whoever had not come when torch gave up did not come in time.
+        severity = Severity.ERROR if given_up else _severity_of_delay(stall)
         note = f"waited{_queued_behind(job, wait)}"
         sides = (replace(_side(wait, note), ranks=tuple(waiting)), *whereabouts(job, late, stall, wait.group))
         code = MISSING_RANK.code
@@ -215,13 +217,14 @@ def _who(wait: Wait, waiting: Sequence[int]) -> str:
     return f"the {verb(waiting, 'device', 'devices')} of {ranks_text(waiting)}"
 
 
-def _until_ended(job: Job, wait: Wait) -> str:
-    """For how long a rank waited that torch's watchdog ended for it."""
-    failure = job.failures.get(wait.rank)
-    if failure is None or failure.nature is not Nature.WATCHDOG:
+def _until_ended(job: Job, wait: Wait, waiting: Sequence[int]) -> str:
+    """For how long ranks waited of which torch's watchdog then ended one."""
+    ended = [failure for rank in waiting if (failure := job.failures.get(rank)) and failure.nature is Nature.WATCHDOG]
+    if not ended:
         return ""
-    seconds = (failure.time_ns - wait.record.scheduled_ns) / 1e9
-    return f" for {seconds:.0f} s, until torch's NCCL watchdog ended rank {wait.rank} (SIGABRT)"
+    first = min(ended, key=lambda failure: failure.time_ns)
+    seconds = (first.time_ns - wait.record.scheduled_ns) / 1e9
+    return f" for {seconds:.0f} s, until torch's NCCL watchdog ended rank {first.rank} (SIGABRT)"
 
 
 def _queued_behind(job: Job, wait: Wait) -> str:

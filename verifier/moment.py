@@ -1,14 +1,24 @@
-"""A job as it stood when it was ended for standing still: what its ranks did when they were ended is no evidence."""
+"""A job as it stood when it was ended for standing still: what its ranks did when they were ended is no evidence.
+
+torch's own watchdog ends a job too: it has the ranks write their dumps, aborts the communicators, and ends the
+processes by SIGABRT. A kernel of a communicator that was aborted ends, and the calls behind it do, with whatever they
+hold: from the first dump on no call has ended because it was done.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from simcoll.record import State
-from simcoll.verifier.trace import LaunchOutcome, Stall, Trace, altered
+from simcoll.verifier.trace import DUMPED, LaunchOutcome, Stall, Trace, altered
+
+_DUMPING_NS: Final = 120 * 10**9
+"""The most that may lie between a dump and the abort that it announces: torch waits a minute by default."""
 
 
 def when_it_was_ended(
@@ -20,15 +30,26 @@ def when_it_was_ended(
     for it. A rank that ended later than the stall counts as stopped.
     """
     if stall is None or not stall.over:
-        return traces, outcome
+        until = None if outcome is None else _aborted_ns(traces, outcome)
+        return traces if until is None else [_trace(trace, until) for trace in traces], outcome
     until = stall.seen_ns
     return [_trace(trace, until) for trace in traces], None if outcome is None else _outcome(outcome, until)
+
+
+def _aborted_ns(traces: Sequence[Trace], outcome: LaunchOutcome) -> int | None:
+    """When the first dump was written of a job in which a rank then was aborted; None where that is not so."""
+    ends = [end.time_ns for end in outcome.ranks.values() if end.exit_code == -signal.SIGABRT and not end.stopped]
+    dumps = [event.time_ns for trace in traces for event in trace.events if event.kind == DUMPED]
+    if not ends or not dumps:
+        return None
+    last = [dump for dump in dumps if 0 <= min(ends) - dump <= _DUMPING_NS]
+    return min(last, default=None)
 
 
 def _trace(trace: Trace, until: int) -> Trace:
     slots = trace.slots
     later = slots["finished_ns"] > until
-    events = [event for event in trace.events if event.time_ns <= until]
+    events = [event for event in trace.events if event.time_ns <= until or event.kind == DUMPED]
     if not later.any() and len(events) == len(trace.events) and not (slots["scheduled_ns"] > until).any():
         return trace
     slots = slots.copy()

@@ -63,6 +63,27 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """How fast devices ran the collectives of one op and size in the groups of one kind (one description, one size).
+
+    ``bytes`` is what nccl-tests means by size, the larger of what a rank sends and receives. ``seconds`` and
+    ``bus_bandwidth`` (bytes/s) are medians over the ``calls``, whose time is the shortest that any rank was inside;
+    ``slowest`` is the longest of these times, that of collective ``sequence`` of ``group``.
+    """
+
+    op: str
+    bytes: int
+    description: str
+    size: int
+    calls: int
+    seconds: float
+    bus_bandwidth: float
+    slowest: float
+    group: Group
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """What the job was doing. ``kinds`` are the modes or the kinds of dump that the data is from.
 
@@ -78,6 +99,7 @@ class Summary:
     progress: tuple[Progress, ...] = ()
     places: tuple[Place, ...] = ()
     unknown: tuple[str, ...] = ()
+    bandwidths: tuple[Bandwidth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
         states,
         agreement.agreed,
         tuple(notes),
-        summarise(traces, states, job.failures, stall, world_size) if traces else None,
+        summarise(traces, states, job.failures, stall, world_size, columns) if traces else None,
     )
 
 

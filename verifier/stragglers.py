@@ -3,6 +3,9 @@
 How long a rank is inside a synchronous collective is told by its own clock alone: whoever comes last is inside for the
 shortest time. So hosts whose clocks differ do not matter. A dump tells when a call was queued and when its end was
 seen: that is no time in which a rank was inside.
+
+Where a device runs the calls while the host goes on, the device's own times tell how long it was inside, and nothing
+else does. Asynchronous calls are left out there too: what a device waits in them it may compute meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from simcoll.verifier.describe import group_text
 from simcoll.verifier.finding import Finding
 from simcoll.verifier.inferred import is_dump
 from simcoll.verifier.rules_job import STRAGGLER
-from simcoll.verifier.trace import ASYNCHRONOUS
+from simcoll.verifier.trace import ASYNCHRONOUS, ON_DEVICE
 
 _Inside: TypeAlias = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]
 """Positions of one rank's collectives, and the seconds that it was inside each of them."""
@@ -45,7 +48,10 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
         return None
     if any(is_dump(part.trace) for part in columns.parts):
         return None
-    known = [_completed(part) for part in columns.parts]
+    devices = [_has_device_times(part) for part in columns.parts]
+    if any(devices) and not all(devices):
+        return None
+    known = [_completed(part, on_device=devices[0]) for part in columns.parts]
     if _most_lost(known) < _SECONDS_LOST:
         return None
     times = _durations(known)
@@ -54,7 +60,7 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
     slow, waited = _slowest(times)
     late = waited[waited >= _NOTICEABLE]
     # A few long waits are something else: rank 0 evaluates, a node has hiccups.
-    lost, span = float(np.sort(late)[: -1 - len(late) // 20].sum()), _span(columns.parts[0])
+    lost, span = float(np.sort(late)[: -1 - len(late) // 20].sum()), _span(columns.parts[0], on_device=devices[0])
     if len(late) < _USUALLY * len(times) or lost < max(_SECONDS_LOST, _SHARE_LOST * span):
         return None
     rank = columns.group.ranks[columns.parts[slow].group_rank]
@@ -90,18 +96,29 @@ def _durations(known: Sequence[_Inside]) -> npt.NDArray[np.float64]:
     return np.stack([seconds[np.searchsorted(sequences, common)] for sequences, seconds in known], axis=1)
 
 
-def _completed(part: Part) -> _Inside:
+def _has_device_times(part: Part) -> bool:
+    return bool((part.trace.slots["flags"][part.rows] & ON_DEVICE).any())
+
+
+def _completed(part: Part, *, on_device: bool) -> _Inside:
     slots, rows = part.trace.slots, part.rows
     inside = (slots["state"][rows] == State.COMPLETED) & ((slots["flags"][rows] & ASYNCHRONOUS) == 0)
+    if on_device:
+        inside &= (slots["flags"][rows] & ON_DEVICE) != 0
     sequences = part.sequences
     if not inside.all():
         rows, sequences = rows[inside], sequences[inside]
-    return sequences, (slots["finished_ns"][rows].astype(np.float64) - slots["scheduled_ns"][rows]) / 1e9
+    came = slots["started_ns" if on_device else "scheduled_ns"][rows]
+    return sequences, (slots["finished_ns"][rows].astype(np.float64) - came) / 1e9
 
 
-def _span(part: Part) -> float:
+def _span(part: Part, *, on_device: bool) -> float:
     slots, rows = part.trace.slots, part.rows
-    return float(int(slots["finished_ns"][rows].max()) - int(slots["scheduled_ns"][rows].min())) / 1e9
+    if on_device:
+        # A host may have queued the calls long before.
+        rows = rows[(slots["flags"][rows] & ON_DEVICE) != 0]
+    came = slots["started_ns" if on_device else "scheduled_ns"][rows]
+    return float(int(slots["finished_ns"][rows].max()) - int(came.min())) / 1e9
 
 
 def _slowest(times: npt.NDArray[np.float64]) -> tuple[int, npt.NDArray[np.float64]]:

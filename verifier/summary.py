@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from simcoll.record import UNKNOWN_SOURCE, Source, State
+from simcoll.verifier.bandwidths import bandwidths
+from simcoll.verifier.columns import GroupColumns
 from simcoll.verifier.device_place import device_row
 from simcoll.verifier.failures import Failure
 from simcoll.verifier.finding import RankState, RankStatus
@@ -25,6 +27,7 @@ def summarise(
     failures: Mapping[int, Failure],
     stall: Stall | None,
     world_size: int,
+    groups: Sequence[GroupColumns] = (),
 ) -> Summary:
     """Summarise a job; cost grows with the records, and in Python with the ranks only."""
     begin, end = _span(traces)
@@ -37,6 +40,7 @@ def summarise(
         progress_of(traces),
         _places(traces, states, failures, stall),
         tuple(sorted(set[str]().union(*(trace.unknown for trace in traces)))),
+        bandwidths(groups),
     )
 
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-COMPILE = ["-std=c++17", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-pthread"]
+COMPILE = ["-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-pthread"]
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One library to stand in for: its source, its SONAME, what leaves it, every function that torch may look for."""
+    """One library to stand in for: its sources, its SONAME, what leaves it, every function that torch may look for."""
 
-    source: Path
+    sources: tuple[Path, ...]
     soname: str
     exports: str
     functions: frozenset[str]
@@ -56,9 +56,9 @@ class Wheels:
         driver = frozenset(name for name in asked if name.startswith("cu"))
         runtime = symbols(cudart, {"T", "W"})
         return [
-            Library(HERE / "cudart.cpp", cudart.name, "cuda*; __cuda*; simcollDouble*;", runtime, cudart.name),
-            Library(HERE / "driver.cpp", "libcuda.so.1", "cu*;", driver),
-            Library(HERE / "nccl.cpp", nccl.name, "nccl*; pnccl*;", symbols(nccl, {"T", "W"})),
+            Library(sources("cudart_"), cudart.name, "cuda*; __cuda*; simcollDouble*;", runtime, cudart.name),
+            Library(sources("driver"), "libcuda.so.1", "cu*;", driver),
+            Library(sources("nccl_"), nccl.name, "nccl*; pnccl*;", symbols(nccl, {"T", "W"})),
         ]
 
 
@@ -108,14 +108,21 @@ def link(library: Library, includes: list[Path], folder: Path) -> None:
     """Compiles the hand-written functions, and adds one that refuses for every other name."""
     work = folder / f"{library.soname}.{os.getpid()}"
     work.mkdir()
-    written, refusing, script, made = (work / name for name in ("written.o", "refusing.cpp", "exports.map", "made.so"))
+    refusing, script, made = (work / name for name in ("refusing.cpp", "exports.map", "made.so"))
+    objects = [work / f"{source.stem}.o" for source in library.sources]
     flags = [flag for include in includes for flag in ("-isystem", str(include))]
-    run(["g++", *COMPILE, *flags, "-c", str(library.source), "-o", str(written)])
-    refusing.write_text(refusals(sorted(library.functions - symbols(written, {"T"}, dynamic=False))))
+    for source, compiled in zip(library.sources, objects, strict=True):
+        run(["g++", *COMPILE, *flags, "-c", str(source), "-o", str(compiled)])
+    written = frozenset().union(*(symbols(compiled, {"T"}, dynamic=False) for compiled in objects))
+    refusing.write_text(refusals(sorted(library.functions - written)))
     script.write_text(f"{library.node} {{ global: {library.exports} local: *; }};\n")
     options = [f"-Wl,--version-script={script}", f"-Wl,-soname,{library.soname}"]
-    run(["g++", *COMPILE, "-shared", str(written), str(refusing), *options, "-o", str(made)])
+    run(["g++", *COMPILE, "-shared", *map(str, objects), str(refusing), *options, "-o", str(made)])
     made.replace(folder / library.soname)  # whole or not at all: several test workers may build at once
+
+
+def sources(start: str) -> tuple[Path, ...]:
+    return tuple(sorted(HERE.glob(f"{start}*.cpp")))
 
 
 def refusals(names: list[str]) -> str:
@@ -136,4 +143,4 @@ def run(command: list[str]) -> None:
 
 if __name__ == "__main__":
     for key, value in environment(sys.argv[1]).items():
-        print(f"export {key}={shlex.quote(value)}")
+        print(f"export {key}={shlex.quote(value)}${{{key}:+:${key}}}")

@@ -47,8 +47,10 @@ def run_ranks(
     script = folder / "program.py"
     script.write_text(program)
     base = {key: value for key, value in os.environ.items() if not key.startswith(("TORCH_", "NCCL_", "SIMCOLL_"))}
-    base |= environment(python) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(size)}
+    base |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(size)}
     base |= {"OMP_NUM_THREADS": "1"} | shared
+    double = environment(python)
+    base |= double | {"PYTHONPATH": os.pathsep.join([double["PYTHONPATH"], *filter(None, [base.get("PYTHONPATH")])])}
     processes = [
         subprocess.Popen(
             [python, str(script)],

@@ -185,6 +185,38 @@ def test_what_torchs_watchdog_ends_does_not_hide_why(age: int, dumped: bool) -> 
     assert [state.exit_code for state in report.ranks] == [-6] * 4
 
 
+def test_what_the_monitor_saw_before_torch_gave_up_is_told_and_is_an_error() -> None:
+    """The agent has stopped the others, and among them the first that waited."""
+    stall = Stall(12 * SECOND, 50 * SECOND, places={3: Source("eval.py", 7, "evaluate")}, over=False)
+    exits = {rank: RankExit(-15, 61 * SECOND, stopped=True) for rank in range(4)} | {1: RankExit(-6, 60 * SECOND)}
+    [finding] = judge(traces_of(missing(2)), LaunchOutcome(exits), stall).findings
+    assert (finding.code, finding.severity, finding.culprits) == ("SC201", Severity.ERROR, (3,))
+    assert "for 52 s, until torch's NCCL watchdog ended rank 1 (SIGABRT)" in finding.message
+    assert finding.sides[1].sources[0].source.file == "eval.py"
+
+
+def test_calls_that_end_when_the_communicator_is_aborted_have_not_ended() -> None:
+    """The kernels of an aborted communicator end; the program goes on, and may even come to its end."""
+    dumped = [Event(DUMPED, 30 * SECOND, {}), Event("exit", 32 * SECOND, {})]
+    traces = traces_of(missing(2), rank0=dumped, rank1=dumped, rank2=dumped)
+    for one in traces[:3]:
+        left = one.slots["state"] != State.COMPLETED
+        one.slots["state"][left], one.slots["finished_ns"][left] = State.COMPLETED, 31 * SECOND
+    exits = {rank: RankExit(-6, 33 * SECOND) for rank in range(3)} | {3: RankExit(-15, 34 * SECOND, stopped=True)}
+    [finding] = judge(traces, LaunchOutcome(exits)).findings
+    assert (finding.code, finding.culprits, finding.sequence) == ("SC201", (3,), 8)
+
+
+def test_an_old_dump_of_a_job_that_went_on_takes_nothing_back() -> None:
+    dumped = [Event(DUMPED, 3 * SECOND, {})]
+    programs = {rank: done(WORLD, 400) for rank in range(4)}
+    traces = traces_of(programs, rank0=dumped)
+    exits = {rank: RankExit(-15, 402 * SECOND, stopped=True) for rank in range(4)} | {1: RankExit(-6, 401 * SECOND)}
+    report = judge(traces, LaunchOutcome(exits))
+    assert [(one.code, one.culprits) for one in report.findings] == [("SC701", (1,))]
+    assert report.agreed == 400
+
+
 def test_an_abort_by_itself_comes_first() -> None:
     exits = {rank: RankExit(-6 if rank == 3 else None, 12 * SECOND) for rank in range(4)}
     [finding] = judge(traces_of(missing(3)), LaunchOutcome(exits)).findings

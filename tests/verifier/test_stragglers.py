@@ -70,3 +70,46 @@ def test_what_is_no_straggler(late: Callable[[int, int], float]) -> None:
 def test_few_calls_and_asynchronous_ones_say_nothing() -> None:
     assert judge(job(10, lambda rank, call: 2.0 * (rank == 2))).findings == ()  # type: ignore[arg-type]
     assert judge(job(60, lambda rank, call: 0.2 * (rank == 2), asynchronous=True)).findings == ()  # type: ignore[arg-type]
+
+
+def on_device(calls: int, late: Callable[[int, int], float], *, asynchronous: bool = False, unknown: int = 0) -> list:
+    """The same, on devices: the hosts queue all calls at once, and are nowhere near when a device comes to one.
+
+    Of rank ``unknown`` - 1 the device told nothing.
+    """
+    traces = []
+    for rank in range(RANKS):
+        records, clock = [], 1000 * SECOND + rank * 77 * SECOND
+        for call in range(1, calls + 1):
+            latest = max(late(other, call) for other in range(RANKS))
+            times = {
+                "scheduled_ns": 900 * SECOND + call,
+                "started_ns": clock + int(late(rank, call) * SECOND),
+                "finished_ns": clock + int((latest + 0.001) * SECOND),
+            }
+            told = rank != unknown - 1
+            records.append(
+                Record("0", call, CALL, state=State.COMPLETED, asynchronous=asynchronous, on_device=told, **times)
+            )
+            clock += int((latest + 0.01) * SECOND)
+        traces.append(trace_of(rank, RANKS, [WORLD], records, mode="record", events=[Event("exit", clock, {})]))
+    return traces
+
+
+def test_devices_tell_who_came_last_where_hosts_run_ahead() -> None:
+    [finding] = judge(on_device(60, lambda rank, call: 1.2 if rank == 1 else 0.0)).findings
+    assert (finding.code, finding.culprits) == ("SC801", (1,))
+    assert "rank 1 came last to 60 of 60 collectives" in finding.message
+
+
+def test_what_devices_wait_while_they_compute_is_not_lost() -> None:
+    assert judge(on_device(60, lambda rank, call: 1.2 * (rank == 1), asynchronous=True)).findings == ()
+
+
+def test_times_of_hosts_and_of_devices_are_never_compared() -> None:
+    assert judge(on_device(60, lambda rank, call: 1.2 * (rank == 1), unknown=4)).findings == ()
+
+
+@pytest.mark.parametrize("late", [lambda rank, call: 0.0, lambda rank, call: 1.2 * (rank == call % RANKS)])
+def test_devices_that_wait_in_turn_name_nobody(late: Callable[[int, int], float]) -> None:
+    assert judge(on_device(60, late)).findings == ()
