@@ -18,8 +18,8 @@ from simcoll.testing_options import BACKENDS
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
 if TYPE_CHECKING:
-    from simcoll.reports.html_report import Figure
     from simcoll.outlet import Outlet
+    from simcoll.reports.html_report import Figure
     from simcoll.scenario import Scenario
     from simcoll.scenario_runs import Run
     from simcoll.topology import Topology
