@@ -89,8 +89,8 @@ class Outlet:
     def save(self, report: Report, folder: Path, traces: Sequence[Trace] = (), figures: Sequence[Figure] = ()) -> None:
         """Write ``report.json`` and ``report.html`` into a folder, and say so where there is something to read.
 
-        ``traces`` are what the timeline is drawn from, ``figures`` further pictures of the page. A folder that cannot
-        be written is a warning.
+        ``traces`` are what the timeline is drawn from, ``figures`` further pictures of the page.
+        A folder that cannot be written is a warning.
         """
         # Ranks, who write files too, have no use for what makes pages.
         from simcoll.reports.html_report import html_report

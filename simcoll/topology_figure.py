@@ -19,10 +19,10 @@ def topology_figure(topology: Topology, traces: Sequence[Trace]) -> Figure:
     costliest = max(lines, key=lambda line: line.seconds, default=None)
     link = None if costliest is None else _bottleneck(costliest, topology, traces)
     if costliest is None or link is None:
-        return Figure("Topology", draw(topology), "No link of it is known to hold the run up.")
-    text = f"{costliest.op} at line {costliest.line} takes most of the time, and is held up by "
+        return Figure("Topology", draw(topology), "No link of it is known to be the bottleneck of the run.")
+    text = f"{costliest.op} at line {costliest.line} takes most of the time; its bottleneck is "
     text += f"{link.link} {link.source} -> {link.target}, busy for {link.utilisation:.0%} of it"
-    return Figure("Topology", draw(topology, {(link.source, link.target): f"bottleneck: {text}"}), f"{text}.")
+    return Figure("Topology", draw(topology, {(link.source, link.target): text}), f"{text}.")
 
 
 def _bottleneck(line: PricedLine, topology: Topology, traces: Sequence[Trace]) -> Bottleneck | None:

@@ -18,11 +18,11 @@ def test_the_bottleneck_of_the_costliest_line_is_marked() -> None:
 
     figure = topology_figure(TOPOLOGY, simulate(program, 4, TOPOLOGY).traces)
     assert figure.text.startswith("all_reduce at line ")
-    assert "held up by" in figure.text
-    assert "bottleneck: all_reduce" in figure.svg
+    assert "its bottleneck is " in figure.text
+    assert "! all_reduce at line " in figure.svg
 
 
 def test_a_run_without_calls_has_a_topology_all_the_same() -> None:
     figure = topology_figure(TOPOLOGY, simulate(lambda comm: None, 4, TOPOLOGY).traces)
-    assert "bottleneck:" not in figure.svg
-    assert figure.text == "No link of it is known to hold the run up."
+    assert "bottleneck" not in figure.svg
+    assert figure.text == "No link of it is known to be the bottleneck of the run."
