@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-price bench-preflight bench-time-estimators gpu test-cuda-double picture clean
+.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-page bench-price bench-preflight bench-time-estimators gpu test-cuda-double picture pages vendor clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -71,6 +71,9 @@ bench-preflight: $(READY)  ## how long `simcoll estimate script.py` takes over a
 bench-in-process: $(READY)  ## ranks in one process, beside PyTorch's own threaded group in the same run
 	@$(BIN)/python -m benchmarks.in_process $(ARGS)
 
+bench-page: $(READY)  ## how soon report.html paints and how large it is, beside an empty page in the same browser
+	@$(BIN)/python -m benchmarks.page $(ARGS)
+
 bench-time-estimators: $(READY)  ## simcoll's estimates beside NCCL's own, where there is a GPU; skips with a reason elsewhere
 	@$(BIN)/python -m benchmarks.time_estimators $(ARGS)
 
@@ -84,8 +87,12 @@ test-cuda-double: $(READY)  ## torch's ProcessGroupNCCL on a test double, withou
 		.venv-cuda/bin/python -m pip install --quiet --editable '.[torch]' || { rm -rf .venv-cuda; exit 1; }; }
 	@SIMCOLL_CUDA_PYTHON="$(abspath $(SIMCOLL_CUDA_PYTHON))" $(BIN)/python -m pytest tests/test_cuda_double.py $(ARGS)
 
-picture: $(READY)  ## draw the report in the README anew, from a real run
+picture: $(READY)  ## draw the reports in the README and in docs anew, on a terminal and as a page, from real runs
 	@$(BIN)/python docs/draw_report.py
+	@$(BIN)/python docs/draw_page.py
+
+vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
+	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle
 
 pages: $(READY)  ## write the generated pages anew: the collectives, the rules, the keys of scenarios
 	@$(BIN)/python docs/spec_table.py

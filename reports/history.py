@@ -39,9 +39,14 @@ def _table(history: History) -> RenderableType:
     for _ in range(_COLUMNS - 1):
         table.add_column()
     table.add_column(overflow="fold")
-    for record, group in zip(history.records, history.groups, strict=True):
-        table.add_row(*map(plain, _cells(record, group)))
+    for row in history_rows(history):
+        table.add_row(*map(plain, row))
     return table
+
+
+def history_rows(history: History) -> list[tuple[str, ...]]:
+    """Time, op, number, group, state and line of each call, in words."""
+    return [_cells(record, group) for record, group in zip(history.records, history.groups, strict=True)]
 
 
 def _cells(record: Record, group: Group) -> tuple[str, ...]:

@@ -141,7 +141,7 @@ def _states(ranks: tuple[RankState, ...]) -> Iterator[RenderableType]:
     places: dict[tuple[str, str], list[int]] = {}
     for state in ranks:
         last = "no call recorded" if state.last is None else f"last call {record_text(state.last)}"
-        places.setdefault((state.status.value + _ended(state.exit_code), last), []).append(state.rank)
+        places.setdefault((state.status.value + ended_text(state.exit_code), last), []).append(state.rank)
     table = Table.grid(padding=(0, 2))
     for (status, last), members in list(places.items())[:_STATES_SHOWN]:
         table.add_row(plain(ranks_text(members)), plain(status), plain(last))
@@ -151,8 +151,8 @@ def _states(ranks: tuple[RankState, ...]) -> Iterator[RenderableType]:
     yield Padding(table, (0, 0, 0, 2))
 
 
-def _ended(exit_code: int | None) -> str:
-    """A negative exit code is a signal's number."""
+def ended_text(exit_code: int | None) -> str:
+    """`` (exit code 1)``, `` (SIGKILL)``: a negative exit code is a signal's number; empty for 0 and None."""
     if not exit_code:
         return ""
     return f" ({signal_name(-exit_code)})" if exit_code < 0 else f" (exit code {exit_code})"

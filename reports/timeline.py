@@ -33,7 +33,7 @@ class TimelineText:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         timeline = self.timeline
         yield plain(_title(timeline), "bold")
-        letters = _letters(cell.op for _, cells in timeline.rows for cell in cells if cell.op)
+        letters = letters_of(cell.op for _, cells in timeline.rows for cell in cells if cell.op)
         lines = _lines(timeline.columns)
         for block in _blocks(timeline.columns, options.max_width - _LABEL - 3):
             for row in _rows(timeline, block, letters, lines):
@@ -53,7 +53,7 @@ def _title(timeline: Timeline) -> str:
     return f"timeline: {shown:,} of {timeline.total:,} calls: those near findings, and the last ones"
 
 
-def _letters(ops: Iterable[str]) -> dict[str, str]:
+def letters_of(ops: Iterable[str]) -> dict[str, str]:
     """A capital letter for each op: one of its own where it is free."""
     letters: dict[str, str] = {}
     for op in sorted(set(ops)):

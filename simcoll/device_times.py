@@ -24,6 +24,9 @@ from simcoll.errors import ConfigurationError
 
 _FARTHEST = 1 << 20
 
+_PATIENT_LOOKS = 20
+"""Looks that are given to the first anchor; from then on calls are told of without times as long as there is none."""
+
 
 def calls_between_times() -> int:
     """N, the environment's SIMCOLL_TIMES_EVERY: each N-th call of a group is timed, by default every one; 0: none.
@@ -114,6 +117,7 @@ class Place:
         """
         self._events: list[Event] = []
         self._let_go: list[object] = []
+        self._undated = _PATIENT_LOOKS
 
     def fail(self) -> None:
         """Tell no more times: the device has failed, and the program hears of it from the backend."""
@@ -169,12 +173,18 @@ class Place:
         try:
             if not self.failed:
                 self.clock.look()
-                for lane in list(self.lanes.values()):
-                    self._look_at(lane)
+                if self.clock.anchor is not None or self._undated <= 0:
+                    for lane in list(self.lanes.values()):
+                        self._look_at(lane)
+                self._undated -= self.clock.anchor is None
         except RuntimeError:
             # All that a device that has failed says of its events is that it has failed.
             self.fail()
         return self.under_way
+
+    def forget(self, lane: tuple[object, int]) -> None:
+        """Tell no more of a lane. Its group may be about to be aborted: tensors are kept until the next call."""
+        self._let_go += [timed.held for timed in self.lanes.pop(lane).calls]
 
     @property
     def under_way(self) -> bool:

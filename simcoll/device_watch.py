@@ -120,7 +120,7 @@ class DeviceTimes:
         lanes = [(place, key) for place in places for key in list(place.lanes) if key[0] is log]
         self._look_until(lambda: not any(place.lanes[key].calls for place, key in lanes), seconds)
         for place, key in lanes:
-            del place.lanes[key]
+            place.forget(key)
 
     def close(self, seconds: float) -> None:
         """Look until nothing is under way, ``seconds`` at the most; then no more."""

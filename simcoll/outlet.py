@@ -12,19 +12,23 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 
 from simcoll.errors import StdoutError
-from simcoll.reports.html_report import html_report
 from simcoll.reports.json_report import json_report
 from simcoll.reports.linear import Linear
 from simcoll.reports.plain import plain
 from simcoll.reports.terminal import TerminalReport
 from simcoll.verifier.finding import Report
+from simcoll.verifier.trace import Trace
+
+if TYPE_CHECKING:
+    from simcoll.reports.html_report import Figure
 
 _NARROWEST = 20
 """Columns below which nothing can be read; a machine without a terminal may say that it has none."""
@@ -82,14 +86,19 @@ class Outlet:
             )
         return Console(width=columns(), height=_HEIGHT, markup=False, emoji=False, highlight=False)
 
-    def save(self, report: Report, folder: Path) -> None:
+    def save(self, report: Report, folder: Path, traces: Sequence[Trace] = (), figures: Sequence[Figure] = ()) -> None:
         """Write ``report.json`` and ``report.html`` into a folder, and say so where there is something to read.
 
+        ``traces`` are what the timeline is drawn from, ``figures`` further pictures of the page.
         A folder that cannot be written is a warning.
         """
+        # Ranks, who write files too, have no use for what makes pages.
+        from simcoll.reports.html_report import html_report
+        from simcoll.verifier.view import charted
+
         try:
             write_whole(folder / "report.json", json.dumps(json_report(report), indent=2) + "\n")
-            write_whole(folder / "report.html", html_report(report))
+            write_whole(folder / "report.html", html_report(report, charted(report, traces), figures))
         except OSError as error:
             self.warn(f"cannot write the report into {folder}: {error.strerror}")
             return

@@ -135,6 +135,9 @@ class Event:
       ``both_write``, ``running`` (the other one had not ended), ``other`` (its ``group``, ``sequence``, ``op``,
       ``source``), ``count`` as above;
     * ``device``: what a dry run counted and in which order a device would do it: ``items`` (`simcoll.device_order`);
+    * ``captured`` and ``replayed``: a CUDA graph has captured calls, or is about to run them again: ``graph`` (its
+      number in the process), ``calls`` (how many), ``source``, and of a replay ``count`` (replays so far; written
+      whenever it has doubled);
     * ``exit``: the interpreter ended by itself.
     """
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.record import State
-from simcoll.steps import Steps
+from simcoll.steps import Steps, came_ns
 from simcoll.verifier.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
 from simcoll.work_between import WorkBetween
 
@@ -50,7 +50,7 @@ def program_of(trace: Trace, instances: npt.NDArray[np.int32], steps: Steps | No
     """The program of one rank, of the calls that were matched, in the order in which they were made."""
     matched = instances >= 0
     slots, own = (trace.slots, instances) if matched.all() else (trace.slots[matched], instances[matched])
-    made, ended = (np.minimum(slots[name], _LATEST).astype(np.int64) for name in ("scheduled_ns", "finished_ns"))
+    made, ended = (np.minimum(one, _LATEST).astype(np.int64) for one in (came_ns(slots), slots["finished_ns"]))
     blocks = _blocks(slots, made, ended)
     gap = _gaps(made, ended, blocks)
     kind = np.where(blocks, BLOCK, LAUNCH).astype(np.uint8)

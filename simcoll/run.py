@@ -136,7 +136,7 @@ def _conclude(
     report = judge(evidence.traces, evidence.outcome, stall)
     for text in (*evidence.unreadable, *evidence.notes, *_remarks(launch, end, stall)):
         outlet.warn(text)
-    outlet.save(report, folder)
+    outlet.save(report, folder, evidence.traces)
     if report.verdict is Verdict.OK and not any(box.groups for box in evidence.traces) and end == JobEnd(0, None):
         outlet.say(report, "simcoll: no collective was recorded: the program created no process group")
     else:

@@ -19,6 +19,7 @@ from simcoll.topology_arguments import Commands, add_topology_arguments, is_topo
 
 if TYPE_CHECKING:
     from simcoll.outlet import Outlet
+    from simcoll.reports.html_report import Figure
     from simcoll.scenario import Scenario
     from simcoll.scenario_runs import Run
     from simcoll.topology import Topology
@@ -123,7 +124,7 @@ def _conclude_scenario(
         shown = _run_real(options, scenario)
         different = differences(simulated, shown)
     problems = None if scenario.expect is None else unmet(scenario, shown.report, simulated.seconds)
-    simulation = Simulation(scenario.title, shown, simulated, problems, different)
+    simulation = Simulation(scenario.title, shown, simulated, problems, different, topology)
     return _hand_out(options, outlet, simulation)
 
 
@@ -165,7 +166,7 @@ def _run_program(options: argparse.Namespace, outlet: Outlet) -> int:
             sends=options.sends or SENDS[0],
         )
         run = run_of(outcome, topology)
-    return _hand_out(options, outlet, Simulation("", run, run, None, None))
+    return _hand_out(options, outlet, Simulation("", run, run, None, None, topology))
 
 
 def _explored(
@@ -225,11 +226,12 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
     from simcoll.reports.html_report import html_report
     from simcoll.reports.sarif import sarif_report
     from simcoll.simulation_report import SimulationPicture, exit_code_of, simulation_document
+    from simcoll.verifier.view import charted
 
-    report = simulation.shown.report
+    report, traces = simulation.shown.report, simulation.shown.traces
     code = exit_code_of(simulation, check=options.check)
     texts: list[tuple[Path | None, Callable[[], str]]] = [
-        (options.html, lambda: html_report(report)),
+        (options.html, lambda: html_report(report, charted(report, traces), _figures(simulation))),
         (options.sarif, lambda: json.dumps(sarif_report(report, code, Path.cwd()), indent=2) + "\n"),
     ]
     for path, text in texts:
@@ -242,7 +244,7 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
         _write_timeline(options.trace_events, simulation, outlet)
     if options.out is not None:
         _make_folder(options.out)
-        outlet.save(report, options.out)
+        outlet.save(report, options.out, traces, _figures(simulation))
     outlet.render(SimulationPicture(simulation), lambda: simulation_document(simulation))
     return code
 
@@ -254,6 +256,14 @@ def _write_timeline(path: Path, simulation: Any, outlet: Outlet) -> None:
     run = simulation.shown if simulation.shown.traces else simulation.simulated
     if refused := write_timeline(path, run.traces, run.report.findings, outlet):
         raise ValueError(refused)
+
+
+def _figures(simulation: Any) -> list[Figure]:
+    """The topology, where the run is on one."""
+    from simcoll.topology_figure import topology_figure
+
+    topology = simulation.topology
+    return [] if topology is None else [topology_figure(topology, simulation.simulated.traces)]
 
 
 def _make_folder(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -14,6 +15,9 @@ from simcoll.reports.plain import plain
 from simcoll.reports.terminal import TerminalReport
 from simcoll.scenario_runs import Run
 from simcoll.verifier.postmortem import exit_code
+
+if TYPE_CHECKING:
+    from simcoll.topology import Topology
 
 SCHEMA = "simcoll.simulation/1"
 FINDINGS = 3
@@ -33,6 +37,7 @@ class Simulation:
     simulated: Run
     unmet: Sequence[str] | None
     differences: Sequence[str] | None
+    topology: Topology | None = None
 
 
 def exit_code_of(simulation: Simulation, *, check: bool) -> int:

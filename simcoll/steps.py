@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.verifier.columns import fingerprint
-from simcoll.verifier.trace import Trace
+from simcoll.verifier.trace import ON_DEVICE, Slots, Trace
 
 _LEAST = 3
 """A sequence of calls is a step if it comes at least so often, one after the other."""
@@ -68,9 +68,20 @@ def _tokens(trace: Trace, own: npt.NDArray[np.int32]) -> Tokens:
     return tokens
 
 
+def came_ns(slots: Slots) -> npt.NDArray[np.uint64]:
+    """When a rank came to each call: when it made it, or when its device began it, where a device ran it.
+
+    A host queues calls long before its device comes to them, so that its own times say nothing of what is between.
+    """
+    on_device = (slots["flags"] & ON_DEVICE) != 0
+    found: npt.NDArray[np.uint64] = np.where(on_device, slots["started_ns"], slots["scheduled_ns"])
+    return found
+
+
 def _pauses(trace: Trace, own: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
     """Seconds before each call since the one before was made, or had ended if it had."""
-    made, ended = (trace.slots[name][own >= 0].astype(np.float64) for name in ("scheduled_ns", "finished_ns"))
+    slots = trace.slots[own >= 0]
+    made, ended = came_ns(slots).astype(np.float64), slots["finished_ns"].astype(np.float64)
     before = np.where(ended[:-1] <= made[1:], np.maximum(made[:-1], ended[:-1]), made[:-1])
     return np.concatenate([[0.0], np.maximum(made[1:] - before, 0.0)]) / 1e9
 

@@ -15,7 +15,6 @@ from simcoll.outlet import Outlet, write_whole
 from simcoll.preconditions import BAD_INPUT
 from simcoll.progress import progress_bar
 from simcoll.recorded_slices import recorded
-from simcoll.reports.html_report import html_report
 from simcoll.reports.rules import render_rule, render_rules_table
 from simcoll.reports.sarif import sarif_report
 from simcoll.reports.trace_event import write_trace_events
@@ -29,7 +28,7 @@ from simcoll.verifier.rule import Rule
 from simcoll.verifier.rules import RULES
 from simcoll.verifier.selection import Selection, SelectionError
 from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
-from simcoll.verifier.view import View, viewed
+from simcoll.verifier.view import View, charted, viewed
 
 _CALLS = re.compile("0*[1-9][0-9]{0,6}")
 
@@ -91,7 +90,7 @@ def verify(request: Request) -> int:
         refused := write_timeline(request.trace_events, evidence.traces, report.findings, outlet)
     ):
         return outlet.refuse(BAD_INPUT, refused)
-    return _hand_out(request, report, shown, outlet)
+    return _hand_out(request, report, shown, lambda: _page(shown, evidence, view), outlet)
 
 
 def write_timeline(path: Path, traces: Sequence[Trace], findings: Sequence[Finding], outlet: Outlet) -> str:
@@ -106,11 +105,17 @@ def write_timeline(path: Path, traces: Sequence[Trace], findings: Sequence[Findi
     return ""
 
 
-def _hand_out(request: Request, report: Report, shown: Report, outlet: Outlet) -> int:
+def _page(shown: Report, evidence: Evidence, view: View) -> str:
+    from simcoll.reports.html_report import html_report
+
+    return html_report(shown, charted(shown, evidence.traces, view.selection))
+
+
+def _hand_out(request: Request, report: Report, shown: Report, page: Callable[[], str], outlet: Outlet) -> int:
     """Write the files that were asked for, then show the report. SARIF is for gates, and has every finding."""
     code = exit_code(report)
     files: list[tuple[Path | None, Callable[[], str]]] = [
-        (request.html, lambda: html_report(shown)),
+        (request.html, page),
         (request.sarif, lambda: dumps(sarif_report(report, code, _source_root(request)), indent=2) + "\n"),
     ]
     for path, text in files:
@@ -143,12 +148,12 @@ def show_rules(code: str | None, *, json: bool = False, plain: bool = False) -> 
     """List the rules, or show the page of one."""
     outlet = Outlet(json=json, plain=plain)
     if code is None:
-        outlet.render(render_rules_table(), lambda: [_page(rule) for rule in RULES.values()])
+        outlet.render(render_rules_table(), lambda: [_rule_page(rule) for rule in RULES.values()])
         return 0
     rule = RULES.get(code.upper())
     if rule is None:
         return outlet.refuse(BAD_INPUT, f"unknown code {code!r}: expected one of {', '.join(RULES)}")
-    outlet.render(render_rule(rule, scenario_text(rule.code)), lambda: _page(rule))
+    outlet.render(render_rule(rule, scenario_text(rule.code)), lambda: _rule_page(rule))
     return 0
 
 
@@ -179,6 +184,6 @@ def _beside(evidence: Evidence, pattern: str) -> list[Path]:
     return [file for folder in evidence.folders for file in matching(folder, pattern)]
 
 
-def _page(rule: Rule) -> dict[str, object]:
+def _rule_page(rule: Rule) -> dict[str, object]:
     path = scenario_path(rule.code)
     return {**asdict(rule), "severity": rule.severity.value, "scenario": None if path is None else str(path)}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -423,3 +424,34 @@ def test_random_damage_raises_nothing_but_unreadable(tmp_path, sound, data):
     for index in range(len(read.slots)):
         read.record(index)
     assert (read.slots["group"] < max(len(read.groups), 1)).all()
+
+
+def test_a_device_tells_when_it_began_and_ended_a_call(tmp_path):
+    writer = make(tmp_path / "box.simcoll")
+    group = writer.group(GROUP)
+    tickets = [writer.schedule(group, number, 0, 0, started=True) for number in (1, 2, 3)]
+    made = time.time_ns()
+    writer.ran_on_device(tickets[0], made + 1_000, made + 5_000)
+    writer.ran_on_device(tickets[1], 7)
+    writer.finished(tickets[2], State.FAILED)
+    writer.ran_on_device(tickets[2], made, made + 1)
+    writer.ended_on_device(tickets[2])
+    ended, runs, failed = writer_slots(tmp_path / "box.simcoll")[:3]
+    assert (ended["state"], ended["flags"] & layout.ON_DEVICE) == (State.COMPLETED, layout.ON_DEVICE)
+    assert (int(ended["started_ns"]), int(ended["finished_ns"])) == (made + 1_000, made + 5_000)
+    # No clock of a device makes a call begin before it was made.
+    assert (runs["state"], runs["started_ns"], runs["finished_ns"]) == (State.STARTED, runs["scheduled_ns"], 0)
+    assert (failed["state"], failed["flags"] & layout.ON_DEVICE) == (State.FAILED, 0)
+    writer.ran_on_device(tickets[1], 7, 9)
+    assert int(writer_slots(tmp_path / "box.simcoll")[1]["finished_ns"]) - int(runs["scheduled_ns"]) == 2
+    for number in range(4, 40):
+        writer.schedule(group, number, 0, 0)
+    writer.ran_on_device(tickets[0], made, made + 1)
+    writer.ended_on_device(tickets[0])
+    assert not any(slot["flags"] & layout.ON_DEVICE for slot in writer_slots(tmp_path / "box.simcoll"))
+
+
+def writer_slots(path):
+    """The ring as it is in the file, whatever the tables say."""
+    ring = layout.ring_offset(layout.GROUP_ROWS)
+    return np.frombuffer(path.read_bytes()[ring : ring + 16 * layout.SLOT.size], SLOT_DTYPE)

@@ -232,6 +232,9 @@ sharded.zero_grad()
 sharded(mine).square().mean().backward()
 for parameter, gradient in zip(sharded.parameters(), wanted):
     torch.testing.assert_close(parameter.grad.full_tensor().cpu(), gradient)
+with device:
+    made_there = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+    made_there(mine).sum().backward()
 dist.destroy_process_group()
 print("ok")
 """

@@ -22,8 +22,8 @@ class Tensor:
 class Rank:
     """A place on a double, and the calls that a program makes there."""
 
-    def __init__(self) -> None:
-        self.device = DoubleDevice()
+    def __init__(self, aside: float = 0.0) -> None:
+        self.device = DoubleDevice(aside=aside)
         self.clock = Clock(self.device)
         clock = DeviceClock(self.device, self.clock.wall, self.clock.monotonic, self.clock.sleep)
         self.place = Place(self.device, clock)
@@ -245,6 +245,20 @@ def test_an_anchor_that_is_held_up_is_taken_later_and_replaced_as_soon_as_may_be
     looked()
     assert made.anchor is not late
     assert made.anchor.at_ns == pytest.approx(clock.wall(), abs=2)
+
+
+def test_calls_wait_for_the_first_anchor_but_not_for_ever() -> None:
+    rank = Rank(aside=80)
+    written, _ = rank.call(10)
+    assert rank.look(20)
+    assert written.log == []
+    rank.look(90)
+    assert milliseconds(written, rank.clock)[1] - milliseconds(written, rank.clock)[0] == pytest.approx(10)
+    rank = Rank(aside=1e9)
+    written, _ = rank.call(10)
+    for _ in range(30):
+        rank.look(20)
+    assert written.log == [("ended", 0, 0)]
 
 
 @pytest.mark.parametrize(("text", "every"), [("", 1), ("0", 0), ("1", 1), ("64", 64), ("1048576", 1 << 20)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 
 import pytest
 
@@ -76,6 +77,20 @@ def test_the_end_of_a_group_waits_for_its_own_calls_and_forgets_them(process: Pr
     process.times.settle("a", 5)
     assert mine.log[-1][0] == "ran"
     assert [key for key, _ in process.times._places[0].lanes] == ["b"]
+    process.times.close(0)
+
+
+def test_tensors_of_a_group_that_is_given_up_stay_until_the_next_call(process: Process) -> None:
+    held = Written()
+    alive = weakref.ref(held)
+    begun = process.times.begin(Written(), 1, 0)
+    assert begun is not None
+    process.times.queued(begun, LANE, Work(5), [held])
+    del held, begun
+    process.times.settle(LANE[0], 0.01)
+    assert alive() is not None
+    process.call()
+    assert alive() is None
     process.times.close(0)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -90,7 +91,7 @@ def outcome_of(folder: Path, notes: list[list[dict[str, object]]], codes: list[i
         job.notes(rank).write_text("".join(json.dumps(line) + "\n" for line in lines))
         (folder / f"rank{rank}.txt").write_text("Traceback\nRuntimeError: connection closed\n")
     setting = Setting("two", "gloo", len(notes), 0)
-    return gpu_job._outcome(setting, "record", "one", job, [Ended(code) for code in codes])
+    return gpu_job._outcome(setting, "record", "one", job, cast(Any, [Ended(code) for code in codes]))
 
 
 BEGUN: dict[str, object] = {"begin": "one"}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simcoll.backends.base import OF_THE_GROUP, OF_THE_PAIR
 from simcoll.call import ANY_SOURCE, Buffer, Call
 from simcoll.errors import CollectiveMismatchError
 from simcoll.lane import Count, Lane, Posted
@@ -29,7 +30,15 @@ USE = Use(writes=False, sends=False, copies=False, tells=False, on_cpu=True)
 LOG: Any = SimpleNamespace(group=WORLD, box=None)
 
 
-def posted(op: str, peer: int, size: int, dtype: str = "float32", tag: int = 0, took: int | None = None) -> Posted:
+def posted(
+    op: str,
+    peer: int,
+    size: int,
+    dtype: str = "float32",
+    tag: int = 0,
+    took: int | None = None,
+    lane: int | None = None,
+) -> Posted:
     buffers = (Buffer((size,), dtype),)
     if op == "send":
         call = Call("send", "send", inputs=buffers, peer=peer, tag=tag)
@@ -37,7 +46,7 @@ def posted(op: str, peer: int, size: int, dtype: str = "float32", tag: int = 0, 
         call = Call("recv", "recv", outputs=buffers, peer=peer, tag=tag)
     prepared = Prepared(call, 0, 0, message_digest(call), 0, USE)
     entry = Entry(LOG, prepared, 1, Source("train.py", size, "step"), False, 0, taken_from=took)
-    return Posted(entry, 0, launched=True)
+    return Posted(entry, 0, tag if lane is None else lane, launched=True)
 
 
 def news(lane: Lane) -> Count:
@@ -212,3 +221,25 @@ def test_a_group_whose_message_failed_is_compared_no_more() -> None:
     one.give_up()
     with pytest.raises(RuntimeError, match="a message failed"):
         one.meet([posted("send", 1, 1)])
+
+
+def test_without_tags_the_order_alone_tells_which_send_meets_which_receive() -> None:
+    sent = [posted("send", 1, size, tag=size, lane=OF_THE_GROUP) for size in (1, 2, 3)]
+    same = [posted("recv", 0, size, tag=9 - size, lane=OF_THE_GROUP) for size in (1, 2, 3)]
+    other = [posted("recv", 0, size, tag=size, lane=OF_THE_GROUP) for size in (2, 1, 3)]
+    assert run([sent, same], [(0, 2), (1, 1)]) == []
+    errors = run([sent, other], [(0, 2), (1, 1)])
+    assert [error.findings[0].code for error in errors] == ["SC301", "SC301"]
+    assert "sends 1 element to rank 1, which receives into 2 elements" in errors[0].findings[0].message
+
+
+def test_a_communicator_of_two_ranks_has_an_order_of_its_own() -> None:
+    sent = [posted("send", 1, 1, lane=OF_THE_PAIR), posted("send", 1, 2, lane=OF_THE_GROUP)]
+    received = [posted("recv", 0, 2, lane=OF_THE_GROUP), posted("recv", 0, 1, lane=OF_THE_PAIR)]
+    assert run([sent, received], [(0, 1), (1, 1)]) == []
+
+
+def test_who_knows_already_is_not_told_again() -> None:
+    sent, received = posted("send", 1, 1, lane=OF_THE_GROUP), posted("recv", 0, 2, lane=OF_THE_GROUP)
+    received.told = True
+    assert len(run([[sent], [received]], [(0, 1), (1, 1)])) == 1

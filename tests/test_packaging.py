@@ -126,7 +126,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built without the network from a copy, because a build writes into its source."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in FOLDERS.values():
-        shutil.copytree(ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules")
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "source")
     pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(folder / "source"))
@@ -144,7 +146,10 @@ def test_the_wheel_holds_the_folders_as_one_package(wheel: Path) -> None:
     shipped = {f"{module_name(path).replace('.', '/')}.py" for path in SOURCES if path.stem != "__init__"}
     shipped |= {f"{package.replace('.', '/')}/__init__.py" for package in FOLDERS}
     shipped |= {f"simcoll/scenarios/{path.name}" for path in (ROOT / "examples" / "scenarios").glob("*.toml")}
-    assert shipped | {"simcoll/py.typed"} <= names
+    page = "simcoll/reports/page"
+    shipped |= {f"{page}/{name}" for name in ("report.html.jinja", "page.css", "timeline.js", "vendor/drawing.js")}
+    assert shipped | {"simcoll/py.typed", f"{page}/vendor/drawing.LICENSES.txt"} <= names
+    assert not any("node_modules" in name for name in names)
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"simcoll"}
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simcoll.record import Record
+from simcoll.record import Record, State
 from simcoll.recorded_job import recorded_job
 from simcoll.recorded_waits import BLOCK, LAUNCH, WAIT
 from simcoll.verifier.trace import HANDED_ON, trace_of
@@ -70,6 +70,25 @@ def test_a_synchronous_call_that_had_not_ended_when_the_next_was_made_did_not_bl
     found = recorded_job([trace_of(0, 1, [world(1)], records)]).programs[0]
     assert found.kind.tolist()[0] == LAUNCH
     assert found.gap.sum() == pytest.approx(0.001)
+
+
+def test_a_device_comes_to_its_calls_long_after_the_host_has_queued_them():
+    records = [
+        Record(
+            "0",
+            number,
+            call(),
+            scheduled_ns=BEGIN + number,
+            started_ns=BEGIN + 10_000_000 * number,
+            finished_ns=BEGIN + 10_000_000 * number + 3_000_000,
+            awaited=True,
+            on_device=True,
+            state=State.COMPLETED,
+        )
+        for number in (1, 2, 3)
+    ]
+    found = recorded_job([trace_of(0, 1, [world(1)], records)]).programs[0]
+    assert shown(found) == [(BLOCK, 0, 0.0), (BLOCK, 1, 0.007), (BLOCK, 2, 0.007)]
 
 
 def test_records_without_times_have_no_compute():

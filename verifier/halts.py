@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from simcoll.record import State
 from simcoll.verifier.creations import (
     Creation,
     by_place,
@@ -211,8 +212,11 @@ def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
 
 
 def _who(wait: Wait, waiting: Sequence[int]) -> str:
-    """Those who waited: the host of a rank may be somewhere else than its device."""
-    if not wait.on_device:
+    """Those who waited: the host of a rank may be somewhere else than its device.
+
+    What is still to be proved the device has not been given.
+    """
+    if not wait.on_device or wait.record.state is State.SCHEDULED:
         return ranks_text(waiting)
     return f"the {verb(waiting, 'device', 'devices')} of {ranks_text(waiting)}"
 

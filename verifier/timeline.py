@@ -22,7 +22,7 @@ _AROUND = (0, -1, 1, -2, -3)
 """Columns beside that of a finding, those that tell most first."""
 
 _EXPLAINED = 8
-_MERGED = 64
+MERGED = 64
 _LATEST = np.iinfo(np.uint64).max
 
 
@@ -37,9 +37,9 @@ def timeline_of(
     coding = Coding(traces, selection)
     shown = [trace for trace in traces if trace.rank in ranks]
     coded = [coding.codes(trace) for trace in shown]
-    columns = _Columns()
-    for start in range(0, len(shown), _MERGED):
-        columns.merge(shown[start : start + _MERGED], coded[start : start + _MERGED])
+    columns = Columns()
+    for start in range(0, len(shown), MERGED):
+        columns.merge(shown[start : start + MERGED], coded[start : start + MERGED])
     codes, times = columns.in_time()
     places = _chosen(codes, coding.of_findings(findings), count)
     cells = Cells(coding, codes[places], findings)
@@ -50,7 +50,7 @@ def timeline_of(
 
 
 @dataclass(slots=True)
-class _Columns:
+class Columns:
     """The columns of the traces so far: their codes, ascending, and when the first rank made each call."""
 
     codes: Codes = field(default_factory=lambda: np.zeros(0, np.int64))

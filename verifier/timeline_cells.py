@@ -105,7 +105,7 @@ class Cells:
             if len(np.unique(stated[:, column])) > 1:
                 differs[:, column] = _outvoted(stated[:, column], groups[:, column])
         for finding in self._findings:
-            named = np.isin(self._ranks, sorted(_odd_ones(finding)))
+            named = np.isin(self._ranks, sorted(odd_ones(finding)))
             differs[np.ix_(named, np.isin(lifeless(self._codes), self._coding.of_findings([finding])))] = True
         made: npt.NDArray[np.bool_] = groups != _NOBODY
         return differs & made
@@ -131,6 +131,6 @@ def _outvoted(stated: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]) -> n
     return found
 
 
-def _odd_ones(finding: Finding) -> set[int]:
+def odd_ones(finding: Finding) -> set[int]:
     """The culprits; where no majority names one, everybody who does not stand with the first side."""
     return set(finding.culprits) or {rank for side in finding.sides[1:] for rank in side.ranks}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from simcoll.verifier.chart import Chart, chart_of
 from simcoll.verifier.finding import Report
 from simcoll.verifier.history import histories_of, with_before
 from simcoll.verifier.selection import Selection, check_selection, selected, selected_ranks
@@ -38,3 +39,8 @@ def viewed(report: Report, traces: Sequence[Trace], view: View) -> Report:
         columns = COLUMNS if view.last is None else view.last
         report = replace(report, timeline=timeline_of(traces, whole.findings, view.selection, ranks, columns))
     return report
+
+
+def charted(report: Report, traces: Sequence[Trace], selection: Selection = _NOTHING_LEFT_OUT) -> Chart | None:
+    """The picture of a report as it is shown: what is selected, with the places of its findings."""
+    return chart_of(traces, report.findings, selection, selected_ranks(selection, traces))

@@ -145,7 +145,8 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     storage = tensor.untyped_storage()
     memory = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), torch.device("cpu"), storage.nbytes())
-    seen = torch.empty(0, dtype=tensor.dtype).set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
+    seen = torch.empty(0, dtype=tensor.dtype, device="cpu")  # the program may have another default device
+    seen.set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
     return seen.conj() if tensor.is_conj() else seen
 
 

@@ -5,8 +5,8 @@
 SUITE is ``spawn`` (the wheel's ``distributed_test``, as upstream's ``test_distributed_spawn`` instantiates it for
 Gloo), ``test_pg_wrapper`` or ``test_dist2`` (their Gloo classes, from the folder ``SIMCOLL_PYTORCH_TESTS``), or
 ``test_pg_wrapper:nccl`` (its NCCL class; ``shared_gpu.py`` where there is one GPU). The ranks of ``spawn`` are as many
-as ``WORLD_SIZE`` says. Ranks are forked, not spawned: importing torch once instead of once a rank makes the whole ten
-times faster, and a test cannot tell the difference otherwise.
+as ``WORLD_SIZE`` says. Ranks are forked, not spawned, but for those on GPUs: importing torch once instead of once a
+rank makes the whole ten times faster, and a test cannot tell the difference otherwise.
 
 A line holds ``test``, ``outcome`` (passed, failed, skipped), ``seconds``, ``records`` (how many calls the black boxes
 of its ranks hold, 0 without simcoll) and ``detail`` (why it was skipped, or the traceback).
@@ -82,14 +82,12 @@ def _prepare(scratch: Path) -> None:
     os.environ.update(TEMP_DIR=str(scratch), BACKEND="gloo", MASTER_ADDR="127.0.0.1", INIT_METHOD=f"file://{init_file}")
     os.environ["SIMCOLL_OUT"] = str(scratch / "boxes")
     os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "60")
-    # To count GPUs by the driver's library leaves CUDA untouched, so that ranks can be forked.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _cases(suite: str) -> Iterator[unittest.TestCase]:
     for case_class in _spawn_classes() if suite == "spawn" else _file_classes(suite):
-        _fork_instead_of_spawn(case_class)
+        (_spawn_on_gpus if suite.endswith(":nccl") else _fork_instead_of_spawn)(case_class)
         for name in unittest.defaultTestLoader.getTestCaseNames(case_class):
             yield case_class(name)
 
@@ -110,32 +108,7 @@ def _spawn_classes() -> list[type[unittest.TestCase]]:
 def _file_classes(suite: str) -> list[type[unittest.TestCase]]:
     sys.path.insert(0, os.environ["SIMCOLL_PYTORCH_TESTS"])
     module = import_module(suite.partition(":")[0])
-    classes = [getattr(module, name) for name in CLASSES[suite]]
-    if suite.endswith(":nccl"):
-        _share_one_gpu(classes)
-    return classes
-
-
-def _share_one_gpu(classes: list[type[unittest.TestCase]]) -> None:
-    """Where there are two GPUs, nothing is done."""
-    import shared_gpu
-    import torch
-
-    if torch.cuda.device_count() > 1:
-        return
-    shared_gpu.share()
-    for case_class in classes:
-        case_class._run = _placed(case_class._run)
-
-
-def _placed(run):
-    import shared_gpu
-
-    def placed(rank, *args, **kwargs):
-        shared_gpu.take_host(rank)
-        return run(rank, *args, **kwargs)
-
-    return placed
+    return [getattr(module, name) for name in CLASSES[suite]]
 
 
 def _fork_instead_of_spawn(case_class: type[unittest.TestCase]) -> None:
@@ -146,6 +119,19 @@ def _fork_instead_of_spawn(case_class: type[unittest.TestCase]) -> None:
 
     if hasattr(case_class, "_spawn_processes"):
         case_class._spawn_processes = start
+
+
+def _spawn_on_gpus(case_class: type[unittest.TestCase]) -> None:
+    """CUDA does not survive a fork, and to count the GPUs may be enough to start it."""
+    import shared_gpu  # type: ignore[import-not-found]  # beside this program
+    import torch.multiprocessing
+
+    processes = torch.multiprocessing.get_context("spawn")
+
+    def process(*, target, args, **options):
+        return processes.Process(target=shared_gpu.run_rank, args=(target, *args), **options)
+
+    case_class._spawn_processes = lambda self: self._start_processes(process)
 
 
 def _run_case(case: unittest.TestCase, scratch: Path, results: TextIO) -> None:

@@ -7,6 +7,7 @@ name of its own (NCCL_HOSTID).
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,14 +40,13 @@ def on_the_first(place: Any) -> Any:
     return place
 
 
-def share(ranks: int = 2) -> None:
-    """From now on this process, and those that it forks, count as many GPUs as ranks, and use the first."""
-    torch.cuda.device_count = lambda: ranks
-    torch.cuda.set_device = lambda device: None
-    OneGpu().__enter__()
-
-
-def take_host(rank: int) -> None:
-    """In a rank: a host's name of its own, where the ranks are to pass for several hosts'."""
-    if os.environ.get("SIMCOLL_CHECK_HOSTS"):
-        os.environ["NCCL_HOSTID"] = f"simcoll-{rank}"
+def run_rank(target: Callable[..., Any], rank: int, *args: Any, **kwargs: Any) -> Any:
+    """A rank's process: where there is one GPU, it counts as two, each of which is the first."""
+    if torch.cuda.device_count() == 1:
+        torch.cuda.device_count = lambda: 2
+        torch.cuda.set_device = lambda device: None
+        if os.environ.get("SIMCOLL_CHECK_HOSTS"):
+            os.environ["NCCL_HOSTID"] = f"simcoll-{rank}"
+        with OneGpu():
+            return target(rank, *args, **kwargs)
+    return target(rank, *args, **kwargs)

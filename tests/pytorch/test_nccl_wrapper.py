@@ -15,6 +15,9 @@ from benchmarks.gpu_settings import PRELOADED, SHARED_GPU_NCCL, shared_as_hosts,
 from tests.pytorch.test_same_results import TESTS_VARIABLE, Suite, differing, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(900)]
+REFUSED_BY_DETAIL = {"test_debug_level_detail_no_gloo"}
+"""c10d's wrapper refuses a torch without Gloo; simcoll proves over the store, and does not."""
+
 SUITE = Suite("test_pg_wrapper:nccl", 2)
 
 
@@ -43,6 +46,6 @@ def test_what_passes_in_plain_torch_passes(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv(PRELOADED, raising=False)
     plain, recorded = (run(SUITE, mode, tmp_path / f"{mode}.jsonl") for mode in ("off", "detail"))
     assert plain
-    worse = [name for name in differing(plain, recorded) if plain[name].outcome == "passed"]
+    worse = {name for name in differing(plain, recorded) if plain[name].outcome == "passed"} - REFUSED_BY_DETAIL
     assert not worse, {name: recorded[name] for name in worse}
     assert any(result.outcome == "passed" for result in recorded.values()), recorded

@@ -2,39 +2,128 @@
 
 from __future__ import annotations
 
+import json
+import re
+from base64 import b64encode
+from hashlib import sha256
 from html.parser import HTMLParser
 
-from simcoll.call import Call
-from simcoll.record import Group, Source
-from simcoll.reports.html_report import html_report
-from simcoll.verifier.finding import Finding, RankSource, Report, Severity, Side, Verdict
+import pytest
 
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+from simcoll.reports.html_report import Figure, html_report
+from simcoll.verifier.finding import Report, Verdict
+from simcoll.verifier.rules import RULES
+from simcoll.verifier.view import charted
+from tests.reports.pages import HOSTILE, hostile, mismatched, page_of, waiting_circle
 
 
 class Tags(HTMLParser):
-    def __init__(self) -> None:
+    """What a page consists of: its tags, the attributes that may load or run something, the text of its elements."""
+
+    def __init__(self, page: str) -> None:
         super().__init__()
         self.seen: set[str] = set()
         self.links: list[str] = []
+        self.handlers: list[str] = []
+        self.inside: list[str] = []
+        self.text: dict[str, list[str]] = {}
+        self.ids: list[str] = []
+        self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.add(tag)
-        self.links += [str(value) for name, value in attrs if name in ("src", "href")]
+        self.inside.append(tag)
+        self.links += [str(value) for name, value in attrs if name in ("src", "href", "xlink:href", "action", "srcset")]
+        self.handlers += [name for name, _ in attrs if name.startswith("on") or name == "style"]
+        self.ids += [str(value) for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag: str) -> None:
+        while tag in self.inside and self.inside.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.text.setdefault(self.inside[-1], []).append(data)
 
 
 def test_hostile_text_is_text() -> None:
-    side = Side((0,), Call(HOSTILE, HOSTILE), (RankSource(0, Source(HOSTILE, 1, HOSTILE, HOSTILE)),), HOSTILE)
-    finding = Finding("SC101", Severity.ERROR, HOSTILE, Group(HOSTILE, HOSTILE, (0,)), 1, sides=(side,))
-    page = html_report(Report(Verdict.FINDINGS, 1, "detail", (finding,), (), notes=(HOSTILE,)))
-    tags = Tags()
-    tags.feed(page)
-    assert tags.seen <= {"html", "head", "meta", "title", "style", "body", "main", "pre", "code", "span"}
-    assert tags.links == []
-    assert "&lt;script&gt;" in page
+    report, traces = hostile()
+    tags = Tags(html_report(report, charted(report, traces)))
+    assert "img" not in tags.seen
+    assert tags.handlers == []
+    assert all(link.startswith("#") for link in tags.links)
+    # The data and the page's own script: what a trace says has not opened a third.
+    assert len(tags.text["script"]) == 2
+    assert any("<img src=x" in text for texts in tags.text.values() for text in texts)
+
+
+def test_data_of_a_chart_is_json_that_ends_no_element() -> None:
+    report, traces = hostile()
+    data = Tags(html_report(report, charted(report, traces))).text["script"][0]
+    assert not set("<>&\u2028\u2029") & set(data)
+    assert json.loads(data)["ops"][1].startswith(HOSTILE[:20])
+
+
+def test_the_policy_names_the_page_s_own_style_and_script_alone() -> None:
+    page = page_of(mismatched(4, 12))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    style, script = (re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL) for tag in ("style", "script"))
+    assert len(style) == len(script) == 1
+    hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (*style, *script)]
+    said = policy[1].replace("&#39;", "'")
+    assert said == (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def test_nothing_is_loaded_from_anywhere() -> None:
+    tags = Tags(page_of(mismatched(4, 12)))
+    assert all(link.startswith("#") for link in tags.links)
+    assert {link[1:] for link in tags.links} <= set(tags.ids)
+    assert not {"link", "iframe", "object", "embed", "img", "base"} & tags.seen
+
+
+def test_both_sides_their_lines_and_the_field_in_which_they_differ() -> None:
+    page = page_of(mismatched(4, 12))
+    assert "SC104" in page
+    assert "train.py:41 in step" in page
+    assert "dist.all_reduce(loss)" in page
+    tags = Tags(page)
+    marked = [text for text in tags.text["mark"] + tags.text["span"] if text in ("sum", "max")]
+    assert sorted(marked) == ["max", "sum"]
+
+
+def test_rules_of_the_findings_are_in_the_page() -> None:
+    page = page_of(mismatched(4, 12))
+    assert 'id="rule-SC104"' in page
+    assert 'href="#rule-SC104"' in page
+    assert RULES["SC104"].means.split("\n\n")[0][:40] in page
+    assert 'id="rule-SC101"' not in page
+
+
+def test_a_circle_of_waits_is_drawn_and_said() -> None:
+    page = html_report(waiting_circle())
+    assert page.count('class="arrow"') == 3
+    assert "rank 0 waits for rank 1; rank 1 waits for rank 2; rank 2 waits for rank 0" in page
+    assert "rank 2 (culprit)" in page
 
 
 def test_a_clean_run_is_a_page_too() -> None:
     page = html_report(Report(Verdict.OK, 2, "detail", (), (), 7))
     assert "7 collectives on 2 ranks agree" in page
+    assert "Nothing wrong" in page
     assert page.startswith("<!DOCTYPE html>")
+    assert "chart-data" not in page.partition("<script>")[0]
+
+
+def test_a_figure_is_an_image_of_its_own() -> None:
+    page = html_report(Report(Verdict.OK, 2, "detail", (), ()), figures=[Figure("Topology", "<svg></svg>", "a & b")])
+    assert f'src="data:image/svg+xml;base64,{b64encode(b"<svg></svg>").decode()}" alt="a &amp; b"' in page
+    assert "img-src data:" in page
+
+
+@pytest.mark.slow
+def test_a_large_job_stays_below_ten_megabytes() -> None:
+    assert len(page_of(mismatched(512, 300)).encode()) < 2_000_000

@@ -1,0 +1,114 @@
+"""A chart as the data of a page: columns of numbers, deflated and in base64, and texts that are named by number."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.reports.plain import safe
+from simcoll.reports.timeline import letters_of
+from simcoll.verifier.chart import Chart, Spot, coarser
+from simcoll.verifier.chart_kinds import SEVERITIES
+from simcoll.verifier.describe import group_name
+from simcoll.verifier.finding import Finding
+from simcoll.verifier.lateness import STEPS
+from simcoll.verifier.ranges import ranks_text
+
+MOST_CHARACTERS = 6_000_000
+"""Of the data of a chart: a page of less than 10 MB is still sent by mail."""
+
+_MOST_NAMED = 50_000
+_TYPES = {"uint8": "u8", "uint16": "u16", "uint32": "u32", "float64": "f64"}
+_UNNAMED = "frames around some of the calls that findings name are left out: there are too many"
+
+
+def chart_data(chart: Chart, findings: Sequence[Finding]) -> tuple[str, tuple[str, ...]]:
+    """The chart as JSON that may stand in a script element, and in words what is left out.
+
+    Columns are put together until it is small enough.
+    """
+    while len(text := script_json(_document(chart, findings))) > MOST_CHARACTERS:
+        smaller = coarser(chart)
+        if len(smaller.columns) == len(chart.columns) and bool(smaller.late.size) == bool(chart.late.size):
+            break
+        chart = smaller
+    named = sum(len(spot.places) for spot in chart.spots)
+    return text, (*chart.notes, *([_UNNAMED] if named > _MOST_NAMED else ()))
+
+
+def script_json(value: object) -> str:
+    """JSON that no parser of HTML takes for an end, a comment or a line break of anything."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def chart_ops(chart: Chart) -> list[str]:
+    """The ops of a chart in the order of their numbers, of which 0 is none."""
+    return list(dict.fromkeys(("", *(kind.op for kind in chart.kinds))))
+
+
+def chart_letters(chart: Chart) -> dict[str, str]:
+    """A letter for each op."""
+    return letters_of(op for op in chart_ops(chart) if op)
+
+
+def _document(chart: Chart, findings: Sequence[Finding]) -> dict[str, object]:
+    texts: dict[str, int] = {"": 0}
+    ops = {op: place for place, op in enumerate(chart_ops(chart))}
+    letters = chart_letters(chart)
+    return {
+        "ranks": chart.ranks,
+        "groups": [(safe(group_name(group)), ranks_text(group.ranks), number) for group, number in chart.groups],
+        "ops": [safe(op) for op in ops],
+        "letters": [letters.get(op, "") for op in ops],
+        "kinds": [
+            (SEVERITIES.index(kind.mark), ops[kind.op], _number(texts, kind.said), _number(texts, kind.source))
+            for kind in chart.kinds
+        ],
+        "texts": [safe(text) for text in texts],
+        "findings": [finding.code for finding in findings],
+        "spots": [
+            {"finding": spot.finding, "column": spot.column, "places": spot.places} for spot in _few(chart.spots)
+        ],
+        "total": chart.total,
+        "late_steps": STEPS,
+        **_arrays(chart),
+    }
+
+
+def _arrays(chart: Chart) -> dict[str, object]:
+    columns = chart.columns
+    known = [column.time_ns for column in columns if column.time_ns]
+    begin = min(known, default=0)
+    times = [(column.time_ns - begin) / 1e9 if column.time_ns else -1.0 for column in columns]
+    return {
+        "cells": _packed(chart.cells),
+        "rows": _packed(chart.rows),
+        "line": _packed(np.array([column.line for column in columns], np.uint32)),
+        "number": _packed(np.array([column.number for column in columns], np.uint32)),
+        "message": _packed(np.array([column.message for column in columns], np.uint8)),
+        "span": _packed(np.array([column.span for column in columns], np.uint32)),
+        "time": _packed(np.array(times, np.float64)),
+        "late": _packed(chart.late) if chart.late.size else None,
+    }
+
+
+def _packed(numbers: npt.NDArray[Any]) -> dict[str, str]:
+    plain = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<"))
+    return {"type": _TYPES[numbers.dtype.name], "data": b64encode(zlib.compress(plain.tobytes())).decode("ascii")}
+
+
+def _number(texts: dict[str, int], text: str) -> int:
+    return texts.setdefault(text, len(texts))
+
+
+def _few(spots: Sequence[Spot]) -> list[Spot]:
+    """As many spots as a page can hold."""
+    counts = np.cumsum([len(spot.places) for spot in spots])
+    return [spot for spot, count in zip(spots, counts, strict=True) if count <= _MOST_NAMED]

@@ -1,0 +1,71 @@
+"""In which order a process launches calls on its GPUs, whichever of its threads has proved them first."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from simcoll.launch_order import PATIENCE, LaunchOrder, Turn, patience
+
+
+def test_a_call_waits_for_those_that_the_program_made_before_it() -> None:
+    order, launched = LaunchOrder(None), []
+    turns = [Turn("cuda", order) for _ in range(8)]
+    for turn in turns:
+        turn.take()
+
+    def launch(number: int) -> None:
+        turns[number].come()
+        launched.append(number)
+        turns[number].end()
+
+    threads = [threading.Thread(target=launch, args=(number,)) for number in reversed(range(8))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert launched == list(range(8))
+
+
+def test_a_call_that_is_given_up_holds_up_nobody() -> None:
+    order = LaunchOrder(None)
+    first, second = Turn("cuda", order), Turn("cuda", order)
+    first.take()
+    second.take()
+    first.end()
+    first.end()
+    second.come()
+    second.end()
+
+
+def test_patience_ends_where_streams_do_not_wait_for_each_other() -> None:
+    order = LaunchOrder(0.01)
+    first, second = Turn("cuda", order), Turn("cuda", order)
+    first.take()
+    second.take()
+    assert not order.come_to(second)
+    second.end()
+    assert order.come_to(first)
+
+
+def test_calls_on_the_cpu_have_no_turn() -> None:
+    order = LaunchOrder(None)
+    Turn("cuda", order).take()
+    other = Turn("cpu", order)
+    other.take()
+    other.come()
+    other.end()
+
+
+@pytest.mark.parametrize(
+    ("environment", "seconds"),
+    [
+        ({}, PATIENCE),
+        ({"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, PATIENCE),
+        ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, None),
+        ({"NCCL_LAUNCH_ORDER_IMPLICIT": "1"}, None),
+    ],
+)
+def test_a_gpu_with_one_queue_waits_as_long_as_it_takes(environment: dict[str, str], seconds: float | None) -> None:
+    assert patience(environment) == seconds
