@@ -16,13 +16,13 @@ from simcoll.streams import CallerStream
 T = TypeVar("T")
 
 
-def as_called(arguments: Arguments, backend: Backend | None, launch: Callable[[], T]) -> Callable[[], T]:
-    """``launch`` under this thread's gradient and inference mode, dispatch modes and streams, on whatever thread."""
+def as_called(arguments: Arguments, backend: Backend | None) -> Callable[[Callable[[], T]], T]:
+    """What calls a launch under this thread's gradient and inference mode, dispatch modes and streams, anywhere."""
     stream = CallerStream.of(arguments, backend)
     gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     modes = _get_current_dispatch_mode_stack()
 
-    def launched() -> T:
+    def launched(launch: Callable[[], T]) -> T:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode() if inference else nullcontext())
             stack.enter_context(torch.set_grad_enabled(gradients))

@@ -121,7 +121,8 @@ class Conductor:
         try:
             flight = _watch(entry, arguments, coalescing)
             self._line.await_turn(entry)
-            return _recorded(self._prove_and_launch(self._prover, entry, arguments, launch, turn), entry, flight)
+            start = partial(self._launch, entry, arguments, launch)
+            return _recorded(self._prove_and_launch(self._prover, entry, arguments, start, turn), entry, flight)
         finally:
             turn.end()
             self._line.leave(entry)
@@ -219,15 +220,17 @@ class Conductor:
     def _enqueue(self, prover: Prover, begin: Callable[[], Entry], arguments: Arguments, launch: Launch) -> Work:
         works: list[QueuedWork] = []
         backend, turn = self._log.backend(arguments.device), Turn(arguments.device)
-        launch = as_called(arguments, backend, launch)
+        as_caller = as_called(arguments, backend)
         end_profile = profiled(arguments, backend)
 
         def enqueue(entry: Entry) -> None:
             flight = _watch(entry, arguments, False)
             works.append(work := QueuedWork(entry, self._futures, flight, arguments.on))
             launched = launch if flight is None else flight.launching(launch)
+            # On the stream of the launch too: the mark of its beginning.
+            start = partial(as_caller, partial(self._launch, entry, arguments, launched))
             turn.take(entry)
-            self._queue.run(partial(self._settle, prover, entry, arguments, launched, work, turn, end_profile))
+            self._queue.run(partial(self._settle, prover, entry, arguments, start, work, turn, end_profile))
 
         # The queue's thread must serve the calls in the order of the line.
         self._line.join(begin, enqueue)
@@ -238,7 +241,7 @@ class Conductor:
         prover: Prover,
         entry: Entry,
         arguments: Arguments,
-        launch: Launch,
+        start: Launch,
         work: QueuedWork,
         turn: Turn,
         end_profile: Callable[[], None] | None,
@@ -250,7 +253,7 @@ class Conductor:
             if self._given_up:
                 entry.finished(State.REJECTED)
                 raise RuntimeError("the process group was aborted before this call was launched")
-            inner = self._prove_and_launch(prover, entry, arguments, launch, turn)
+            inner = self._prove_and_launch(prover, entry, arguments, start, turn)
         except Exception as error:
             failure = error
         finally:
@@ -262,7 +265,7 @@ class Conductor:
         work.settle(inner, failure)
 
     def _prove_and_launch(
-        self, prover: Prover, entry: Entry, arguments: Arguments, launch: Launch, turn: Turn
+        self, prover: Prover, entry: Entry, arguments: Arguments, start: Launch, turn: Turn
     ) -> Work | None:
         try:
             prover.prove(entry, arguments.timeout, first_absent_only=arguments.first_absent_only)
@@ -273,7 +276,7 @@ class Conductor:
             raise
         turn.come()
         entry.started()
-        return self._launch(entry, arguments, launch)
+        return start()
 
     def _meet_and_launch(
         self, messages: Messages, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool

@@ -14,7 +14,7 @@ from torch._C import (
     _cuda_getCurrentStream,
     _cuda_getDevice,
     _cuda_isCurrentStreamCapturing,
-    _cuda_setDevice,
+    _cuda_maybeExchangeDevice,
     _cuda_setStream,
     _CudaEventBase,
 )
@@ -74,10 +74,10 @@ class CudaDevice:
             work.wait()
             _CudaEventBase.record(event, self._behind)
         finally:
-            # Whoever sets a stream sets its device too.
+            # Whoever sets a stream sets its device too. A device that nobody has used is not made ready by going back.
             _cuda_setStream(*before)
             if device != self._index:
-                _cuda_setDevice(device)
+                _cuda_maybeExchangeDevice(device)
 
     def record_aside(self, event: torch.cuda.Event) -> None:
         """Record an event on a stream that has nothing else to do."""

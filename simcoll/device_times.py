@@ -126,7 +126,8 @@ class Place:
     def begin(self, recorded: Recorded, *, timed: bool) -> Timed | None:
         """A call is about to be queued on the current stream; None where its end cannot be told."""
         if self._let_go:
-            self._let_go = []
+            # In place: a list that the looking thread still adds to would be let go there.
+            self._let_go.clear()
         device, start = self.device, None
         try:
             if self.failed or device.capturing():
