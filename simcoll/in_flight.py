@@ -27,11 +27,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from simcoll.capture import Arguments
 from simcoll.flight_events import report_change, report_overlap
+from simcoll.launch_order import LAUNCHES
 from simcoll.rank_local import RankLocal
 from simcoll.recorder import Entry
 from simcoll.regions import Memory, Region, memory_of
 from simcoll.source import made_by_torch
 from simcoll.spec import Kind
+from simcoll.verdicts import VERDICTS
 
 T = TypeVar("T")
 
@@ -243,10 +245,11 @@ os.register_at_fork(after_in_child=lambda: flights.here.forget())
 
 
 def noting_synchronization(synchronize: Callable[..., None]) -> Callable[..., None]:
-    """What waits for a whole device, which no Work is told of."""
+    """What waits for a whole device, which no Work is told of: also for what ``detail`` has yet to launch there."""
 
     @functools.wraps(synchronize)
     def synchronized(*args: Any, **kwargs: Any) -> None:
+        LAUNCHES.await_launches(VERDICTS.raise_due)
         synchronize(*args, **kwargs)
         flights.here.device_synchronized()
 

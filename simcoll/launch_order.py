@@ -16,10 +16,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 
 PATIENCE = 2.0
+
+LOOK_UP_SECONDS = 0.5
 
 _ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_LAUNCH_ORDER_IMPLICIT": "1"}
 """Variables, and the values with which a GPU runs in the order of the launches what different streams hold."""
@@ -52,6 +54,17 @@ class LaunchOrder:
 
     def _before(self, turn: Turn) -> Iterator[Turn]:
         return takewhile(lambda one: one is not turn, self._waiting)
+
+    def await_launches(self, look_up: Callable[[], object], every: float = LOOK_UP_SECONDS) -> None:
+        """Return when all that the program has called so far has left; ``look_up`` is called every so many seconds."""
+        with self._changed:
+            before = set(self._waiting)
+        while before:
+            with self._changed:
+                # Whoever comes now stands behind them.
+                if self._changed.wait_for(lambda: not self._waiting or self._waiting[0] not in before, every):
+                    return
+            look_up()
 
     def leave(self, turn: Turn) -> None:
         """The call was launched, or never will be."""

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from simcoll.in_flight import noting_synchronization
 from simcoll.launch_order import PATIENCE, LaunchOrder, Turn, patience
 
 
@@ -47,6 +48,37 @@ def test_patience_ends_where_streams_do_not_wait_for_each_other() -> None:
     assert not order.come_to(second)
     second.end()
     assert order.come_to(first)
+
+
+def test_who_waits_for_the_device_waits_for_what_is_not_launched_yet() -> None:
+    order, looked = LaunchOrder(None), []
+    first, second, later = (Turn("cuda", order) for _ in range(3))
+    order.await_launches(lambda: looked.append("nothing to wait for"))
+    first.take()
+    second.take()
+
+    def look_up() -> None:
+        looked.append("waiting")
+        if looked == ["waiting"]:
+            later.take()
+            second.end()
+        else:
+            first.end()
+
+    order.await_launches(look_up, 0.001)
+    assert looked == ["waiting", "waiting"]
+    later.end()
+
+
+def test_a_device_is_synchronised_after_the_launch_of_what_was_called() -> None:
+    turn, done = Turn("cuda"), []
+    turn.take()
+    waiting = threading.Thread(target=noting_synchronization(lambda: done.append("synchronised")))
+    waiting.start()
+    done.append("launched")
+    turn.end()
+    waiting.join()
+    assert done == ["launched", "synchronised"]
 
 
 def test_calls_on_the_cpu_have_no_turn() -> None:
