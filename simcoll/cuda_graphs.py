@@ -19,6 +19,7 @@ import torch
 from torch.cuda.graphs import CUDAGraph
 
 from simcoll.capture import Arguments
+from simcoll.device_watch import looks_paused
 from simcoll.dynamo import leave_uncompiled
 from simcoll.graph_calls import CapturedCall, GroupOfGraph, GroupReplay
 from simcoll.record import source_document
@@ -41,6 +42,18 @@ class GraphCalls:
         self.maker = threading.get_ident()
         self.calls: list[CapturedCall] = []
         self.replays = 0
+        self._paused = contextlib.ExitStack()
+
+    def open(self) -> None:
+        """The capture is about to begin."""
+        self._paused.enter_context(looks_paused())
+        open_captures.append(self)
+
+    def close(self) -> None:
+        """The capture has ended, or never began."""
+        if self in open_captures:
+            open_captures.remove(self)
+        self._paused.close()
 
     def by_group(self) -> dict[GroupOfGraph, list[CapturedCall]]:
         """The calls of each group that is still there."""
@@ -106,11 +119,11 @@ def _beginning(capture_begin: Callable[..., Any]) -> Callable[..., Any]:
             conductor.await_launches()
         calls = GraphCalls()
         vars(graph).pop(_CALLS, None)
-        open_captures.append(calls)
+        calls.open()
         try:
             result = capture_begin(graph, *args, **kwargs)
         except BaseException:
-            open_captures.remove(calls)
+            calls.close()
             raise
         setattr(graph, _CALLS, calls)
         return result
@@ -126,8 +139,8 @@ def _ending(capture_end: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = capture_end(graph, *args, **kwargs)
         finally:
-            if calls in open_captures:
-                open_captures.remove(calls)
+            if calls is not None:
+                calls.close()
         if calls is not None and calls.calls:
             setattr(graph, _CALLS, calls)
             for group in list(calls.by_group())[:1]:
@@ -141,9 +154,9 @@ def _ending(capture_end: Callable[..., Any]) -> Callable[..., Any]:
 def _resetting(reset: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(reset)
     def forget(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        calls = vars(graph).pop(_CALLS, None)
-        if calls in open_captures:
-            open_captures.remove(calls)
+        calls: GraphCalls | None = vars(graph).pop(_CALLS, None)
+        if calls is not None:
+            calls.close()
         return reset(graph, *args, **kwargs)
 
     leave_uncompiled(forget)

@@ -191,6 +191,11 @@ class Place:
         """Whether there are calls whose end is to be told."""
         return not self.failed and any(lane.calls for lane in list(self.lanes.values()))
 
+    def expects(self, log: object = None) -> bool:
+        """Whether the end of a call (of one group's log, or of any) is to come though the program does nothing more."""
+        lanes = [lane for key, lane in list(self.lanes.items()) if log is None or key[0] is log]
+        return not self.failed and any(timed.marked for lane in lanes for timed in list(lane.calls))
+
     def _look_at(self, lane: Lane) -> None:
         for _ in range(_ended(lane.calls)):
             self._settle(lane, lane.calls.popleft())

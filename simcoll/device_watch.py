@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from simcoll.device_clock import Device
 from simcoll.device_times import Place, Recorded, Timed, calls_between_times
@@ -112,19 +112,20 @@ class DeviceTimes:
         try:
             yield
         finally:
-            self._captures -= 1
+            with self._looking:
+                self._captures -= 1
 
     def settle(self, log: object, seconds: float) -> None:
         """Look until what a group has under way has ended, ``seconds`` at the most; then forget the group."""
         places = list(self._places.values())
-        lanes = [(place, key) for place in places for key in list(place.lanes) if key[0] is log]
-        self._look_until(lambda: not any(place.lanes[key].calls for place, key in lanes), seconds)
-        for place, key in lanes:
-            place.forget(key)
+        self._look_until(lambda: not any(place.expects(log) for place in places), seconds)
+        for place in places:
+            for key in [key for key in list(place.lanes) if key[0] is log]:
+                place.forget(key)
 
     def close(self, seconds: float) -> None:
-        """Look until nothing is under way, ``seconds`` at the most; then no more."""
-        self._look_until(lambda: False, seconds)
+        """Look until no call is to end that can be told of, ``seconds`` at the most; then no more."""
+        self._look_until(lambda: not any(place.expects() for place in list(self._places.values())), seconds)
         self._stop.set()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -149,6 +150,11 @@ def device_times() -> DeviceTimes | None:
 
         _times = DeviceTimes(CudaDevice, permit_queries)
     return _times if _times.wanted else None
+
+
+def looks_paused() -> AbstractContextManager[None]:
+    """While a graph is captured: no look at a device that would end the capture."""
+    return nullcontext() if _times is None else _times.capturing()
 
 
 def close_device_times(seconds: float) -> None:

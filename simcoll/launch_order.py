@@ -7,7 +7,8 @@ the program made before it, in whichever group.
 
 A program without one order for all ranks may work too, as long as its kernels fit onto the GPU together. Then a call
 can be proved while another, made before it, waits for a rank that only this one sets free. So a call waits for those
-before it no longer than :data:`PATIENCE` seconds, unless they would keep it waiting on the GPU as well.
+before it no longer than :data:`PATIENCE` seconds, unless they would keep it waiting on the GPU as well; and nobody
+waits again for a call that one has stopped waiting for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import takewhile
 
 PATIENCE = 2.0
 
@@ -39,11 +41,19 @@ class LaunchOrder:
             self._waiting.append(turn)
 
     def come_to(self, turn: Turn) -> bool:
-        """Return when every call before this one has left; False if that took too long."""
+        """Return when every call before this one has left, or was overtaken; False if that took too long."""
         if self._waiting[0] is turn:
             return True
         with self._changed:
-            return self._changed.wait_for(lambda: self._waiting[0] is turn, self._patience)
+            if self._changed.wait_for(lambda: all(one.overtaken for one in self._before(turn)), self._patience):
+                return True
+            for one in self._before(turn):
+                one.overtaken = True
+            self._changed.notify_all()
+            return False
+
+    def _before(self, turn: Turn) -> Iterator[Turn]:
+        return takewhile(lambda one: one is not turn, self._waiting)
 
     def await_launches(self, look_up: Callable[[], object], every: float = LOOK_UP_SECONDS) -> None:
         """Return when all that the program has called so far has left; ``look_up`` is called every so many seconds."""
@@ -80,12 +90,14 @@ os.register_at_fork(after_in_child=LAUNCHES.forget)
 class Turn:
     """One call's turn to be launched. A call that does not run on a GPU has none, and waits for nobody."""
 
-    __slots__ = ("_order", "_taken")
+    __slots__ = ("_order", "_taken", "overtaken")
 
     def __init__(self, device: str, order: LaunchOrder = LAUNCHES) -> None:
         """``device`` is the type of the device that the call runs on."""
         self._order = order if device == "cuda" else None
         self._taken = False
+        self.overtaken = False
+        """Whether a later call has stopped waiting for this one."""
 
     def take(self, call: object = None) -> None:
         """The program makes the call."""

@@ -142,3 +142,17 @@ def test_a_forked_child_starts_anew(monkeypatch: pytest.MonkeyPatch, process: Pr
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert device_watch._times is process.times
     process.times.close(0)
+
+
+def test_the_end_of_a_group_waits_for_no_end_that_nobody_marks(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unexpected(seconds: float) -> None:
+        raise AssertionError(f"slept {seconds} s")
+
+    monkeypatch.setattr(device_watch.time, "sleep", unexpected)
+    begun = process.times.begin(Written(), 1, 0)
+    assert begun is not None
+    process.times.queued(begun, LANE, Work(5), None, staged=True)
+    process.times.settle(LANE[0], 30)
+    process.times.close(30)

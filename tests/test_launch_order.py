@@ -101,3 +101,24 @@ def test_calls_on_the_cpu_have_no_turn() -> None:
 )
 def test_a_gpu_with_one_queue_waits_as_long_as_it_takes(environment: dict[str, str], seconds: float | None) -> None:
     assert patience(environment) == seconds
+
+
+def test_nobody_waits_again_for_a_call_that_was_overtaken() -> None:
+    order = LaunchOrder(0.01)
+    late, first, second = (Turn("cuda", order) for _ in range(3))
+    for turn in (late, first, second):
+        turn.take()
+    assert not order.come_to(first)
+    first.end()
+    assert order.come_to(second)
+    assert order.come_to(late)
+
+
+def test_an_overtaken_call_still_waits_for_nobody_behind_it() -> None:
+    order = LaunchOrder(0.01)
+    late, overtaker, later = (Turn("cuda", order) for _ in range(3))
+    for turn in (late, overtaker, later):
+        turn.take()
+    assert not order.come_to(overtaker)
+    assert not order.come_to(later)
+    assert order.come_to(late)
