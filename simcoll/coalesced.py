@@ -46,7 +46,9 @@ class Section:
                 entry.timed = None
             return
         first = self.entries[0]
-        times.queued(timed, (first.log, _OF_THE_GROUP), inner, held, staged=any(one.use.staged for one in self.entries))
+        times.queued(
+            timed, (first.log, _OF_THE_GROUP), inner, held, marked_late=any(one.use.marked_late for one in self.entries)
+        )
 
     @property
     def call(self) -> Call:

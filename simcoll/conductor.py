@@ -312,7 +312,7 @@ class Conductor:
             entry.timed = timed
             # What whoever makes it waits for runs on the stream of this thread, whether or not it has a Work.
             behind = None if arguments.synchronous else inner
-            times.queued(timed, (self._log, use.lane), behind, arguments.tensors, staged=use.staged)
+            times.queued(timed, (self._log, use.lane), behind, arguments.tensors, marked_late=use.marked_late)
         return inner
 
     def begin_section(self) -> None:

@@ -147,16 +147,16 @@ class Place:
         except IndexError:
             return self.device.event()
 
-    def queued(self, timed: Timed, lane: tuple[object, int], work: object, held: object, *, staged: bool) -> None:
+    def queued(self, timed: Timed, lane: tuple[object, int], work: object, held: object, *, marked_late: bool) -> None:
         """The call was queued: ``work`` is its Work, None where it ends in its stream's order.
 
-        ``held`` are its tensors. A ``staged`` one ends when somebody has waited for it.
+        ``held`` are its tensors. A ``marked_late`` one ends when somebody has waited for it.
         """
         try:
             if work is None:
                 self.device.record(timed.end, timed.stream)
                 timed.marked = True
-            elif not staged:
+            elif not marked_late:
                 timed.held = held
                 self.device.record_behind(work, timed.end)
                 timed.marked = True

@@ -56,10 +56,10 @@ class DeviceTimes:
         return place.begin(recorded, timed=number % self._every == 0)
 
     def queued(
-        self, timed: Timed, lane: tuple[object, int], work: object, held: object, *, staged: bool = False
+        self, timed: Timed, lane: tuple[object, int], work: object, held: object, *, marked_late: bool = False
     ) -> None:
         """It was; see :meth:`simcoll.device_times.Place.queued`."""
-        timed.place.queued(timed, lane, work, held, staged=staged)
+        timed.place.queued(timed, lane, work, held, marked_late=marked_late)
         if self._idle:
             self._notice()
 

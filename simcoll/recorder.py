@@ -143,8 +143,8 @@ class Use:
     ``writes`` and ``sends`` say whether this rank's buffers are written to, and whether what they hold reaches anybody;
     ``copies`` that the backend writes them back by a copy, which their versions show; ``tells`` that its Work says by
     itself when the call has ended. ``device`` is the index of the device on whose streams it is queued (-1: on none);
-    calls of one ``lane`` of a group run one after the other there; of ``staged`` ones no
-    stream may be had wait before the program has waited.
+    calls of one ``lane`` of a group run one after the other there; of ``marked_late`` ones
+    no stream may be made to wait before the program has waited.
     """
 
     writes: bool
@@ -154,7 +154,7 @@ class Use:
     on_cpu: bool
     device: int = -1
     lane: int = -1
-    staged: bool = False
+    marked_late: bool = False
 
 
 @dataclass(slots=True)
@@ -390,7 +390,7 @@ class GroupLog:
             device=_index(call) if queued else -1,
             lane=-1 if call.peer is None else call.peer,
             # The end of a call whose Work blocks the host cannot be marked before the program waits for it.
-            staged=backend is not None and (backend.waits_on_host or call.spelling in backend.allocates),
+            marked_late=backend is not None and (backend.waits_on_host or call.spelling in backend.allocates),
         )
 
 

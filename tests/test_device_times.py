@@ -30,7 +30,13 @@ class Rank:
         self.place.look()
 
     def call(
-        self, takes: float, *, work: Work | None = None, held: object = None, timed: bool = True, staged: bool = False
+        self,
+        takes: float,
+        *,
+        work: Work | None = None,
+        held: object = None,
+        timed: bool = True,
+        marked_late: bool = False,
     ) -> tuple[Written, Timed]:
         """A call on the current stream, or one with a Work."""
         written = Written()
@@ -38,7 +44,7 @@ class Rank:
         assert begun is not None
         if work is None:
             self.device.run(takes)
-        self.place.queued(begun, LANE, work, held, staged=staged)
+        self.place.queued(begun, LANE, work, held, marked_late=marked_late)
         return written, begun
 
     def look(self, now: float) -> bool:
@@ -145,9 +151,9 @@ def test_whoever_keeps_a_call_keeps_no_ring_of_references(rank: Rank) -> None:
         gc.enable()
 
 
-def test_a_staged_call_is_marked_where_the_program_waits_and_tells_no_time(rank: Rank) -> None:
+def test_a_call_marked_late_is_marked_where_the_program_waits_and_tells_no_time(rank: Rank) -> None:
     work = Work(20)
-    written, begun = rank.call(0, work=work, staged=True)
+    written, begun = rank.call(0, work=work, marked_late=True)
     assert rank.device.behind == []
     assert rank.look(30)
     assert [kind for kind, _, _ in written.log] == ["runs"]
@@ -158,8 +164,8 @@ def test_a_staged_call_is_marked_where_the_program_waits_and_tells_no_time(rank:
     assert written.log[-1] == ("ended", 0, 0)
 
 
-def test_a_staged_call_nobody_waits_for_has_ended_with_a_later_one(rank: Rank) -> None:
-    first, begun = rank.call(0, work=Work(20), staged=True)
+def test_a_call_marked_late_nobody_waits_for_has_ended_with_a_later_one(rank: Rank) -> None:
+    first, begun = rank.call(0, work=Work(20), marked_late=True)
     second, _ = rank.call(0, work=Work(30))
     assert not rank.look(30)
     assert first.log[-1] == ("ended", 0, 0)
@@ -174,7 +180,7 @@ def test_groups_do_not_wait_for_each_other(rank: Rank) -> None:
     begun = rank.place.begin(other, timed=True)
     assert begun is not None
     rank.call(1000)
-    rank.place.queued(begun, ("group 1", -1), Work(5), None, staged=False)
+    rank.place.queued(begun, ("group 1", -1), Work(5), None, marked_late=False)
     rank.look(6)
     assert milliseconds(other, rank.clock)[1] == pytest.approx(5)
 
@@ -207,7 +213,7 @@ def test_an_error_of_the_device_is_the_backends_to_raise(rank: Rank, when: str) 
         begun = rank.place.begin(Written(), timed=True)
         assert begun is not None
         rank.device.broken = when == "queued"
-        rank.place.queued(begun, LANE, Work(1), None, staged=when == "awaited")
+        rank.place.queued(begun, LANE, Work(1), None, marked_late=when == "awaited")
         rank.device.broken = True
         begun.awaited()
     assert rank.place.failed

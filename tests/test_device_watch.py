@@ -153,6 +153,6 @@ def test_the_end_of_a_group_waits_for_no_end_that_nobody_marks(
     monkeypatch.setattr(device_watch.time, "sleep", unexpected)
     begun = process.times.begin(Written(), 1, 0)
     assert begun is not None
-    process.times.queued(begun, LANE, Work(5), None, staged=True)
+    process.times.queued(begun, LANE, Work(5), None, marked_late=True)
     process.times.settle(LANE[0], 30)
     process.times.close(30)
