@@ -25,7 +25,6 @@ from simcoll.ends import disagreement_error, end_document, end_of, own_end
 from simcoll.lane import Count, Lane, Posted
 from simcoll.polled_store import PolledStore
 from simcoll.record import Group, Record
-from simcoll.rounds import LATE
 from simcoll.verdicts import VERDICTS
 
 _LANES = 1 << 14
@@ -56,8 +55,11 @@ class OverError(RuntimeError):
 class Letters:
     """One rank's side of the letters of one group; all on one thread, but for :meth:`stop` and :meth:`give_up`."""
 
-    def __init__(self, group: Group, group_rank: int, store: PolledStore, devices: Collection[str]) -> None:
-        """``devices`` are those of whose backends it is known how they match messages."""
+    def __init__(
+        self, group: Group, group_rank: int, store: PolledStore, devices: Collection[str], note: str = ""
+    ) -> None:
+        """``devices`` are those of whose backends it is known how they match messages; ``note`` ends each error."""
+        self._note = f"\n{note}" if note else ""
         self._group = group
         self._rank = group_rank
         self._store = store
@@ -281,7 +283,7 @@ class Letters:
             self._asked()
 
     def _wrong(self, posted: Posted, theirs: Record) -> bool:
-        error = disagreement_error(self._group, self._rank, own_end(posted.entry), theirs, f"\n{LATE}")
+        error = disagreement_error(self._group, self._rank, own_end(posted.entry), theirs, self._note)
         if error is not None:
             if not posted.told:
                 VERDICTS.add(error, posted.maker)

@@ -41,6 +41,12 @@ _LANES = 1 << 16
 
 _AGREED = 4096
 
+LATE_END = (
+    "  found in the background (mode detail): this end had been launched before the other one was known, and what was "
+    "computed since may be wrong; only the end that comes second can raise before its launch"
+)
+"""What is said beside the finding to an end between GPUs that came first."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Header:

@@ -16,11 +16,11 @@ from torch.distributed import PrefixStore
 from simcoll.backends.known import KNOWN
 from simcoll.background import Checker, MessageChecker, calls_between_rounds
 from simcoll.letters import Letters
-from simcoll.messages import Messages, StandIn
+from simcoll.messages import LATE_END, Messages, StandIn
 from simcoll.polled_store import PolledStore
 from simcoll.proof import Prover
 from simcoll.record import Group
-from simcoll.rounds import Made, Rounds
+from simcoll.rounds import LATE, Made, Rounds
 from simcoll.side_channel import own_connection
 
 _UNPROVABLE_BACKENDS = ("fake", "mpi")
@@ -55,17 +55,19 @@ def watchers_of(
     if mode == "check":
         rounds = Rounds(group, group_rank, _polled(store, "simcoll-check"))
         checker = Checker(group, "check", rounds, calls_between_rounds(), _keep_all)
-        return Watchers(checker=checker, post=_message_checker(group, group_rank, store, list(known)))
+        return Watchers(checker=checker, post=_message_checker(group, group_rank, store, list(known), LATE))
     messages = Messages(group, group_rank, store, _stand_in_of(plain)) if known else None
     prover = Prover(group, group_rank, store, timeout)
-    return Watchers(prover, messages, post=_message_checker(group, group_rank, store, beyond))
+    return Watchers(prover, messages, post=_message_checker(group, group_rank, store, beyond, LATE_END))
 
 
-def _message_checker(group: Group, group_rank: int, store: Store, devices: Collection[str]) -> MessageChecker | None:
-    """What compares sends and receives of tensors on these devices in the background."""
+def _message_checker(
+    group: Group, group_rank: int, store: Store, devices: Collection[str], note: str
+) -> MessageChecker | None:
+    """What compares sends and receives of tensors on these devices in the background; ``note`` ends its errors."""
     if not devices:
         return None
-    letters = Letters(group, group_rank, _polled(store, "simcoll-letters"), devices)
+    letters = Letters(group, group_rank, _polled(store, "simcoll-letters"), devices, note)
     return MessageChecker(group, letters, calls_between_rounds(), _keep_all)
 
 

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.slow, needs_double]
 STOCK = {"TORCH_DIST_USE_NCCL2": "0"}
 """From torch 2.15 on, ``nccl`` is another implementation unless this is set."""
 
+MODES = ("check", "detail")
 SETUPS = {
     "stock": STOCK,
     "stock, bound": {**STOCK, "SIMCOLL_TEST_BOUND": "1"},
@@ -51,3 +52,7 @@ def test_a_group_for_both_devices_is_proved_on_both(tmp_path: Path) -> None:
 def test_both_ends_of_a_message_are_told(tmp_path: Path, setup: str, mode: str, how: str, code: str) -> None:
     found = run("nccl_calls.py", tmp_path, mode, {**SETUPS[setup], "SIMCOLL_TEST_CASE": how})
     assert [end["raised"] for end in found] == [[code], [code]]
+    assert {said for end in found for said in MODES if f"(mode {said})" in end["text"]} == {mode}
+    # In detail mode the end that came second has raised before its launch.
+    late = sum("found in the background" in end["text"] for end in found)
+    assert late == (2 if mode == "check" else 1)

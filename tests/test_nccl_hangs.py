@@ -64,6 +64,18 @@ for group in groups[:: -1 if rank == 1 else 1]:
     dist.all_reduce(x, group=group)
 torch.cuda.synchronize()
 """
+UNMATCHED = """
+if rank == 0:
+    dist.send(x, 1)
+x.sum().item()
+dist.barrier()
+"""
+UNMATCHED_AHEAD = """
+if rank == 0:
+    dist.recv(x, 1)
+dist.barrier()
+torch.cuda.synchronize()
+"""
 FAULT = """
 for _ in range(6):
     dist.all_reduce(x)
@@ -125,6 +137,8 @@ def findings(report: dict[str, object]) -> list[tuple[object, ...]]:
         pytest.param(MISSING, "SC201", [2], 6, id="missing"),
         pytest.param(AHEAD, "SC201", [2], 6, id="hosts that go on"),
         pytest.param(OPPOSITE, "SC204", [1], None, id="opposite orders"),
+        pytest.param(UNMATCHED, "SC304", [], None, id="a send without a receive"),
+        pytest.param(UNMATCHED_AHEAD, "SC304", [], None, id="a receive without a send, hosts that go on"),
         pytest.param(KILLED, "SC701", [2], None, id="killed in a kernel"),
     ],
 )

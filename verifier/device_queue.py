@@ -54,16 +54,39 @@ class Stand:
         return self.unmade | self.behind.keys()
 
 
-def queued(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which rows are calls that a device runs, those of a group of such calls that name no buffer included."""
-    slots = trace.slots
-    signatures, count = slots["signature"], len(trace.signatures)
-    kinds = np.array([_kind(call) for call in trace.signatures] + [0], np.int8)[np.minimum(signatures, count)]
+def device_lives(traces: Iterable[Trace]) -> frozenset[Life]:
+    """The groups in which any rank made a call that a device runs.
+
+    A rank that has only been to a barrier of such a group does not tell it by itself.
+    """
+    found = set[Life]()
+    for trace in traces:
+        rows = np.flatnonzero(_kinds(trace) == 1)
+        known = lives(trace)
+        found |= {known[index] for index in np.unique(trace.slots["group"][rows]).tolist() if index < len(known)}
+    return frozenset(found)
+
+
+def queued(trace: Trace, on_devices: Collection[Life] = ()) -> npt.NDArray[np.bool_]:
+    """Which rows are calls that a device runs, those of a group of such calls that name no buffer included.
+
+    ``on_devices`` are groups that are known to be such (:func:`device_lives`).
+    """
+    kinds, groups = _kinds(trace), trace.slots["group"]
     mask: npt.NDArray[np.bool_] = kinds == 1
     bare = kinds == 2
-    if mask.any() and bare.any():
-        mask |= bare & np.isin(slots["group"], np.unique(slots["group"][mask]))
+    if bare.any():
+        known = [index for index, life in enumerate(lives(trace)) if life in on_devices] if on_devices else []
+        mask |= bare & np.isin(groups, [*np.unique(groups[mask]).tolist(), *known])
     return mask
+
+
+def _kinds(trace: Trace) -> npt.NDArray[np.int8]:
+    """The kind of each row's call."""
+    signatures, count = trace.slots["signature"], len(trace.signatures)
+    kinds = np.array([_kind(call) for call in trace.signatures] + [0], np.int8)
+    found: npt.NDArray[np.int8] = kinds[np.minimum(signatures, count)]
+    return found
 
 
 def _kind(call: Call) -> int:
@@ -72,11 +95,11 @@ def _kind(call: Call) -> int:
     return 2 if not places else int(places.isdisjoint(_HOST))
 
 
-def open_rows(trace: Trace, *, failed: bool = False) -> npt.NDArray[np.intp]:
+def open_rows(trace: Trace, on_devices: Collection[Life] = (), *, failed: bool = False) -> npt.NDArray[np.intp]:
     """The rows of queued calls that are not known to have ended, oldest first; ``failed`` takes in those that failed
     after the last that ended.
     """
-    mine, states = queued(trace), trace.slots["state"]
+    mine, states = queued(trace, on_devices), trace.slots["state"]
     mask = mine & ((states == State.SCHEDULED) | (states == State.STARTED))
     if failed:
         ended = np.flatnonzero(mine & (states == State.COMPLETED))
@@ -89,9 +112,9 @@ def stands(traces: Mapping[int, Trace], alone: Collection[Head], failed: Collect
 
     ``alone`` are sends and receives that have no other end; of the ranks in ``failed`` calls that failed count as open.
     """
-    queues = {}
+    queues, on_devices = {}, device_lives(traces.values())
     for rank, trace in traces.items():
-        rows = open_rows(trace, failed=rank in failed)
+        rows = open_rows(trace, on_devices, failed=rank in failed)
         if len(rows):
             queues[rank] = _Queue(trace, rows[-_LONGEST:].tolist(), {row for one, row in alone if one == rank})
     return _Play(queues, {rank: reached(trace) for rank, trace in traces.items()} if queues else {}).played()

@@ -21,9 +21,10 @@ from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.rules_order import CALL_SKIPPED, DEADLOCK_CYCLE, MISSING_RANK
-from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH
+from simcoll.verifier.rules_pairs import MEMBERSHIP_MISMATCH, P2P_UNMATCHED
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Stall
+from simcoll.verifier.unmet import assumed_unmet, unmet_message
 from simcoll.verifier.unwatched import for_how_long, known_absent, standing
 from simcoll.verifier.waits import Wait, Waits, fallen, in_time, waits_of
 from simcoll.verifier.whereabouts import left_group, whereabouts
@@ -47,12 +48,18 @@ def halt_findings(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] 
     if unmade := unmade_groups(job, stall):
         return [replace(finding, severity=_severity_of_delay(stall)) for finding in unmade]
     if (cycle := waits.cycle()) and _at_one_moment(job, cycle, stall):
-        return [_cycle(waits, cycle)]
-    return _ended(job, waits) or _late(job, waits, stall) or _nobody(job, waits, stall)
+        return [unmet_message(cycle) or _cycle(waits, cycle)]
+    if found := _ended(job, waits) or _late(job, waits, stall):
+        return found
+    unmet = assumed_unmet(job, waits, stall, unmatched)
+    return _nobody(job, waits, stall) if unmet is None else [unmet]
 
 
-def is_final(job: Job, stall: Stall, finding: Finding) -> bool:
+def is_final(job: Job, stall: Stall, finding: Finding, unmatched: Sequence[Unmatched] = ()) -> bool:
     """Whether the ranks that a halt is laid to can never come; one that has work of its own to do is only late."""
+    if finding.code == P2P_UNMATCHED.code:
+        # What is only assumed of a host may change.
+        return bool(waits_of(job, stall, unmatched).cycle())
     if finding.code == MEMBERSHIP_MISMATCH.code and not membership_mismatches(job):
         return set(finding.culprits) <= {*waits_of(job, stall).waiting, *job.ended, *in_the_making(job)}
     return finding.code != MISSING_RANK.code

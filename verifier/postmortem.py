@@ -102,7 +102,7 @@ def standstill(
     if stuck:
         return tuple(stuck), True
     findings = halt_findings(job, stall, matching.unmatched)
-    return tuple(findings), any(is_final(job, stall, finding) for finding in findings)
+    return tuple(findings), any(is_final(job, stall, finding, matching.unmatched) for finding in findings)
 
 
 def _unfinished(job: Job, finding: Finding) -> bool:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from simcoll.record import Group, Record, State
 from simcoll.verifier.describe import group_text
-from simcoll.verifier.device_queue import Head, Stand, open_rows, queued, stands
+from simcoll.verifier.device_queue import Head, Stand, device_lives, open_rows, queued, stands
 from simcoll.verifier.failures import Nature
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.lanes import Unmatched
@@ -110,7 +110,8 @@ def waits_of(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ())
     """What every rank that has not ended waits in; ``unmatched`` are the sends and receives without another end."""
     alone = {(one.rank, one.group, one.record.p2p_sequence): one for one in unmatched}
     absent = _Absent({rank: reached(trace) for rank, trace in job.traces.items()})
-    rows = {rank: _waiting_rows(job, trace, stall) for rank, trace in job.traces.items()}
+    on_devices = device_lives(job.traces.values())
+    rows = {rank: _waiting_rows(job, trace, stall, on_devices) for rank, trace in job.traces.items()}
     by_rank = {}
     for rank, trace in job.traces.items():
         if waits := tuple(wait for row in rows[rank] if (wait := _wait(trace, row, absent, alone))):
@@ -123,7 +124,8 @@ def waits_of(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ())
     everything = {rank: tuple(_kept(by_rank, on_device, rank, stuck)) for rank in sorted({*by_rank, *on_device})}
     held = frozenset(wait.rank for waits in everything.values() for wait in waits if wait.kept)
     waiting = {rank for rank, mine in rows.items() if mine} | on_device.keys()
-    unended = frozenset(rank for rank, trace in job.traces.items() if rank not in job.ended and len(open_rows(trace)))
+    left = {rank: trace for rank, trace in job.traces.items() if rank not in job.ended}
+    unended = frozenset(rank for rank, trace in left.items() if len(open_rows(trace, on_devices)))
     return Waits(everything, held | {one for one in stuck if isinstance(one, int)}, frozenset(waiting), unended)
 
 
@@ -142,7 +144,7 @@ def call_at(group: Group, record: Record) -> str:
     return f"{record.call.op} #{record.p2p_sequence or record.sequence} of {group_text(group)}"
 
 
-def _waiting_rows(job: Job, trace: Trace, stall: Stall | None) -> list[int]:
+def _waiting_rows(job: Job, trace: Trace, stall: Stall | None, on_devices: Collection[Life]) -> list[int]:
     """Rows of the calls that a rank sits in, or failed in for want of others."""
     failure = job.failures.get(trace.rank)
     if trace.rank in job.ended or (failure is not None and failure.nature is Nature.OWN):
@@ -150,7 +152,7 @@ def _waiting_rows(job: Job, trace: Trace, stall: Stall | None) -> list[int]:
     if stall is not None and trace.rank in stall.busy:
         return []
     slots = trace.slots
-    on_device = queued(trace)
+    on_device = queued(trace, on_devices)
     unfinished = _unfinished(trace) & ~on_device
     rows = np.flatnonzero(unfinished & ((slots["flags"] & AWAITED) != 0))
     if not len(rows) and stall is not None and trace.rank in stall.blocked:

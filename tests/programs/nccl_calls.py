@@ -165,8 +165,8 @@ def unequal(how: str) -> dict[str, object]:
     try:
         messages()
     except CollectiveMismatchError as error:
-        return {"raised": [finding.code for finding in error.findings]}
-    return {"raised": []}
+        return {"raised": [finding.code for finding in error.findings], "text": str(error)}
+    return {"raised": [], "text": ""}
 
 
 def main() -> None:
