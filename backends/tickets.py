@@ -97,7 +97,8 @@ def waiting_text(ticket: Ticket, absent: Sequence[int]) -> str:
     rank, call, group = ticket.global_rank, ticket.call, ticket.group
     if not ticket.is_message:
         sequence = ticket.sequence
-        return f"rank {rank} waits in {call.op} (collective {sequence}) for {ranks_text(absent)}, which never come"
+        never = "which never comes" if len(absent) == 1 else "which never come"
+        return f"rank {rank} waits in {call.op} (collective {sequence}) for {ranks_text(absent)}, {never}"
     peer = "any rank" if call.peer == ANY_SOURCE else f"rank {group.ranks[call.peer or 0]}"
     if call.op == "send":
         return f"rank {rank} waits for {peer} to receive its message with tag {call.tag or 0}"

@@ -33,8 +33,8 @@ def write(folder, ranks, records=20):
 
 
 def values(box):
-    names = [name for name in BlackBox.__slots__ if name != "slots"]
-    return [getattr(box, name) for name in names], box.slots.tolist()
+    found = (getattr(box, name) for name in BlackBox.__slots__)
+    return [one.tolist() if isinstance(one, np.ndarray) else one for one in found]
 
 
 @pytest.fixture

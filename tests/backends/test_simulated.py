@@ -65,7 +65,7 @@ def test_spellings_of_one_collective_meet() -> None:
 def test_ranks_that_wait_for_nobody_are_told_so() -> None:
     outcome = simulate(lambda comm: comm.barrier() if comm.rank else None, 3)
     assert sorted(outcome.exceptions) == [1, 2]
-    assert str(outcome.exceptions[1]) == "rank 1 waits in barrier (collective 1) for rank 0, which never come"
+    assert str(outcome.exceptions[1]) == "rank 1 waits in barrier (collective 1) for rank 0, which never comes"
 
 
 def test_a_rank_that_gave_up_waiting_does_not_count_as_there() -> None:

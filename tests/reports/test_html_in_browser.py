@@ -124,7 +124,7 @@ def test_filters_by_group_op_and_rank(page: Opened, job: tuple[int, Path]) -> No
     page.page.fill("[name=ranks]", "few")
     assert "Expected ranks" in page.page.inner_text(".wrong")
     page.page.click("[type=reset]")
-    page.page.wait_for_function("document.querySelector('.wrong').textContent === ''")
+    page.page.locator(".wrong:empty").wait_for(state="attached")
     assert count.inner_text() == f"{ranks:,} of {ranks:,} ranks, {calls:,} of {calls:,} columns"
 
 
