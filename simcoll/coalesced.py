@@ -13,11 +13,9 @@ from torch.distributed import Work
 from simcoll.call import Call
 from simcoll.device_times import Timed
 from simcoll.device_watch import DeviceTimes
-from simcoll.dynamo import leave_class_uncompiled
 from simcoll.errors import MissingRankError
 from simcoll.record import State
 from simcoll.recorder import Entry
-from simcoll.work import RecordedWork
 
 _OF_THE_GROUP = -1
 """The lane of what runs on the group's own communicator."""
@@ -100,13 +98,3 @@ class Section:
 
     def received_from(self, group_rank: int) -> None:
         """No call of a section tells whose message it took."""
-
-
-class CoalescedWork(RecordedWork):
-    """The Work of a section."""
-
-    def __init__(self, inner: Work, section: Section) -> None:
-        super().__init__(inner, section)
-
-
-leave_class_uncompiled(CoalescedWork)

@@ -22,7 +22,7 @@ from torch.distributed import Work
 from simcoll.background import Checker, MessageChecker
 from simcoll.caller import as_called
 from simcoll.capture import Arguments
-from simcoll.coalesced import CoalescedWork, Section
+from simcoll.coalesced import Section
 from simcoll.ddp import take_claim
 from simcoll.device_watch import DeviceTimes
 from simcoll.errors import CollectiveMismatchError, MissingRankError
@@ -138,7 +138,7 @@ class Conductor:
         try:
             inner.wait()
         except MissingRankError as missing:
-            entry.log.recorder.missing(entry, missing)
+            entry.lacked(missing)
             raise
         except Exception as error:
             entry.failed(error)
@@ -270,7 +270,7 @@ class Conductor:
         try:
             prover.prove(entry, arguments.timeout, first_absent_only=arguments.first_absent_only)
         except MissingRankError as missing:
-            entry.log.recorder.missing(entry, missing)
+            entry.lacked(missing)
             # A rank that was told of a message that does not fit may have ended before this one was.
             VERDICTS.raise_due()
             raise
@@ -332,7 +332,7 @@ class Conductor:
         if inner is None:
             section.finished()
             return None
-        return CoalescedWork(inner, section)
+        return RecordedWork(inner, section)
 
     def capture(self, arguments: Arguments, launch: Launch, calls: list[CapturedCall]) -> Work | None:
         """Give the backend a call that a CUDA graph captures, in this thread and at once: it does not run."""

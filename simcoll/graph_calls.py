@@ -109,7 +109,7 @@ class GroupReplay:
             self._first.awaited()
             self._prover.prove_run(self._run, self._first, self._begin_collective)
         except MissingRankError as missing:
-            self._log.recorder.missing(self._entries[-1], missing)
+            self._entries[-1].lacked(missing)
             raise
         self._begin_rest()
 

@@ -14,13 +14,12 @@ from torch.futures import Future
 
 from simcoll.dynamo import leave_class_uncompiled
 from simcoll.in_flight import Flight
+from simcoll.launch_order import LOOK_UP_SECONDS
 from simcoll.record import State
 from simcoll.recorder import Entry
 from simcoll.threads import Threads
 from simcoll.verdicts import VERDICTS
 from simcoll.work import NO_TIMEOUT, RecordedWork
-
-_LOOK_UP_SECONDS = 0.5
 
 
 class QueuedWork(RecordedWork):
@@ -58,7 +57,7 @@ class QueuedWork(RecordedWork):
     def _await_launch(self) -> None:
         if not self._launched:
             # A message that does not fit may be why the others do not come.
-            while not self._decided.acquire(timeout=_LOOK_UP_SECONDS):
+            while not self._decided.acquire(timeout=LOOK_UP_SECONDS):
                 VERDICTS.raise_due()
             self._decided.release()
         if self._error is not None:
@@ -116,7 +115,9 @@ class QueuedWork(RecordedWork):
         if self._error is not None:
             raise self._error
         if self._device is not None:
-            return self._ordered(self._inner.get_future())
+            # Complete at once: this thread's stream waits for the call, and whoever asks the future made of it for its
+            # value waits for this stream.
+            return self._inner.get_future().wait()
         inner = trigger.value()
         try:
             value = inner.value()
@@ -125,13 +126,6 @@ class QueuedWork(RecordedWork):
             raise
         self._entry.finished()
         return value
-
-    @staticmethod
-    def _ordered(inner: Future[Any]) -> Any:
-        """The value of a future on a GPU, which is complete at once: this thread's stream waits for the call, and
-        whoever asks the future made of it for its value waits for this stream.
-        """
-        return inner.wait()
 
 
 def _after_launch(name: str) -> Callable[..., Any]:
