@@ -249,20 +249,22 @@ class Conductor:
         inner: Work | None = None
         failure: Exception | None = None
         try:
-            self._line.await_turn(entry)
-            if self._given_up:
-                entry.finished(State.REJECTED)
-                raise RuntimeError("the process group was aborted before this call was launched")
-            inner = self._prove_and_launch(prover, entry, arguments, start, turn)
-        except Exception as error:
-            failure = error
+            try:
+                self._line.await_turn(entry)
+                if self._given_up:
+                    entry.finished(State.REJECTED)
+                    raise RuntimeError("the process group was aborted before this call was launched")
+                inner = self._prove_and_launch(prover, entry, arguments, start, turn)
+            except Exception as error:
+                failure = error
+            # First: who waits for the work may end the profile right after.
+            if end_profile is not None:
+                _when_ended(inner, end_profile)
+            work.settle(inner, failure)
         finally:
+            # Last: whoever waits for the launches of the group finds that the Work knows of this one.
             turn.end()
             self._line.leave(entry)
-        # First: who waits for the work may end the profile right after.
-        if end_profile is not None:
-            _when_ended(inner, end_profile)
-        work.settle(inner, failure)
 
     def _prove_and_launch(
         self, prover: Prover, entry: Entry, arguments: Arguments, start: Launch, turn: Turn
