@@ -84,7 +84,8 @@ class _Reader:
             if key not in NOTES or not value:
                 raise PageError(f"line {_line(token)}: <!-- {comment} --> is no note; there are {sorted(NOTES)}")
             if key == "run":
-                yield self._block("console", f"$ {value}\n", _line(token) - 1)
+                self._notes["run"] = value
+                yield self._block("console", "", _line(token))
             else:
                 self._notes[key], self._noted_at = value, _line(token)
 

@@ -15,7 +15,7 @@ from tests.pages import PageError, read_page
 def played(tmp_path: Path, text: str, limit: float = 30.0) -> list[Fault]:
     page = tmp_path / "planted.md"
     page.write_text(dedent(text).lstrip("\n"), encoding="utf-8")
-    return play(page, tmp_path, limit)
+    return play(page, limit)
 
 
 def fault(tmp_path: Path, text: str, limit: float = 30.0) -> Fault:
@@ -163,6 +163,10 @@ def test_what_a_page_may_do(tmp_path: Path) -> None:
         $ false
         ```
 
+        ```text
+        what it prints there
+        ```
+
         1. In a list
 
            <!-- exit: 1 -->
@@ -200,6 +204,7 @@ def test_what_is_run_elsewhere(command: str, elsewhere: str | None) -> None:
 def test_any_text_may_be_no_text() -> None:
     assert difference("a ... b", "a b\n") is None
     assert difference("a ... b", "a x y b\n") is None
+    assert difference("a ...\nb", "a x y\nb\n") is None
     assert difference("a ... b", "a\nx\nb") is not None
     assert difference("at .../x.py:3", "at /tmp/x.py:3") is None
 
