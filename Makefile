@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-page bench-price bench-preflight bench-time-estimators gpu test-cuda-double picture pages vendor clean
+.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-page bench-price bench-preflight bench-time-estimators gpu test-cuda-double picture pages vendor dist clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -98,6 +98,16 @@ pages: $(READY)  ## write the generated pages anew: the collectives, the rules, 
 	@$(BIN)/python docs/spec_table.py
 	@$(BIN)/python docs/rule_pages.py
 	@$(BIN)/python docs/scenario_keys.py
+
+# From the commit alone, so that nothing else that lies here is shipped, and dated by it.
+dist:  ## build the source archive and the wheel of the last commit into dist/, and check them
+	@test -x build/release/bin/twine || { "$(PYTHON)" -m venv build/release && \
+		build/release/bin/python -m pip install --quiet --upgrade pip && \
+		build/release/bin/python -m pip install --quiet --group release; }
+	@rm -rf dist build/commit && git clone --quiet . build/commit
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) build/release/bin/python -m build --outdir dist build/commit >build/dist.log 2>&1 \
+		|| { cat build/dist.log >&2; exit 1; }
+	@build/release/bin/twine check --strict dist/*
 
 clean:  ## remove everything that make made
 	rm -rf $(VENV) .venv-cuda .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
