@@ -19,15 +19,25 @@ version = release = simcoll.__version__
 html_title = f"simcoll {version}"
 language = "en"
 
-extensions = ["myst_parser", "docs.site_navigation", "docs.site_sources"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docs.site_navigation", "docs.site_python", "docs.site_sources"]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**.md"]
 exclude_patterns = [".*", "**/.*", "build", "dist", "benchmarks", "**/node_modules", "simcoll-out*"]
 navigation_pages = ["docs/index", "docs/rules/README"]
 
 nitpicky = True
+nitpick_ignore_regex = [
+    (r"py:.*", r"(datetime|networkx|nx|os|pathlib|torch)\..*|Path|T"),  # documented elsewhere, which needs the network
+    (r"py:.*", r"Choices|ClusterArguments|Scenario|Trace|simcoll\.imported\.Hints"),  # not public
+]
+default_role = "code"  # of docstrings, which quote names in single backticks too
 myst_heading_anchors = 4  # of headings, as code hosts make them
 smartquotes = False  # pages quote code and what programs print
+
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 90
 
 html_theme = "furo"
 html_copy_source = False
