@@ -95,6 +95,9 @@ picture: $(READY)  ## draw the reports in the README and in docs anew, on a term
 	@$(BIN)/python docs/draw_report.py
 	@$(BIN)/python docs/draw_page.py
 
+diagram: $(READY)  ## draw the diagram of docs/architecture.md anew from its source; needs Graphviz's dot
+	@$(BIN)/python docs/draw_architecture.py
+
 vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
 	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle
 
