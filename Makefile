@@ -94,6 +94,7 @@ test-cuda-double: $(READY)  ## torch's ProcessGroupNCCL on a test double, withou
 picture: $(READY)  ## draw the reports in the README and in docs anew, on a terminal and as a page, from real runs
 	@$(BIN)/python docs/draw_report.py
 	@$(BIN)/python docs/draw_page.py
+	@$(BIN)/python docs/draw_tutorial.py
 
 diagram: $(READY)  ## draw the diagram of docs/architecture.md anew from its source; needs Graphviz's dot
 	@$(BIN)/python docs/draw_architecture.py

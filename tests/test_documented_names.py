@@ -51,7 +51,7 @@ def test_every_file_in_the_diagram_exists() -> None:
 
 def exists(name: str) -> bool:
     """As a file of the checkout, in one of the package's folders, as installed, or as the end of a longer name."""
-    installed = re.sub("^simcoll/(backends|reports|verifier)/", r"\\1/", name)
+    installed = re.sub("^simcoll/(backends|reports|verifier)/", r"\1/", name)
     places = [ROOT / folder for folder in FOLDERS]
     if name.startswith("_"):
         return any(list(place.glob(f"*{name}")) for place in places)
