@@ -33,7 +33,7 @@ def built(checkout: Path, to: Path) -> subprocess.CompletedProcess[str]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     to = tmp_path_factory.mktemp("docs")
     answer = built(ROOT, to)
-    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.returncode == 0, answer.stderr
     return to / "site"
 
 
