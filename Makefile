@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-page bench-price bench-preflight bench-time-estimators gpu test-cuda-double picture pages vendor clean
+.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-page bench-price bench-preflight bench-time-estimators compare gpu test-cuda-double picture pages vendor clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -77,6 +77,10 @@ bench-page: $(READY)  ## how soon report.html paints and how large it is, beside
 bench-time-estimators: $(READY)  ## simcoll's estimates beside NCCL's own, where there is a GPU; skips with a reason elsewhere
 	@$(BIN)/python -m benchmarks.time_estimators $(ARGS)
 
+compare: $(READY)  ## what torch alone, DETAIL, torchfrtrace and simcoll say of the same faulty and correct programs
+	@$(BIN)/python -m benchmarks.compare $(ARGS)
+	@$(BIN)/python docs/comparison_tables.py
+
 gpu: $(READY)  ## all that needs a GPU, in one table; skips with a reason where there is none
 	@PYTHON=$(CURDIR)/$(BIN)/python benchmarks/gpu_check.sh $(ARGS)
 
@@ -94,10 +98,11 @@ picture: $(READY)  ## draw the reports in the README and in docs anew, on a term
 vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
 	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle
 
-pages: $(READY)  ## write the generated pages anew: the collectives, the rules, the keys of scenarios
+pages: $(READY)  ## write the generated pages anew: the collectives, the rules, the keys of scenarios, what was compared
 	@$(BIN)/python docs/spec_table.py
 	@$(BIN)/python docs/rule_pages.py
 	@$(BIN)/python docs/scenario_keys.py
+	@$(BIN)/python docs/comparison_tables.py
 
 clean:  ## remove everything that make made
 	rm -rf $(VENV) .venv-cuda .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
