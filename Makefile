@@ -81,6 +81,10 @@ bench-page: $(READY)  ## how soon report.html paints and how large it is, beside
 bench-time-estimators: $(READY)  ## simcoll's estimates beside NCCL's own, where there is a GPU; skips with a reason elsewhere
 	@$(BIN)/python -m benchmarks.time_estimators $(ARGS)
 
+compare: $(READY)  ## what torch alone, DETAIL, torchfrtrace and simcoll say of the same faulty and correct programs
+	@$(BIN)/python -m benchmarks.compare $(ARGS)
+	@$(BIN)/python docs/comparison_tables.py
+
 gpu: $(READY)  ## all that needs a GPU, in one table; skips with a reason where there is none
 	@PYTHON=$(CURDIR)/$(BIN)/python benchmarks/gpu_check.sh $(ARGS)
 
@@ -106,11 +110,12 @@ gallery: $(READY)  ## draw the reports of the gallery anew, from real runs (CODE
 vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
 	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle
 
-pages: $(READY)  ## write the generated pages anew: the collectives, the rules, the keys of scenarios, the gallery
+pages: $(READY)  ## write the pages anew that are made from code and data: collectives, rules, scenarios, gallery, comparisons
 	@$(BIN)/python docs/spec_table.py
 	@$(BIN)/python docs/rule_pages.py
 	@$(BIN)/python docs/scenario_keys.py
 	@$(BIN)/python docs/gallery.py
+	@$(BIN)/python docs/comparison_tables.py
 
 # From the commit alone, so that nothing else that lies here is shipped, and dated by it.
 dist:  ## build the source archive and the wheel of the last commit into dist/, and check them
