@@ -10,10 +10,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
+from simcoll import __version__
 from simcoll.errors import StdoutError
 from simcoll.estimate_command import add_estimate_command
 from simcoll.output_arguments import HelpPage, add_output_arguments
@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(arguments[1:])
         if arguments[:1] and arguments[0] == "calibrate":
             return _calibrate(arguments[1:])
+        if sorted(arguments) == ["--json", "--version"]:
+            return _show_versions()
         return _other(arguments)
     except _UsageError as error:
         return _refuse(str(error), json="--json" in arguments)
@@ -81,6 +83,15 @@ def _end_early(why: str, code: int) -> int:
 def _drop_stdout() -> None:
     """Let what is still to be written to stdout go nowhere: the interpreter would try again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show_versions() -> int:
+    """``--version --json``: the versions that a report of a fault should state."""
+    from simcoll.outlet import Outlet
+    from simcoll.versions import versions
+
+    Outlet(json=True).render("", versions)
+    return 0
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -153,7 +164,7 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 def _parser() -> argparse.ArgumentParser:
     description = "Records what every rank says to every other rank, and proves that they agree."
     parser = _Parser(prog="simcoll", description=description)
-    parser.add_argument("--version", action="version", version=f"simcoll {metadata.version('simcoll')}")
+    parser.add_argument("--version", action="version", version=f"simcoll {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_parser("run", help="start a job as torchrun does, and report what is wrong", add_help=False)
     _command(commands, "demo", "a planted bug on four simulated ranks, no torch needed")
