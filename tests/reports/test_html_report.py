@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
 
 from simcoll.reports.html_report import Figure, html_report
-from simcoll.verifier.finding import Report, Verdict
+from simcoll.verifier.finding import Report, Severity, Verdict
+from simcoll.verifier.overview import DRY_RUN
+from simcoll.verifier.postmortem import judge
 from simcoll.verifier.rules import RULES
 from simcoll.verifier.view import charted
 from tests.reports.pages import HOSTILE, hostile, mismatched, page_of, waiting_circle
@@ -79,6 +82,23 @@ def test_a_circle_of_waits_is_drawn_and_said() -> None:
     assert page.count('class="arrow"') == 3
     assert "rank 0 waits for rank 1; rank 1 waits for rank 2; rank 2 waits for rank 0" in page
     assert "rank 2 (culprit)" in page
+
+
+def test_a_job_that_only_warns_has_not_failed() -> None:
+    report = judge(mismatched(4, 12))
+    warned = replace(report, findings=tuple(replace(one, severity=Severity.WARNING) for one in report.findings))
+    assert 'class="verdict warned"' in html_report(warned)
+    assert 'class="verdict findings"' in html_report(report)
+
+
+def test_ranks_that_share_no_clock_have_no_times() -> None:
+    traces = mismatched(4, 12)
+    report = replace(judge(traces), mode=DRY_RUN)
+    chart = charted(report, traces)
+    assert chart is not None
+    assert {column.time_ns for column in chart.columns} == {0}
+    assert "placed by order" in html_report(report, chart)
+    assert 'name="colour"' not in html_report(report, chart)
 
 
 def test_a_clean_run_is_a_page_too() -> None:
