@@ -101,13 +101,21 @@ picture: $(READY)  ## draw the reports in the README and in docs anew, on a term
 	@$(BIN)/python docs/draw_page.py
 	@$(BIN)/python docs/draw_tutorial.py
 
+diagram: $(READY)  ## draw the diagram of docs/architecture.md anew from its source; needs Graphviz's dot
+	@$(BIN)/python docs/draw_architecture.py
+
+gallery: $(READY)  ## draw the reports of the gallery anew, from real runs (CODE=SC104 for one), and write its page
+	@$(BIN)/python -m docs.draw_gallery $(CODE)
+	@$(BIN)/python docs/gallery.py
+
 vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
 	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle
 
-pages: $(READY)  ## write the generated pages anew: the collectives, the rules, the keys of scenarios
+pages: $(READY)  ## write the generated pages anew: the collectives, the rules, the keys of scenarios, the gallery
 	@$(BIN)/python docs/spec_table.py
 	@$(BIN)/python docs/rule_pages.py
 	@$(BIN)/python docs/scenario_keys.py
+	@$(BIN)/python docs/gallery.py
 
 # From the commit alone, so that nothing else that lies here is shipped, and dated by it.
 dist:  ## build the source archive and the wheel of the last commit into dist/, and check them
