@@ -34,9 +34,14 @@ demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when i
 test: $(READY)  ## all tests; ARGS goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
-lint: $(READY)  ## ruff's rules and its formatting
+PAGE := reports/page/vendor
+lint: $(READY)  ## ruff's rules and its formatting; and of the page's scripts, where npm is there, biome's and TypeScript's
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@command -v npm >/dev/null || { echo "lint: no npm; the scripts of report.html are not checked" >&2; exit 0; } && \
+		{ [ -x $(PAGE)/node_modules/.bin/biome ] || (cd $(PAGE) && npm ci --no-audit --no-fund >/dev/null) || \
+		{ echo "lint: npm cannot install biome; the scripts of report.html are not checked" >&2; exit 0; }; } && \
+		cd $(PAGE) && npm run --silent lint
 
 format: $(READY)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
