@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-page bench-price bench-preflight bench-time-estimators gpu test-cuda-double picture pages vendor dist clean
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\#.*/\1/p' $(MAKEFILE_LIST))
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "simcoll: setting up $(VENV) (once)" >&2
 	@$(BIN)/python -c '$(NEW_ENOUGH)' 2>/dev/null || "$(PYTHON)" -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' --group dev
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' --group dev --group docs
 	@touch $@
 
 demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when it is reported
@@ -49,6 +49,10 @@ types: $(READY)  ## mypy, strict
 	@cd .typing/simcoll && ln -s ../../simcoll/*.py ../../simcoll/py.typed ../../backends ../../reports ../../verifier .
 	@cd .typing && ln -s $(TYPED:%=../%) . && ln -s ../.ci ci
 	@cd .typing && ../$(BIN)/mypy --config-file ../pyproject.toml simcoll $(TYPED) ci
+
+docs: $(READY)  ## the pages as a site, build/docs/index.html; a broken link, or a page that none lists, is an error
+	@$(BIN)/python -m sphinx --builder html --fail-on-warning --nitpicky --keep-going --fresh-env --quiet \
+		--conf-dir docs --doctree-dir build/doctrees . build/docs
 
 bench: $(READY)  ## what a call costs in each mode, beside plain and beside TORCH_DISTRIBUTED_DEBUG=DETAIL
 	@$(BIN)/python -m benchmarks.overhead $(ARGS)
@@ -90,6 +94,7 @@ test-cuda-double: $(READY)  ## torch's ProcessGroupNCCL on a test double, withou
 picture: $(READY)  ## draw the reports in the README and in docs anew, on a terminal and as a page, from real runs
 	@$(BIN)/python docs/draw_report.py
 	@$(BIN)/python docs/draw_page.py
+	@$(BIN)/python docs/draw_tutorial.py
 
 vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
 	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle

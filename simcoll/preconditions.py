@@ -66,13 +66,13 @@ def check_torch() -> None:
 
 
 def check_installed() -> None:
-    """Check that torch will find simcoll in the ranks, which a folder on PYTHONPATH alone does not do; raises as above."""
+    """Check that torch will find simcoll in the ranks, which takes more than a folder on PYTHONPATH; raises as above."""
     hooks = metadata.entry_points(group="torch.backends")
     if not any(hook.value == "simcoll.autoload:autoload" for hook in hooks):
         raise RefusedError(
             CANNOT_START,
-            f"simcoll is not installed in {sys.executable}: torch loads it in the ranks by its entry point, which is in "
-            "simcoll-*.dist-info; a copy of its folder, or an archive of it, is not enough; use pip install",
+            f"simcoll is not installed in {sys.executable}: torch loads it in the ranks by its entry point, which is "
+            "in simcoll-*.dist-info; a copy of its folder, or an archive of it, is not enough; use pip install",
         )
 
 

@@ -24,7 +24,10 @@ def why_unrecorded(request: RunRequest, loaded: int, *, interrupted: bool) -> tu
     if loaded and interrupted:
         return "no rank got past init_process_group", _OWN_RANKS
     if loaded:
-        return "the program created no process group", f"it has to call torch.distributed.init_process_group; {_OWN_RANKS}"
+        return (
+            "the program created no process group",
+            f"it has to call torch.distributed.init_process_group; {_OWN_RANKS}",
+        )
     if request.kind is ProgramKind.COMMAND:
         where = f"in the Python that {request.program} starts"
         return "no rank imported torch where simcoll is installed", f"install simcoll {where}, next to its torch"

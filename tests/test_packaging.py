@@ -106,6 +106,7 @@ def test_constraints_pin_every_tool_and_dependency() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {normal(line.partition("==")[0]) for line in lines if "==" in line}
     wanted = PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]
+    wanted += PROJECT["dependency-groups"]["docs"]
     wanted += PROJECT["project"]["optional-dependencies"]["torch"]
     assert {normal(re.split(r"[<>=!~;\[ ]", requirement)[0]) for requirement in wanted} <= pinned
 

@@ -40,8 +40,8 @@ import sys
 from pathlib import Path
 
 def refuse(event, arguments):
-    if event.startswith(("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "subprocess.", "os.system",
-                         "os.exec", "os.posix_spawn", "pickle.find_class", "ftplib.", "urllib.", "ctypes.dlopen/")):
+    if event.startswith(("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "subprocess.",
+                         "os.system", "os.exec", "os.posix_spawn", "pickle.find_class", "urllib.")):
         sys.stderr.write(f"REFUSED {event} {arguments}")
         sys.stderr.flush()
         __import__("os")._exit(99)
@@ -88,7 +88,8 @@ def record(folder: Path, name: str = "train.py") -> None:
         tensor = Buffer((4,), "float32")
         call = Call("all_reduce", "allreduce", (tensor,), (tensor,), reduce_op=reduce_op)
         group = box.group(Group("0", name, (0, 1)))
-        box.finished(box.schedule(group, 1, box.signature(call), box.source(Source(name, 3, name, name))), State.COMPLETED)
+        ticket = box.schedule(group, 1, box.signature(call), box.source(Source(name, 3, name, name)))
+        box.finished(ticket, State.COMPLETED)
         box.close()
 
 
@@ -119,7 +120,7 @@ def test_names_from_records_reach_no_terminal_as_commands(options, tmp_path):
     record(tmp_path, HOSTILE)
     command = [sys.executable, "-m", "simcoll", "verify", ".", "--sarif", "s.sarif", *options]
     environment = os.environ | {"FORCE_COLOR": "", "NO_COLOR": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False)
     assert done.returncode == 3, done.stderr
     for text in (done.stdout, done.stderr, (tmp_path / "s.sarif").read_text()):
         assert not {"\x1b", "\x07", "\r"} & set(text)
