@@ -50,6 +50,14 @@ def test_page(page: Path) -> None:
         pytest.fail("\n\n".join(f"{name(page)}:{fault.line}: {fault.message}" for fault in faults), pytrace=False)
 
 
+@pytest.mark.parametrize("page", sorted(RULES.glob("SC*.md")), ids=lambda page: page.stem)
+def test_the_example_of_a_rule_is_python(page: Path) -> None:
+    """A fragment, whose tensors and groups the page only names."""
+    [block] = blocks(page)
+    assert block.language == "python"
+    compile(block.text, name(page), "exec")
+
+
 NEEDY = [(page, block) for page in PAGES for block in blocks(page) if block.needs]
 
 
