@@ -50,14 +50,18 @@ class Table:
 def page(template: str, figures: Sequence[Figure], **values: object) -> str:
     """One self-contained page from a template, with what all templates are given."""
     style, script = _part("page.css"), _script()
-    return _environment().get_template(template).render(
-        policy=_policy(style, script, images=bool(figures)),
-        style=Markup(style),  # noqa: S704  # files of this package, into which nothing is filled in
-        script=Markup(script),  # noqa: S704
-        version=__version__,
-        figures=[(figure, Markup(b64encode(figure.svg.encode()).decode("ascii"))) for figure in figures],  # noqa: S704
-        licences=_part("vendor/drawing.LICENSES.txt"),
-        **values,
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            policy=_policy(style, script, images=bool(figures)),
+            style=Markup(style),  # noqa: S704  # files of this package, into which nothing is filled in
+            script=Markup(script),  # noqa: S704
+            version=__version__,
+            figures=[(figure, Markup(b64encode(figure.svg.encode()).decode("ascii"))) for figure in figures],  # noqa: S704
+            licences=_part("vendor/drawing.LICENSES.txt"),
+            **values,
+        )
     )
 
 

@@ -259,7 +259,12 @@ def _draw(path: Path, topology: Topology, priced: Pricing) -> None:
 
 
 def _write_page(
-    path: Path, topology: Topology, priced: Sequence[Pricing], main: Pricing, notes: Sequence[str], warned: Sequence[str]
+    path: Path,
+    topology: Topology,
+    priced: Sequence[Pricing],
+    main: Pricing,
+    notes: Sequence[str],
+    warned: Sequence[str],
 ) -> None:
     from simcoll.pricing_page import pricing_sheet
     from simcoll.reports.sheet import sheet_page
