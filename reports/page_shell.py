@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from typing import TypedDict
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -45,6 +46,13 @@ class Table:
     texts: int = 1
     note: str = ""
     folded: bool = False
+
+
+class Priced(TypedDict):
+    """What a report's page has beside the report where the job is priced."""
+
+    figures: Sequence[Figure]
+    tables: Sequence[Table]
 
 
 def page(template: str, figures: Sequence[Figure], **values: object) -> str:
