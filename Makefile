@@ -13,7 +13,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	"$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-training bench-estimate bench-verify bench-in-process bench-page bench-price bench-preflight bench-time-estimators gpu test-cuda-double picture pages vendor clean
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\#.*/\1/p' $(MAKEFILE_LIST))
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "simcoll: setting up $(VENV) (once)" >&2
 	@$(BIN)/python -c '$(NEW_ENOUGH)' 2>/dev/null || "$(PYTHON)" -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' --group dev
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' --group dev --group docs
 	@touch $@
 
 demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when it is reported
@@ -34,9 +34,14 @@ demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when i
 test: $(READY)  ## all tests; ARGS goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
-lint: $(READY)  ## ruff's rules and its formatting
+PAGE := reports/page/vendor
+lint: $(READY)  ## ruff's rules and its formatting; and of the page's scripts, where npm is there, biome's and TypeScript's
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@command -v npm >/dev/null || { echo "lint: no npm; the scripts of report.html are not checked" >&2; exit 0; } && \
+		{ [ -x $(PAGE)/node_modules/.bin/biome ] || (cd $(PAGE) && npm ci --no-audit --no-fund >/dev/null) || \
+		{ echo "lint: npm cannot install biome; the scripts of report.html are not checked" >&2; exit 0; }; } && \
+		cd $(PAGE) && npm run --silent lint
 
 format: $(READY)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
@@ -49,6 +54,10 @@ types: $(READY)  ## mypy, strict
 	@cd .typing/simcoll && ln -s ../../simcoll/*.py ../../simcoll/py.typed ../../backends ../../reports ../../verifier .
 	@cd .typing && ln -s $(TYPED:%=../%) . && ln -s ../.ci ci
 	@cd .typing && ../$(BIN)/mypy --config-file ../pyproject.toml simcoll $(TYPED) ci
+
+docs: $(READY)  ## the pages as a site, build/docs/index.html; a broken link, or a page that none lists, is an error
+	@$(BIN)/python -m sphinx --builder html --fail-on-warning --nitpicky --keep-going --fresh-env --quiet \
+		--conf-dir docs --doctree-dir build/doctrees . build/docs
 
 bench: $(READY)  ## what a call costs in each mode, beside plain and beside TORCH_DISTRIBUTED_DEBUG=DETAIL
 	@$(BIN)/python -m benchmarks.overhead $(ARGS)
@@ -77,6 +86,10 @@ bench-page: $(READY)  ## how soon report.html paints and how large it is, beside
 bench-time-estimators: $(READY)  ## simcoll's estimates beside NCCL's own, where there is a GPU; skips with a reason elsewhere
 	@$(BIN)/python -m benchmarks.time_estimators $(ARGS)
 
+compare: $(READY)  ## what torch alone, DETAIL, torchfrtrace and simcoll say of the same faulty and correct programs
+	@$(BIN)/python -m benchmarks.compare $(ARGS)
+	@$(BIN)/python docs/comparison_tables.py
+
 gpu: $(READY)  ## all that needs a GPU, in one table; skips with a reason where there is none
 	@PYTHON=$(CURDIR)/$(BIN)/python benchmarks/gpu_check.sh $(ARGS)
 
@@ -90,14 +103,34 @@ test-cuda-double: $(READY)  ## torch's ProcessGroupNCCL on a test double, withou
 picture: $(READY)  ## draw the reports in the README and in docs anew, on a terminal and as a page, from real runs
 	@$(BIN)/python docs/draw_report.py
 	@$(BIN)/python docs/draw_page.py
+	@$(BIN)/python docs/draw_tutorial.py
+
+diagram: $(READY)  ## draw the diagram of docs/architecture.md anew from its source; needs Graphviz's dot
+	@$(BIN)/python docs/draw_architecture.py
+
+gallery: $(READY)  ## draw the reports of the gallery anew, from real runs (CODE=SC104 for one), and write its page
+	@$(BIN)/python -m docs.draw_gallery $(CODE)
+	@$(BIN)/python docs/gallery.py
 
 vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
 	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle
 
-pages: $(READY)  ## write the generated pages anew: the collectives, the rules, the keys of scenarios
+pages: $(READY)  ## write the pages anew that are made from code and data: collectives, rules, scenarios, gallery, comparisons
 	@$(BIN)/python docs/spec_table.py
 	@$(BIN)/python docs/rule_pages.py
 	@$(BIN)/python docs/scenario_keys.py
+	@$(BIN)/python docs/gallery.py
+	@$(BIN)/python docs/comparison_tables.py
+
+# From the commit alone, so that nothing else that lies here is shipped, and dated by it.
+dist:  ## build the source archive and the wheel of the last commit into dist/, and check them
+	@test -x build/release/bin/twine || { "$(PYTHON)" -m venv build/release && \
+		build/release/bin/python -m pip install --quiet --upgrade pip && \
+		build/release/bin/python -m pip install --quiet --group release; }
+	@rm -rf dist build/commit && git clone --quiet . build/commit
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) build/release/bin/python -m build --outdir dist build/commit >build/dist.log 2>&1 \
+		|| { cat build/dist.log >&2; exit 1; }
+	@build/release/bin/twine check --strict dist/*
 
 clean:  ## remove everything that make made
 	rm -rf $(VENV) .venv-cuda .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import socket
 import sys
 import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 
 from simcoll import blackbox_format as layout
 from simcoll.blackbox_table import encode
 from simcoll.errors import UnreadableError
+from simcoll.versions import version_of
 
 _LONGEST_JOB_NS = 10 * 366 * 86_400 * 10**9
 _CLOCK_SET_BACK_NS = 86_400 * 10**9
+
+_NAMED = ("simcoll", "torch", "numpy")
+"""Whose versions a box states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,21 +181,11 @@ def _about() -> bytes:
         document = {
             "host": socket.gethostname(),
             "run": _run_id()[:200],
-            "python": sys.version.split()[0],
-            "versions": _versions(),
+            "python": platform.python_version(),
+            "versions": {name: version for name in _NAMED if (version := version_of(name)) is not None},
             "argv": argv,
         }
         encoded = encode(document)
         if len(encoded) <= layout.ABOUT_LIMIT or not argv:
             return encoded
         argv = argv[:-1]
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in ("simcoll", "torch", "numpy"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions

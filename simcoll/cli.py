@@ -10,15 +10,16 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
+from simcoll import __version__
 from simcoll.errors import StdoutError
 from simcoll.estimate_command import add_estimate_command
 from simcoll.output_arguments import HelpPage, add_output_arguments
 from simcoll.preflight_command import add_preflight_command
 from simcoll.simulate_command import add_simulate_command
+from simcoll.topology_arguments import add_topology_arguments
 from simcoll.topology_command import add_topology_command
 
 
@@ -47,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(arguments[1:])
         if arguments[:1] and arguments[0] == "calibrate":
             return _calibrate(arguments[1:])
+        if sorted(arguments) == ["--json", "--version"]:
+            return _show_versions()
         return _other(arguments)
     except _UsageError as error:
         return _refuse(str(error), json="--json" in arguments)
@@ -82,6 +85,15 @@ def _drop_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _show_versions() -> int:
+    """``--version --json``: the versions that a report of a fault should state."""
+    from simcoll.outlet import Outlet
+    from simcoll.versions import versions
+
+    Outlet(json=True).render("", versions)
+    return 0
+
+
 def _run(arguments: Sequence[str]) -> int:
     """``run`` has no argparse parser: torchrun's options must pass through untouched."""
     from simcoll.run import run
@@ -113,9 +125,9 @@ def _other(arguments: Sequence[str]) -> int:
     if unknown:
         raise _UsageError(f"simcoll {options.command}", f"unrecognized arguments: {' '.join(unknown)}")
     if options.command == "verify":
-        from simcoll.verify import Request, verify
+        from simcoll.verify_command import run_verify
 
-        return verify(Request(**{name: value for name, value in vars(options).items() if name != "command"}))
+        return run_verify(options)
     if options.command == "rules":
         from simcoll.verify import show_rules
 
@@ -152,7 +164,7 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 def _parser() -> argparse.ArgumentParser:
     description = "Records what every rank says to every other rank, and proves that they agree."
     parser = _Parser(prog="simcoll", description=description)
-    parser.add_argument("--version", action="version", version=f"simcoll {metadata.version('simcoll')}")
+    parser.add_argument("--version", action="version", version=f"simcoll {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_parser("run", help="start a job as torchrun does, and report what is wrong", add_help=False)
     _command(commands, "demo", "a planted bug on four simulated ranks, no torch needed")
@@ -187,6 +199,7 @@ def _add_verify_options(parser: _Parser) -> None:
     shown.add_argument("--ranks", metavar="LIST", help="only these ranks, such as 0-3,8")
     shown.add_argument("--last", metavar="N", help="the last N calls of each rank, and N before each finding")
     shown.add_argument("--timeline", action="store_true", help="a picture of ranks by collectives, in order of time")
+    add_topology_arguments(parser, "where the job ran: --html prices it there, and draws what holds it up")
 
 
 def _command(commands: argparse._SubParsersAction[_Parser], name: str, text: str) -> _Parser:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from importlib import metadata
@@ -87,6 +88,15 @@ def test_the_version(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert (ended.value.code, capsys.readouterr().out) == (0, f"simcoll {metadata.version('simcoll')}\n")
+
+
+@pytest.mark.parametrize("arguments", [["--version", "--json"], ["--json", "--version"]])
+def test_the_versions_of_all_as_a_document(arguments, capsys):
+    assert main(arguments) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["simcoll"], said["python"]) == (metadata.version("simcoll"), platform.python_version())
+    assert said["numpy"] == metadata.version("numpy")
+    assert set(said) == {"simcoll", "python", "torch", "numpy", "networkx", "rich"}
 
 
 @pytest.mark.parametrize(

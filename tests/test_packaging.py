@@ -1,4 +1,4 @@
-"""Folders that install as one package: what is shipped, what it imports, and that it works from a wheel."""
+"""Folders that install as one package: what is shipped, and what it imports."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import ast
 import importlib.metadata
 import os
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -99,7 +96,9 @@ def test_the_pytest_plugin_is_registered() -> None:
 def test_the_version_is_stated_once_in_effect() -> None:
     import simcoll
 
-    assert PROJECT["project"]["version"] == simcoll.__version__
+    assert "version" not in PROJECT["project"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"] == {"version": {"attr": "simcoll.__version__"}}
+    assert importlib.metadata.version("simcoll") == simcoll.__version__
     assert f"## [{simcoll.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
@@ -107,6 +106,7 @@ def test_constraints_pin_every_tool_and_dependency() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {normal(line.partition("==")[0]) for line in lines if "==" in line}
     wanted = PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]
+    wanted += PROJECT["dependency-groups"]["docs"]
     wanted += PROJECT["project"]["optional-dependencies"]["torch"]
     assert {normal(re.split(r"[<>=!~;\[ ]", requirement)[0]) for requirement in wanted} <= pinned
 
@@ -119,92 +119,3 @@ def run_python(program: str) -> subprocess.CompletedProcess[str]:
     """Another interpreter, in a folder without the sources."""
     command = [sys.executable, "-c", program]
     return subprocess.run(command, cwd=os.sep, text=True, capture_output=True, timeout=120, check=False)
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built without the network from a copy, because a build writes into its source."""
-    folder = tmp_path_factory.mktemp("wheel")
-    for name in FOLDERS.values():
-        shutil.copytree(
-            ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules")
-        )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder / "source")
-    pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(folder / "source"))
-    return next(folder.glob("simcoll-*.whl"))
-
-
-def pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
-    subprocess.run(command, check=True, timeout=300)
-
-
-@pytest.mark.slow
-def test_the_wheel_holds_the_folders_as_one_package(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
-    shipped = {f"{module_name(path).replace('.', '/')}.py" for path in SOURCES if path.stem != "__init__"}
-    shipped |= {f"{package.replace('.', '/')}/__init__.py" for package in FOLDERS}
-    shipped |= {f"simcoll/scenarios/{path.name}" for path in (ROOT / "examples" / "scenarios").glob("*.toml")}
-    page = "simcoll/reports/page"
-    shipped |= {f"{page}/{name}" for name in ("report.html.jinja", "page.css", "timeline.js", "vendor/drawing.js")}
-    assert shipped | {"simcoll/py.typed", f"{page}/vendor/drawing.LICENSES.txt"} <= names
-    assert not any("node_modules" in name for name in names)
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"simcoll"}
-    assert any(name.endswith("licenses/LICENSE") for name in names)
-
-
-@pytest.fixture(scope="module")
-def clean_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel and what it requires, and nothing else: no torch.
-
-    The requirements are linked from this environment, so that the test needs no network; what the wheel does not
-    require is not there.
-    """
-    home = tmp_path_factory.mktemp("clean") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=120)
-    pip("--python", str(home / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel))
-    site = home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    here = Path(sysconfig.get_path("purelib"))
-    for name in closure("simcoll"):
-        for top in top_level(name):
-            (site / top).symlink_to(here / top)
-    return home
-
-
-def closure(name: str) -> set[str]:
-    """The distributions that one requires, and theirs, without extras."""
-    found: set[str] = set()
-    queue = [name]
-    while queue:
-        for requirement in importlib.metadata.requires(queue.pop()) or []:
-            needed = re.split(r"[<>=!~;\[( ]", requirement)[0]
-            # An older Python alone requires tomli.
-            if not re.search("extra ==|python_version <", requirement) and needed not in found:
-                found.add(needed)
-                queue.append(needed)
-    return found
-
-
-def top_level(name: str) -> set[str]:
-    """The files and folders that a distribution put into site-packages."""
-    parts = {file.parts[0] for file in importlib.metadata.files(name) or []}
-    return {part for part in parts if part not in ("..", "__pycache__")}
-
-
-@pytest.mark.slow
-def test_the_wheel_works_in_another_folder_without_torch(clean_environment: Path, tmp_path: Path) -> None:
-    def run(*command: str) -> subprocess.CompletedProcess[str]:
-        program = [str(clean_environment / "bin" / command[0]), *command[1:]]
-        return subprocess.run(program, cwd=tmp_path, text=True, capture_output=True, timeout=120, check=False)
-
-    assert run("python", "-c", "import torch").returncode != 0
-    version = run("simcoll", "--version")
-    assert (version.returncode, version.stderr) == (0, "")
-    assert PROJECT["project"]["version"] in version.stdout
-    demo = run("simcoll", "demo")
-    assert demo.returncode == 0, demo.stderr
-    assert "SC104" in demo.stdout
-    assert run("python", "-m", "simcoll", "--version").stdout == version.stdout
-    assert run("simcoll", "simulate", "SC104", "--check").returncode == 0
-    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What the pages say holds: links lead somewhere, commands exist, codes and modes are the program's, code compiles."""
+"""What the pages say holds: commands exist, codes and modes are the program's, code compiles."""
 
 from __future__ import annotations
 
@@ -27,12 +27,6 @@ def commands() -> list[list[str]]:
     lines = [line for page in PAGES for block in blocks(page, "console") for line in block.splitlines()]
     split = [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
     return [[word for word in words if not re.match(r"[A-Z_]+=(?!.*\s)\S*$", word)] for words in split]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_links_lead_to_files(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
 def test_the_first_screen_has_the_picture_and_the_two_commands() -> None:

@@ -3,7 +3,7 @@
 Each rank decides for itself which rank was best. Rank 3 has compared with its own, rounded loss, and names another
 root: it would send its weights to nobody and keep waiting.
 
-Run: simcoll run --standalone --nproc-per-node 4 examples/ddp_best_rank.py
+Run: simcoll run --standalone --nproc-per-node 4 examples/findings/SC105.py
 simcoll: SC105 rank 3
 """
 
@@ -28,9 +28,15 @@ def main() -> None:
     losses = torch.tensor([0.4, 0.1, 0.3, 0.2])
     if rank == 3:
         losses[rank] = 0.0
-    for parameter in model.parameters():
-        dist.broadcast(parameter.data, src=int(losses.argmin()))
+    share_best(model, losses)
     dist.destroy_process_group()
+
+
+def share_best(model: nn.Module, losses: torch.Tensor) -> None:
+    # Bug: should be of losses that an all_gather has made the same on every rank.
+    best = int(losses.argmin())
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, src=best)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,29 @@
+"""The versions of simcoll and of what it stands on, told without importing any of it."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+from simcoll import __version__
+
+_NEEDED = ("torch", "numpy", "networkx", "rich")
+
+
+def version_of(name: str) -> str | None:
+    """The version of simcoll or of an installed distribution; None where there is none."""
+    if name == "simcoll":
+        return __version__
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str | None]:
+    """By name, simcoll's and Python's first; None for what is not installed."""
+    return {
+        "simcoll": __version__,
+        "python": platform.python_version(),
+        **{name: version_of(name) for name in _NEEDED},
+    }
