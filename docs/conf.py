@@ -19,15 +19,27 @@ version = release = simcoll.__version__
 html_title = f"simcoll {version}"
 language = "en"
 
-extensions = ["myst_parser", "docs.site_navigation", "docs.site_sources"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docs.site_navigation", "docs.site_python", "docs.site_sources"]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**.md"]
 exclude_patterns = [".*", "**/.*", "build", "dist", "benchmarks", "**/node_modules", "simcoll-out*"]
 navigation_pages = ["docs/index", "docs/rules/README"]
 
 nitpicky = True
+nitpick_ignore_regex = [
+    # What others document is not looked up: that would need the network.
+    (r"py:.*", r"(collections|datetime|networkx|numpy|nx|os|pathlib|torch)\..*|Path|(simcoll\..*\.)?(Self|T)"),
+    # Types that stand in signatures, of values that users hand on and never make.
+    (r"py:class", r"Choices|ClusterArguments|Scenario|Trace|simcoll(\.[a-z_]+)+\.[A-Z]\w+"),
+]
+default_role = "code"  # of docstrings, which quote names in single backticks too
 myst_heading_anchors = 4  # of headings, as code hosts make them
 smartquotes = False  # pages quote code and what programs print
+
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 90
 
 html_theme = "furo"
 html_copy_source = False

@@ -88,18 +88,19 @@ def _arrays(chart: Chart) -> dict[str, object]:
     begin = min(known, default=0)
     times = [(column.time_ns - begin) / 1e9 if column.time_ns else -1.0 for column in columns]
     return {
-        "cells": _packed(chart.cells),
-        "rows": _packed(chart.rows),
-        "line": _packed(np.array([column.line for column in columns], np.uint32)),
-        "number": _packed(np.array([column.number for column in columns], np.uint32)),
-        "message": _packed(np.array([column.message for column in columns], np.uint8)),
-        "span": _packed(np.array([column.span for column in columns], np.uint32)),
-        "time": _packed(np.array(times, np.float64)),
-        "late": _packed(chart.late) if chart.late.size else None,
+        "cells": packed(chart.cells),
+        "rows": packed(chart.rows),
+        "line": packed(np.array([column.line for column in columns], np.uint32)),
+        "number": packed(np.array([column.number for column in columns], np.uint32)),
+        "message": packed(np.array([column.message for column in columns], np.uint8)),
+        "span": packed(np.array([column.span for column in columns], np.uint32)),
+        "time": packed(np.array(times, np.float64)),
+        "late": packed(chart.late) if chart.late.size else None,
     }
 
 
-def _packed(numbers: npt.NDArray[Any]) -> dict[str, str]:
+def packed(numbers: npt.NDArray[Any]) -> dict[str, str]:
+    """Numbers as chart.js unpacks them: little end first, deflated, in base64."""
     plain = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<"))
     return {"type": _TYPES[numbers.dtype.name], "data": b64encode(zlib.compress(plain.tobytes())).decode("ascii")}
 

@@ -63,6 +63,7 @@ def add_estimate_command(commands: Commands) -> None:
     parser.add_argument(
         "--svg", metavar="FILE", type=Path, help="also draw the topology, with what holds the collectives up marked"
     )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write all of it as one HTML file")
     parser.add_argument("--explain", action="store_true", help="show the terms that the time is made of")
     add_output_arguments(parser)
     add_pricing_arguments(parser)
@@ -117,26 +118,28 @@ def _estimate_op(options: argparse.Namespace) -> int:
         topologies = [topology_of(options), *map(topology_named, options.compare)]
         names = [str(topology.graph.get("name", f"topology {place}")) for place, topology in enumerate(topologies, 1)]
         rows = [[_priced(options, topology, size) for topology in topologies] for size in _sizes(options)]
-        if options.svg is not None:
-            _draw(options.svg, topologies[0], rows[-1][0])
+        _write_files(options, names, topologies, rows)
     except ValueError as error:
         return outlet.refuse(BAD_INPUT, str(error))
     outlet.render(_picture(options, names, rows), lambda: _document(names, rows))
     return 0
 
 
-def _draw(path: Path, topology: Topology, found: Estimate) -> None:
-    """The topology, with the bottleneck of the largest size; raises TopologyError where it cannot be written."""
+def _write_files(
+    options: argparse.Namespace, names: Sequence[str], topologies: Sequence[Topology], rows: list[list[Estimate]]
+) -> None:
+    """The picture, with the bottleneck of the largest size, and the page; raises ValueError."""
+    from simcoll.bottlenecks import marks_of_estimate
     from simcoll.topology_drawing import draw
     from simcoll.topology_file import write_text
 
-    link = found.bottleneck
-    write_text(path, draw(topology, {} if link is None else {(link.source, link.target): _bottleneck(link)}))
+    if options.svg is not None:
+        write_text(options.svg, draw(topologies[0], marks_of_estimate(rows[-1][0].bottleneck)))
+    if options.html is not None:
+        from simcoll.estimate_page import estimate_sheet
+        from simcoll.reports.sheet import sheet_page
 
-
-def _bottleneck(link: Bottleneck) -> str:
-    busy = f"{link.utilisation:.0%} of {_rate(link.bandwidth)}"
-    return f"bottleneck: {link.link} {link.source} -> {link.target}, {busy}"
+        write_text(options.html, sheet_page(estimate_sheet(names, topologies, rows)))
 
 
 def _sizes(options: argparse.Namespace) -> list[int]:
@@ -178,6 +181,7 @@ def _picture(options: argparse.Namespace, names: Sequence[str], rows: list[list[
 
 
 def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
+    from simcoll.bottlenecks import bottleneck_text
     from simcoll.reports.plain import plain
     from simcoll.reports.tables import Rows
     from simcoll.sizes import show_size
@@ -192,8 +196,7 @@ def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
         table.add_row("bus bandwidth", _rate(found.bus_bandwidth))
         table.add_row("algorithm bandwidth", _rate(found.algorithm_bandwidth))
     if found.bottleneck is not None:
-        label, _, text = _bottleneck(found.bottleneck).partition(": ")
-        table.add_row(label, plain(text))
+        table.add_row("bottleneck", plain(bottleneck_text(found.bottleneck)))
     for term, seconds in found.terms if explain else ():
         table.add_row(f"  {term}", _microseconds(seconds))
     return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from simcoll.verifier.trace import Trace
 
 _DEFAULT_MFU = "0.4"
-_MARKED = 3
-"""Links that a picture points at."""
-
 _CHANGES = ("algorithm", "protocol", "slow_link", "straggler", "world_size")
 
 
@@ -217,6 +214,8 @@ def show_prices(
         notes += _write_timeline(options.timeline, main)
     if options.svg is not None:
         _draw(options.svg, named[0][1], main)
+    if options.html is not None:
+        _write_page(options.html, named[0][1], priced, main, notes, warnings)
     picture = [PricingPicture(main)] if options.picture else []
     outlet.render(Group(PricingText(main, priced, notes), *picture), lambda: pricing_document(priced, notes, warnings))
     return 0
@@ -252,16 +251,26 @@ def _errors(evidence: Evidence) -> list[str]:
 
 def _draw(path: Path, topology: Topology, priced: Pricing) -> None:
     """The topology with the links that hold the job up for longest; raises TopologyError."""
-    from simcoll.pricing_summary import links_of
-    from simcoll.pricing_text import shown
+    from simcoll.bottlenecks import marks_of_job
     from simcoll.topology_drawing import draw
     from simcoll.topology_file import write_text
 
-    marked: dict[tuple[Hashable, Hashable], str] = {
-        (one.source, one.target): f"bottleneck: {one.link} {one.source} -> {one.target}, busy for {shown(one.busy)}"
-        for one in links_of(priced)[:_MARKED]
-    }
-    write_text(path, draw(topology, marked))
+    write_text(path, draw(topology, marks_of_job(priced)))
+
+
+def _write_page(
+    path: Path,
+    topology: Topology,
+    priced: Sequence[Pricing],
+    main: Pricing,
+    notes: Sequence[str],
+    warnings: Sequence[str],
+) -> None:
+    from simcoll.pricing_page import pricing_sheet
+    from simcoll.reports.sheet import sheet_page
+    from simcoll.topology_file import write_text
+
+    write_text(path, sheet_page(pricing_sheet(main, priced, topology, notes, warnings)))
 
 
 def _write_timeline(path: Path, priced: Pricing) -> list[str]:

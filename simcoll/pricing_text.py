@@ -25,6 +25,8 @@ from simcoll.reports.tables import Rows
 from simcoll.sizes import show_size
 
 _KINDS, _GROUPS, _LINKS = 12, 6, 5
+_LEAST_US = 5e-8
+"""Seconds that are no tenth of a microsecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,17 @@ def _report(priced: Pricing) -> Iterator[Rows | Text]:
 
 
 def _headline(priced: Pricing) -> str:
+    return f"{counted_calls(priced)} on {priced.topology}: {shown(priced.seconds)}"
+
+
+def counted_calls(priced: Pricing) -> str:
+    """How many collectives and messages of how many ranks."""
     job = priced.job
     ran = job.collectives.came > 0
     messages = sum(int(job.streams[stream].message) for stream in job.collectives.stream[ran])
     calls = [_counted(int(ran.sum()) - messages, "collective")]
     calls += [_counted(messages, "message")] if messages else []
-    return f"{' and '.join(calls)} of {_counted(len(job.ranks), 'rank')} on {priced.topology}: {shown(priced.seconds)}"
+    return f"{' and '.join(calls)} of {_counted(len(job.ranks), 'rank')}"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -74,6 +81,8 @@ def shown(seconds: float) -> str:
     """Seconds in a unit that leaves few digits."""
     if seconds >= 1:
         return f"{seconds:,.3f} s"
+    if 0 < seconds < _LEAST_US:
+        return f"{seconds * 1e9:.2g} ns"
     return f"{seconds * 1e3:,.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.1f} us"
 
 

@@ -42,7 +42,7 @@ _STROKES = {
 _DASHES = {"network": "7 3", "c2c": "2 2", "cpu": "1 3"}
 _INK, _PAPER, _FAINT, _MARK = (
     ("#1c1c1c", "#f0f0f0"),
-    ("#ffffff", "#161616"),
+    ("#ffffff", "#14171c"),
     ("#555555", "#b5b5b5"),
     ("#d4006a", "#ff6ab5"),
 )
@@ -102,6 +102,7 @@ def _rules(place: int) -> str:
     rules += [f".l-other{{stroke:{_FAINT[place]}}}", f".paper{{fill:{_PAPER[place]}}}"]
     rules += [f"text{{fill:{_INK[place]}}}", f".faint{{fill:{_FAINT[place]}}}", f".box{{stroke:{_FAINT[place]}}}"]
     rules += [f".mark{{stroke:{_MARK[place]}}}", f".said{{fill:{_MARK[place]};font-weight:bold}}"]
+    rules += [f".sign{{fill:{_MARK[place]};stroke:{_PAPER[place]}}}", f".on{{fill:{_PAPER[place]};font-weight:bold}}"]
     return "".join(f".simcoll-topology {rule}" for rule in rules)
 
 
@@ -183,9 +184,10 @@ def _line(path: str, link: str, width: float, text: str) -> str:
 
 
 def _sign(one: Point, other: Point) -> str:
-    """An exclamation mark beside a marked link, for those who see no colour."""
+    """An exclamation mark on a marked link, for those who see no colour."""
     x, y = (one[0] + other[0]) / 2, (one[1] + other[1]) / 2
-    return f'<text class="said" x="{x + 6:.1f}" y="{y + 5:.1f}" font-size="18">!</text>'
+    disc = f'<circle class="sign" cx="{x:.1f}" cy="{y:.1f}" r="9" stroke-width="2"/>'
+    return f'{disc}<text class="on" x="{x:.1f}" y="{y + 5:.1f}" text-anchor="middle" font-size="14">!</text>'
 
 
 def _box(graph: nx.DiGraph[Any], node: Hashable, place: Point) -> str:

@@ -1,28 +1,37 @@
-"""The topology of a simulated run as a figure of its page, with what holds its costliest call up marked."""
+"""The topology as a figure of a page, with the links that hold calls up coloured, marked, and said in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simcoll.bottlenecks import Marks
 from simcoll.estimate_value import Bottleneck
 from simcoll.estimator import EstimateError, estimate
 from simcoll.priced_calls import PricedLine, priced_lines
-from simcoll.reports.html_report import Figure
+from simcoll.reports.page_shell import Figure
 from simcoll.topology import Topology
 from simcoll.topology_drawing import draw
 from simcoll.verifier.trace import Trace
 
+_UNKNOWN = "No link of it is known to be a bottleneck."
+
+
+def figure_of(topology: Topology, marks: Marks) -> Figure:
+    """The picture, and what its marks say; the links of least worth come last."""
+    words = f"{'; '.join(marks.values())}." if marks else _UNKNOWN
+    return Figure("Topology", draw(topology, marks), words)
+
 
 def topology_figure(topology: Topology, traces: Sequence[Trace]) -> Figure:
-    """The picture, and in words which link it is that holds the calls of which line up."""
+    """That of a simulated run: which link it is that holds the calls of the costliest line up."""
     lines = priced_lines(traces)
     costliest = max(lines, key=lambda line: line.seconds, default=None)
     link = None if costliest is None else _bottleneck(costliest, topology, traces)
     if costliest is None or link is None:
-        return Figure("Topology", draw(topology), "No link of it is known to be the bottleneck of the run.")
+        return figure_of(topology, {})
     text = f"{costliest.op} at line {costliest.line} takes most of the time; its bottleneck is "
     text += f"{link.link} {link.source} -> {link.target}, busy for {link.utilisation:.0%} of it"
-    return Figure("Topology", draw(topology, {(link.source, link.target): text}), f"{text}.")
+    return figure_of(topology, {(link.source, link.target): text})
 
 
 def _bottleneck(line: PricedLine, topology: Topology, traces: Sequence[Trace]) -> Bottleneck | None:

@@ -14,6 +14,7 @@ Any other block is a fault: nothing on a page escapes.
 from __future__ import annotations
 
 import configparser
+import functools
 import importlib.util
 import json
 import re
@@ -48,27 +49,31 @@ DIRECTIVES = frozenset({"{toctree}", "{figure}", "{image}", "{eval-rst}"})
 """What the build of the site makes and checks."""
 
 NEEDS = {
-    "accelerate": "accelerate",
-    "chromium": "chromium",
-    "deepspeed": "deepspeed",
-    "docker": "docker",
-    "lightning": "lightning",
-    "mpi": "mpirun",
-    "ray": "ray",
-    "slurm": "srun",
-    "torchtitan": "torchtitan",
+    **{name: (name,) for name in ("accelerate", "deepspeed", "lightning", "ray", "torchtitan")},
+    "chromium": ("chromium", "--version"),
+    "docker": ("docker", "version"),
+    "mpi": ("mpirun", "--version"),
+    "slurm": ("sinfo", "--noheader"),
 }
-"""What a block may need, and the program or module by which it is there."""
+"""What a block may need, and by what it is there: a module, or a command that exits with 0 (where a daemon answers)."""
 
 
 def missing(block: Block) -> tuple[str, ...]:
     """What a block needs and this machine does not have."""
-    return tuple(name for name in block.needs if name in NEEDS and not _is_there(NEEDS[name]))
+    return tuple(name for name in block.needs if name in NEEDS and not _is_there(*NEEDS[name]))
 
 
-def _is_there(name: str) -> bool:
-    beside = Path(sys.executable).parent / name
-    return importlib.util.find_spec(name) is not None or shutil.which(name) is not None or beside.exists()
+@functools.cache
+def _is_there(program: str, *arguments: str) -> bool:
+    if not arguments:
+        return importlib.util.find_spec(program) is not None
+    if shutil.which(program) is None:
+        return False
+    try:
+        answer = subprocess.run([program, *arguments], capture_output=True, check=False, timeout=20)
+    except subprocess.TimeoutExpired:
+        return False
+    return answer.returncode == 0
 
 
 @dataclass(frozen=True, slots=True)

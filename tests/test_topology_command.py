@@ -182,7 +182,7 @@ def test_a_bottleneck_stands_out_in_words_too(capsys, tmp_path):
     code = main(["estimate", "all_reduce", "--gpu", "h100", "--nodes", "64", "--svg", str(tmp_path / "x.svg")])
     assert (code, capsys.readouterr().err) == (0, "")
     root = ElementTree.parse(tmp_path / "x.svg").getroot()
-    said = [text.text for text in root.findall(f"{SVG}text") if text.attrib.get("class") == "said"]
+    said = [text.text for text in root.findall(f"{SVG}text") if text.attrib.get("class") in ("on", "said")]
     assert said[0] == "!"
     assert said[1].startswith("! bottleneck: ")
     assert "bottleneck: " in str(root.findtext(f"{SVG}desc"))

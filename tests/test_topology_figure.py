@@ -25,4 +25,4 @@ def test_the_bottleneck_of_the_costliest_line_is_marked() -> None:
 def test_a_run_without_calls_has_a_topology_all_the_same() -> None:
     figure = topology_figure(TOPOLOGY, simulate(lambda comm: None, 4, TOPOLOGY).traces)
     assert "bottleneck" not in figure.svg
-    assert figure.text == "No link of it is known to be the bottleneck of the run."
+    assert figure.text == "No link of it is known to be a bottleneck."

@@ -17,18 +17,9 @@ function startFilters(timeline) {
   form.addEventListener("reset", () => setTimeout(changed));
 }
 
-function startButtons(timeline) {
-  const does = {
-    in: () => timeline.scaleAtCursor(1.6),
-    out: () => timeline.scaleAtCursor(1 / 1.6),
-    whole: () => timeline.look(0, 0, timeline.widest, timeline.highest),
-    left: () => timeline.pan(-0.4, 0),
-    right: () => timeline.pan(0.4, 0),
-  };
-  for (const button of timeline.root.querySelectorAll("[data-do]")) {
-    button.addEventListener("click", does[button.dataset.do]);
-  }
-  for (const button of document.querySelectorAll("[data-finding]")) {
+/** The buttons of the findings, where the timeline has their place. */
+function startFindings(timeline) {
+  for (const button of /** @type {NodeListOf<HTMLButtonElement>} */ (document.querySelectorAll("[data-finding]"))) {
     const number = Number(button.dataset.finding);
     button.hidden = !timeline.chart.spots.some((spot) => spot.finding === number);
     button.addEventListener("click", () => timeline.goTo(number));
@@ -41,21 +32,32 @@ function openTarget() {
   if (target instanceof HTMLDetailsElement) target.open = true;
 }
 
-async function startTimeline() {
-  const data = document.getElementById("chart-data");
+/** A timeline of the page, if it has it: `make` is given its data and its element. */
+async function startTimeline(name, make) {
+  const data = document.getElementById(`${name}-data`);
   if (!data) return;
-  const root = document.getElementById("timeline");
+  const root = document.getElementById(name === "chart" ? "timeline" : name);
   try {
-    const timeline = new Timeline(await readChart(JSON.parse(data.textContent)), root);
-    startFilters(timeline);
-    startButtons(timeline);
+    startButtons(await make(JSON.parse(data.textContent), root));
     root.classList.add("ready");
   } catch (error) {
-    root.querySelector(".waiting").textContent = `This browser cannot draw the timeline (${error.message}); the table below has it.`;
+    root.querySelector(".waiting").textContent = `This browser cannot draw the timeline (${error.message}); the tables have it.`;
   }
+}
+
+async function startChart(data, root) {
+  const timeline = new Timeline(await readChart(data), root);
+  startFilters(timeline);
+  startFindings(timeline);
+  return timeline;
+}
+
+async function startSpans(data, root) {
+  return new SpanTimeline(await readSpans(data), root);
 }
 
 startTheme();
 addEventListener("hashchange", openTarget);
 openTarget();
-startTimeline();
+startTimeline("chart", startChart);
+startTimeline("spans", startSpans);

@@ -4,24 +4,24 @@ const MARGIN = { left: 62, top: 26 };
 const LARGEST = { width: 46, height: 26 };
 const TALLEST = 480;
 
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
-
 class Timeline {
   constructor(chart, root) {
-    Object.assign(this, { chart, root, cursor: null, filter: { line: -1, op: -1, ranks: null, late: false } });
+    this.chart = chart;
+    this.root = root;
+    this.cursor = null;
+    this.filter = { line: -1, op: -1, ranks: null, late: false };
     this.canvas = root.querySelector("canvas");
     this.context = this.canvas.getContext("2d");
     this.tip = root.querySelector(".tip");
     this.live = root.querySelector(".live");
+    this.margin = MARGIN;
+    this.top = STRIP;
     this.apply();
-    this.zooms();
+    watchZoom(this);
     this.points();
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => this.resized()).observe(root.querySelector(".plot"));
-    document.addEventListener("themechange", () => this.recolour());
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
-    addEventListener("beforeprint", () => this.printing(true));
-    addEventListener("afterprint", () => this.printing(false));
+    watchTheme(this);
   }
 
   /** Show what the filter lets through, all of it. */
@@ -49,15 +49,11 @@ class Timeline {
     const height = clamp(this.shown.rows.length * LARGEST.height, LARGEST.height, TALLEST);
     if (this.view && width === this.size.width && height === this.size.height) return;
     this.size = { width, height };
-    const ratio = devicePixelRatio || 1;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round((height + STRIP) * ratio);
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height + STRIP}px`;
+    sizeCanvas(this.canvas, width, height + STRIP);
     const axes = drawing.select(this.root.querySelector("svg"));
     axes.attr("width", MARGIN.left + width).attr("height", MARGIN.top + STRIP + height);
     const { view } = this;
-    if (!zoomed) this.whole();
+    if (!zoomed) this.view = { x0: 0, x1: this.widest, y0: 0, y1: this.highest };
     else this.look(view.x0, view.y0, view.x1 - view.x0, view.y1 - view.y0);
     this.recolour();
   }
@@ -84,7 +80,7 @@ class Timeline {
   }
 
   whole() {
-    this.view = { x0: 0, x1: this.widest, y0: 0, y1: this.highest };
+    this.look(0, 0, this.widest, this.highest);
   }
 
   /** Look at the window from (x0, y0), as large as is sensible. */
@@ -114,13 +110,6 @@ class Timeline {
   draw() {
     cancelAnimationFrame(this.frame);
     this.frame = requestAnimationFrame(() => this.drawNow());
-  }
-
-  /** Paper is light, and does not wait for the next frame. */
-  printing(begins) {
-    document.documentElement.toggleAttribute("data-printing", begins);
-    this.recolour();
-    this.drawNow();
   }
 
   drawNow() {
@@ -156,30 +145,6 @@ class Timeline {
       .call(drawing.axisLeft(y).tickValues(down).tickFormat((row) => `rank ${this.chart.ranks[shown.rows[row]]}`).tickSizeOuter(0));
   }
 
-  /** Wheel, drag, pinch and double click, which d3 tells apart; each moves the window by what has changed since. */
-  zooms() {
-    let before = { k: 1, x: 0, y: 0 };
-    const zoom = drawing
-      .zoom()
-      .filter((event) => {
-        if (event.type === "wheel") return this.zoomed || event.deltaY < 0;
-        return event.touches ? event.touches.length > 1 || this.zoomed : !event.button;
-      })
-      .on("zoom", ({ transform }) => {
-        const factor = transform.k / before.k;
-        if (Math.abs(factor - 1) > 1e-9) {
-          const point = ["x", "y"].map((axis) => (transform[axis] - before[axis] * factor) / (1 - factor));
-          this.scale(factor, clamp(point[0] / this.size.width, 0, 1), clamp((point[1] - STRIP) / this.size.height, 0, 1));
-        } else {
-          this.pan((before.x - transform.x) / this.size.width, (before.y - transform.y) / this.size.height);
-        }
-        before = transform;
-        this.say(null);
-      });
-    if (matchMedia("(prefers-reduced-motion: reduce)").matches) zoom.duration(0);
-    drawing.select(this.canvas).call(zoom);
-  }
-
   points() {
     const at = (event) => {
       const [x, y] = drawing.pointer(event, this.canvas);
@@ -208,11 +173,7 @@ class Timeline {
     this.tip.hidden = cell === null;
     if (cell === null) return;
     const [title, lines] = cellWords(this.shown, ...cell);
-    this.tip.replaceChildren(node("strong", title), ...[...lines, note].filter(Boolean).map((line) => node("span", line)));
-    const wide = this.root.querySelector(".plot").clientWidth;
-    const left = clamp(MARGIN.left + x + 14, 0, Math.max(wide - this.tip.offsetWidth - 4, 0));
-    this.tip.style.left = `${left}px`;
-    this.tip.style.top = `${MARGIN.top + STRIP + y + 18}px`;
+    showTip(this, title, [...lines, note].filter(Boolean), x, y);
   }
 
   key(event) {
@@ -222,7 +183,7 @@ class Timeline {
     if (moves[event.key]) this.moveCursor(...moves[event.key]);
     else if (event.key === "+" || event.key === "=") this.scaleAtCursor(1.6);
     else if (event.key === "-") this.scaleAtCursor(1 / 1.6);
-    else if (event.key === "0") this.look(0, 0, this.widest, this.highest);
+    else if (event.key === "0") this.whole();
     else if (event.key === "Escape") this.setCursor(null);
     else return;
     event.preventDefault();

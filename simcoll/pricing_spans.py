@@ -1,0 +1,80 @@
+"""A priced job as the timeline of a page: the ranks' programs over time, and their collectives below."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from simcoll.predicted_slices import predicted
+from simcoll.priced_steps import StepCosts
+from simcoll.pricing import Pricing
+from simcoll.reports.spans import COLLECTIVE, COMPUTE, EXPOSED, WAITING, Span, Spans, laned
+from simcoll.reports.trace_event import Slice
+from simcoll.sizes import show_size
+
+MOST = 150_000
+"""Slices of a page; a trace-event file holds more."""
+
+_ROWS = 24
+_EACH = 3
+
+
+def spans_of(priced: Pricing, steps: StepCosts | None, most: int = MOST) -> Spans:
+    """The timeline, of as many ranks as fit: first, last, slowest, and some between."""
+    longest = max((len(program) for program in priced.job.programs), default=1)
+    timeline = predicted(priced, min(most, _ROWS * _EACH * max(longest, 1)))
+    names = {name: about.partition(" ")[2] or about for (_, name), about in timeline.threads.items()}
+    by_rank: dict[int, list[Slice]] = defaultdict(list)
+    for each in timeline.slices:
+        by_rank[each.process].append(each)
+    spans = [span for row, rank in enumerate(timeline.processes) for span in _row(row, by_rank[rank], names)]
+    ops = dict.fromkeys(span.op for span in spans if span.kind == COLLECTIVE)
+    end = max([round(priced.seconds * 1e9), *(span.end for span in spans)])
+    note = timeline.note.partition(": ")[0]
+    return Spans(tuple(timeline.processes), tuple(ops), tuple(spans), end, _middle(steps), note)
+
+
+def _middle(steps: StepCosts | None) -> tuple[int, int] | None:
+    """The middle one of several steps."""
+    if steps is None or len(steps.steps) < 2:
+        return None
+    step = steps.steps[len(steps.steps) // 2]
+    return round(step.begin * 1e9), round((step.begin + step.seconds) * 1e9)
+
+
+def _row(row: int, slices: list[Slice], names: dict[int, str]) -> Iterator[Span]:
+    program = [each for each in slices if each.thread == 0]
+    for each in program:
+        yield from _of_program(row, each)
+    others = sorted((each for each in slices if each.thread), key=lambda each: (each.begin, each.end))
+    lanes = laned([each.begin for each in others], [each.end for each in others])
+    found = [_of_stream(row, lane, each, names) for lane, each in zip(lanes, others, strict=True)]
+    yield from sorted(found, key=lambda span: (span.lane, span.begin))
+
+
+def _of_program(row: int, each: Slice) -> Iterator[Span]:
+    """Compute; or what a rank waits for the others, and then for the call itself."""
+    if each.name == "compute":
+        yield Span(row, 0, COMPUTE, "", 0, "", each.begin, each.end)
+        return
+    waiting = each.args.get("waiting_us", 0.0)
+    come = min(each.begin + round(waiting * 1e3 if isinstance(waiting, float) else 0), each.end)
+    op = each.name.removeprefix("wait for ")
+    if come > each.begin:
+        yield Span(row, 0, WAITING, op, 0, "", each.begin, come)
+    if each.end > come:
+        yield Span(row, 0, EXPOSED, op, 0, "", come, each.end)
+
+
+def _of_stream(row: int, lane: int, each: Slice, names: dict[int, str]) -> Span:
+    args = each.args
+    size, ranks, number = args["bytes"], args["ranks"], args["sequence"]
+    assert isinstance(size, int) and isinstance(number, int)  # noqa: PT018
+    moved = [show_size(size)] if size else []
+    said = [*moved, " ".join(filter(None, map(_text, (args["algorithm"], args["protocol"])))), names[each.thread]]
+    words = ", ".join(filter(None, said)) + f" ({ranks} rank{'s' * (ranks != 1)})"
+    return Span(row, lane, COLLECTIVE, each.name, number, words, each.begin, each.end)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
