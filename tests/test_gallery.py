@@ -28,7 +28,7 @@ def test_the_page_is_up_to_date() -> None:
 def test_a_picture_is_small_named_and_loads_nothing(one: Example) -> None:
     source = one.picture.read_text(encoding="utf-8")
     assert len(source.encode()) < LARGEST
-    assert not re.search(r"(href|src)=|@import|url\((?!#)", source)
+    assert not re.search(r'(href|src)="|@import|url\((?!#)', source)
     root = ElementTree.fromstring(source)
     assert root.get("role") == "img"
     label = root.get("aria-label") or ""
