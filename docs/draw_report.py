@@ -119,6 +119,8 @@ def without_prefix(screen: str, prefix: str) -> str:
 
 
 def _shortened(line: str, prefix: str) -> str:
+    if "│" not in line:
+        return line.replace(prefix, "")
     gap = " " * (len(prefix) * line.count(prefix))
     text, edge, rest = line.replace(prefix, "").rpartition(" ")
     return f"{text}{edge}{gap}{rest}"
