@@ -34,9 +34,14 @@ demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when i
 test: $(READY)  ## all tests; ARGS goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
-lint: $(READY)  ## ruff's rules and its formatting
+PAGE := reports/page/vendor
+lint: $(READY)  ## ruff's rules and its formatting; and of the page's scripts, where npm is there, biome's and TypeScript's
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@command -v npm >/dev/null || { echo "lint: no npm; the scripts of report.html are not checked" >&2; exit 0; } && \
+		{ [ -x $(PAGE)/node_modules/.bin/biome ] || (cd $(PAGE) && npm ci --no-audit --no-fund >/dev/null) || \
+		{ echo "lint: npm cannot install biome; the scripts of report.html are not checked" >&2; exit 0; }; } && \
+		cd $(PAGE) && npm run --silent lint
 
 format: $(READY)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
@@ -100,13 +105,21 @@ picture: $(READY)  ## draw the reports in the README and in docs anew, on a term
 	@$(BIN)/python docs/draw_page.py
 	@$(BIN)/python docs/draw_tutorial.py
 
+diagram: $(READY)  ## draw the diagram of docs/architecture.md anew from its source; needs Graphviz's dot
+	@$(BIN)/python docs/draw_architecture.py
+
+gallery: $(READY)  ## draw the reports of the gallery anew, from real runs (CODE=SC104 for one), and write its page
+	@$(BIN)/python -m docs.draw_gallery $(CODE)
+	@$(BIN)/python docs/gallery.py
+
 vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
 	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle
 
-pages: $(READY)  ## write the generated pages anew: the collectives, the rules, the keys of scenarios, what was compared
+pages: $(READY)  ## write the pages anew that are made from code and data: collectives, rules, scenarios, gallery, comparisons
 	@$(BIN)/python docs/spec_table.py
 	@$(BIN)/python docs/rule_pages.py
 	@$(BIN)/python docs/scenario_keys.py
+	@$(BIN)/python docs/gallery.py
 	@$(BIN)/python docs/comparison_tables.py
 
 # From the commit alone, so that nothing else that lies here is shipped, and dated by it.

@@ -15,6 +15,7 @@ because another one had failed, or because the job was interrupted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import logging
@@ -211,6 +212,7 @@ def launch(ledger: Ledger, arguments: list[str]) -> int:
     try:
         options = _parser().parse_args(arguments)
         _quieten()
+        _take_free_port(options)
         if options.run_path and options.start_method == "fork":
             # These ranks never import torch anew, so that its hook does not run in them.
             autoload()
@@ -248,6 +250,15 @@ def _parser() -> argparse.ArgumentParser:
 
     setattr(parser, "error", refuse)  # noqa: B010
     return parser
+
+
+def _take_free_port(options: argparse.Namespace) -> None:
+    """Let ranks of one node meet at a port that is free, unless the user has said where: 29500 may be another job's."""
+    said = options.standalone or options.master_port is not None or options.rdzv_endpoint
+    if said or options.rdzv_backend != "static" or options.nnodes not in ("1", "1:1"):
+        return
+    with contextlib.closing(socket.create_server((options.master_addr, 0))) as door:
+        options.master_port = door.getsockname()[1]
 
 
 def _quieten() -> None:

@@ -41,6 +41,9 @@ def check_request(request: RunRequest) -> None:
     if request.kind is ProgramKind.COMMAND and shutil.which(request.program) is None:
         raise RefusedError(BAD_INPUT, f"{request.program}: command not found; give a program that can be executed")
     check_torch()
+    same_python = request.kind is not ProgramKind.COMMAND and "PYTHON_EXEC" not in os.environ
+    if request.mode != "off" and same_python:
+        check_installed()
     if request.kind is ProgramKind.SCRIPT:
         check_script(Path(request.program), compiles="PYTHON_EXEC" not in os.environ)
 
@@ -59,6 +62,17 @@ def check_torch() -> None:
     if all(number.isdecimal() for number in numbers) and tuple(map(int, numbers)) < OLDEST_TORCH:
         raise RefusedError(
             CANNOT_START, f"torch {version} is too old: simcoll needs {expected} or newer; upgrade torch"
+        )
+
+
+def check_installed() -> None:
+    """Check that torch will find simcoll in the ranks, which takes more than a folder on PYTHONPATH; raises as above."""
+    hooks = metadata.entry_points(group="torch.backends")
+    if not any(hook.value == "simcoll.autoload:autoload" for hook in hooks):
+        raise RefusedError(
+            CANNOT_START,
+            f"simcoll is not installed in {sys.executable}: torch loads it in the ranks by its entry point, which is "
+            "in simcoll-*.dist-info; a copy of its folder, or an archive of it, is not enough; use pip install",
         )
 
 

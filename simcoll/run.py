@@ -25,6 +25,7 @@ from simcoll.stacks import SUFFIX as STACK_SUFFIX
 from simcoll.stall_file import PATTERN as STALL_PATTERN
 from simcoll.stall_file import read_stall, together
 from simcoll.torchrun_arguments import RunRequest, RunUsageError, split
+from simcoll.unrecorded import ranks_with_simcoll, why_unrecorded
 from simcoll.verifier.failures import signal_name
 from simcoll.verifier.finding import Report, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
@@ -89,6 +90,7 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
     if end.signal is not None:
         monitor.interrupted()
     monitor.ended(launch)
+    nothing = why_unrecorded(request, ranks_with_simcoll(folder, launch), interrupted=end.signal is not None)
     for rank in launch.ranks:
         # Only this node's: those of another one may still be asked for.
         (folder / f"rank{rank.rank:05d}{STACK_SUFFIX}").unlink(missing_ok=True)
@@ -102,7 +104,7 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
         report = judge(evidence.traces, evidence.outcome, stall)
         outlet.say(report, f"simcoll: the report on all ranks is that of node 0, in {folder}")
         return exit_code(report) or (0 if end.exit_code == 0 else CANNOT_START)
-    return _conclude(evidence, launch, end, stall, outlet, folder)
+    return _conclude(evidence, launch, end, stall, outlet, folder, nothing)
 
 
 def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
@@ -130,15 +132,23 @@ def _all_nodes(folder: Path, own: Launch, since_ns: int) -> list[Launch]:
 
 
 def _conclude(
-    evidence: Evidence, launch: Launch, end: JobEnd, stall: Stall | None, outlet: Outlet, folder: Path
+    evidence: Evidence,
+    launch: Launch,
+    end: JobEnd,
+    stall: Stall | None,
+    outlet: Outlet,
+    folder: Path,
+    nothing: tuple[str, str],
 ) -> int:
-    """Judge what the job left, show it, and choose the exit code."""
+    """Judge what the job left, show it, and choose the exit code; ``nothing`` is the word on a job without a group."""
     report = judge(evidence.traces, evidence.outcome, stall)
     for text in (*evidence.unreadable, *evidence.notes, *_remarks(launch, end, stall)):
         outlet.warn(text)
     outlet.save(report, folder, evidence.traces)
-    if report.verdict is Verdict.OK and not any(box.groups for box in evidence.traces) and end == JobEnd(0, None):
-        outlet.say(report, "simcoll: no collective was recorded: the program created no process group")
+    unrecorded = not any(box.groups for box in evidence.traces)
+    if unrecorded and (end.signal is not None or (report.verdict is Verdict.OK and end.exit_code == 0)):
+        outlet.warn(nothing[1])
+        outlet.say(report, f"simcoll: no collective was recorded: {nothing[0]}")
     else:
         outlet.show(report)
     code = exit_code(report)

@@ -24,6 +24,21 @@ def test_an_unknown_mode_names_those_that_are():
     assert (code, text) == (2, "unknown mode 'detial': expected one of off, record, check, detail")
 
 
+def test_torch_must_find_simcoll_in_the_ranks(monkeypatch, tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text("pass")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: ())
+    code, text = refusal(check_request, split([str(program)], {}))
+    assert code == 1
+    assert "simcoll is not installed in " in text
+    assert "use pip install" in text
+    # Another Python has packages of its own, and plain torchrun needs none.
+    check_request(split(["--mode", "off", str(program)], {}))
+    check_request(split(["--no-python", "true"], {}))
+    monkeypatch.setenv("PYTHON_EXEC", "/usr/bin/python9")
+    check_request(split([str(program)], {}))
+
+
 @pytest.mark.parametrize(
     ("version", "accepted"),
     [

@@ -1,8 +1,10 @@
 """``simcoll run`` on real Gloo ranks: what the screen, the folder and the exit code say when a job has ended."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -101,12 +103,28 @@ def test_the_default_folder_and_a_bare_script(tmp_path):
     assert [len(list(folder.glob("rank*.simcoll"))) for folder in (tmp_path / "simcoll-out").iterdir()] == [1]
 
 
-def test_a_program_without_a_group(tmp_path):
-    code, out, _ = run(tmp_path, script(tmp_path, "print('plain')"))
-    assert (code, out.splitlines()[-1]) == (
-        0,
-        "simcoll: no collective was recorded: the program created no process group",
-    )
+@pytest.mark.parametrize(
+    ("body", "reason", "advice"),
+    [
+        ("print('plain')", "no rank imported torch", "start the program that trains"),
+        ("import torch", "the program created no process group", "has to call torch.distributed.init_process_group"),
+    ],
+)
+def test_a_program_without_a_group(body, reason, advice, tmp_path):
+    (tmp_path / "train.py").write_text(body)
+    code, out, err = run(tmp_path, "train.py")
+    assert (code, out.splitlines()[-1]) == (0, f"simcoll: no collective was recorded: {reason}")
+    assert advice in err
+
+
+def test_a_job_needs_no_port_that_another_one_has(tmp_path):
+    """29500, where torchrun's ranks meet unless they are told otherwise, is taken as by another job."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # then another job has it indeed
+            held.enter_context(socket.create_server(("", 29500)))
+        job = start(tmp_path, "--nproc-per-node", "2", script(tmp_path, AGREE))
+        out, _ = job.communicate(timeout=120)
+    assert (job.returncode, out.splitlines()[-1]) == (0, "simcoll: 5 collectives on 2 ranks agree")
 
 
 def test_a_program_that_fails_before_its_first_group(tmp_path):

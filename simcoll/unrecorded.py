@@ -1,0 +1,34 @@
+"""Why a job left no record, and what to do about it: what ``simcoll run`` says in place of a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simcoll.evidence import Launch
+from simcoll.stacks import stack_path
+from simcoll.torchrun_arguments import ProgramKind, RunRequest
+
+_OWN_RANKS = (
+    "a program that starts its ranks itself (mp.spawn) runs as `SIMCOLL_MODE=detail python script.py`: under a launcher, "
+    "init_process_group takes rank, size and address from the launcher"
+)
+
+
+def ranks_with_simcoll(folder: Path, launch: Launch) -> int:
+    """How many ranks of this node have loaded simcoll, which offers its stacks from then on; before those are removed."""
+    return sum(stack_path(folder, rank.rank).exists() for rank in launch.ranks)
+
+
+def why_unrecorded(request: RunRequest, loaded: int, *, interrupted: bool) -> tuple[str, str]:
+    """The reason, and the advice, for a job none of whose ranks made a process group."""
+    if loaded and interrupted:
+        return "no rank got past init_process_group", _OWN_RANKS
+    if loaded:
+        return (
+            "the program created no process group",
+            f"it has to call torch.distributed.init_process_group; {_OWN_RANKS}",
+        )
+    if request.kind is ProgramKind.COMMAND:
+        where = f"in the Python that {request.program} starts"
+        return "no rank imported torch where simcoll is installed", f"install simcoll {where}, next to its torch"
+    return "no rank imported torch", "start the program that trains: simcoll records calls of torch.distributed"
