@@ -34,9 +34,14 @@ demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when i
 test: $(READY)  ## all tests; ARGS goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
-lint: $(READY)  ## ruff's rules and its formatting
+PAGE := reports/page/vendor
+lint: $(READY)  ## ruff's rules and its formatting; and of the page's scripts, where npm is there, biome's and TypeScript's
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@command -v npm >/dev/null || { echo "lint: no npm; the scripts of report.html are not checked" >&2; exit 0; } && \
+		{ [ -x $(PAGE)/node_modules/.bin/biome ] || (cd $(PAGE) && npm ci --no-audit --no-fund >/dev/null) || \
+		{ echo "lint: npm cannot install biome; the scripts of report.html are not checked" >&2; exit 0; }; } && \
+		cd $(PAGE) && npm run --silent lint
 
 format: $(READY)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
@@ -81,6 +86,10 @@ bench-page: $(READY)  ## how soon report.html paints and how large it is, beside
 bench-time-estimators: $(READY)  ## simcoll's estimates beside NCCL's own, where there is a GPU; skips with a reason elsewhere
 	@$(BIN)/python -m benchmarks.time_estimators $(ARGS)
 
+compare: $(READY)  ## what torch alone, DETAIL, torchfrtrace and simcoll say of the same faulty and correct programs
+	@$(BIN)/python -m benchmarks.compare $(ARGS)
+	@$(BIN)/python docs/comparison_tables.py
+
 gpu: $(READY)  ## all that needs a GPU, in one table; skips with a reason where there is none
 	@PYTHON=$(CURDIR)/$(BIN)/python benchmarks/gpu_check.sh $(ARGS)
 
@@ -96,13 +105,22 @@ picture: $(READY)  ## draw the reports in the README and in docs anew, on a term
 	@$(BIN)/python docs/draw_page.py
 	@$(BIN)/python docs/draw_tutorial.py
 
+diagram: $(READY)  ## draw the diagram of docs/architecture.md anew from its source; needs Graphviz's dot
+	@$(BIN)/python docs/draw_architecture.py
+
+gallery: $(READY)  ## draw the reports of the gallery anew, from real runs (CODE=SC104 for one), and write its page
+	@$(BIN)/python -m docs.draw_gallery $(CODE)
+	@$(BIN)/python docs/gallery.py
+
 vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
 	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle
 
-pages: $(READY)  ## write the generated pages anew: the collectives, the rules, the keys of scenarios
+pages: $(READY)  ## write the pages anew that are made from code and data: collectives, rules, scenarios, gallery, comparisons
 	@$(BIN)/python docs/spec_table.py
 	@$(BIN)/python docs/rule_pages.py
 	@$(BIN)/python docs/scenario_keys.py
+	@$(BIN)/python docs/gallery.py
+	@$(BIN)/python docs/comparison_tables.py
 
 # From the commit alone, so that nothing else that lies here is shipped, and dated by it.
 dist:  ## build the source archive and the wheel of the last commit into dist/, and check them

@@ -1,16 +1,23 @@
-"""Draw the picture in the README from a real run: the planted bug on four Gloo ranks, as a terminal shows it.
+"""Draw what a terminal shows of a real run: ``python docs/draw_report.py`` draws the planted bug for the README.
 
-The command's own output is what is drawn, colours and all, so that the picture cannot show what users do not see.
+The command's own output is what is drawn, colours and all, so that a picture cannot show what users do not see.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 from rich.console import Console
 from rich.text import Text
@@ -20,11 +27,15 @@ SCRIPT = "examples/planted_bug.py"
 PICTURE = ROOT / "docs" / "images" / "report.svg"
 COLUMNS = 100
 FINDINGS_EXIT = 3
+LIMIT_SECONDS = 240
 
-# Rich's own frame, but with the fonts that are there: a picture in a README may load nothing.
+# Of one length on every machine: a line is broken where its path is too long.
+FOLDERS = "/tmp"
+
+# Rich's own frame, but with the fonts that are there: a picture in a page may load nothing.
 FORMAT = """\
-<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img"
-     aria-label="The report of simcoll run: finding SC104, reduce-op-mismatch, culprit rank 2">
+<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="LABEL">
+<title>LABEL</title>
 <style>
 .{unique_id}-matrix {{
     font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
@@ -49,30 +60,57 @@ FORMAT = """\
 </svg>
 """
 
+# What no two runs have in common. A picture is drawn anew only where something else has changed.
+PASSING = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|\b\d+(\.\d+)? (ms|s|min)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A command that has run: its exit code, what it printed, with paths below its folder, and its report.json."""
+
+    command: tuple[str, ...]
+    exit_code: int
+    screen: str
+    errors: str
+    report: dict[str, Any]
+
 
 def main() -> int:
     """Run, draw, write; the exit code says whether the run ended as it has to."""
-    with tempfile.TemporaryDirectory(prefix="s-") as folder:
-        done = run(Path(folder).resolve())
-        screen = without_prefix(done.stdout, f"{Path(folder).resolve()}/")
-    if done.returncode != FINDINGS_EXIT:
-        print(f"draw_report: simcoll run exited {done.returncode}, expected {FINDINGS_EXIT}:\n{screen}{done.stderr}")
+    played = play(("simcoll", "run", "--standalone", "--nproc-per-node", "4", SCRIPT))
+    if played.exit_code != FINDINGS_EXIT:
+        print(f"draw_report: simcoll run exited {played.exit_code}, expected {FINDINGS_EXIT}:\n{played.errors}")
         return 1
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(draw(screen), encoding="utf-8")
+    write(PICTURE, draw(played))
     return 0
 
 
-def run(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The planted bug under ``simcoll run`` in a folder of its own, as if on a colour terminal of a fixed width."""
-    script = folder / SCRIPT
-    script.parent.mkdir()
-    shutil.copy(ROOT / SCRIPT, script)
+def play(command: Sequence[str]) -> Played:
+    """A command of simcoll on a script, its last word, in a folder of its own, as on a colour terminal of one width."""
+    with tempfile.TemporaryDirectory(prefix="s-", dir=FOLDERS) as name:
+        folder = Path(name).resolve()
+        script = folder / command[-1]
+        script.parent.mkdir(parents=True)
+        shutil.copy(ROOT / command[-1], script)
+        done = _run([command[1], "--out", "out", *command[2:]], folder)
+        report = folder / "out" / "report.json"
+        document = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+        return Played(tuple(command), done.returncode, without_prefix(done.stdout, f"{folder}/"), done.stderr, document)
+
+
+def _run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
     environment |= {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "OMP_NUM_THREADS": "1"}
     simcoll = Path(sys.executable).with_name("simcoll")
-    command = [str(simcoll), "run", "--standalone", "--nproc-per-node", "4", SCRIPT]
-    return subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
+    return subprocess.run(
+        [str(simcoll), *arguments],
+        cwd=folder,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
 
 
 def without_prefix(screen: str, prefix: str) -> str:
@@ -86,13 +124,45 @@ def _shortened(line: str, prefix: str) -> str:
     return f"{text}{edge}{gap}{rest}"
 
 
-def draw(screen: str) -> str:
-    """The screen as SVG, below the command that made it."""
+def draw(played: Played) -> str:
+    """The screen as SVG, below the command that made it; its label has the findings' codes, names and culprits."""
+    label = escape(label_of(played), quote=True).replace("{", "{{").replace("}", "}}")
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True, color_system="truecolor")
-        console.print(Text(f"$ simcoll run --nproc-per-node 4 {SCRIPT}", style="bold"))
-        console.print(Text.from_ansi(screen.rstrip()))
-        return console.export_svg(title="simcoll", code_format=FORMAT, unique_id="report")
+        console.print(Text(f"$ {' '.join(played.command)}", style="bold"))
+        console.print(Text.from_ansi(played.screen.rstrip()))
+        return console.export_svg(title="simcoll", code_format=FORMAT.replace("LABEL", label), unique_id="report")
+
+
+def label_of(played: Played) -> str:
+    """What the picture shows, in words."""
+    found = "; ".join(_named(finding) for finding in played.report["findings"])
+    return f"The report of simcoll {played.command[1]}: finding {found}"
+
+
+def _named(finding: dict[str, Any]) -> str:
+    ranks = [str(rank) for rank in finding["culprits"]]
+    culprits = f"culprit rank {ranks[0]}" if len(ranks) == 1 else f"culprit ranks {', '.join(ranks)}"
+    return f"{finding['code']} {finding['name']}, {culprits if ranks else 'no culprit by majority'}"
+
+
+def write(picture: Path, drawn: str) -> bool:
+    """Write a picture, unless the one that is there differs in times alone; whether it was written."""
+    if picture.exists() and content(picture.read_text(encoding="utf-8")) == content(drawn):
+        return False
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    picture.write_text(drawn, encoding="utf-8")
+    return True
+
+
+def content(picture: str) -> list[tuple[str, str, str]]:
+    """What a picture says, piece by piece with its colour: all that a run has in common with the next one."""
+    pieces = ElementTree.fromstring(picture).iter()
+    return [
+        (piece.tag, piece.get("class", ""), PASSING.sub("T", (piece.text or "").replace("\u00a0", " ")).strip())
+        for piece in pieces
+        if (piece.text or "").strip()
+    ]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from simcoll.reports.page_shell import Figure, Table, page
 from simcoll.reports.page_tables import call_rows, crowds
 from simcoll.reports.terminal import shown_texts, summary_line
 from simcoll.verifier.chart import Chart
-from simcoll.verifier.finding import Report
+from simcoll.verifier.finding import Report, Severity, Verdict
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules import RULES
 
@@ -32,7 +32,7 @@ def html_report(
         "report.html.jinja",
         figures,
         chart_data=Markup(data),  # noqa: S704  # escaped as JSON for a script element
-        verdict=report.verdict.value,
+        verdict=_class(report),
         verdict_text=verdict_text,
         line=line,
         asides=[*shown_texts(report), *(f"note: {note}" for note in report.notes)],
@@ -46,6 +46,12 @@ def html_report(
         tables=tables,
         **_job(report),
     )
+
+
+def _class(report: Report) -> str:
+    """How the verdict is coloured: what only warns is nothing that failed."""
+    severities = {finding.severity for finding in report.findings}
+    return "warned" if report.verdict is Verdict.FINDINGS and severities == {Severity.WARNING} else report.verdict.value
 
 
 def _title(report: Report) -> tuple[str, str]:

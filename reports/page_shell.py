@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from typing import TypedDict
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -47,17 +48,28 @@ class Table:
     folded: bool = False
 
 
+class Priced(TypedDict):
+    """What a report's page has beside the report where the job is priced."""
+
+    figures: Sequence[Figure]
+    tables: Sequence[Table]
+
+
 def page(template: str, figures: Sequence[Figure], **values: object) -> str:
     """One self-contained page from a template, with what all templates are given."""
     style, script = _part("page.css"), _script()
-    return _environment().get_template(template).render(
-        policy=_policy(style, script, images=bool(figures)),
-        style=Markup(style),  # noqa: S704  # files of this package, into which nothing is filled in
-        script=Markup(script),  # noqa: S704
-        version=__version__,
-        figures=[(figure, Markup(b64encode(figure.svg.encode()).decode("ascii"))) for figure in figures],  # noqa: S704
-        licences=_part("vendor/drawing.LICENSES.txt"),
-        **values,
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            policy=_policy(style, script, images=bool(figures)),
+            style=Markup(style),  # noqa: S704  # files of this package, into which nothing is filled in
+            script=Markup(script),  # noqa: S704
+            version=__version__,
+            figures=[(figure, Markup(b64encode(figure.svg.encode()).decode("ascii"))) for figure in figures],  # noqa: S704
+            licences=_part("vendor/drawing.LICENSES.txt"),
+            **values,
+        )
     )
 
 

@@ -57,9 +57,15 @@ def rule_markdown(rule: Rule) -> str:
     return (
         f"# {rule.code} {rule.name}\n\nSeverity: {rule.severity.value}\n\n## What it means\n\n{rule.means}\n\n"
         f"## Why it is bad\n\n{rule.harm}\n\n## Example\n\nOn every rank:\n\n```python\n{rule.example}\n```\n\n"
-        f"`{command_of(rule)}` plays it on simulated ranks.\n\n"
+        f"`{command_of(rule)}` plays it on simulated ranks. The gallery has [a program and its report]"
+        f"(../gallery.md#{anchor(rule)}).\n\n"
         f"## How to fix it\n\n{rule.remedy}\n\n{rule.advice}\n"
     )
+
+
+def anchor(rule: Rule) -> str:
+    """How a link names the heading of a rule's entry in the gallery."""
+    return f"{rule.code}-{rule.name}".lower()
 
 
 def rule_text(rule: Rule) -> str:

@@ -75,13 +75,13 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -
     calls_between_times()
     if mode == "check":
         calls_between_rounds()
-    folder = _folder(out)
+    session = Session(mode, _folder(out))
     current = active_session()
-    if current is not None and (current.mode, current.out) == (mode, folder):
+    if current is not None and (current.mode, current.out) == (mode, session.out):
         return
     claim_rank()
     answer_signal()
-    activate(Session(mode, folder))
+    activate(session)
     _install()
     _adopt_existing()
 
@@ -93,16 +93,9 @@ def disable() -> None:
     _uninstall()
 
 
-def _folder(out: str | os.PathLike[str] | None) -> Path:
-    return Path(out or os.environ.get("SIMCOLL_OUT") or _default_out()).absolute()
-
-
-def _default_out() -> Path:
-    """A folder that all ranks of a job agree on without asking each other."""
-    for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT"):
-        if os.environ.get(name, "none") != "none":
-            return Path("simcoll-out") / f"job-{os.environ[name]}"
-    return Path("simcoll-out") / "job"
+def _folder(out: str | os.PathLike[str] | None) -> Path | None:
+    stated = out or os.environ.get("SIMCOLL_OUT")
+    return Path(stated).absolute() if stated else None
 
 
 def wrap_process_group(

@@ -19,6 +19,7 @@ from simcoll.estimate_command import add_estimate_command
 from simcoll.output_arguments import HelpPage, add_output_arguments
 from simcoll.preflight_command import add_preflight_command
 from simcoll.simulate_command import add_simulate_command
+from simcoll.topology_arguments import add_topology_arguments
 from simcoll.topology_command import add_topology_command
 
 _ABOUT = "Records what every rank says to every other rank, proves that they agree, and prices it."
@@ -131,9 +132,9 @@ def _other(arguments: Sequence[str]) -> int:
     if unknown:
         raise _UsageError(f"simcoll {options.command}", f"unrecognized arguments: {' '.join(unknown)}")
     if options.command == "verify":
-        from simcoll.verify import Request, verify
+        from simcoll.verify_command import run_verify
 
-        return verify(Request(**{name: value for name, value in vars(options).items() if name != "command"}))
+        return run_verify(options)
     if options.command == "rules":
         from simcoll.verify import show_rules
 
@@ -204,6 +205,7 @@ def _add_verify_options(parser: _Parser) -> None:
     shown.add_argument("--ranks", metavar="LIST", help="only these ranks, such as 0-3,8")
     shown.add_argument("--last", metavar="N", help="the last N calls of each rank, and N before each finding")
     shown.add_argument("--timeline", action="store_true", help="a picture of ranks by collectives, in order of time")
+    add_topology_arguments(parser, "where the job ran: --html prices it there, and draws what holds it up")
 
 
 def _command(commands: argparse._SubParsersAction[_Parser], name: str, text: str) -> _Parser:

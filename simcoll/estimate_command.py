@@ -129,8 +129,8 @@ def _write_files(
     options: argparse.Namespace, names: Sequence[str], topologies: Sequence[Topology], rows: list[list[Estimate]]
 ) -> None:
     """The picture, with the bottleneck of the largest size, and the page; raises ValueError."""
-    from simcoll.topology_drawing import draw
     from simcoll.bottlenecks import marks_of_estimate
+    from simcoll.topology_drawing import draw
     from simcoll.topology_file import write_text
 
     if options.svg is not None:
@@ -181,10 +181,10 @@ def _picture(options: argparse.Namespace, names: Sequence[str], rows: list[list[
 
 
 def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
+    from simcoll.bottlenecks import bottleneck_text
     from simcoll.reports.plain import plain
     from simcoll.reports.tables import Rows
     from simcoll.sizes import show_size
-    from simcoll.bottlenecks import bottleneck_text
 
     size = f" of {show_size(found.bytes)}" if found.bytes else ""
     title = plain(f"{found.op}{size} on {found.ranks:,} ranks of {name}")

@@ -51,10 +51,13 @@ def kind_of(filename: str) -> int:
     path = os.path.realpath(filename)
     if path.startswith((torch_folder(), *simcoll_folders())):
         return SKIP
-    if path.startswith(_PACKAGES):
+    if path.startswith(_PACKAGES) or any(name in path for name in _ANYWHERE):
         return INSTALLED
     return SKIP if path.startswith(_LIBRARY) else OWN
 
 
 _PACKAGES = tuple(folder(path) for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_ANYWHERE = tuple(os.path.join(os.sep, name, "") for name in ("site-packages", "dist-packages"))
+"""Names of folders of packages that are not this interpreter's own: a virtual environment that sees those of the
+system, a user's own, what a cluster's modules put on PYTHONPATH."""
 _LIBRARY = tuple(folder(path) for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})

@@ -28,7 +28,7 @@ from simcoll.verifier.finding import Report
 from simcoll.verifier.trace import Trace
 
 if TYPE_CHECKING:
-    from simcoll.reports.html_report import Figure
+    from simcoll.reports.page_shell import Figure, Table
 
 _NARROWEST = 20
 """Columns below which nothing can be read; a machine without a terminal may say that it has none."""
@@ -86,10 +86,17 @@ class Outlet:
             )
         return Console(width=columns(), height=_HEIGHT, markup=False, emoji=False, highlight=False)
 
-    def save(self, report: Report, folder: Path, traces: Sequence[Trace] = (), figures: Sequence[Figure] = ()) -> None:
+    def save(
+        self,
+        report: Report,
+        folder: Path,
+        traces: Sequence[Trace] = (),
+        figures: Sequence[Figure] = (),
+        tables: Sequence[Table] = (),
+    ) -> None:
         """Write ``report.json`` and ``report.html`` into a folder, and say so where there is something to read.
 
-        ``traces`` are what the timeline is drawn from, ``figures`` further pictures of the page.
+        ``traces`` are what the timeline is drawn from, ``figures`` and ``tables`` what else the page has.
         A folder that cannot be written is a warning.
         """
         # Ranks, who write files too, have no use for what makes pages.
@@ -98,7 +105,7 @@ class Outlet:
 
         try:
             write_whole(folder / "report.json", json.dumps(json_report(report), indent=2) + "\n")
-            write_whole(folder / "report.html", html_report(report, charted(report, traces), figures))
+            write_whole(folder / "report.html", html_report(report, charted(report, traces), figures, tables))
         except OSError as error:
             self.warn(f"cannot write the report into {folder}: {error.strerror}")
             return

@@ -16,13 +16,13 @@ from simcoll.preflight_notes import notes
 from simcoll.preflight_passes import Passes, remove_inputs
 from simcoll.preflight_ranks import first_choice, next_choice
 from simcoll.preflight_records import comparable, sized_differently
-from simcoll.preflight_verdict import verdict
+from simcoll.preflight_verdict import as_it_would_run, verdict
 from simcoll.preflight_ways import Parting
 from simcoll.reading import cores
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
 from simcoll.verifier.overview import DRY_RUN
-from simcoll.verifier.trace import Trace
+from simcoll.verifier.trace import MemoryTrace, Trace
 
 _LEFT_BEHIND = (
     "rank*.simcoll",
@@ -60,11 +60,12 @@ def run_ranks(dry_run: DryRun, plan: Plan, ranks: Iterable[int], done: Callable[
 
 def preflight(
     dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] | None = None, run: Runner | None = None
-) -> Report:
-    """Run the ranks and judge them; black boxes and the ranks' output are left in the dry run's folder.
+) -> tuple[Report, list[MemoryTrace]]:
+    """Run the ranks and judge them, and give what the real run would have recorded.
 
-    Where ranks went different ways on guesses, failed on one, or sized a call by them, they run again
-    (:mod:`simcoll.preflight_passes`), unless it is ``run`` that runs them.
+    Black boxes and the ranks' output are left in the dry run's folder. Where ranks went different ways on guesses,
+    failed on one, or sized a call by them, they run again (:mod:`simcoll.preflight_passes`), unless it is ``run`` that
+    runs them.
     """
     ran = _Ran(dry_run, progress)
     chosen = list(first_choice(dry_run.world_size) if plan.ranks is None else plan.ranks)
@@ -84,7 +85,7 @@ def preflight(
         judged = _Judged.of(ran, dry_run)
         said = passes.notes()
     remove_inputs(dry_run.folder)
-    return _report(dry_run, plan, judged, said)
+    return _report(dry_run, plan, judged, said), as_it_would_run(judged.ends, dry_run.world_size)
 
 
 class _Ran:

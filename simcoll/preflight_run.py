@@ -120,8 +120,8 @@ def _lead_in(dry_run: DryRun, request: Request, meeting: Meeting | None, outlet:
     team = None if meeting is None else Team(meeting, dry_run, plan)
     run: Runner | None = None if team is None else team.run
     with progress_bar("dry run", shown=not outlet.plain) as progress:
-        report = preflight(dry_run, plan, progress, run)
-    outlet.save(report, dry_run.folder)
+        report, traces = preflight(dry_run, plan, progress, run)
+    outlet.save(report, dry_run.folder, traces)
     code = request.conclude(report, dry_run, outlet)
     if team is not None:
         team.conclude(code)

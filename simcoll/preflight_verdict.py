@@ -53,6 +53,13 @@ def verdict(ends: Ends, world_size: int) -> tuple[Report, list[Parting]]:
     return found, [parting for parting, _ in partings if parting.line in lines]
 
 
+def as_it_would_run(ends: Ends, world_size: int) -> list[MemoryTrace]:
+    """The records that the real run would leave, up to where it would stand; times are each rank's own order."""
+    standing = replay_alone(ends.traces, world_size, ends.unknown_after)
+    whole = [settled(trace, standing) for trace in ends.traces]
+    return [cut(trace, standing) for trace in whole] if standing.stuck else whole
+
+
 def _judged(ends: Ends, world_size: int) -> Report:
     standing = replay_alone(ends.traces, world_size, ends.unknown_after)
     whole = [settled(trace, standing) for trace in ends.traces]

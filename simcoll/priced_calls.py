@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
@@ -15,6 +16,9 @@ from simcoll.record import Record, State
 from simcoll.reports.plain import plain
 from simcoll.reports.tables import Rows
 from simcoll.verifier.trace import Trace, record_at
+
+if TYPE_CHECKING:
+    from simcoll.reports.page_shell import Table
 
 MOST_ROWS = 40
 
@@ -93,3 +97,28 @@ def priced_table(lines: Sequence[PricedLine], seconds: float) -> RenderableType:
     if len(lines) > MOST_ROWS:
         table.caption = Text(f"and {len(lines) - MOST_ROWS} more lines")
     return table
+
+
+def priced_sheet(lines: Sequence[PricedLine], seconds: float) -> Table:
+    """The lines as a table of a page."""
+    from simcoll.pricing_text import shown
+    from simcoll.reports.page_shell import Table
+    from simcoll.sizes import show_size
+
+    hidden = len(lines) - MOST_ROWS
+    rows = tuple(
+        (
+            each.op,
+            f"{each.file}:{each.line}",
+            each.group,
+            f"{each.calls:,}",
+            show_size(each.bytes),
+            shown(each.seconds / each.calls),
+            shown(each.seconds),
+            shown(each.waiting),
+        )
+        for each in lines[:MOST_ROWS]
+    )
+    headings = "call", "line", "group", "calls", "size", "each", "in all", "waited"
+    note = f"and {hidden:,} more lines" if hidden > 0 else ""
+    return Table(f"What the calls cost: {shown(seconds)} of virtual time", headings, rows, 3, note)

@@ -251,21 +251,26 @@ def _errors(evidence: Evidence) -> list[str]:
 
 def _draw(path: Path, topology: Topology, priced: Pricing) -> None:
     """The topology with the links that hold the job up for longest; raises TopologyError."""
-    from simcoll.topology_drawing import draw
     from simcoll.bottlenecks import marks_of_job
+    from simcoll.topology_drawing import draw
     from simcoll.topology_file import write_text
 
     write_text(path, draw(topology, marks_of_job(priced)))
 
 
 def _write_page(
-    path: Path, topology: Topology, priced: Sequence[Pricing], main: Pricing, notes: Sequence[str], warned: Sequence[str]
+    path: Path,
+    topology: Topology,
+    priced: Sequence[Pricing],
+    main: Pricing,
+    notes: Sequence[str],
+    warnings: Sequence[str],
 ) -> None:
     from simcoll.pricing_page import pricing_sheet
     from simcoll.reports.sheet import sheet_page
     from simcoll.topology_file import write_text
 
-    write_text(path, sheet_page(pricing_sheet(main, priced, topology, notes, warned)))
+    write_text(path, sheet_page(pricing_sheet(main, priced, topology, notes, warnings)))
 
 
 def _write_timeline(path: Path, priced: Pricing) -> list[str]:

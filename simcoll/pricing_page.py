@@ -89,10 +89,14 @@ def _comparison(scenarios: Sequence[Pricing]) -> Table:
     return Table("What if", ("scenario", "ranks", "time", "ratio", "exposed", "waiting", "a step"), tuple(rows))
 
 
+def tables_of_calls(main: Pricing) -> list[Table]:
+    """What calls cost, and which links hold them up."""
+    links = links_of(main)
+    return [_kinds(kinds_of(main)), *([_links(links)] if links else [])]
+
+
 def _tables(main: Pricing, steps: StepCosts | None) -> Iterable[Table]:
-    yield _kinds(kinds_of(main))
-    if links := links_of(main):
-        yield _links(links)
+    yield from tables_of_calls(main)
     if len(groups := groups_of(main)) > 1:
         yield _groups(groups)
     yield _ranks(main)

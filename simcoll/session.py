@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +23,19 @@ if TYPE_CHECKING:
 class Session:
     """One activation: the mode, where black boxes go, and the recorder of each process that runs under it."""
 
-    def __init__(self, mode: str, out: Path) -> None:
+    def __init__(self, mode: str, out: Path | None = None) -> None:
         self.mode = mode
-        self.out = out
+        self._out = out
+        self._started_in = Path.cwd()
+
+    @property
+    def out(self) -> Path:
+        """The folder of the black boxes.
+
+        Where none was given, a launcher's variables name it when the first group is made and not before: Lightning
+        sets them in the process that it starts the others from, which is a rank itself, long after torch's import.
+        """
+        return self._out or self._started_in / _default_out(os.environ)
 
     def recorder(self, group: Group, group_rank: int) -> Recorder:
         """The recorder of this process, which is a rank of ``group``."""
@@ -44,11 +54,20 @@ class Session:
         return _recorders.get((os.getpid(), self.out))
 
     def _recorder_of(self, place: tuple[int, int]) -> Recorder:
-        key = os.getpid(), self.out
         with _recorders_lock:
+            self._out = self.out
+            key = os.getpid(), self._out
             if key not in _recorders:
                 _recorders[key] = Recorder(self.out, self.mode, *place)
             return _recorders[key]
+
+
+def _default_out(environment: Mapping[str, str]) -> Path:
+    """A folder that all ranks of a job agree on without asking each other."""
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT"):
+        if environment.get(name, "none") != "none":
+            return Path("simcoll-out") / f"job-{environment[name]}"
+    return Path("simcoll-out") / "job"
 
 
 conductors: RankLocal[WeakSet[Conductor]] = RankLocal(WeakSet)

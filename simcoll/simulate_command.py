@@ -19,7 +19,7 @@ from simcoll.topology_arguments import Commands, add_topology_arguments, is_topo
 
 if TYPE_CHECKING:
     from simcoll.outlet import Outlet
-    from simcoll.reports.html_report import Figure
+    from simcoll.reports.page_shell import Priced
     from simcoll.scenario import Scenario
     from simcoll.scenario_runs import Run
     from simcoll.topology import Topology
@@ -231,7 +231,7 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
     report, traces = simulation.shown.report, simulation.shown.traces
     code = exit_code_of(simulation, check=options.check)
     texts: list[tuple[Path | None, Callable[[], str]]] = [
-        (options.html, lambda: html_report(report, charted(report, traces), _figures(simulation))),
+        (options.html, lambda: html_report(report, charted(report, traces), **_priced(simulation))),
         (options.sarif, lambda: json.dumps(sarif_report(report, code, Path.cwd()), indent=2) + "\n"),
     ]
     for path, text in texts:
@@ -244,7 +244,7 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
         _write_timeline(options.trace_events, simulation, outlet)
     if options.out is not None:
         _make_folder(options.out)
-        outlet.save(report, options.out, traces, _figures(simulation))
+        outlet.save(report, options.out, traces, **_priced(simulation))
     outlet.render(SimulationPicture(simulation), lambda: simulation_document(simulation))
     return code
 
@@ -258,12 +258,15 @@ def _write_timeline(path: Path, simulation: Any, outlet: Outlet) -> None:
         raise ValueError(refused)
 
 
-def _figures(simulation: Any) -> list[Figure]:
-    """The topology, where the run is on one."""
+def _priced(simulation: Any) -> Priced:
+    """What a page has of a run on a topology beside the report: the picture, and what the calls cost."""
+    from simcoll.priced_calls import priced_lines, priced_sheet
     from simcoll.topology_figure import topology_figure
 
-    topology = simulation.topology
-    return [] if topology is None else [topology_figure(topology, simulation.simulated.traces)]
+    run, topology = simulation.simulated, simulation.topology
+    figures = [] if topology is None else [topology_figure(topology, run.traces)]
+    lines = [] if run.seconds is None else priced_lines(run.traces)
+    return {"figures": figures, "tables": [priced_sheet(lines, run.seconds)] if lines else []}
 
 
 def _make_folder(folder: Path) -> None:

@@ -26,9 +26,12 @@ class Commands(Protocol):
         """A parser for one more command."""
 
 
-def add_topology_arguments(parser: argparse.ArgumentParser) -> None:
+_ABOUT = "a file or preset, or a cluster of like servers"
+
+
+def add_topology_arguments(parser: argparse.ArgumentParser, about: str = _ABOUT) -> None:
     """Add the options to a parser, as a group of their own."""
-    group = parser.add_argument_group("topology", "a file or preset, or a cluster of like servers")
+    group = parser.add_argument_group("topology", about)
     group.add_argument("--topology", metavar="FILE|PRESET", help="a file, or a name that `simcoll topology list` shows")
     group.add_argument("--gpu", metavar="FAMILY", help="a100, h100, h200, b200, gb200, gb300, ... (default: h100)")
     group.add_argument("--nodes", metavar="N", type=int, help="number of servers (default: 1)")

@@ -42,7 +42,7 @@ _STROKES = {
 _DASHES = {"network": "7 3", "c2c": "2 2", "cpu": "1 3"}
 _INK, _PAPER, _FAINT, _MARK = (
     ("#1c1c1c", "#f0f0f0"),
-    ("#ffffff", "#161616"),
+    ("#ffffff", "#14171c"),
     ("#555555", "#b5b5b5"),
     ("#d4006a", "#ff6ab5"),
 )

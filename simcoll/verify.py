@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
 from stat import S_ISDIR
+from typing import TYPE_CHECKING
 
 from simcoll.evidence import LAUNCH_PATTERN, Evidence, gather, matching, outcome_of, read_launch
 from simcoll.outlet import Outlet, write_whole
@@ -30,6 +31,9 @@ from simcoll.verifier.selection import Selection, SelectionError
 from simcoll.verifier.trace import LaunchOutcome, Stall, Trace
 from simcoll.verifier.view import View, charted, viewed
 
+if TYPE_CHECKING:
+    from simcoll.topology import Topology
+
 _CALLS = re.compile("0*[1-9][0-9]{0,6}")
 
 
@@ -38,6 +42,7 @@ class Request:
     """What ``simcoll verify`` is asked for. ``ranks`` and ``last`` are as typed; ``srcroot`` is where sources lay.
 
     ``groups``, ``ranks``, ``last`` and ``timeline`` say what is shown; what is judged is always the whole job.
+    ``topology`` is where the page prices it.
     """
 
     paths: Sequence[Path]
@@ -51,6 +56,7 @@ class Request:
     timeline: bool = False
     json: bool = False
     plain: bool = False
+    topology: Topology | None = None
 
     def view(self) -> View:
         """What is shown; raises ValueError where a value cannot be read."""
@@ -90,7 +96,7 @@ def verify(request: Request) -> int:
         refused := write_timeline(request.trace_events, evidence.traces, report.findings, outlet)
     ):
         return outlet.refuse(BAD_INPUT, refused)
-    return _hand_out(request, report, shown, lambda: _page(shown, evidence, view), outlet)
+    return _hand_out(request, report, shown, lambda: _page(request, shown, evidence, view, outlet), outlet)
 
 
 def write_timeline(path: Path, traces: Sequence[Trace], findings: Sequence[Finding], outlet: Outlet) -> str:
@@ -105,10 +111,19 @@ def write_timeline(path: Path, traces: Sequence[Trace], findings: Sequence[Findi
     return ""
 
 
-def _page(shown: Report, evidence: Evidence, view: View) -> str:
+def _page(request: Request, shown: Report, evidence: Evidence, view: View, outlet: Outlet) -> str:
     from simcoll.reports.html_report import html_report
 
-    return html_report(shown, charted(shown, evidence.traces, view.selection))
+    chart = charted(shown, evidence.traces, view.selection)
+    if request.topology is None:
+        return html_report(shown, chart)
+    from simcoll.priced_report import priced_report
+
+    try:
+        return html_report(shown, chart, **priced_report(evidence.traces, request.topology))
+    except ValueError as error:
+        outlet.warn(f"the job cannot be priced on this topology: {error}")
+        return html_report(shown, chart)
 
 
 def _hand_out(request: Request, report: Report, shown: Report, page: Callable[[], str], outlet: Outlet) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,6 +54,34 @@ def test_enabling_and_disabling_restores_every_name() -> None:
     assert ([getattr(dist.distributed_c10d, name) for name in names], sys.excepthook) == before
     simcoll.disable()
     assert not Path("unused").exists()
+
+
+LEADER = """
+import os, subprocess, sys
+import torch
+import torch.distributed as dist
+if "LOCAL_RANK" not in os.environ:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[1])
+    follower = subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "LOCAL_RANK": "1"})
+dist.init_process_group("gloo", rank=int(os.environ.get("LOCAL_RANK", "0")), world_size=2)
+dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
+if "LOCAL_RANK" not in os.environ:
+    sys.exit(follower.wait())
+"""
+
+
+def test_a_rank_that_starts_the_others_shares_their_folder(tmp_path: Path) -> None:
+    """As Lightning does: what names the folder is in the environment only after torch was imported."""
+    (tmp_path / "train.py").write_text(LEADER)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {**os.environ, "SIMCOLL_MODE": "record"}
+    subprocess.run([sys.executable, "train.py", port], cwd=tmp_path, env=environment, check=True, timeout=120)
+    [folder] = (tmp_path / "simcoll-out").iterdir()
+    assert folder.name == f"job-{port}"
+    assert sorted(path.name for path in folder.glob("*.simcoll")) == ["rank00000.simcoll", "rank00001.simcoll"]
 
 
 def late(ranks: Any, then: Callable[[int], object]) -> Callable[[int], object]:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
+
+from tests.reports.browser import AXE, opened, started
 
 pytest.importorskip("sphinx", reason="sphinx is not installed (the dependency group docs has it)")
 pytestmark = pytest.mark.slow
@@ -26,7 +33,7 @@ def built(checkout: Path, to: Path) -> subprocess.CompletedProcess[str]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     to = tmp_path_factory.mktemp("docs")
     answer = built(ROOT, to)
-    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.returncode == 0, answer.stderr
     return to / "site"
 
 
@@ -74,3 +81,92 @@ def test_a_fault_in_a_page_ends_the_build(fault: str, tmp_path: Path) -> None:
     answer = built(checkout, tmp_path)
     assert (answer.returncode != 0) == (complaint is not None), answer.stderr
     assert (complaint or "") in answer.stderr
+
+
+LOADED = {"script": "src", "img": "src", "source": "srcset", "iframe": "src", "object": "data", "video": "src"}
+LOADING_LINKS = {"stylesheet", "preload", "icon", "modulepreload", "prefetch", "preconnect", "dns-prefetch"}
+
+
+class Resources(HTMLParser):
+    """What a page loads by itself, and where its links lead, as the page states it."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.links: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        stated = {name: value or "" for name, value in attrs}
+        if (loaded := stated.get(LOADED.get(tag, ""))) is not None:
+            self.loaded.append(loaded)
+        elif tag == "link" and LOADING_LINKS & set(stated.get("rel", "").split()):
+            self.loaded.append(stated["href"])
+        elif tag == "a" and "href" in stated:
+            self.links.append(stated["href"])
+
+
+def is_elsewhere(address: str) -> bool:
+    return bool(re.match(r"(?:[a-z]+:)?//", address))
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    found = {str(page.relative_to(site)): Resources(page).loaded for page in site.rglob("*.html")}
+    assert {page: elsewhere for page, loaded in found.items() if (elsewhere := [*filter(is_elsewhere, loaded)])} == {}
+    styles = {style.name: style.read_text(encoding="utf-8") for style in site.rglob("*.css")}
+    assert len(styles) > 2
+    fetched = r"(?:@import\s*|url\()\s*[\"']?((?:https?:)?//[^\"')\s]+)"
+    assert {name: there for name, text in styles.items() if (there := re.findall(fetched, text))} == {}
+
+
+def test_what_pages_load_and_link_to_is_in_the_site(site: Path) -> None:
+    """Also what raw HTML in a page asks for, of which Sphinx knows nothing."""
+    missing = []
+    for page in site.rglob("*.html"):
+        found = Resources(page)
+        for address in (*found.loaded, *found.links):
+            path = urlsplit(address).path
+            if path and not is_elsewhere(address) and not urlsplit(address).scheme:
+                missing += [(page.name, address)] if not (page.parent / unquote(path)).exists() else []
+    assert missing == []
+
+
+READ = ["docs/index", "docs/tutorial", "docs/rules/SC104", "docs/architecture", "docs/api", "README", "examples/index"]
+SIDEWAYS = """() => [...document.querySelectorAll('article *')].filter(one => {
+    const box = one.getBoundingClientRect();
+    if (box.width === 0 || box.right <= document.documentElement.clientWidth + 1) return false;
+    for (let up = one; up; up = up.parentElement)
+        if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(up).overflowX)) return false;
+    return true;
+}).map(one => one.outerHTML.slice(0, 120))"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started() as found:
+        yield found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_pages_are_read_in_a_browser(site: Path, browser: Any, scheme: str, width: int) -> None:
+    for name in READ:
+        page = site / f"{name}.html"
+        if name == "docs/tutorial" and not page.exists():
+            continue
+        with opened(browser, page, color_scheme=scheme, viewport={"width": width, "height": 900}) as found:
+            assert found.complaints == [], name
+            assert [url for url in found.requests if not url.startswith((site.as_uri(), "data:"))] == [], name
+            assert found.page.evaluate(SIDEWAYS) == [], name
+            assert found.page.evaluate("document.documentElement.scrollWidth") <= width, name
+            if AXE.exists():
+                found.page.evaluate(AXE.read_text(encoding="utf-8"))
+                violations = found.page.evaluate("axe.run().then(found => found.violations)")
+                serious = [one for one in violations if one["impact"] in ("serious", "critical")]
+                assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in serious] == [], name
+
+
+def test_the_first_page_leads_to_the_index(site: Path, browser: Any) -> None:
+    with opened(browser, site / "index.html") as found:
+        found.page.wait_for_url("**/docs/index.html")
+        assert found.page.inner_text("h1").startswith("Documentation")

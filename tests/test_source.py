@@ -18,6 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from simcoll.folders import INSTALLED, kind_of  # noqa: E402
 from simcoll.record import UNKNOWN_SOURCE, Source  # noqa: E402
 from simcoll.source import current_source, traceback_source  # noqa: E402
 
@@ -96,6 +97,13 @@ def installed(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_own_code_is_preferred_to_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     names = installed("def fit(step):\n    return step()\ndef reduce():\n    return current_source()\n", monkeypatch)
     assert names["reduce"]().function == "test_own_code_is_preferred_to_installed_packages"
+    assert names["fit"](ask).function == "ask"
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_packages_of_another_interpreters_folder_are_installed_ones_too(folder: str, tmp_path: Path) -> None:
+    names = module_at(tmp_path / "lib" / folder / "lightning" / "loop.py", "def fit(step):\n    return step()\n")
+    assert kind_of(str(tmp_path / "lib" / folder / "lightning" / "loop.py")) == INSTALLED
     assert names["fit"](ask).function == "ask"
 
 

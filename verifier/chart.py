@@ -25,6 +25,8 @@ from simcoll.verifier.trace import Trace
 MOST_CELLS = 16_000_000
 """Cells of a chart; there are more ranks by calls than that only where columns are shared."""
 
+_BY_ORDER = "the ranks ran one by one: their calls are placed by order, and have no times"
+
 _AROUND = 48
 _FINDINGS = 16
 _LAST = 96
@@ -99,6 +101,13 @@ def chart_of(
     spots = _spots(coding, codes, findings, [trace.rank for trace in shown])
     starts = _starts(len(codes), [spot.column for spot in spots], max(most // len(shown), 1))
     return _filled(coding, shown, coded, _Frame(codes, times, starts), spots)
+
+
+def timeless(chart: Chart) -> Chart:
+    """The chart of ranks that share no clock: their calls are placed by order."""
+    columns = tuple(replace(column, time_ns=0) for column in chart.columns)
+    notes = (*(note for note in chart.notes if note != LATENESS_LEFT_OUT), _BY_ORDER)
+    return replace(chart, columns=columns, late=NO_LATENESS, notes=notes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

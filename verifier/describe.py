@@ -98,9 +98,12 @@ def group_text(group: Group) -> str:
     return f"group {group.name} ({description}{ranks_text(group.ranks)}{guessed})"
 
 
-def record_text(record: Record, *, told: bool = True) -> str:
-    """``all_reduce #6 of group 0, completed, at train.py:41 in step``; ``told``: its record says how it ended."""
+def record_text(record: Record, *, told: bool = True, placed: bool = True) -> str:
+    """``all_reduce #6 of group 0, completed, at train.py:41 in step``.
+
+    ``told``: its record says how it ended; ``placed`` is false where its line is shown anyway.
+    """
     place = f"#{record.p2p_sequence} (point-to-point)" if record.p2p_sequence else f"#{record.sequence}"
-    line = f", at {text}" if (text := source_text(record.source)) else ""
+    line = f", at {text}" if placed and (text := source_text(record.source)) else ""
     state = "ended" if record.state is State.COMPLETED and not told else record.state.name.lower()
     return f"{record.call.op} {place} of group {record.group}, {state}{line}"

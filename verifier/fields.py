@@ -196,16 +196,19 @@ def _coalesced(voices: Sequence[Voice]) -> list[Difference]:
 
     def say(value: Hashable, ranks: str, one: bool) -> str:
         items = list(value)  # type: ignore[call-overload]
-        return f"{ranks} {'has' if one else 'have'} {_at(items, index)} of {len(items)}"
+        number = "" if alike else f" (of {len(items)} tensors)"
+        return f"{ranks} {'has' if one else 'have'} {_at(items, index)}{number}"
 
-    return [Difference(COALESCED_MISMATCH, "contents", parts, f"tensor {index} differs: " + each(parts, say))]
+    alike = len({len(items) for items in lists}) == 1
+    which = f"tensor {index} of {len(lists[0])}" if alike else f"tensor {index}"
+    return [Difference(COALESCED_MISMATCH, "contents", parts, f"{which} differs: " + each(parts, say))]
 
 
 def _at(items: Sequence[tuple[str, int | None]], index: int) -> str:
     if index >= len(items):
         return "none there"
     dtype, count = items[index]
-    return f"{dtype} x {'?' if count is None else count}"
+    return f"{dtype} of unknown size" if count is None else f"{dtype}[{count}]"
 
 
 def _contents(voice: Voice) -> tuple[Content, ...]:

@@ -139,8 +139,10 @@ def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
     following = [*together[1:], together[0]]
     kept = [sorted(wait.needs.intersection(ranks)) for wait, ranks in zip(cycle, following, strict=True)]
     pairs = list(zip(together, cycle, kept, strict=True))
+    common = cycle[0].group if len({wait.group for wait in cycle}) == 1 else None
     clauses = [
-        f"{_who(wait, ranks)} {verb(ranks, 'waits', 'wait')} in {wait.where} for {ranks_text(after)}"
+        f"{_who(wait, ranks)} {verb(ranks, 'waits', 'wait')} in {wait.where if common is None else wait.place} "
+        f"for {ranks_text(after)}"
         for ranks, wait, after in pairs[:_SHOWN]
     ]
     everybody = {rank for ranks in together for rank in ranks}
@@ -149,6 +151,7 @@ def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
         DEADLOCK_CYCLE.code,
         DEADLOCK_CYCLE.severity,
         f"none of them can go on: {', '.join(clauses)}{more}",
+        group=common,
         ranks=tuple(sorted(everybody)),
         culprits=_out_of_order(cycle, together),
         sides=tuple(

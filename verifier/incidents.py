@@ -12,7 +12,7 @@ from simcoll.verifier.device_place import device_record
 from simcoll.verifier.failures import Failure, Nature, first_line, nature_of, source_of, text
 from simcoll.verifier.finding import Finding, Severity, Side
 from simcoll.verifier.mismatches import Mismatch
-from simcoll.verifier.ranges import ranks_text, verb
+from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_job import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Trace, record_at
@@ -106,8 +106,9 @@ def _failed(job: Job, first: Failure) -> Finding:
     rule = INVALID_ARGUMENT if refused else RANK_FAILED
     ranks = tuple(sorted(one.rank for one in alike))
     others = [rank for rank in ranks if rank != first.rank]
-    also = f", and so {verb(others, 'does', 'do')} {ranks_text(others)}" if others else ""
-    message = f"rank {first.rank} {first.text()}{also}{_about_device(first)}"
+    also = f", and so did {ranks_text(others)}" if others else ""
+    text = first.text() if not others else first.text().removesuffix(".")
+    message = f"rank {first.rank} {text}{also}{_about_device(first)}"
     if not refused and len(job.traces) > len(ranks):
         message += "; what other ranks report came after it"
     everyone = len(ranks) == len(job.traces) and len(ranks) > 1
@@ -145,7 +146,7 @@ def _failed_side(job: Job, failure: Failure) -> Side:
     if last is not None:
         device = device_record(job.traces, failure.rank)
         at = f"; its device was in {record_text(device)}" if device is not None and device != last else ""
-        note += f"{at}; its last call was {record_text(last)}"
+        note += f"{at}; its last call was {record_text(last, placed=bool(failure.type))}"
         source = source if failure.type else last.source
     return Side((failure.rank,), None, lines([(failure.rank, source)]), note)
 

@@ -183,7 +183,7 @@ def _judge(kind: object, case: _Case, traces: Sequence[Trace]) -> Finding:
     use = "both write to" if event.data.get("both_write") is True else "one of them writes to"
     message = (
         f"{op} uses memory of an asynchronous {first.get('op')} that was still in flight, and {use} it, on {ranks}"
-        f" ({source_text(source_of(first))})"
+        f"{'' if source_of(first) == source_of(event.data) else f' ({source_text(source_of(first))})'}"
     )
     return _finding(BUFFERS_OVERLAP, severity, message, case, traces)
 
@@ -212,7 +212,7 @@ def _sides(case: _Case) -> list[Side]:
         Side(
             tuple(ranks),
             case.call,
-            tuple(RankSource(ranks[0], source) for source in case.sides[ranks[0]] if source.file),
+            tuple(RankSource(ranks[0], source) for source in dict.fromkeys(case.sides[ranks[0]]) if source.file),
         )
         for ranks in list(together.values())[:_SIDES]
     ]

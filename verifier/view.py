@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simcoll.verifier.chart import Chart, chart_of
+from simcoll.verifier.chart import Chart, chart_of, timeless
 from simcoll.verifier.finding import Report
 from simcoll.verifier.history import histories_of, with_before
+from simcoll.verifier.overview import DRY_RUN
 from simcoll.verifier.selection import Selection, check_selection, selected, selected_ranks
 from simcoll.verifier.timeline import COLUMNS, timeline_of
 from simcoll.verifier.trace import Trace
@@ -43,4 +44,5 @@ def viewed(report: Report, traces: Sequence[Trace], view: View) -> Report:
 
 def charted(report: Report, traces: Sequence[Trace], selection: Selection = _NOTHING_LEFT_OUT) -> Chart | None:
     """The picture of a report as it is shown: what is selected, with the places of its findings."""
-    return chart_of(traces, report.findings, selection, selected_ranks(selection, traces))
+    chart = chart_of(traces, report.findings, selection, selected_ranks(selection, traces))
+    return timeless(chart) if chart is not None and report.mode == DRY_RUN else chart

@@ -64,6 +64,11 @@ class Wait:
         return self.group, self.life, self.record.sequence
 
     @property
+    def place(self) -> str:
+        """The call within its group: ``all_reduce #7``."""
+        return f"{self.record.call.op} #{self.record.p2p_sequence or self.record.sequence}"
+
+    @property
     def where(self) -> str:
         """The call by its place: ``all_reduce #7 of group 0``."""
         return call_at(self.group, self.record)

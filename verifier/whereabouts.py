@@ -54,13 +54,17 @@ def left_group(job: Job, rank: int, group: Group) -> Source | None:
 def _place(job: Job, rank: int, stall: Stall | None, group: Group | None) -> tuple[str, Source]:
     last = job.last.get(rank)
     told = rank not in job.traces or "state" not in job.traces[rank].unknown
-    before = "no call of it is recorded" if last is None else f"last call: {record_text(last, told=told)}"
+    state, here = _state(job, rank, stall)
+    left = None if group is None else left_group(job, rank, group)
+    placed = here is not None or left is not None
+    before = (
+        "no call of it is recorded" if last is None else f"last call: {record_text(last, told=told, placed=placed)}"
+    )
     device = device_record(job.traces, rank)
     if device is not None and device != last:
         before = f"its device is in {record_text(device)}; {before}"
-    if group is not None and (line := left_group(job, rank, group)) is not None:
-        return f"destroyed the group; {before}", line
-    state, here = _state(job, rank, stall)
+    if left is not None:
+        return f"destroyed the group; {before}", left
     return f"{state}; {before}", here or (UNKNOWN_SOURCE if last is None else last.source)
 
 

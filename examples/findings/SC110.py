@@ -24,7 +24,7 @@ def main() -> None:
 
 def average(layers: dict[str, nn.Linear]) -> None:
     # Bug: should go by sorted(layers).
-    gradients = [layer.weight.grad for layer in layers.values()]
+    gradients = [layer.weight.grad for layer in layers.values() if layer.weight.grad is not None]
     dist.all_reduce_coalesced(gradients)
     for gradient in gradients:
         gradient /= dist.get_world_size()

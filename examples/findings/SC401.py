@@ -1,30 +1,31 @@
-"""Two of three ranks evaluate, and make a group for it; the third goes on training.
+"""Ranks 0 and 1 evaluate, and make a group for it; rank 1 has no data left, and returns before the group is made.
 
-Every rank has to make every group, members or not: the other two wait in ``new_group`` until it comes.
+Every rank has to make every group: rank 0 waits in ``new_group`` for rank 1, and the others in a barrier for rank 0.
 
 Run: simcoll run --stall 3 --standalone --nproc-per-node 3 examples/findings/SC401.py
-simcoll: SC401 rank 2
+simcoll: SC401 rank 1
 """
 
 import torch
 import torch.distributed as dist
 
-EVALUATE = (0, 1)
-
 
 def main() -> None:
     dist.init_process_group("gloo")
-    score = torch.tensor(float(dist.get_rank()))
-    if dist.get_rank() in EVALUATE:
-        evaluate(score)
+    samples = torch.randn(0 if dist.get_rank() == 1 else 8, 4)
+    dist.barrier()
+    evaluate(samples)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def evaluate(score: torch.Tensor) -> None:
-    # Bug: should be made in main, by every rank.
-    group = dist.new_group(EVALUATE)
-    dist.all_reduce(score, group=group)
+def evaluate(samples: torch.Tensor) -> None:
+    # Bug: should be after the group is made, or the group be made in main.
+    if not len(samples):
+        return
+    evaluators = dist.new_group([0, 1])
+    if dist.get_rank() < 2:
+        dist.all_reduce(samples.sum(), group=evaluators)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Gradients in one flat buffer are averaged by buckets; an error of one in the bounds makes two buckets share an element.
+"""Gradients in one flat buffer are averaged by buckets; their bounds are wrong by one, so two share an element.
 
 Rank 0 starts both sums before it hands out the next batch. They write to the same memory at once.
 
@@ -34,8 +34,7 @@ def buckets(flat: torch.Tensor) -> list[torch.Tensor]:
 
 def average(bucket: torch.Tensor) -> dist.Work:
     bucket /= dist.get_world_size()
-    work = dist.all_reduce(bucket, async_op=True)
-    assert work is not None
+    work: dist.Work = dist.all_reduce(bucket, async_op=True)
     return work
 
 

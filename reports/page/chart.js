@@ -46,7 +46,14 @@ function visible(chart, filter) {
 /** Rows and columns in the order in which they are drawn, and the greatest numbers of blocks of 2^x by 2^y cells. */
 class Shown {
   constructor(chart, rows, columns, late) {
-    Object.assign(this, { chart, rows, columns, late, blocks: new Map() });
+    this.chart = chart;
+    this.rows = rows;
+    this.columns = columns;
+    this.late = late;
+    this.blocks = new Map();
+    // Where findings are, as the timeline sets them: cells, and columns.
+    this.spots = [];
+    this.found = [];
   }
 
   /** The number that a cell is coloured by: its kind, the worst being the greatest; or how late it came. */

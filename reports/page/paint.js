@@ -21,8 +21,8 @@ function coloursOf(element) {
   return { read, end: () => holder.remove() };
 }
 
-const css = ([red, green, blue, alpha]) => `rgb(${red} ${green} ${blue} / ${alpha / 255})`;
-const packed = ([red, green, blue, alpha]) => ((alpha << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+const css = (/** @type {number[]} */ [red, green, blue, alpha]) => `rgb(${red} ${green} ${blue} / ${alpha / 255})`;
+const packed = (/** @type {number[]} */ [red, green, blue, alpha]) => ((alpha << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 
 /** What is painted with: a colour for each kind, or for each lateness, and those of marks. */
 function paletteOf(chart, element, late) {

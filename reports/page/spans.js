@@ -23,7 +23,9 @@ async function readSpans(data) {
 
 class SpanTimeline {
   constructor(spans, root) {
-    Object.assign(this, { spans, root, cursor: -1 });
+    this.spans = spans;
+    this.root = root;
+    this.cursor = -1;
     this.canvas = root.querySelector("canvas");
     this.context = this.canvas.getContext("2d");
     this.tip = root.querySelector(".tip");

@@ -19,7 +19,7 @@ function startFilters(timeline) {
 
 /** The buttons of the findings, where the timeline has their place. */
 function startFindings(timeline) {
-  for (const button of document.querySelectorAll("[data-finding]")) {
+  for (const button of /** @type {NodeListOf<HTMLButtonElement>} */ (document.querySelectorAll("[data-finding]"))) {
     const number = Number(button.dataset.finding);
     button.hidden = !timeline.chart.spots.some((spot) => spot.finding === number);
     button.addEventListener("click", () => timeline.goTo(number));

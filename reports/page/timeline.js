@@ -6,7 +6,10 @@ const TALLEST = 480;
 
 class Timeline {
   constructor(chart, root) {
-    Object.assign(this, { chart, root, cursor: null, filter: { line: -1, op: -1, ranks: null, late: false } });
+    this.chart = chart;
+    this.root = root;
+    this.cursor = null;
+    this.filter = { line: -1, op: -1, ranks: null, late: false };
     this.canvas = root.querySelector("canvas");
     this.context = this.canvas.getContext("2d");
     this.tip = root.querySelector(".tip");

@@ -52,7 +52,7 @@ class Opened:
     @property
     def view(self) -> tuple[float, ...]:
         """The window of the timeline: first and last column, first and last row."""
-        return tuple(map(float, self.page.get_attribute("#timeline", "data-view").split()))
+        return tuple(map(float, self.page.get_attribute(".timeline", "data-view").split()))
 
     def dialog(self, dialog: Any) -> None:
         """A page of ours opens none."""
@@ -93,8 +93,8 @@ def opened(browser: Any, path: Path, **context: Any) -> Iterator[Opened]:
     page.on("request", lambda request: found.requests.append(request.url))
     page.expose_function("planted", lambda where: found.complaints.append(f"planted {where}"))
     page.goto(path.as_uri())
-    if page.query_selector("#timeline") is not None:
-        page.wait_for_selector("#timeline.ready", timeout=ENDED_BY_ITSELF)
+    if page.query_selector(".timeline") is not None:
+        page.wait_for_selector(".timeline.ready", timeout=ENDED_BY_ITSELF)
         found.settled()
     yield found
     made.close()

@@ -5,45 +5,19 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from dataclasses import replace
 from hashlib import sha256
-from html.parser import HTMLParser
 
 import pytest
 
 from simcoll.reports.html_report import Figure, html_report
-from simcoll.verifier.finding import Report, Verdict
+from simcoll.verifier.finding import Report, Severity, Verdict
+from simcoll.verifier.overview import DRY_RUN
+from simcoll.verifier.postmortem import judge
 from simcoll.verifier.rules import RULES
 from simcoll.verifier.view import charted
 from tests.reports.pages import HOSTILE, hostile, mismatched, page_of, waiting_circle
-
-
-class Tags(HTMLParser):
-    """What a page consists of: its tags, the attributes that may load or run something, the text of its elements."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.seen: set[str] = set()
-        self.links: list[str] = []
-        self.handlers: list[str] = []
-        self.inside: list[str] = []
-        self.text: dict[str, list[str]] = {}
-        self.ids: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-        self.inside.append(tag)
-        self.links += [str(value) for name, value in attrs if name in ("src", "href", "xlink:href", "action", "srcset")]
-        self.handlers += [name for name, _ in attrs if name.startswith("on") or name == "style"]
-        self.ids += [str(value) for name, value in attrs if name == "id"]
-
-    def handle_endtag(self, tag: str) -> None:
-        while tag in self.inside and self.inside.pop() != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.text.setdefault(self.inside[-1], []).append(data)
+from tests.reports.tags import Tags
 
 
 def test_hostile_text_is_text() -> None:
@@ -108,6 +82,23 @@ def test_a_circle_of_waits_is_drawn_and_said() -> None:
     assert page.count('class="arrow"') == 3
     assert "rank 0 waits for rank 1; rank 1 waits for rank 2; rank 2 waits for rank 0" in page
     assert "rank 2 (culprit)" in page
+
+
+def test_a_job_that_only_warns_has_not_failed() -> None:
+    report = judge(mismatched(4, 12))
+    warned = replace(report, findings=tuple(replace(one, severity=Severity.WARNING) for one in report.findings))
+    assert 'class="verdict warned"' in html_report(warned)
+    assert 'class="verdict findings"' in html_report(report)
+
+
+def test_ranks_that_share_no_clock_have_no_times() -> None:
+    traces = mismatched(4, 12)
+    report = replace(judge(traces), mode=DRY_RUN)
+    chart = charted(report, traces)
+    assert chart is not None
+    assert {column.time_ns for column in chart.columns} == {0}
+    assert "placed by order" in html_report(report, chart)
+    assert 'name="colour"' not in html_report(report, chart)
 
 
 def test_a_clean_run_is_a_page_too() -> None:

@@ -145,7 +145,8 @@ def test_of_a_call_that_failed_all_who_made_it_waited() -> None:
     finding = only(judge([*failed, dump(3, [ended(1, 1)], 8.5)]))
     assert (finding.code, finding.culprits) == ("SC201", (3,))
     assert finding.sides[0].ranks == (0, 1, 2)
-    assert finding.sides[1].note.endswith("all_reduce #1 of group 0, ended, at train.py:11 in step")
+    assert finding.sides[1].note.endswith("all_reduce #1 of group 0, ended")
+    assert [source.source.line for source in finding.sides[1].sources] == [11]
 
 
 def test_a_call_that_some_have_left_is_no_deadlock_of_groups() -> None:

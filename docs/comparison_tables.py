@@ -1,0 +1,140 @@
+"""Writes the measured tables of docs/comparisons.md anew: ``python docs/comparison_tables.py``.
+
+They come from ``benchmarks/data/comparison.json``, which ``make compare`` writes; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+TARGET = Path(__file__).with_name("comparisons.md")
+DATA = Path(__file__).parents[1] / "benchmarks" / "data" / "comparison.json"
+
+TOOLS = {
+    "plain": "torch alone",
+    "DETAIL": "DETAIL",
+    "torchfrtrace": "torchfrtrace",
+    "torchfrtrace, mended": "torchfrtrace, dumps mended",
+    "simcoll verify, dumps": "`simcoll verify`, same dumps",
+    "simcoll detail": "simcoll, `detail`",
+    "simcoll check": "simcoll, `check`",
+    "simcoll record": "simcoll, `record`",
+}
+Rows = Sequence[dict[str, Any]]
+
+
+def page() -> str:
+    """The page with its tables made anew."""
+    document = json.loads(DATA.read_text(encoding="utf-8"))
+    text = TARGET.read_text(encoding="utf-8")
+    for name, table in TABLES.items():
+        begin, end = f"<!-- measured: {name} -->", "<!-- end -->"
+        pattern = re.compile(rf"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
+        made = f"{begin}\n{table(document)}{end}"
+        text = pattern.sub(lambda _, made=made: made, text)
+    return text
+
+
+def faulty(document: dict[str, Any]) -> str:
+    """What each tool says of the programs with a planted bug."""
+    codes = {one["name"]: one["code"] for one in document["programs"]}
+    head = ("tool", "cause", "culprit alone", "among others", "others", "line", "exit code", "nothing", "crash", "hang")
+    lines = []
+    for tool, shown in TOOLS.items():
+        rows = [one for one in document["runs"] if one["tool"] == tool and codes[one["program"]]]
+        blamed = [one for one in rows if one["accused"]]
+        lined = [one for one in rows if one["has_line"]]
+        lines.append(
+            (
+                shown,
+                _part(rows, "cause"),
+                *(f"{sum(one['accused'] == how for one in blamed)}" for how in ("alone", "among", "others")),
+                _part(lined, "line"),
+                _part(rows, "told"),
+                f"{sum(not (one['told'] or one['cause']) for one in rows)}",
+                f"{sum(one['ended'] == 'crash' for one in rows)}",
+                f"{sum(one['ended'] == 'hang' for one in rows)}",
+            )
+        )
+    return _table(head, lines)
+
+
+def correct(document: dict[str, Any]) -> str:
+    """What each tool says of correct programs."""
+    codes = {one["name"]: one["code"] for one in document["programs"]}
+    lines = []
+    for tool, shown in TOOLS.items():
+        rows = [one for one in document["runs"] if one["tool"] == tool and not codes[one["program"]]]
+        alarms = [one for one in rows if one["alarm"]]
+        crashed = [one for one in alarms if one["ended"] == "crash"]
+        failed = [one for one in alarms if one["failed"]]
+        names = ", ".join(f"`{one['program']}`" for one in alarms if one not in crashed and one not in failed)
+        lines.append((shown, _count(alarms, rows), str(len(crashed)), str(len(failed)), names or "-"))
+    return _table(("tool", "not silent", "job crashes", "tool fails", "said to be wrong"), lines)
+
+
+def codes(document: dict[str, Any]) -> str:
+    """Of how many programs with each code the cause is named; how the job ended where it is named of none."""
+    known: dict[str, list[str]] = {}
+    for one in document["programs"]:
+        if one["code"]:
+            known.setdefault(one["code"], []).append(one["name"])
+    chosen = [tool for tool in TOOLS if tool != "torchfrtrace"]
+    lines = []
+    for code, names in sorted(known.items()):
+        cells = []
+        for tool in chosen:
+            rows = [one for one in document["runs"] if one["tool"] == tool and one["program"] in names]
+            cells.append(_cell(rows))
+        lines.append((f"[{code}](rules/{code}.md)", *cells))
+    return _table(("code", *(TOOLS[tool] for tool in chosen)), lines)
+
+
+def basis(document: dict[str, Any]) -> str:
+    """On what all this was measured."""
+    machine = document["machine"]
+    bugs = sum(bool(one["code"]) for one in document["programs"])
+    right = len(document["programs"]) - bugs
+    lines = (
+        f"Measured on {document['date']}: torch {machine['torch']}, Python {machine['python']},",
+        f"{machine['cores']} cores, Gloo, {bugs} faulty and {right} correct programs of 2 to 4 ranks.",
+        f"Groups have a time-out of {document['group_timeout_s']} s;",
+        f"a job is cut off after {document['cut_off_s']} s.",
+    )
+    return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "basis": basis,
+    "faulty": faulty,
+    "correct": correct,
+    "codes": codes,
+}
+
+
+def _cell(rows: Rows) -> str:
+    named = sum(one["cause"] for one in rows)
+    if named == len(rows):
+        return f"{named}/{len(rows)}"
+    missed = sorted({one["ended"] for one in rows if not one["cause"]})
+    return f"{named}/{len(rows)} {', '.join(missed)}"
+
+
+def _part(rows: Rows, key: str) -> str:
+    return f"{sum(one[key] for one in rows)}/{len(rows)}"
+
+
+def _count(some: Rows, rows: Rows) -> str:
+    return f"{len(some)}/{len(rows)}"
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *lines))
+
+
+if __name__ == "__main__":
+    TARGET.write_text(page(), encoding="utf-8")

@@ -1,0 +1,80 @@
+"""The pages on the code name what there is: the diagram its source, the pages files, the API page public names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import simcoll
+from simcoll import testing
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+FOLDERS = ("", "simcoll", "backends", "verifier", "reports")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def labels() -> list[str]:
+    """The lines that the diagram's source writes into boxes, of rooms and beside arrows."""
+    source = (DOCS / "architecture.dot").read_text(encoding="utf-8")
+    return [line.strip() for label in re.findall(r'label="([^"]*)"', source) for line in label.split("\\n")]
+
+
+def test_the_diagram_shows_what_its_source_says() -> None:
+    picture = ElementTree.parse(DOCS / "images" / "architecture.svg").getroot()
+    shown = ["".join(one.itertext()).replace("\u00a0", " ").strip() for one in picture.iter(f"{SVG}text")]
+    assert sorted(shown) == sorted(labels())
+    source = (DOCS / "architecture.dot").read_text(encoding="utf-8")
+    ways = [one for one in picture.iter(f"{SVG}g") if "edge" in str(one.get("class"))]
+    assert len(ways) == source.count("->")
+
+
+def test_the_diagram_has_a_name_a_description_and_loads_nothing() -> None:
+    text = (DOCS / "images" / "architecture.svg").read_text(encoding="utf-8")
+    picture = ElementTree.fromstring(text)
+    named = {one.get("id"): one.text for one in picture if one.tag in (f"{SVG}title", f"{SVG}desc")}
+    assert picture.get("role") == "img"
+    assert sorted(picture.get("aria-labelledby", "").split()) == sorted(named)
+    assert all(named.values())
+    assert "prefers-color-scheme: dark" in text
+    assert not re.search(r"(href|src)=|@import|url\((?!#)", text)
+
+
+def test_every_file_in_the_diagram_exists() -> None:
+    files = [line for line in labels() if re.fullmatch(r"[\w/]+(\.py|/)", line)]
+    assert len(files) > 12
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def exists(name: str) -> bool:
+    """As a file of the checkout, in one of the package's folders, as installed, or as the end of a longer name."""
+    installed = re.sub("^simcoll/(backends|reports|verifier)/", r"\1/", name)
+    places = [ROOT / folder for folder in FOLDERS]
+    if name.startswith("_"):
+        return any(list(place.glob(f"*{name}")) for place in places)
+    return any((place / installed).exists() for place in places)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda path: path.name)
+def test_files_of_the_package_that_a_page_names_exist(page: Path) -> None:
+    folders = "simcoll|backends|verifier|reports|benchmarks|tests"
+    named = re.findall(rf"`((?:{folders})/[\w./]+)`", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not exists(name)] == []
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", (DOCS / "architecture.md").read_text(encoding="utf-8")))
+    assert len(named) > 80
+    assert [name for name in sorted(named) if not exists(name)] == []
+
+
+def test_the_page_on_python_has_every_public_name() -> None:
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\.\. auto(?:function|class|exception|data):: (\w+)(?:\(\))?$", page, re.MULTILINE)
+    listed += re.findall(r"   :members: (.*)$", page.partition("automodule:: simcoll.testing")[2], re.MULTILINE)[
+        0
+    ].split(", ")
+    assert sorted(listed) == sorted([*simcoll.__all__, *testing.__all__])
