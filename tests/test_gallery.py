@@ -52,6 +52,12 @@ def test_times_alone_do_not_make_another_picture() -> None:
     assert content(text) != content(text.replace('"r1"', '"r2"'))
 
 
+def test_where_the_launcher_ended_ranks_does_not_either_but_a_finding_does() -> None:
+    text = "<svg><text>now: rank 1 failed</text><text>╭─ SC101</text><text>rank 3</text></svg>"
+    assert content(text) == content(text.replace("failed", "was stopped"))
+    assert content(text) != content(text.replace("rank 3", "rank 2"))
+
+
 def test_paths_lose_their_folder_and_boxes_keep_their_edge() -> None:
     screen = "  at /x/train.py:1 in step; stopped\n│ at /x/train.py:1 │"
     assert without_prefix(screen, "/x/") == "  at train.py:1 in step; stopped\n│ at train.py:1    │"
