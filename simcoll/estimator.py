@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 ENGINES = ("closed", "flow")
 
+_LONGEST = 1e15  # seconds: 30 million years, past which sums overflow and JSON has no number
 _NAME = (str, NoneType)
 _EITHER = (True, False)
 
@@ -65,7 +66,10 @@ def estimate(
     if type(size) is not int or not 0 <= size <= LARGEST:
         size = _size(size)
     plan = derived(topology, question, lambda graph: _plan(graph, question))
-    return plan.at(size) if engine == "closed" else _flow(engine, size, topology, plan)
+    found = plan.at(size)
+    if found.seconds > _LONGEST:
+        raise TopologyError(f"{op} of {size:,} bytes takes {found.seconds:g} s; expected links with real figures")
+    return found if engine == "closed" else _flow(engine, size, topology, plan)
 
 
 class _Question(NamedTuple):

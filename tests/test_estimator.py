@@ -208,3 +208,10 @@ def test_a_graph_that_is_no_topology_is_refused():
         simcoll.estimate("all_reduce", MIB, "dgx-h100")
     with pytest.raises(TopologyError, match="has no node of kind gpu"):
         simcoll.estimate("all_reduce", MIB, nx.DiGraph())
+
+
+@pytest.mark.parametrize("engine", ["closed", "flow"])
+@pytest.mark.parametrize(("bandwidth", "latency"), [(5e-324, 0.0), (1e9, 1e308)])
+def test_a_time_that_no_report_can_hold_is_refused(engine: str, bandwidth: float, latency: float) -> None:
+    with pytest.raises(TopologyError, match="expected links with real figures"):
+        simcoll.estimate("all_reduce", 1 << 20, flat(ranks=2, bandwidth=bandwidth, latency=latency), engine=engine)
