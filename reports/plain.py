@@ -52,7 +52,7 @@ def from_here(text: str) -> str:
     except OSError:
         return text
     # Elsewhere in a path, the same names are another folder.
-    return text if here == os.sep else re.sub(rf"(?<![\w./~-]){re.escape(here + os.sep)}(?=[^\s/])", "", text)
+    return text if here == os.sep else re.sub(rf"(?<![\w./~-]){re.escape(here + os.sep)}(?=[\w.~-])", "", text)
 
 
 def plain(value: str, style: str = "") -> Text:
