@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LIMIT = 400.0
-"""Seconds that a command may take; the dearest take 40 on two idle cores."""
+"""Seconds that a command may take, also on a machine that others use."""
 
 PATIENCE = 10.0
 """Seconds in which what a page has started may end after its last command."""
