@@ -12,7 +12,7 @@ from simcoll.verifier.creations import membership_mismatches
 from simcoll.verifier.device_queue import open_rows
 from simcoll.verifier.failures import Failure, failures_of
 from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
-from simcoll.verifier.halts import halt_findings, is_final
+from simcoll.verifier.halts import deadlock, halt_findings, is_final
 from simcoll.verifier.hearsay import notes_of_records, with_unknown
 from simcoll.verifier.incidents import (
     Job,
@@ -184,6 +184,8 @@ def _findings(
     for finding in missing if not refused else ():
         refused = refused_instead(job, finding)
     missing = [] if refused and not job.clean else missing
+    if missing and not job.mismatches and (knot := deadlock(job, matching.unmatched, missing)):
+        missing = knot
     explained = bool(missing) or bool(stuck) or any(finding.severity is Severity.ERROR for finding in refused)
     # Buffers that were used too early make no rank wait.
     apart = [one for one in job.mismatches if one.finding.code not in _HOLDING_NOBODY_UP]
