@@ -10,6 +10,7 @@ from simcoll.record import Event, Record, State
 from simcoll.verifier.agreement import agreement_of
 from simcoll.verifier.creations import membership_mismatches
 from simcoll.verifier.device_queue import open_rows
+from simcoll.verifier.failed_calls import as_stated
 from simcoll.verifier.failures import Failure, failures_of
 from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
 from simcoll.verifier.halts import deadlock, halt_findings, is_final
@@ -53,6 +54,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is none.
     """
     traces, outcome = when_it_was_ended(traces, outcome, stall)
+    stated = traces
     if outcome is None and stall is None:
         traces, stall = told_by_records(traces)
     columns, agreement = agreement_of(traces)
@@ -70,6 +72,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
     notes += notes_of_records(job, stall, findings, matching)
     world_size = _world_size(traces, outcome)
+    shown = as_stated(traces, stated, findings)
     states = tuple(_state(rank, job, outcome) for rank in _ranks(traces, outcome))
     return Report(
         _verdict(findings, job),
@@ -79,7 +82,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
         states,
         agreement.agreed,
         tuple(notes),
-        summarise(traces, states, job.failures, stall, world_size, columns) if traces else None,
+        summarise(shown, states, job.failures, stall, world_size, columns) if traces else None,
     )
 
 
