@@ -29,9 +29,6 @@ COLUMNS = 100
 FINDINGS_EXIT = 3
 LIMIT_SECONDS = 240
 
-# Of one length on every machine: a line is broken where its path is too long.
-FOLDERS = "/tmp"
-
 # Rich's own frame, but with the fonts that are there: a picture in a page may load nothing.
 FORMAT = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="LABEL">
@@ -60,13 +57,13 @@ FORMAT = """\
 </svg>
 """
 
-# What no two runs have in common. A picture is drawn anew only where something else has changed.
+# What no two runs have in common: a picture is drawn anew only where something else has changed.
 PASSING = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|\b\d+(\.\d+)? (ms|s|min)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A command that has run: its exit code, what it printed, with paths below its folder, and its report.json."""
+    """A command that has run: its exit code, what it printed, and its report.json."""
 
     command: tuple[str, ...]
     exit_code: int
@@ -87,7 +84,7 @@ def main() -> int:
 
 def play(command: Sequence[str]) -> Played:
     """A command of simcoll on a script, its last word, in a folder of its own, as on a colour terminal of one width."""
-    with tempfile.TemporaryDirectory(prefix="s-", dir=FOLDERS) as name:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         script = folder / command[-1]
         script.parent.mkdir(parents=True)
@@ -95,7 +92,7 @@ def play(command: Sequence[str]) -> Played:
         done = _run([command[1], "--out", "out", *command[2:]], folder)
         report = folder / "out" / "report.json"
         document = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
-        return Played(tuple(command), done.returncode, without_prefix(done.stdout, f"{folder}/"), done.stderr, document)
+        return Played(tuple(command), done.returncode, done.stdout, done.stderr, document)
 
 
 def _run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -111,17 +108,6 @@ def _run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[
         timeout=LIMIT_SECONDS,
         check=False,
     )
-
-
-def without_prefix(screen: str, prefix: str) -> str:
-    """Paths as they are below the folder, and the right edge of the boxes where it was."""
-    return "\n".join(_shortened(line, prefix) for line in screen.splitlines())
-
-
-def _shortened(line: str, prefix: str) -> str:
-    gap = " " * (len(prefix) * line.count(prefix))
-    text, edge, rest = line.replace(prefix, "").rpartition(" ")
-    return f"{text}{edge}{gap}{rest}"
 
 
 def draw(played: Played) -> str:
@@ -156,13 +142,17 @@ def write(picture: Path, drawn: str) -> bool:
 
 
 def content(picture: str) -> list[tuple[str, str, str]]:
-    """What a picture says, piece by piece with its colour: all that a run has in common with the next one."""
-    pieces = ElementTree.fromstring(picture).iter()
-    return [
+    """The findings that a picture shows, piece by piece with their colours, without times.
+
+    What stands above them says where each rank was when the launcher ended it: that is a race after a failure.
+    """
+    pieces = [
         (piece.tag, piece.get("class", ""), PASSING.sub("T", (piece.text or "").replace("\u00a0", " ")).strip())
-        for piece in pieces
+        for piece in ElementTree.fromstring(picture).iter()
         if (piece.text or "").strip()
     ]
+    box = next((index for index, (_, _, text) in enumerate(pieces) if text.startswith("╭")), 0)
+    return pieces[box:]
 
 
 if __name__ == "__main__":
