@@ -10,6 +10,7 @@ import pytest
 from simcoll.call import Buffer, Call
 from simcoll.record import Event, Group, Record, Source, State
 from simcoll.verifier.finding import Finding, Report, Severity
+from simcoll.verifier.overview import Activity
 from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.trace import MemoryTrace, trace_of
 
@@ -279,6 +280,28 @@ def test_a_call_that_stands_for_a_while_though_all_came_is_noted() -> None:
     report = judge(came(0, 1, 2, 3, written=9))
     assert report.findings == ()
     assert any("ranks 0-3 had been in all_reduce #2" in note and "for 7 s" in note for note in report.notes)
+
+
+def slowly_written(*states: State) -> list[MemoryTrace]:
+    """Dumps that took their ranks seconds to write, each right after the second call, which some show as open."""
+    calls = [ended(2, 2) if state is State.COMPLETED else call(2, 2) for state in states]
+    return [dump(rank, [ended(1, 1), mine], 8 + rank / 50) for rank, mine in enumerate(calls)]
+
+
+def test_a_call_that_one_dump_shows_as_ended_and_another_as_open_has_not_failed() -> None:
+    """torch retires an entry when the call has returned: a dump that is taken in between shows it as open."""
+    report = judge(slowly_written(State.SCHEDULED, State.SCHEDULED, State.SCHEDULED, State.COMPLETED))
+    assert report.findings == ()
+    assert report.summary is not None
+    assert Activity.FAILED not in {place.activity for place in report.summary.places}
+
+
+def test_a_call_that_failed_for_want_of_a_rank_is_shown_as_failed() -> None:
+    gave_up = [dump(rank, [ended(1, 1), ended(2, 2)], 8 + rank / 50) for rank in (0, 1, 2)]
+    report = judge([*gave_up, dump(3, [ended(1, 1)], 9)])
+    assert only(report).culprits == (3,)
+    assert report.summary is not None
+    assert [place.ranks for place in report.summary.places if place.activity is Activity.FAILED] == [(0, 1, 2)]
 
 
 def queued(rank: int, waits_since: float | None, written: float) -> MemoryTrace:
