@@ -56,14 +56,18 @@ def verdict(ends: Ends, world_size: int) -> tuple[Report, list[Parting]]:
 
 def as_it_would_run(ends: Ends, world_size: int) -> list[MemoryTrace]:
     """The records that the real run would leave, up to where it would stand; times are each rank's own order."""
-    standing = replay_alone(ends.traces, world_size, ends.unknown_after)
-    whole = [settled(trace, standing) for trace in ends.traces]
+    standing, whole = _played(ends, world_size)
     return [cut(trace, standing) for trace in whole] if standing.stuck else whole
 
 
-def _judged(ends: Ends, world_size: int) -> Report:
+def _played(ends: Ends, world_size: int) -> tuple[Standing, list[MemoryTrace]]:
+    """Where the real run would stand, and the whole programs as it would record them."""
     standing = replay_alone(ends.traces, world_size, ends.unknown_after)
-    whole = [settled(trace, standing) for trace in ends.traces]
+    return standing, [settled(trace, standing) for trace in ends.traces]
+
+
+def _judged(ends: Ends, world_size: int) -> Report:
+    standing, whole = _played(ends, world_size)
     programs = replace(judge(whole, LaunchOutcome(ends.exits)), agreed=_agreed(whole), world_size=world_size)
     if not standing.stuck:
         return _timeless(_up_to_the_first_error(programs, whole))
