@@ -40,7 +40,7 @@ lint: $(READY)  ## ruff's rules and its formatting; and of the page's scripts, w
 	@$(BIN)/ruff format --check .
 	@command -v npm >/dev/null || { echo "lint: no npm; the scripts of report.html are not checked" >&2; exit 0; } && \
 		{ [ -x $(PAGE)/node_modules/.bin/biome ] || (cd $(PAGE) && npm ci --no-audit --no-fund >/dev/null) || \
-		{ echo "lint: npm cannot install biome; the scripts of report.html are not checked" >&2; exit 0; }; } && \
+		{ echo "lint: npm cannot install biome and axe; what they check of report.html is not checked" >&2; exit 0; }; } && \
 		cd $(PAGE) && npm run --silent lint
 
 format: $(READY)  ## let ruff rewrite what it can

@@ -138,7 +138,7 @@ class Worker:
         left, mended = dumps / "left", dumps / "mended"
         left.mkdir(parents=True)
         codes, seconds, output = self._server.play(program, dumps / "job", RECORDER, str(left))
-        groups = {}
+        groups: dict[str, list[int]] = {}
         for path in left.glob("groups*.json"):
             groups |= json.loads(path.read_text())
             path.unlink()

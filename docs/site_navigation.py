@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-ROW = re.compile(r"\| \[[^\]]+\]\(([^)#:]+\.md)\)")
+LINK = re.compile(r"\[[^\]]+\]\(([^)#:]+\.md)\)")
 
 
 def toctree(caption: str, pages: list[str]) -> str:
@@ -24,7 +24,8 @@ def toctrees(text: str) -> Iterator[str]:
     """One toctree for each heading whose tables link to pages in their first column."""
     for part in re.split(r"^#+ ", text, flags=re.MULTILINE)[1:]:
         heading, *lines = part.splitlines()
-        if pages := [found[1] for line in lines if (found := ROW.match(line))]:
+        rows = [line.split("|") for line in lines if line.startswith("| ")]
+        if pages := [page for row in rows for page in LINK.findall(row[1])]:
             yield toctree(heading, pages)
 
 

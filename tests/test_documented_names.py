@@ -35,7 +35,7 @@ def test_the_diagram_shows_what_its_source_says() -> None:
 def test_the_diagram_has_a_name_a_description_and_loads_nothing() -> None:
     text = (DOCS / "images" / "architecture.svg").read_text(encoding="utf-8")
     picture = ElementTree.fromstring(text)
-    named = {one.get("id"): one.text for one in picture if one.tag in (f"{SVG}title", f"{SVG}desc")}
+    named = {str(one.get("id")): one.text for one in picture if one.tag in (f"{SVG}title", f"{SVG}desc")}
     assert picture.get("role") == "img"
     assert sorted(picture.get("aria-labelledby", "").split()) == sorted(named)
     assert all(named.values())
