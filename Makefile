@@ -35,12 +35,12 @@ test: $(READY)  ## all tests; ARGS goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
 PAGE := reports/page/vendor
-lint: $(READY)  ## ruff's rules and its formatting; and of the page's scripts, where npm is there, biome's and TypeScript's
+lint: $(READY)  ## ruff's rules and its formatting; and of the page's scripts, where npm is there, ESLint's and TypeScript's
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@command -v npm >/dev/null || { echo "lint: no npm; the scripts of report.html are not checked" >&2; exit 0; } && \
-		{ [ -x $(PAGE)/node_modules/.bin/biome ] || (cd $(PAGE) && npm ci --no-audit --no-fund >/dev/null) || \
-		{ echo "lint: npm cannot install biome; the scripts of report.html are not checked" >&2; exit 0; }; } && \
+		{ [ -x $(PAGE)/node_modules/.bin/eslint ] || (cd $(PAGE) && npm ci --no-audit --no-fund >/dev/null) || \
+		{ echo "lint: npm cannot install ESLint and axe; what they check of report.html is not checked" >&2; exit 0; }; } && \
 		cd $(PAGE) && npm run --silent lint
 
 format: $(READY)  ## let ruff rewrite what it can
@@ -100,6 +100,15 @@ test-cuda-double: $(READY)  ## torch's ProcessGroupNCCL on a test double, withou
 		.venv-cuda/bin/python -m pip install --quiet --editable '.[torch]' || { rm -rf .venv-cuda; exit 1; }; }
 	@SIMCOLL_CUDA_PYTHON="$(abspath $(SIMCOLL_CUDA_PYTHON))" $(BIN)/python -m pytest tests/test_cuda_double.py $(ARGS)
 
+# Kept apart from .venv: a user of simcoll needs none of these.
+FRAMEWORKS := .venv-frameworks
+test-frameworks: $(READY)  ## the how-to pages on Ray, Lightning, Accelerate and DeepSpeed; makes .venv-frameworks once
+	@test -f $(FRAMEWORKS)/.simcoll-ready || { "$(PYTHON)" -m venv --clear $(FRAMEWORKS) && \
+		$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' \
+		--group dev --group frameworks && touch $(FRAMEWORKS)/.simcoll-ready; }
+	@PATH="$(abspath $(FRAMEWORKS)/bin):$$PATH" $(FRAMEWORKS)/bin/python -m pytest tests/test_documents.py \
+		-k 'ray.md or lightning.md or accelerate.md or deepspeed.md' $(ARGS)
+
 picture: $(READY)  ## draw the reports in the README and in docs anew, on a terminal and as a page, from real runs
 	@$(BIN)/python docs/draw_report.py
 	@$(BIN)/python docs/draw_page.py
@@ -133,4 +142,4 @@ dist:  ## build the source archive and the wheel of the last commit into dist/, 
 	@build/release/bin/twine check --strict dist/*
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) .venv-cuda .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-cuda $(FRAMEWORKS) .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

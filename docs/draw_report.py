@@ -29,9 +29,6 @@ COLUMNS = 100
 FINDINGS_EXIT = 3
 LIMIT_SECONDS = 240
 
-# Of one length on every machine: a line is broken where its path is too long.
-FOLDERS = "/tmp"
-
 # Rich's own frame, but with the fonts that are there: a picture in a page may load nothing.
 FORMAT = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="LABEL">
@@ -66,7 +63,7 @@ PASSING = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|\b\d+(\.\d+)? (ms|s|min)\b
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A command that has run: its exit code, what it printed, with paths below its folder, and its report.json."""
+    """A command that has run: its exit code, what it printed, and its report.json."""
 
     command: tuple[str, ...]
     exit_code: int
@@ -87,7 +84,7 @@ def main() -> int:
 
 def play(command: Sequence[str]) -> Played:
     """A command of simcoll on a script, its last word, in a folder of its own, as on a colour terminal of one width."""
-    with tempfile.TemporaryDirectory(prefix="s-", dir=FOLDERS) as name:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         script = folder / command[-1]
         script.parent.mkdir(parents=True)
@@ -95,7 +92,7 @@ def play(command: Sequence[str]) -> Played:
         done = _run([command[1], "--out", "out", *command[2:]], folder)
         report = folder / "out" / "report.json"
         document = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
-        return Played(tuple(command), done.returncode, without_prefix(done.stdout, f"{folder}/"), done.stderr, document)
+        return Played(tuple(command), done.returncode, done.stdout, done.stderr, document)
 
 
 def _run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -111,19 +108,6 @@ def _run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[
         timeout=LIMIT_SECONDS,
         check=False,
     )
-
-
-def without_prefix(screen: str, prefix: str) -> str:
-    """Paths as they are below the folder, and the right edge of the boxes where it was."""
-    return "\n".join(_shortened(line, prefix) for line in screen.splitlines())
-
-
-def _shortened(line: str, prefix: str) -> str:
-    if "│" not in line:
-        return line.replace(prefix, "")
-    gap = " " * (len(prefix) * line.count(prefix))
-    text, edge, rest = line.replace(prefix, "").rpartition(" ")
-    return f"{text}{edge}{gap}{rest}"
 
 
 def draw(played: Played) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from operator import attrgetter
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Group
-from simcoll.verifier.describe import global_rank, sizes_text
+from simcoll.verifier.describe import global_rank, order_text, sizes_text
+from simcoll.verifier.finding import Finding
 
 _TENSORS_SHOWN = 6
 
@@ -28,6 +30,15 @@ def fields_of(call: Call, group: Group | None, differing: Collection[str]) -> li
     """
     fields = _fields(call, group, differing)
     return fields[:1] + sorted(fields[1:], key=lambda field: not field.differs)
+
+
+def marked_in(finding: Finding) -> Collection[str]:
+    """The fields in which a finding's calls differ: of what is coalesced, the dtypes or the shapes, or both."""
+    if "contents" not in finding.differing:
+        return finding.differing
+    lists = [side.call.inputs or side.call.outputs for side in finding.sides if side.call is not None]
+    parts = [name for name in ("dtype", "shape") if len({tuple(map(attrgetter(name), one)) for one in lists}) > 1]
+    return (*(name for name in finding.differing if name != "contents"), *parts) if parts else finding.differing
 
 
 def _fields(call: Call, group: Group | None, differing: Collection[str]) -> list[Field]:
@@ -56,8 +67,8 @@ def _numbers(call: Call, group: Group | None, differing: Collection[str]) -> lis
         found.append(Field("root", global_rank(group, call.root), "root" in differing))
     if call.peer is not None:
         found.append(Field("peer", global_rank(group, call.peer), "peer" in differing))
-    if call.tag:
-        found.append(Field("tag", str(call.tag), "tag" in differing))
+    if call.tag or "tag" in differing:
+        found.append(Field("tag", str(call.tag or 0), "tag" in differing))
     for name, splits in (("input splits", call.input_splits), ("output splits", call.output_splits)):
         if splits:
             found.append(Field(name, sizes_text(splits), bool({"splits", "arguments"} & set(differing))))
@@ -69,7 +80,7 @@ def _shapes(buffers: tuple[Buffer, ...]) -> str:
 
 
 def _order(buffer: Buffer) -> str:
-    return "row-major" if buffer.order is None else str(list(buffer.order))
+    return "row-major" if buffer.order is None else order_text(buffer.order)
 
 
 def _joined(buffers: tuple[Buffer, ...], say: Callable[[Buffer], str]) -> str:

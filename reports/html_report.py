@@ -19,7 +19,7 @@ from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules import RULES
 
 _NOTHING_WRONG = "Nothing wrong"
-_MOST_PLACES, _MOST_HISTORIES = 200, 64
+_MOST_PLACES, _MOST_HISTORIES, _MOST_GROUPS = 200, 64, 100
 
 
 def html_report(
@@ -65,11 +65,14 @@ def _job(report: Report) -> dict[str, object]:
     """Where the job and its ranks are."""
     summary = report.summary
     places = () if summary is None else summary.places
+    progress, speeds = ((), ()) if summary is None else (summary.progress, summary.bandwidths)
     found, more = crowds(report.ranks)
     return {
         "job": "" if summary is None else job_text(summary),
-        "progress": [] if summary is None else [progress_text(one) for one in summary.progress],
-        "speeds": [] if summary is None else [bandwidth_text(one) for one in summary.bandwidths],
+        "progress": [progress_text(one) for one in progress[:_MOST_GROUPS]],
+        "more_progress": max(len(progress) - _MOST_GROUPS, 0),
+        "speeds": [bandwidth_text(one) for one in speeds[:_MOST_GROUPS]],
+        "more_speeds": max(len(speeds) - _MOST_GROUPS, 0),
         "places": [(ranks_text(place.ranks), place_text(place)) for place in places[:_MOST_PLACES]],
         "more_places": max(len(places) - _MOST_PLACES, 0),
         "crowds": found,

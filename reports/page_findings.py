@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simcoll.reports.fields import Field, fields_of
+from simcoll.reports.fields import Field, fields_of, marked_in
 from simcoll.reports.wait_picture import WaitPicture, is_circle, wait_picture
 from simcoll.verifier.describe import fields_text, group_text, source_text
 from simcoll.verifier.finding import Finding, RankSource, Side
@@ -77,7 +77,7 @@ def _view(number: int, finding: Finding) -> FindingView:
 
 
 def _side(side: Side, finding: Finding) -> SideView:
-    fields = () if side.call is None else tuple(fields_of(side.call, finding.group, finding.differing))
+    fields = () if side.call is None else tuple(fields_of(side.call, finding.group, marked_in(finding)))
     culprit = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
     return SideView(
         ranks_text(side.ranks), culprit, fields, side.note, tuple(_line(stated, side) for stated in side.sources)

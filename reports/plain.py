@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable
 from itertools import accumulate
 
@@ -43,6 +45,16 @@ def safe(value: str) -> str:
     return text if len(value) <= _LONGEST else text + "..."
 
 
+def from_here(text: str) -> str:
+    """A text in which paths below the current folder are as they are below it: what an editor or a shell opens here."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return text
+    # Elsewhere in a path, the same names are another folder.
+    return text if here == os.sep else re.sub(rf"(?<![\w./~-]){re.escape(here + os.sep)}(?=[\w.~-])", "", text)
+
+
 def plain(value: str, style: str = "") -> Text:
-    """A safe text as a renderable; square brackets stay square brackets, and long words are folded."""
-    return Outside(safe(value), style=style, overflow="fold")
+    """A safe text as a renderable, its paths as seen from here; square brackets stay so, and long words are folded."""
+    return Outside(safe(from_here(value)), style=style, overflow="fold")

@@ -60,7 +60,7 @@ def spans_document(spans: Spans) -> dict[str, object]:
         "row": packed(_column([span.row for span in spans.spans], np.uint16)),
         "lane": packed(_column([span.lane for span in spans.spans], np.uint8)),
         "kind": packed(_column([span.kind for span in spans.spans], np.uint8)),
-        "op": packed(_column([ops.get(span.op, 0) for span in spans.spans], np.uint16)),
+        "op": packed(_column([ops[span.op] if span.op else 0 for span in spans.spans], np.uint16)),
         "number": packed(_column([span.number for span in spans.spans], np.uint32)),
         "said": packed(_column(numbers, np.uint32)),
         "begin": packed(_column([span.begin / 1e3 for span in spans.spans], np.float64)),

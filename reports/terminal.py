@@ -12,7 +12,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from simcoll.reports.fields import Field, fields_of
+from simcoll.reports.fields import Field, fields_of, marked_in
 from simcoll.reports.history import render_histories
 from simcoll.reports.overview import render_speeds, render_summary
 from simcoll.reports.plain import Outside, plain, safe
@@ -164,8 +164,9 @@ def _parts(finding: Finding) -> Iterator[RenderableType]:
         place = "" if finding.sequence is None else f", collective {finding.sequence}"
         yield plain(f"in {group_text(finding.group)}{place}", "dim")
     yield Text("")
-    yield _sides(finding)
-    yield Text("")
+    if finding.sides:
+        yield _sides(finding)
+        yield Text("")
     yield _labelled("culprits", _culprits(finding), "bold")
     if finding.unknown:
         yield _labelled("unknown", f"{fields_text(finding.unknown)} (the records do not say)")
@@ -203,7 +204,7 @@ def _sides(finding: Finding) -> RenderableType:
 
 def _side(side: Side, finding: Finding) -> Iterator[RenderableType]:
     if side.call is not None:
-        yield _call(fields_of(side.call, finding.group, finding.differing))
+        yield _call(fields_of(side.call, finding.group, marked_in(finding)))
     if side.note:
         yield plain(side.note)
     for stated in side.sources:

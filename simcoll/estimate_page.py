@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from simcoll.bottlenecks import bottleneck_text, marks_of_estimate
 from simcoll.estimate_value import Estimate
+from simcoll.pricing_text import shown
 from simcoll.reports.curve_picture import CurvePicture, bandwidth_curve
 from simcoll.reports.page_shell import Figure, Table
 from simcoll.reports.sheet import Fact, Sheet
@@ -24,7 +25,7 @@ def estimate_sheet(names: Sequence[str], topologies: Sequence[Topology], rows: S
     size = f" of {show_size(first.bytes)}" if first.bytes else ""
     return Sheet(
         "simcoll estimate",
-        _time(first.seconds),
+        shown(first.seconds),
         f"{first.op}{size} on {first.ranks:,} ranks of {names[0]}",
         _facts(first),
         curve=_curve(names, rows),
@@ -68,7 +69,7 @@ def _sizes(name: str, found: Sequence[Estimate]) -> Table:
             show_size(each.bytes) if each.bytes else "-",
             " ".join(filter(None, (each.algorithm, each.protocol))),
             "-" if each.bottleneck is None else bottleneck_text(each.bottleneck),
-            _time(each.seconds),
+            shown(each.seconds),
             _rate(each.algorithm_bandwidth) if each.bytes else "-",
             _rate(each.bus_bandwidth) if each.bytes else "-",
         )
@@ -83,7 +84,7 @@ def _comparison(names: Sequence[str], rows: Sequence[Sequence[Estimate]]) -> Tab
     for row in rows:
         first = row[0].seconds
         ratios = [f" (x{each.seconds / first:.2f})" if first and place else "" for place, each in enumerate(row)]
-        times = [_time(each.seconds) + ratio for each, ratio in zip(row, ratios, strict=True)]
+        times = [shown(each.seconds) + ratio for each, ratio in zip(row, ratios, strict=True)]
         found.append((show_size(row[0].bytes) if row[0].bytes else "-", *times))
     return Table("Compared", headings, tuple(found), note="Times; in brackets how many times as long as on the first.")
 
@@ -92,7 +93,7 @@ def _terms(name: str, found: Sequence[Estimate]) -> Table:
     """What each time is made of: the terms add up to it."""
     terms = list(dict.fromkeys(term for each in found for term, _ in each.terms))
     rows = [
-        (show_size(each.bytes) if each.bytes else "-", *(_time(dict(each.terms).get(term, 0.0)) for term in terms))
+        (show_size(each.bytes) if each.bytes else "-", *(shown(dict(each.terms).get(term, 0.0)) for term in terms))
         for each in found
     ]
     return Table(f"What the time is made of, on {name}", ("size", *terms), tuple(rows), folded=len(rows) > 1)
@@ -105,12 +106,6 @@ def _notes(found: Estimate) -> list[str]:
         f"times are those of {engine}, {overheads} launch and protocol overheads; nothing was measured here",
         "size is what nccl-tests means by it: the larger of the send and receive buffers",
     ]
-
-
-def _time(seconds: float) -> str:
-    from simcoll.pricing_text import shown
-
-    return shown(seconds)
 
 
 def _rate(rate: float) -> str:

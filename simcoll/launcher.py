@@ -254,10 +254,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _take_free_port(options: argparse.Namespace) -> None:
     """Let ranks of one node meet at a port that is free, unless the user has said where: 29500 may be another job's."""
+    # On all interfaces, as the store listens: whether the master's address is one of them is for torchrun to find out.
     said = options.standalone or options.master_port is not None or options.rdzv_endpoint
     if said or options.rdzv_backend != "static" or options.nnodes not in ("1", "1:1"):
         return
-    with contextlib.closing(socket.create_server((options.master_addr, 0))) as door:
+    with contextlib.closing(socket.create_server(("", 0))) as door:
         options.master_port = door.getsockname()[1]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +44,16 @@ def cut(trace: MemoryTrace, standing: Standing) -> MemoryTrace:
     made = _made(courses, len(slots)) | ((slots["state"] == State.REJECTED) & (slots["scheduled_ns"] <= stop))
     events = [event for event in trace.events if event.time_ns <= stop and event.kind != "exit"]
     return replace(trace, slots=slots[made], events=events)
+
+
+def unfinished_from(trace: MemoryTrace, first: Mapping[tuple[str, tuple[int, ...]], int]) -> MemoryTrace:
+    """The trace with a group's collectives pending from a number on; groups go by name and members."""
+    slots = trace.slots.copy()
+    for index, group in enumerate(trace.groups):
+        if (number := first.get((group.name, group.ranks))) is not None:
+            later = (slots["group"] == index) & (slots["p2p_sequence"] == 0) & (slots["sequence"] >= number)
+            slots["state"][later] = State.STARTED
+    return replace(trace, slots=slots)
 
 
 def stands_inside(courses: Sequence[Course]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from simcoll.lone_messages import never_met
 from simcoll.lone_replay import Standing, replay_alone
-from simcoll.preflight_cut import cut, settled, stands_in, stands_inside
+from simcoll.preflight_cut import cut, settled, stands_in, stands_inside, unfinished_from
 from simcoll.preflight_ends import Ends, among, before
 from simcoll.preflight_records import last_ns
 from simcoll.preflight_ways import Parting, first_partings, may_be_guessed, same_ways
@@ -20,6 +20,7 @@ from simcoll.verifier.columns import columns_of
 from simcoll.verifier.finding import Finding, RankStatus, Report, Severity
 from simcoll.verifier.flows import SPLIT_MISMATCH
 from simcoll.verifier.postmortem import judge
+from simcoll.verifier.progress import progress_of
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_fields import FIELD_RULES
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
@@ -55,23 +56,28 @@ def verdict(ends: Ends, world_size: int) -> tuple[Report, list[Parting]]:
 
 def as_it_would_run(ends: Ends, world_size: int) -> list[MemoryTrace]:
     """The records that the real run would leave, up to where it would stand; times are each rank's own order."""
-    standing = replay_alone(ends.traces, world_size, ends.unknown_after)
-    whole = [settled(trace, standing) for trace in ends.traces]
+    standing, whole = _played(ends, world_size)
     return [cut(trace, standing) for trace in whole] if standing.stuck else whole
 
 
-def _judged(ends: Ends, world_size: int) -> Report:
+def _played(ends: Ends, world_size: int) -> tuple[Standing, list[MemoryTrace]]:
+    """Where the real run would stand, and the whole programs as it would record them."""
     standing = replay_alone(ends.traces, world_size, ends.unknown_after)
-    whole = [settled(trace, standing) for trace in ends.traces]
+    return standing, [settled(trace, standing) for trace in ends.traces]
+
+
+def _judged(ends: Ends, world_size: int) -> Report:
+    standing, whole = _played(ends, world_size)
     programs = replace(judge(whole, LaunchOutcome(ends.exits)), agreed=_agreed(whole), world_size=world_size)
     if not standing.stuck:
-        return _timeless(programs)
+        return _timeless(_up_to_the_first_error(programs, whole))
     here = [cut(trace, standing) for trace in whole]
     report = replace(_where_it_stands(here, whole, ends, standing), agreed=_agreed(here), world_size=world_size)
     apart = [finding for finding in programs.findings if _is_of_programs(finding, here)]
     if apart:
         report = replace(report, findings=tuple(apart), verdict=programs.verdict, agreed=programs.agreed)
-    return _timeless(_as_it_ended(_by_majority(report, here), standing))
+    report = _up_to_the_first_error(_by_majority(report, here), here)
+    return _timeless(_as_it_ended(report, standing))
 
 
 def _agreed(traces: Sequence[MemoryTrace]) -> int:
@@ -81,6 +87,20 @@ def _agreed(traces: Sequence[MemoryTrace]) -> int:
         columns.check()
         agreed += columns.agreed_among(len(run.intersection(columns.group.ranks)))
     return agreed
+
+
+def _up_to_the_first_error(report: Report, traces: Sequence[MemoryTrace]) -> Report:
+    """No group finishes the call about which its ranks disagree: alone each rank has gone on, as it would not there."""
+    first: dict[tuple[str, tuple[int, ...]], int] = {}
+    for finding in report.findings:
+        group = finding.group
+        if finding.severity is Severity.ERROR and group is not None and finding.sequence is not None:
+            key = group.name, group.ranks
+            first[key] = min(first.get(key, finding.sequence), finding.sequence)
+    if not first or report.summary is None:
+        return report
+    progress = progress_of([unfinished_from(trace, first) for trace in traces])
+    return replace(report, summary=replace(report.summary, progress=progress))
 
 
 def _as_it_ended(report: Report, standing: Standing) -> Report:

@@ -213,9 +213,9 @@ def show_prices(
     if options.timeline is not None:
         notes += _write_timeline(options.timeline, main)
     if options.svg is not None:
-        _draw(options.svg, named[0][1], main)
+        _draw(options.svg, _as_priced(named, priced, main), main)
     if options.html is not None:
-        _write_page(options.html, named[0][1], priced, main, notes, warnings)
+        _write_page(options.html, _as_priced(named, priced, main), priced, main, notes, warnings)
     picture = [PricingPicture(main)] if options.picture else []
     outlet.render(Group(PricingText(main, priced, notes), *picture), lambda: pricing_document(priced, notes, warnings))
     return 0
@@ -227,6 +227,15 @@ def _fitting(named: Sequence[Named], job: Job) -> Sequence[Named]:
 
     smaller = len(named) > 1 and named[1][2].world_size is not None
     return named[1:] if smaller and len(ranks(named[0][1])) < job.world_size else named
+
+
+def _as_priced(named: Sequence[Named], priced: Sequence[Pricing], main: Pricing) -> Topology:
+    """The topology that ``main`` was priced on, slow links included."""
+    from simcoll.what_if import slowed
+
+    place = next(place for place, one in enumerate(priced) if one is main)
+    _, topology, scenario = named[place]
+    return slowed(topology, scenario.slow_links)
 
 
 def _refuse_empty(job: Job) -> None:

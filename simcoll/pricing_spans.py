@@ -28,7 +28,7 @@ def spans_of(priced: Pricing, steps: StepCosts | None, most: int = MOST) -> Span
     for each in timeline.slices:
         by_rank[each.process].append(each)
     spans = [span for row, rank in enumerate(timeline.processes) for span in _row(row, by_rank[rank], names)]
-    ops = dict.fromkeys(span.op for span in spans if span.kind == COLLECTIVE)
+    ops = dict.fromkeys(span.op for span in spans if span.op)
     end = max([round(priced.seconds * 1e9), *(span.end for span in spans)])
     note = timeline.note.partition(": ")[0]
     return Spans(tuple(timeline.processes), tuple(ops), tuple(spans), end, _middle(steps), note)

@@ -21,7 +21,7 @@ BUILT = "1700000000"
 """The moment that archives state, in seconds since 1970: two builds of the same sources are the same bytes."""
 
 _OF_TOOLS = (".git", ".venv*", ".typing", "__pycache__", ".*_cache", ".hypothesis")
-_GENERATED = (*_OF_TOOLS, "node_modules", "build", "dist", "*.egg-info", "simcoll-out*", "_build")
+_GENERATED = (*_OF_TOOLS, "node_modules", "build", "dist", "*.egg-info", "simcoll-out*")
 _BUILD_SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 
 

@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-LIMIT = 180.0
-"""Seconds that a command may take."""
+LIMIT = 400.0
+"""Seconds that a command may take, also on a machine that others use."""
 
 PATIENCE = 10.0
 """Seconds in which what a page has started may end after its last command."""

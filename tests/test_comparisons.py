@@ -101,7 +101,6 @@ def test_what_was_kept_is_read_again(tmp_path: Path) -> None:
 
 
 def test_mended_dumps_have_their_groups(tmp_path: Path) -> None:
-
     source = tmp_path / "left"
     source.mkdir()
     dump = {"pg_config": {"": {}}, "entries": [{"process_group": ("1", "undefined")}]}

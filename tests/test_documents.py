@@ -41,7 +41,7 @@ def pages() -> list[object]:
     ]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", pages())
 def test_page(page: Path) -> None:
     """A failure names the lines of the page."""
@@ -52,7 +52,7 @@ def test_page(page: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted(RULES.glob("SC*.md")), ids=lambda page: page.stem)
 def test_the_example_of_a_rule_is_python(page: Path) -> None:
-    """A fragment, whose tensors and groups the page only names."""
+    """A fragment, whose tensors and groups the page only names; test_rule_examples.py runs it."""
     [block] = blocks(page)
     assert block.language == "python"
     compile(block.text, name(page), "exec")

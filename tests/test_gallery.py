@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from docs.draw_gallery import complaints
-from docs.draw_report import content, draw, play, without_prefix
+from docs.draw_report import content, draw, play
 from docs.gallery import PAGE, Example, example, examples, faulty, page
 from simcoll.verifier.rules import RULES
 
@@ -56,11 +56,6 @@ def test_where_the_launcher_ended_ranks_does_not_either_but_a_finding_does() -> 
     text = "<svg><text>now: rank 1 failed</text><text>╭─ SC101</text><text>rank 3</text></svg>"
     assert content(text) == content(text.replace("failed", "was stopped"))
     assert content(text) != content(text.replace("rank 3", "rank 2"))
-
-
-def test_paths_lose_their_folder_and_boxes_keep_their_edge() -> None:
-    screen = "  at /x/train.py:1 in step; stopped\n│ at /x/train.py:1 │"
-    assert without_prefix(screen, "/x/") == "  at train.py:1 in step; stopped\n│ at train.py:1    │"
 
 
 @pytest.mark.slow

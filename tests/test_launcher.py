@@ -67,3 +67,10 @@ def test_a_rank_that_torch_does_not_name_returned_zero(tmp_path: Path) -> None:
     ledger.start([rank(ended_process(killed=False))])
     [found] = account(ledger, tmp_path / "launch.json")
     assert (found.exit_code, found.stopped) == (0, False)
+
+
+def test_a_free_port_is_found_whatever_the_masters_address_is() -> None:
+    """An address behind which this host stands without having it, as with forwarded ports, is no reason to fail."""
+    options = launcher._parser().parse_args(["--master-addr", "192.0.2.1", "train.py"])
+    launcher._take_free_port(options)
+    assert options.master_port

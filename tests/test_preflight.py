@@ -115,6 +115,15 @@ def test_a_bug_of_one_rank_is_found(bug: str, size: int, tmp_path: Path) -> None
     assert lines & {line, line + 1}
 
 
+def test_a_call_on_which_ranks_disagree_is_not_finished(tmp_path: Path) -> None:
+    body = "dist.barrier()\ndist.all_reduce(tensor[:4] if rank == 1 else tensor)\ndist.barrier()"
+    exit_code, report = preflight(tmp_path, "--world-size", 2, script(tmp_path, body))
+    [group] = report["summary"]["groups"]
+    [finding] = report["findings"]
+    assert (exit_code, finding["code"], group["finished"]["op"]) == (FINDINGS, "SC102", "barrier")
+    assert group["finished"]["sequence"] == finding["sequence"] - 1
+
+
 @pytest.mark.parametrize("program", CORRECT)
 def test_a_correct_program_is_silent(program: str, tmp_path: Path) -> None:
     exit_code, report = preflight(tmp_path, "--world-size", 6, script(tmp_path, CORRECT[program]))

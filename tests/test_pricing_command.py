@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from base64 import b64decode
 
 import pytest
 
@@ -203,3 +205,18 @@ def test_the_links_that_hold_a_job_up_are_drawn(capsys, job, tmp_path):
     assert "! bottleneck: nvlink host0/gpu" in text
     code, out, err = run(capsys, job, "--gpu", "h100", "--svg", tmp_path / "none" / "x.svg")
     assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_a_slow_link_is_drawn_as_it_was_priced(capsys, job, tmp_path):
+    options = "--gpu", "h100", "--slow-link", "host0/gpu0,host0/nvswitch,4"
+    plain = run(capsys, job, "--gpu", "h100", "--svg", tmp_path / "plain.svg")
+    slow = run(capsys, job, *options, "--svg", tmp_path / "slow.svg", "--html", tmp_path / "slow.html")
+    assert (plain[0], slow[0]) == (0, 0)
+    before, after = ((tmp_path / name).read_text() for name in ("plain.svg", "slow.svg"))
+    assert "slow link" in after
+    assert "370.8 GB/s" in before
+    assert "92.7 GB/s" not in before
+    assert "92.7 GB/s" in after
+    picture = re.search('src="data:image/svg[+]xml;base64,([^"]+)"', (tmp_path / "slow.html").read_text())
+    assert picture is not None
+    assert b"92.7 GB/s" in b64decode(picture[1])

@@ -13,6 +13,9 @@ NAMELESS = ("", "undefined")
 
 _BUFFERS_SHOWN = 4
 
+_NAMED_ORDERS = {(0, 2, 3, 1): "channels_last", (0, 2, 3, 4, 1): "channels_last_3d"}
+"""Memory orders that torch has a name for."""
+
 _IN_WORDS = {
     "reduce_op": "reduce op",
     "root": "root",
@@ -54,9 +57,15 @@ def buffers_text(buffers: tuple[Buffer, ...]) -> str:
 
 def buffer_text(buffer: Buffer) -> str:
     """``float32[20, 10] on cpu``, with the memory order where it is not row-major; without what no record states."""
-    order = "" if buffer.order is None else f" in memory order {list(buffer.order)}"
+    order = "" if buffer.order is None else f" in memory order {order_text(buffer.order)}"
     place = f" on {buffer.device}" if buffer.device else ""
     return f"{buffer.dtype}{list(buffer.shape)}{place}{order}"
+
+
+def order_text(order: Sequence[int]) -> str:
+    """``[1, 0]``, ``[0, 2, 3, 1] (channels_last)``: dimensions from the slowest to the fastest in memory."""
+    name = _NAMED_ORDERS.get(tuple(order))
+    return str(list(order)) + (f" ({name})" if name else "")
 
 
 def fields_text(names: Collection[str]) -> str:

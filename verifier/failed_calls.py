@@ -6,7 +6,7 @@ it was written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -15,10 +15,14 @@ import numpy.typing as npt
 
 from simcoll.record import State
 from simcoll.spec import COLLECTIVES
-from simcoll.verifier.trace import Life, Slots, Trace, lives, reached
+from simcoll.verifier.finding import Finding, Severity
+from simcoll.verifier.trace import Life, Slots, Trace, altered, lives, reached
 
 _FAILED: Final = 5 * 10**9
 """For so long (ns) a rank must be seen not to come before a call that has ended without it counts as failed."""
+
+_APART: Final = ("SC2", "SC3", "SC4", "SC7")
+"""Codes of findings that say why ranks did not come to a call."""
 
 _NEVER: Final = 1 << 62
 
@@ -57,6 +61,32 @@ def failed_calls(traces: Sequence[Trace], until: Mapping[int, int]) -> dict[int,
             _learn(trace, failed[trace.rank], known)
         count, before = sum(int(mask.sum()) for mask in failed.values()), count
     return failed
+
+
+def as_stated(traces: Sequence[Trace], stated: Sequence[Trace], findings: Sequence[Finding]) -> list[Trace]:
+    """The traces without the failures that were worked out and that no finding bears out.
+
+    That a call failed is taken from how late a dump was written. That makes it a failure only where it is also known
+    why: a rank that wrote its dump slowly looks the same. ``stated`` are the traces as the dumps have them.
+    """
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if any(finding.code.startswith(_APART) for finding in errors):
+        return [*traces]
+    places = {(finding.group.name, finding.sequence) for finding in errors if finding.group is not None}
+    return [_stated(trace, before, places) for trace, before in zip(traces, stated, strict=True)]
+
+
+def _stated(trace: Trace, before: Trace, places: Collection[tuple[str, int | None]]) -> Trace:
+    slots = trace.slots
+    worked_out = (slots["state"] == State.FAILED) & (before.slots["state"] != State.FAILED)
+    for row in np.flatnonzero(worked_out).tolist():
+        group = trace.groups[int(slots["group"][row])].name
+        worked_out[row] = (group, int(slots["sequence"][row])) not in places
+    if not worked_out.any():
+        return trace
+    slots = slots.copy()
+    slots["state"][worked_out] = before.slots["state"][worked_out]
+    return altered(trace, slots, trace.events)
 
 
 def _arrivals(dumps: Sequence[Trace], until: Mapping[int, int]) -> dict[Life, _Arrivals]:

@@ -55,6 +55,20 @@ def halt_findings(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] 
     return _nobody(job, waits, stall) if unmet is None else [unmet]
 
 
+def deadlock(job: Job, unmatched: Sequence[Unmatched], missing: Sequence[Finding]) -> list[Finding]:
+    """SC204 in place of ranks that did not come (SC201): they stood in a call themselves, for those who missed them.
+
+    Every wait of the cycle must have begun before the first of its ranks gave up: who comes later has met nobody.
+    """
+    waits = waits_of(job, None, unmatched)
+    cycle = waits.cycle()
+    gave_up = [job.failures[wait.rank].time_ns for wait in cycle if wait.rank in job.failures]
+    if not gave_up or max(wait.record.scheduled_ns for wait in cycle) >= min(gave_up):
+        return []
+    found = _cycle(waits, cycle)
+    return [found] if all(set(one.culprits) <= set(found.ranks) for one in missing) else []
+
+
 def is_final(job: Job, stall: Stall, finding: Finding, unmatched: Sequence[Unmatched] = ()) -> bool:
     """Whether the ranks that a halt is laid to can never come; one that has work of its own to do is only late."""
     if finding.code == P2P_UNMATCHED.code:

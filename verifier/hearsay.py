@@ -11,10 +11,11 @@ from simcoll.verifier.describe import fields_text
 from simcoll.verifier.finding import Finding
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.inferred import are_dated, is_dump, patience_of
+from simcoll.verifier.last_calls import call_place, unseen_notes
 from simcoll.verifier.matching import Matching
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.stated import unknown_fields
-from simcoll.verifier.trace import Life, Stall, Trace, lives, reached
+from simcoll.verifier.trace import Life, Stall, Trace, lives, reached, record_at
 from simcoll.verifier.unwatched import open_waits
 
 _OVERWRITTEN = (1 << 32) - 1
@@ -41,6 +42,7 @@ def notes_of_records(job: Job, stall: Stall | None, findings: Sequence[Finding],
     if text := fields_text(unknown):
         notes.append(f"these records do not state {text}: mismatches of these were not judged")
     if not any(finding.culprits for finding in findings):
+        notes += unseen_notes([trace for trace in traces if is_dump(trace)])
         notes += _unmet([trace for trace in traces if is_dump(trace)], bool(findings) or stall is not None)
         if stall is not None and not stall.watched and not findings:
             notes += open_waits(job, stall, matching.unmatched)
@@ -52,9 +54,10 @@ def _unmet(dumps: Sequence[Trace], told: bool) -> list[str]:
 
     ``told`` says that the report tells who waits.
     """
-    since = _first_unmet(dumps)
-    if not since:
+    unmet = _first_unmet(dumps)
+    if not unmet:
         return []
+    since = {rank: time for rank, (time, _) in unmet.items()}
     written = {trace.rank: trace.seen_ns for trace in dumps}
     dated, patience = are_dated(list(written.values()), min(since.values())), patience_of(dumps)
     late = {rank for rank, time in since.items() if dated and written[rank] - time >= patience}
@@ -62,7 +65,7 @@ def _unmet(dumps: Sequence[Trace], told: bool) -> list[str]:
     if behind := since.keys() - late:
         notes.append(
             f"the dumps were not written at one moment: those of {ranks_text(behind)} end before calls that others "
-            "show; whether these ranks came to them is not known"
+            f"show{_such_as(unmet[min(behind, key=since.__getitem__)][1])}; whether these ranks came to them is not known"
         )
     if late and not told:
         seconds = min(written[rank] - since[rank] for rank in late) / 1e9
@@ -73,24 +76,38 @@ def _unmet(dumps: Sequence[Trace], told: bool) -> list[str]:
     return notes
 
 
-def _first_unmet(dumps: Sequence[Trace]) -> dict[int, int]:
-    """When (ns) others made the first of the calls to which a rank had not come, for the ranks of which that is so."""
+def _such_as(call: tuple[Trace, int]) -> str:
+    trace, row = call
+    record = record_at(trace, row) if row >= 0 else None
+    return "" if record is None else f", such as {call_place(trace.groups[int(trace.slots['group'][row])], record)}"
+
+
+def _first_unmet(dumps: Sequence[Trace]) -> dict[int, tuple[int, tuple[Trace, int]]]:
+    """When (ns) others made the first of the calls to which a rank had not come, and which, where that is so."""
     come = {trace.rank: reached(trace) for trace in dumps}
     furthest: dict[Life, tuple[int, Trace]] = {}
     for trace in dumps:
         for life, sequence in come[trace.rank].items():
             if furthest.get(life, (0, trace))[0] < sequence < _OVERWRITTEN:
                 furthest[life] = sequence, trace
-    first: dict[int, int] = {}
+    first: dict[int, tuple[int, tuple[Trace, int]]] = {}
     for rank, mine in come.items():
         behind = [life for life, sequence in mine.items() if life in furthest and sequence < furthest[life][0]]
         if behind:
-            first[rank] = min(_call_after(furthest[life][1], life, mine[life]) for life in behind)
+            first[rank] = min((_call_after(furthest[life][1], life, mine[life]) for life in behind), key=_time)
     return first
 
 
-def _call_after(trace: Trace, life: Life, sequence: int) -> int:
-    """When a rank made its next call on a group (wall clock, nanoseconds)."""
+def _call_after(trace: Trace, life: Life, sequence: int) -> tuple[int, tuple[Trace, int]]:
+    """When a rank made its next call on a group (wall clock, nanoseconds), and its row; -1 where the ring lost it."""
     slots = trace.slots
     later = (slots["group"] == lives(trace).index(life)) & (slots["p2p_sequence"] == 0) & (slots["sequence"] > sequence)
-    return int(slots["scheduled_ns"][later].min(initial=np.iinfo(np.int64).max))
+    rows = np.flatnonzero(later)
+    if not len(rows):
+        return int(np.iinfo(np.int64).max), (trace, -1)
+    row = int(rows[np.argmin(slots["scheduled_ns"][rows])])
+    return int(slots["scheduled_ns"][row]), (trace, row)
+
+
+def _time(call: tuple[int, tuple[Trace, int]]) -> int:
+    return call[0]

@@ -20,6 +20,11 @@ from simcoll.verifier.trace import DUMPED, LaunchOutcome, Stall, Trace, altered
 _DUMPING_NS: Final = 120 * 10**9
 """The most that may lie between a dump and the abort that it announces: torch waits a minute by default."""
 
+_TICK_NS: Final = 10**7
+"""By so much a file may seem older than it is: it is dated by the kernel's last tick, of which there are 100 a second
+or more.
+"""
+
 
 def when_it_was_ended(
     traces: Sequence[Trace], outcome: LaunchOutcome | None, stall: Stall | None
@@ -37,13 +42,15 @@ def when_it_was_ended(
 
 
 def _aborted_ns(traces: Sequence[Trace], outcome: LaunchOutcome) -> int | None:
-    """When the first dump was written of a job in which a rank then was aborted; None where that is not so."""
+    """When the first dump was written, at the latest, of a job in which a rank then was aborted; None where that is not
+    so.
+    """
     ends = [end.time_ns for end in outcome.ranks.values() if end.exit_code == -signal.SIGABRT and not end.stopped]
     dumps = [event.time_ns for trace in traces for event in trace.events if event.kind == DUMPED]
     if not ends or not dumps:
         return None
     last = [dump for dump in dumps if 0 <= min(ends) - dump <= _DUMPING_NS]
-    return min(last, default=None)
+    return min(last) + _TICK_NS if last else None
 
 
 def _trace(trace: Trace, until: int) -> Trace:

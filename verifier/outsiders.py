@@ -78,7 +78,7 @@ def _judge(job: Job, case: _Case) -> Mismatch:
 def _message(case: _Case, ranks: Sequence[int], alone: Sequence[int]) -> str:
     often = max(case.counts.values())
     times = f", at least {often} times" if often > 1 else ""
-    members = "; no group that it can have meant makes this call on all its members" if alone else ""
+    members = ", and there is no group whose members all made this call" if alone else ""
     return (
         f"{ranks_text(ranks)} called {case.function} on a group to which "
         f"{'it does' if len(ranks) == 1 else 'they do'} not belong{times}: nothing was done there{members}"

@@ -10,9 +10,10 @@ from simcoll.record import Event, Record, State
 from simcoll.verifier.agreement import agreement_of
 from simcoll.verifier.creations import membership_mismatches
 from simcoll.verifier.device_queue import open_rows
+from simcoll.verifier.failed_calls import as_stated
 from simcoll.verifier.failures import Failure, failures_of
 from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
-from simcoll.verifier.halts import halt_findings, is_final
+from simcoll.verifier.halts import deadlock, halt_findings, is_final
 from simcoll.verifier.hearsay import notes_of_records, with_unknown
 from simcoll.verifier.incidents import (
     Job,
@@ -23,6 +24,7 @@ from simcoll.verifier.incidents import (
     refused_on_some,
 )
 from simcoll.verifier.inferred import told_by_records
+from simcoll.verifier.last_calls import stopped_short
 from simcoll.verifier.lifecycle import memory_findings, never_waited
 from simcoll.verifier.lost import lost_messages, swallowed_messages
 from simcoll.verifier.matching import Matching, match_messages
@@ -53,6 +55,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     Findings come with causes before symptoms, in order of time; a failure that another finding explains is none.
     """
     traces, outcome = when_it_was_ended(traces, outcome, stall)
+    stated = traces
     if outcome is None and stall is None:
         traces, stall = told_by_records(traces)
     columns, agreement = agreement_of(traces)
@@ -65,11 +68,14 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     job = _parted(job, mismatches)
     known = stall is not None or any(trace.groups for trace in traces)
     findings = _findings(job, mismatches, matching, outsiders, stall) if known else ()
+    if not findings and outcome is None:
+        findings = tuple(stopped_short(job))
     findings += tuple(stragglers(columns))
     findings = with_unknown(findings, traces)
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
     notes += notes_of_records(job, stall, findings, matching)
     world_size = _world_size(traces, outcome)
+    shown = as_stated(traces, stated, findings)
     states = tuple(_state(rank, job, outcome) for rank in _ranks(traces, outcome))
     return Report(
         _verdict(findings, job),
@@ -79,7 +85,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
         states,
         agreement.agreed,
         tuple(notes),
-        summarise(traces, states, job.failures, stall, world_size, columns) if traces else None,
+        summarise(shown, states, job.failures, stall, world_size, columns) if traces else None,
     )
 
 
@@ -184,6 +190,8 @@ def _findings(
     for finding in missing if not refused else ():
         refused = refused_instead(job, finding)
     missing = [] if refused and not job.clean else missing
+    if missing and not job.mismatches and (knot := deadlock(job, matching.unmatched, missing)):
+        missing = knot
     explained = bool(missing) or bool(stuck) or any(finding.severity is Severity.ERROR for finding in refused)
     # Buffers that were used too early make no rank wait.
     apart = [one for one in job.mismatches if one.finding.code not in _HOLDING_NOBODY_UP]

@@ -17,7 +17,7 @@ MISSING_RANK = Rule(
         "The waiting ranks are stuck until the group's timeout, half an hour by default; then they fail, and blame "
         "the network."
     ),
-    example=("if rank != 1:\n    dist.all_reduce(loss)  # rank 1 logs instead"),
+    example=("if rank == 1:\n    batch = batches.get()  # its loader has ended: nothing comes\ndist.all_reduce(loss)"),
     remedy=(
         "The report says where the missing rank is. If it skips the call, call it on every rank. If it is only slow "
         "(it evaluates, saves, downloads), raise the group's timeout or let the others wait on purpose. If "
@@ -39,9 +39,10 @@ CALL_SKIPPED = Rule(
         "hang at the end where one is left over."
     ),
     example=(
-        "for step, batch in enumerate(batches):\n"
-        "    if not (rank == 2 and step == 183):\n"
-        "        dist.all_reduce(batch)"
+        "for loss, norm in steps:\n"
+        "    if loss.isfinite():  # not so on rank 2, in one step\n"
+        "        dist.all_reduce(loss)\n"
+        "    dist.all_reduce(norm)"
     ),
     remedy=(
         "Look at the line where the other ranks made the call that this one did not. A continue, an early return or "
@@ -61,7 +62,18 @@ ORDER_SWAPPED = Rule(
         "Collectives have no names on the wire: the first call of one rank meets the first call of the other. Where "
         "the calls look alike, the tensors are exchanged silently."
     ),
-    example=('names = ["a", "b"] if rank == 0 else ["b", "a"]\nfor name in names:\n    dist.all_reduce(tensors[name])'),
+    example=(
+        "def add_up():\n"
+        "    dist.all_reduce(loss)\n"
+        "\n"
+        "\n"
+        "def count():\n"
+        "    dist.all_reduce(samples)\n"
+        "\n"
+        "\n"
+        "for step in [count, add_up] if rank == 2 else [add_up, count]:\n"
+        "    step()"
+    ),
     remedy=(
         "Iterate over something that is ordered alike on every rank; sort keys. Do not issue collectives of one "
         "group from several threads."

@@ -12,7 +12,9 @@ MEMBERSHIP_MISMATCH = Rule(
     harm=(
         "Names and connections are derived from the order of creation: the ranks talk past each other until a timeout."
     ),
-    example=("if rank < 2:\n    pair = dist.new_group([0, 1])"),
+    example=(
+        "if rank < 2:\n    first = dist.new_group([0, 1])\neverybody = dist.new_group()\ndist.barrier(group=everybody)"
+    ),
     remedy=(
         "Create all groups on all ranks in one order, also those of which a rank is no member; or use "
         "use_local_synchronization=True, which asks the members only."

@@ -15,6 +15,7 @@ from typing import TypeAlias, cast
 
 from simcoll.record import Group
 from simcoll.spec import Content, Kind
+from simcoll.verifier.describe import order_text
 from simcoll.verifier.finding import Finding, Severity
 from simcoll.verifier.rule import Rule
 from simcoll.verifier.sides import Parts, Voice, each, finding, part
@@ -116,4 +117,4 @@ def _text(value: Hashable, shaped: bool) -> str:
     shape, order = _as_layout(value)
     if shaped:
         return f"shape {list(shape)}"
-    return "row-major memory" if order is None else f"memory order {list(order)}"
+    return "row-major memory" if order is None else f"memory order {order_text(order)}"

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from simcoll.record import State
 from simcoll.verifier.columns import GroupColumns, Part
-from simcoll.verifier.describe import group_text
 from simcoll.verifier.finding import Finding
 from simcoll.verifier.inferred import is_dump
 from simcoll.verifier.rules_job import STRAGGLER
@@ -65,8 +64,8 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
         return None
     rank = columns.group.ranks[columns.parts[slow].group_rank]
     message = (
-        f"rank {rank} came last to {len(late)} of {len(times)} collectives of {group_text(columns.group)}: the "
-        f"others waited for it for {late.sum():.0f} s of {span:.0f} s"
+        f"rank {rank} came last to {len(late)} of {len(times)} collectives: the others waited "
+        f"for it for {late.sum():.0f} s of {span:.0f} s"
     )
     finding = Finding(
         STRAGGLER.code,

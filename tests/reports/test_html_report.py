@@ -10,9 +10,10 @@ from hashlib import sha256
 
 import pytest
 
+from simcoll.record import Group
 from simcoll.reports.html_report import Figure, html_report
 from simcoll.verifier.finding import Report, Severity, Verdict
-from simcoll.verifier.overview import DRY_RUN
+from simcoll.verifier.overview import DRY_RUN, Progress, Summary
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.rules import RULES
 from simcoll.verifier.view import charted
@@ -118,3 +119,13 @@ def test_a_figure_is_an_image_of_its_own() -> None:
 @pytest.mark.slow
 def test_a_large_job_stays_below_ten_megabytes() -> None:
     assert len(page_of(mismatched(512, 300)).encode()) < 2_000_000
+
+
+def test_of_many_groups_some_are_listed_and_the_others_counted() -> None:
+    groups = [Group(f"g{number}", f"part_{number}", (0, 1)) for number in range(130)]
+    progress = tuple(Progress(group.description, 2, (group,), (0, 1)) for group in groups)
+    report = Report(Verdict.OK, 2, "record", (), (), 0, summary=Summary(2, 2, ("record",), 0, 0, progress, ()))
+    text = html_report(report)
+    assert "part_99 " in text
+    assert "part_100 " not in text
+    assert "and 30 more groups, which report.json has" in text

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source, State
+from simcoll.reports.plain import plain
 from simcoll.reports.terminal import TerminalReport, summary_line
 from simcoll.verifier.compare import compare
-from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Verdict
+from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
 from simcoll.verifier.overview import Summary
 
 TENSORS = (Buffer((20, 10), "float32"),)
@@ -149,3 +151,30 @@ def test_a_signal_has_its_name() -> None:
     )
     shown = drawn(Report(Verdict.FAILED, 3, "record", (), states))
     assert all(text in shown for text in ("stopped (SIGTERM)", "failed (SIGKILL)", "failed (exit code 3)"))
+
+
+def test_paths_are_as_seen_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "a job"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert drawn(a_report(file=f"{folder}/train.py")) == PICTURE
+    said = f"{folder}/a.py, ({folder}/b.py), {folder}, {folder}/, /x{folder}/c.py, {folder}s/d.py"
+    assert plain(said).plain == f"a.py, (b.py), {folder}, {folder}/, /x{folder}/c.py, {folder}s/d.py"
+    monkeypatch.chdir("/")
+    assert plain("/x/train.py").plain == "/x/train.py"
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert plain("/x/train.py").plain == "/x/train.py"
+
+
+def test_a_finding_without_sides_has_one_empty_line() -> None:
+    finding = Finding("SC801", Severity.WARNING, "m", Group("0", "default_pg", (0, 1)), ranks=(0, 1), culprits=(1,))
+    lines = drawn(Report(Verdict.FINDINGS, 2, "record", (finding,), ())).splitlines()
+    assert [line.strip("│ ") for line in lines[3:7]] == [
+        "m",
+        "in group 0 (default_pg, ranks 0-1)",
+        "",
+        "culprits: rank 1",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -202,6 +203,33 @@ def test_ranks_that_miss_each_other_in_groups_of_other_members_are_one_finding()
     events["rank0"].append(Event("missing", 9 * SECOND, data | {"source": source}))
     traces = job({0: [waiting(A, 1, State.FAILED)], 1: [], 2: []}, [WORLD, A], **events)
     assert [finding.code for finding in judge(traces, running(3), None).findings] == ["SC401"]
+
+
+def gave_up(of: Group, missing: list[int], at: int) -> list[Event]:
+    """What a rank notes in mode detail whose call was not proved within the group's timeout, and which ends by it."""
+    source = ["train.py", 101, "step", "dist.all_reduce(x)"]
+    data: dict[str, object] = {"group": of.name, "sequence": 1, "missing": missing, "waited_ms": 10_000}
+    raised = {"type": "MissingRankError", "message": "Timed out", "source": source}
+    return [Event("missing", at * SECOND, data | {"source": source}), Event("exception", at * SECOND, raised)]
+
+
+def two_orders(begun: int) -> list[MemoryTrace]:
+    """Rank 0 uses two groups in the other order; the others come to theirs after so many seconds."""
+    first, second = group("1", 0, 1, 2), group("2", 0, 1, 2)
+    late = replace(waiting(first, 1, State.FAILED), scheduled_ns=begun * SECOND)
+    records = {0: [waiting(second, 1, State.FAILED)], 1: [late], 2: [late]}
+    events = {"rank0": gave_up(second, [1, 2], 12), "rank1": gave_up(first, [0], 30), "rank2": gave_up(first, [0], 30)}
+    return job(records, [first, second], **events)
+
+
+def test_ranks_that_gave_each_other_up_were_in_a_cycle() -> None:
+    [finding] = judge(two_orders(begun=2)).findings
+    assert (finding.code, finding.ranks, finding.culprits) == ("SC204", (0, 1, 2), (0,))
+
+
+def test_who_came_when_the_other_had_given_up_never_met_it_in_a_cycle() -> None:
+    [finding] = judge(two_orders(begun=20)).findings
+    assert finding.code == "SC201"
 
 
 def test_what_a_rank_says_of_a_group_that_is_not_its_own_does_no_harm() -> None:

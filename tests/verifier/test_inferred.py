@@ -10,6 +10,7 @@ import pytest
 from simcoll.call import Buffer, Call
 from simcoll.record import Event, Group, Record, Source, State
 from simcoll.verifier.finding import Finding, Report, Severity
+from simcoll.verifier.overview import Activity
 from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.trace import MemoryTrace, trace_of
 
@@ -281,6 +282,28 @@ def test_a_call_that_stands_for_a_while_though_all_came_is_noted() -> None:
     assert any("ranks 0-3 had been in all_reduce #2" in note and "for 7 s" in note for note in report.notes)
 
 
+def slowly_written(*states: State) -> list[MemoryTrace]:
+    """Dumps that took their ranks seconds to write, each right after the second call, which some show as open."""
+    calls = [ended(2, 2) if state is State.COMPLETED else call(2, 2) for state in states]
+    return [dump(rank, [ended(1, 1), mine], 8 + rank / 50) for rank, mine in enumerate(calls)]
+
+
+def test_a_call_that_one_dump_shows_as_ended_and_another_as_open_has_not_failed() -> None:
+    """torch retires an entry when the call has returned: a dump that is taken in between shows it as open."""
+    report = judge(slowly_written(State.SCHEDULED, State.SCHEDULED, State.SCHEDULED, State.COMPLETED))
+    assert report.findings == ()
+    assert report.summary is not None
+    assert Activity.FAILED not in {place.activity for place in report.summary.places}
+
+
+def test_a_call_that_failed_for_want_of_a_rank_is_shown_as_failed() -> None:
+    gave_up = [dump(rank, [ended(1, 1), ended(2, 2)], 8 + rank / 50) for rank in (0, 1, 2)]
+    report = judge([*gave_up, dump(3, [ended(1, 1)], 9)])
+    assert only(report).culprits == (3,)
+    assert report.summary is not None
+    assert [place.ranks for place in report.summary.places if place.activity is Activity.FAILED] == [(0, 1, 2)]
+
+
 def queued(rank: int, waits_since: float | None, written: float) -> MemoryTrace:
     """A dump of NCCL, whose states are known."""
     records = [call(1, 1, State.COMPLETED, finished=1.1)]
@@ -382,3 +405,51 @@ def test_what_a_rank_said_of_its_end_comes_first(kind: str) -> None:
     said = {"finished": [EXIT], "failed": [Event("exception", 11 * SECOND, {"type": "ValueError", "message": "x"})]}
     report = judge([box(rank, [call(1, 1, State.COMPLETED, finished=1.1)], said[kind]) for rank in range(4)])
     assert {finding.code for finding in report.findings} == ({"SC701"} if kind == "failed" else set())
+
+
+def left_after(step: float, quiet: float, made: int = 5) -> list[MemoryTrace]:
+    """Rank 3's dump ends before the last call of the others, after which these made none for so many seconds."""
+    calls = [ended(number, 1 + number * step) for number in range(1, made + 1)]
+    last = 1 + made * step
+    others = [dump(rank, calls, last + quiet + rank / 50) for rank in range(3)]
+    return [*others, dump(3, calls[:-1], last - step + 0.003)]
+
+
+def test_a_job_that_falls_silent_after_a_call_that_one_rank_does_not_show_is_a_warning() -> None:
+    report = judge(left_after(0.01, quiet=0.5))
+    finding = only(report)
+    assert (finding.code, finding.severity, finding.culprits) == ("SC201", Severity.WARNING, (3,))
+    assert finding.sequence == 5
+    assert {source.source.line for source in finding.sides[0].sources} == {15}
+    assert exit_code(report) == 0
+
+
+@pytest.mark.parametrize(
+    "traces",
+    [
+        pytest.param(left_after(0.2, quiet=0.5), id="at its pace"),
+        pytest.param(left_after(0.01, quiet=0.2), id="too soon"),
+        pytest.param(left_after(0.01, quiet=0.5, made=3), id="no pace is known"),
+    ],
+)
+def test_dumps_of_several_moments_are_a_note_that_names_the_call(traces: list[MemoryTrace]) -> None:
+    report = judge(traces)
+    assert report.findings == ()
+    [note] = [note for note in report.notes if "not written at one moment" in note]
+    assert "rank 3" in note
+    assert "such as all_reduce #" in note
+    assert "train.py:1" in note
+
+
+def test_a_rank_that_waits_for_one_that_is_late_is_no_warning() -> None:
+    *others, late = left_after(0.01, quiet=0.5)
+    waits = [replace(trace, slots=trace.slots.copy()) for trace in others]
+    for trace in waits:
+        trace.slots["state"][-1] = State.SCHEDULED
+    assert judge([*waits, late]).findings == ()
+
+
+def test_where_a_rank_left_no_dump_the_call_in_which_the_others_end_is_noted() -> None:
+    report = judge(left_after(0.01, quiet=0.5)[:3])
+    assert report.findings == ()
+    assert any("ranks 0-2 end with all_reduce #5" in note and "rank 3, which left none" in note for note in report.notes)

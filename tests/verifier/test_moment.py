@@ -7,8 +7,9 @@ from dataclasses import replace
 from simcoll.call import Buffer, Call
 from simcoll.record import Event, Group, Record, Source, State
 from simcoll.verifier.finding import RankStatus
+from simcoll.verifier.moment import when_it_was_ended
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.trace import LaunchOutcome, MemoryTrace, RankExit, Stall, trace_of
+from simcoll.verifier.trace import DUMPED, LaunchOutcome, MemoryTrace, RankExit, Stall, trace_of
 
 SECOND = 10**9
 WORLD = Group("0", "default_pg", (0, 1, 2))
@@ -42,6 +43,15 @@ def test_calls_made_after_the_end_are_not_judged() -> None:
     assert judge(traces, None, STALL).agreed == 1
     assert judge(traces, None, replace(STALL, over=False)).agreed == 1
     assert [len(trace.slots) for trace in traces] == [1, 2, 2]
+
+
+def test_calls_in_the_tick_by_which_the_first_dump_is_dated_were_made() -> None:
+    dumped, tick = Event(DUMPED, 10 * SECOND, {}), 10**7
+    outcome = LaunchOutcome({rank: RankExit(-6, 12 * SECOND) for rank in range(3)})
+    for late, made in ((tick, 2), (tick + 1, 1)):
+        call = replace(DONE, sequence=2, state=State.STARTED, scheduled_ns=10 * SECOND + late, finished_ns=0)
+        traces = [trace_of(rank, 3, [WORLD], [DONE, call], events=[dumped]) for rank in range(3)]
+        assert [len(trace.slots) for trace in when_it_was_ended(traces, outcome, None)[0]] == [made] * 3
 
 
 def test_a_failure_before_the_end_stays_one() -> None:
