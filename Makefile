@@ -35,12 +35,12 @@ test: $(READY)  ## all tests; ARGS goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
 PAGE := reports/page/vendor
-lint: $(READY)  ## ruff's rules and its formatting; and of the page's scripts, where npm is there, biome's and TypeScript's
+lint: $(READY)  ## ruff's rules and its formatting; and of the page's scripts, where npm is there, ESLint's and TypeScript's
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@command -v npm >/dev/null || { echo "lint: no npm; the scripts of report.html are not checked" >&2; exit 0; } && \
-		{ [ -x $(PAGE)/node_modules/.bin/biome ] || (cd $(PAGE) && npm ci --no-audit --no-fund >/dev/null) || \
-		{ echo "lint: npm cannot install biome and axe; what they check of report.html is not checked" >&2; exit 0; }; } && \
+		{ [ -x $(PAGE)/node_modules/.bin/eslint ] || (cd $(PAGE) && npm ci --no-audit --no-fund >/dev/null) || \
+		{ echo "lint: npm cannot install ESLint and axe; what they check of report.html is not checked" >&2; exit 0; }; } && \
 		cd $(PAGE) && npm run --silent lint
 
 format: $(READY)  ## let ruff rewrite what it can
