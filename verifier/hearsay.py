@@ -63,9 +63,10 @@ def _unmet(dumps: Sequence[Trace], told: bool) -> list[str]:
     late = {rank for rank, time in since.items() if dated and written[rank] - time >= patience}
     notes = []
     if behind := since.keys() - late:
+        example = _such_as(unmet[min(behind, key=since.__getitem__)][1])
         notes.append(
             f"the dumps were not written at one moment: those of {ranks_text(behind)} end before calls that others "
-            f"show{_such_as(unmet[min(behind, key=since.__getitem__)][1])}; whether these ranks came to them is not known"
+            f"show{example}; whether these ranks came to them is not known"
         )
     if late and not told:
         seconds = min(written[rank] - since[rank] for rank in late) / 1e9

@@ -2,7 +2,7 @@
 
 A Gloo dump says that a call has ended, and not how: whether the rank that its dump does not show there came later, or
 left and so made the call fail, looks the same. What tells them apart is what the others did then. A job that goes on
-makes calls at its pace; one in which a rank has left makes none, and its ranks dump when their exception has ended them.
+makes calls at its pace; one in which a rank has left makes none, and its ranks dump when an exception has ended them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simcoll.verifier.incidents import Job
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_order import MISSING_RANK
 from simcoll.verifier.sides import lines
-from simcoll.verifier.trace import Trace, lives, reached, record_at
+from simcoll.verifier.trace import Life, Trace, lives, reached, record_at
 from simcoll.verifier.whereabouts import whereabouts
 
 _PACES: Final = 10
@@ -33,8 +33,10 @@ _FEWEST: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class LastCall:
-    """The collective that most dumps end with: ``made`` by these ranks; of its members ``short`` have a dump that ends
-    with the call before it, ``unseen`` none."""
+    """The collective that most dumps end with, as the ranks of ``records`` made it.
+
+    Of its members ``short`` have a dump that ends with the call before it, ``unseen`` none, and ``others`` another one.
+    """
 
     group: Group
     records: Mapping[int, Record]
@@ -61,8 +63,8 @@ def call_place(group: Group, record: Record) -> str:
 
 def last_call(dumps: Mapping[int, Trace]) -> LastCall | None:
     """The collective with which most dumps end, of equally many the one made first; None where none ends with one."""
-    ends: dict[tuple[object, int], dict[int, Record]] = {}
-    groups: dict[tuple[object, int], Group] = {}
+    ends: dict[tuple[Life, int], dict[int, Record]] = {}
+    groups: dict[tuple[Life, int], Group] = {}
     for rank, trace in dumps.items():
         record = record_at(trace, len(trace.slots) - 1) if len(trace.slots) else None
         if record is not None and not record.p2p_sequence:
