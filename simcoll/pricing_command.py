@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from simcoll.topology_arguments import topology_named, topology_of
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from simcoll.compute_between import Counted
     from simcoll.evidence import Evidence
     from simcoll.outlet import Outlet
     from simcoll.pricing import Pricing, Scenario
     from simcoll.recorded_job import Job
-    from simcoll.topology import Topology
     from simcoll.verifier.trace import Trace
 
 _DEFAULT_MFU = "0.4"
@@ -229,7 +230,7 @@ def _fitting(named: Sequence[Named], job: Job) -> Sequence[Named]:
     return named[1:] if smaller and len(ranks(named[0][1])) < job.world_size else named
 
 
-def _as_priced(named: Sequence[Named], priced: Sequence[Pricing], main: Pricing) -> Topology:
+def _as_priced(named: Sequence[Named], priced: Sequence[Pricing], main: Pricing) -> nx.DiGraph[Any]:
     """The topology that ``main`` was priced on, slow links included."""
     from simcoll.what_if import slowed
 
@@ -258,7 +259,7 @@ def _errors(evidence: Evidence) -> list[str]:
     ]
 
 
-def _draw(path: Path, topology: Topology, priced: Pricing) -> None:
+def _draw(path: Path, topology: nx.DiGraph[Any], priced: Pricing) -> None:
     """The topology with the links that hold the job up for longest; raises TopologyError."""
     from simcoll.bottlenecks import marks_of_job
     from simcoll.topology_drawing import draw
@@ -269,7 +270,7 @@ def _draw(path: Path, topology: Topology, priced: Pricing) -> None:
 
 def _write_page(
     path: Path,
-    topology: Topology,
+    topology: nx.DiGraph[Any],
     priced: Sequence[Pricing],
     main: Pricing,
     notes: Sequence[str],

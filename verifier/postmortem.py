@@ -24,7 +24,6 @@ from simcoll.verifier.incidents import (
     refused_on_some,
 )
 from simcoll.verifier.inferred import told_by_records
-from simcoll.verifier.last_calls import stopped_short
 from simcoll.verifier.lifecycle import memory_findings, never_waited
 from simcoll.verifier.lost import lost_messages, swallowed_messages
 from simcoll.verifier.matching import Matching, match_messages
@@ -68,8 +67,6 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     job = _parted(job, mismatches)
     known = stall is not None or any(trace.groups for trace in traces)
     findings = _findings(job, mismatches, matching, outsiders, stall) if known else ()
-    if not findings and outcome is None:
-        findings = tuple(stopped_short(job))
     findings += tuple(stragglers(columns))
     findings = with_unknown(findings, traces)
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]
