@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simcoll.bottlenecks import marks_of_job
 from simcoll.priced_steps import StepCosts, steps_of_rank
@@ -17,14 +17,19 @@ from simcoll.sizes import show_size
 from simcoll.topology_figure import figure_of
 
 if TYPE_CHECKING:
-    from simcoll.topology import Topology
+    import networkx as nx
+
 
 _MOST_ROWS, _FEW_ROWS = 100, 12
 _PARTS = ("compute", "communication, exposed", "waiting for other ranks")
 
 
 def pricing_sheet(
-    main: Pricing, scenarios: Sequence[Pricing], topology: Topology, notes: Sequence[str], warnings: Sequence[str]
+    main: Pricing,
+    scenarios: Sequence[Pricing],
+    topology: nx.DiGraph[Any],
+    notes: Sequence[str],
+    warnings: Sequence[str],
 ) -> Sheet:
     """The page shows ``main`` in full, and where there are several scenarios these beside each other."""
     steps, several = steps_of_rank(main), len(scenarios) > 1
