@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import networkx as nx
 
 from simcoll.bottlenecks import Marks
 from simcoll.estimate_value import Bottleneck
@@ -16,7 +19,7 @@ from simcoll.verifier.trace import Trace
 _UNKNOWN = "No link of it is known to be a bottleneck."
 
 
-def figure_of(topology: Topology, marks: Marks) -> Figure:
+def figure_of(topology: nx.DiGraph[Any], marks: Marks) -> Figure:
     """The picture, and what its marks say; the links of least worth come last."""
     words = f"{'; '.join(marks.values())}." if marks else _UNKNOWN
     return Figure("Topology", draw(topology, marks), words)
