@@ -86,7 +86,9 @@ class Judged:
 
 def judged(program: Program, run: Run) -> Judged:
     """Apply the rule."""
-    text = run.judgement
+    failed = "torchfrtrace" in run.tool and "Traceback" in run.judgement
+    # What a reader that ends with an exception prints is about itself.
+    text = "" if failed else run.judgement
     # The names of the programs say what is wrong with them.
     words = text.replace(program.name, "program")
     return Judged(
@@ -98,9 +100,9 @@ def judged(program: Program, run: Run) -> Judged:
         _relation(accused(text), set(program.culprits)) if program.culprits else "",
         program.line > 0 and re.search(rf'\b{program.file}(:|", line ){program.line}\b', text) is not None,
         program.line > 0,
-        any(run.exit_codes) if run.tool_exit is None else run.tool_exit != 0,
+        not failed and bool(any(run.exit_codes) if run.tool_exit is None else run.tool_exit),
         not program.code and (any(run.exit_codes) or bool(run.tool_exit) or _ALARM.search(text) is not None),
-        "torchfrtrace" in run.tool and "Traceback" in text,
+        failed,
     )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import _dump_fr_trace
+from torch._C._distributed_c10d import _dump_fr_trace  # type: ignore[attr-defined]
 
 GROUPS: dict[str, list[int]] = {}
 

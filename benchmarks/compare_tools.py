@@ -170,16 +170,19 @@ class Worker:
 
 
 def mend(source: Path, target: Path, groups: dict[str, list[int]]) -> None:
-    """The same dumps with ``pg_config`` as NCCL's has it: each group under its name, with its members.
+    """The same dumps with ``pg_config`` as NCCL's has it: each group of the rank under its name, with its members.
 
     These are our own ranks' files of this minute, so that unpickling them runs nobody else's code.
     """
     target.mkdir(parents=True)
-    for path in source.glob("dump_rank_*"):
-        dump = pickle.loads(path.read_bytes())
-        about = {"0": "default_pg"} | dict(entry["process_group"] for entry in dump["entries"])
+    dumps = {path.name: pickle.loads(path.read_bytes()) for path in source.glob("dump_rank_*")}
+    said = [tuple(entry["process_group"]) for dump in dumps.values() for entry in dump["entries"]]
+    about = {"0": "default_pg"} | dict(said) | {name: text for name, text in said if text != "undefined"}
+    for name, dump in dumps.items():
+        rank = int(name.removeprefix("dump_rank_"))
         dump["pg_config"] = {
-            name: {"name": name, "desc": about.get(name, "undefined"), "ranks": str(members)}
-            for name, members in groups.items()
+            group: {"name": group, "desc": about.get(group, "undefined"), "ranks": str(members)}
+            for group, members in groups.items()
+            if rank in members
         }
-        (target / path.name).write_bytes(pickle.dumps(dump))
+        (target / name).write_bytes(pickle.dumps(dump))

@@ -35,7 +35,7 @@ def page() -> str:
         begin, end = f"<!-- measured: {name} -->", "<!-- end -->"
         pattern = re.compile(rf"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
         made = f"{begin}\n{table(document)}{end}"
-        text = pattern.sub(lambda _, made=made: made, text)
+        text = pattern.sub(made.replace("\\", r"\\"), text)
     return text
 
 

@@ -19,7 +19,14 @@ version = release = simcoll.__version__
 html_title = f"simcoll {version}"
 language = "en"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docs.site_navigation", "docs.site_python", "docs.site_sources"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "docs.site_access",
+    "docs.site_navigation",
+    "docs.site_python",
+    "docs.site_sources",
+]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**.md"]
 exclude_patterns = [".*", "**/.*", "build", "dist", "benchmarks", "**/node_modules", "simcoll-out*"]
@@ -39,7 +46,6 @@ smartquotes = False  # pages quote code and what programs print
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 90
 
 html_theme = "furo"
 html_copy_source = False

@@ -60,7 +60,7 @@ FORMAT = """\
 </svg>
 """
 
-# What no two runs have in common. A picture is drawn anew only where something else has changed.
+# What no two runs have in common: a picture is drawn anew only where something else has changed.
 PASSING = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|\b\d+(\.\d+)? (ms|s|min)\b")
 
 
@@ -119,6 +119,8 @@ def without_prefix(screen: str, prefix: str) -> str:
 
 
 def _shortened(line: str, prefix: str) -> str:
+    if "│" not in line:
+        return line.replace(prefix, "")
     gap = " " * (len(prefix) * line.count(prefix))
     text, edge, rest = line.replace(prefix, "").rpartition(" ")
     return f"{text}{edge}{gap}{rest}"
@@ -156,13 +158,17 @@ def write(picture: Path, drawn: str) -> bool:
 
 
 def content(picture: str) -> list[tuple[str, str, str]]:
-    """What a picture says, piece by piece with its colour: all that a run has in common with the next one."""
-    pieces = ElementTree.fromstring(picture).iter()
-    return [
+    """The findings that a picture shows, piece by piece with their colours, without times.
+
+    What stands above them says where each rank was when the launcher ended it: that is a race after a failure.
+    """
+    pieces = [
         (piece.tag, piece.get("class", ""), PASSING.sub("T", (piece.text or "").replace("\u00a0", " ")).strip())
-        for piece in pieces
+        for piece in ElementTree.fromstring(picture).iter()
         if (piece.text or "").strip()
     ]
+    box = next((index for index, (_, _, text) in enumerate(pieces) if text.startswith("╭")), 0)
+    return pieces[box:]
 
 
 if __name__ == "__main__":

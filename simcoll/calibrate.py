@@ -140,9 +140,15 @@ def has_gpu() -> bool:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options to a parser."""
-    parser.add_argument("--out", metavar="FILE", type=Path, default=Path("topology.json"), help="a .json or .yaml file")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        default=Path("topology.json"),
+        help="a .json or .yaml file (default: topology.json)",
+    )
     parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where there is a GPU, else gloo")
-    parser.add_argument("--ops", metavar="LIST", default=",".join(MEASURABLE), help="default: %(default)s")
+    parser.add_argument("--ops", metavar="LIST", default=",".join(MEASURABLE), help=f"default: {', '.join(MEASURABLE)}")
     parser.add_argument("--max-bytes", metavar="SIZE", default="64MiB", help="the largest size (default: 64MiB)")
     add_output_arguments(parser)
 
@@ -150,7 +156,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def calibrate_as_told(options: argparse.Namespace, torchrun: Sequence[str]) -> int:
     """Carry out ``simcoll calibrate``; the exit code of the contract."""
     outlet = Outlet(json=options.json, plain=options.plain)
-    ops = options.ops.split(",")
+    ops = [op.strip() for op in options.ops.split(",")]
     strange = [op for op in ops if op not in MEASURABLE]
     if strange:
         return outlet.refuse(BAD_INPUT, f"--ops: {strange[0]!r}, expected some of {', '.join(MEASURABLE)}")

@@ -22,6 +22,13 @@ from simcoll.simulate_command import add_simulate_command
 from simcoll.topology_arguments import add_topology_arguments
 from simcoll.topology_command import add_topology_command
 
+_ABOUT = "Records what every rank says to every other rank, proves that they agree, and prices it."
+_BEGIN = (
+    "`simcoll run --nproc-per-node 4 train.py` is the place to begin; `simcoll COMMAND --help` lists options. "
+    "Exit codes: 0 nothing wrong, 1 the program could not start, 2 usage or unreadable input, 3 findings."
+)
+_VERSION_HELP = "show simcoll's version and exit; with --json those of Python, torch and others too"
+
 
 class _UsageError(Exception):
     """A command line that cannot be understood; the text says why, and where its options are explained."""
@@ -162,9 +169,8 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    description = "Records what every rank says to every other rank, and proves that they agree."
-    parser = _Parser(prog="simcoll", description=description)
-    parser.add_argument("--version", action="version", version=f"simcoll {__version__}")
+    parser = _Parser(prog="simcoll", description=_ABOUT, epilog=_BEGIN)
+    parser.add_argument("--version", action="version", version=f"simcoll {__version__}", help=_VERSION_HELP)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_parser("run", help="start a job as torchrun does, and report what is wrong", add_help=False)
     _command(commands, "demo", "a planted bug on four simulated ranks, no torch needed")

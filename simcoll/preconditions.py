@@ -66,7 +66,7 @@ def check_torch() -> None:
 
 
 def check_installed() -> None:
-    """Check that torch will find simcoll in the ranks, which takes more than a folder on PYTHONPATH; raises as above."""
+    """Check that torch will find simcoll in the ranks: PYTHONPATH is not enough; raises :class:`RefusedError`."""
     hooks = metadata.entry_points(group="torch.backends")
     if not any(hook.value == "simcoll.autoload:autoload" for hook in hooks):
         raise RefusedError(

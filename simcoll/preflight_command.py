@@ -39,8 +39,8 @@ def add_preflight_command(commands: Commands) -> None:
     parser.add_argument(
         "-m", "--module", action="store_true", help="the script is a module's name, as Python's -m has it"
     )
-    parser.add_argument("script", metavar="script.py", type=Path)
-    parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER)
+    parser.add_argument("script", metavar="script.py", type=Path, help="the program, unchanged")
+    parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER, help="its own arguments")
 
 
 def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:

@@ -26,7 +26,7 @@ class Session:
     def __init__(self, mode: str, out: Path | None = None) -> None:
         self.mode = mode
         self._out = out
-        self._started_in = Path.cwd()
+        self._started_in = Path() if out else Path.cwd()
 
     @property
     def out(self) -> Path:

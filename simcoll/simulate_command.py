@@ -30,7 +30,9 @@ _STALL = 5.0
 def add_simulate_command(commands: Commands) -> None:
     """Add ``simulate`` to the command line's parser."""
     about = "play a scenario, or a Python program, on ranks in this process"
-    parser = commands.add_parser("simulate", help=about, description=f"{about.capitalize()}; verify, price and report.")
+    parser = commands.add_parser(
+        "simulate", help=about, description=f"{about[0].upper()}{about[1:]}; verify, price and report."
+    )
     parser.add_argument(
         "target", metavar="SCENARIO|CODE|FILE.py[:FUNCTION]", help="a TOML file, a finding's code, or FUNCTION(comm)"
     )

@@ -22,8 +22,10 @@ def add_topology_command(commands: Commands) -> None:
     actions = parser.add_subparsers(dest="action", metavar="list|show|import|draw", required=True)
     _action(actions, "list", "the presets: servers, racks, cloud instances, fat trees")
     show = _action(actions, "show", "what a preset, a file or a cluster consists of")
-    imported = _action(actions, "import", "read a file of another tool, and write simcoll's own format")
-    drawn = _action(actions, "draw", "a tree on the terminal, or a picture")
+    imported = _action(
+        actions, "import", "read NCCL's XML, `nvidia-smi topo -m` or ASTRA-sim's, and write simcoll's own format"
+    )
+    drawn = _action(actions, "draw", "draw a tree on the terminal, or a picture")
     for command in (show, imported, drawn):
         command.add_argument("name", metavar="NAME_OR_FILE", nargs="?", help="a preset or a file, as --topology")
         add_topology_arguments(command)

@@ -9,13 +9,14 @@ from simcoll.stacks import stack_path
 from simcoll.torchrun_arguments import ProgramKind, RunRequest
 
 _OWN_RANKS = (
-    "a program that starts its ranks itself (mp.spawn) runs as `SIMCOLL_MODE=detail python script.py`: under a launcher, "
-    "init_process_group takes rank, size and address from the launcher"
+    "a program that starts its ranks itself (mp.spawn) runs as `SIMCOLL_MODE=detail python script.py`: under a "
+    "launcher, init_process_group takes rank, size and address from the launcher"
 )
+_NO_GROUP = f"it has to call torch.distributed.init_process_group; {_OWN_RANKS}"
 
 
 def ranks_with_simcoll(folder: Path, launch: Launch) -> int:
-    """How many ranks of this node have loaded simcoll, which offers its stacks from then on; before those are removed."""
+    """How many ranks of this node loaded simcoll: from then on they offer stacks, until the files are removed."""
     return sum(stack_path(folder, rank.rank).exists() for rank in launch.ranks)
 
 
@@ -24,10 +25,7 @@ def why_unrecorded(request: RunRequest, loaded: int, *, interrupted: bool) -> tu
     if loaded and interrupted:
         return "no rank got past init_process_group", _OWN_RANKS
     if loaded:
-        return (
-            "the program created no process group",
-            f"it has to call torch.distributed.init_process_group; {_OWN_RANKS}",
-        )
+        return "the program created no process group", _NO_GROUP
     if request.kind is ProgramKind.COMMAND:
         where = f"in the Python that {request.program} starts"
         return "no rank imported torch where simcoll is installed", f"install simcoll {where}, next to its torch"

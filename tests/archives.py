@@ -20,18 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILT = "1700000000"
 """The moment that archives state, in seconds since 1970: two builds of the same sources are the same bytes."""
 
-_GENERATED: tuple[str, ...] = (
-    ".git",
-    ".venv*",
-    ".typing",
-    "__pycache__",
-    "node_modules",
-    "build",
-    "dist",
-    "*.egg-info",
-    ".*_cache",
-)
-_GENERATED += ("simcoll-out*", ".hypothesis", "_build")
+_OF_TOOLS = (".git", ".venv*", ".typing", "__pycache__", ".*_cache", ".hypothesis")
+_GENERATED = (*_OF_TOOLS, "node_modules", "build", "dist", "*.egg-info", "simcoll-out*", "_build")
 _BUILD_SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 
 

@@ -48,7 +48,7 @@ def _pattern(lines: list[str]) -> re.Pattern[str]:
 
 def _spaced(words: list[str]) -> str:
     """Any text may be no text: then the white space around it is one."""
-    return r"\s+".join(words).replace(r"\s+[^\n]*?\s+", r"\s[^\n]*?(?<=\s)")
+    return r"\s+".join(words).replace(r"\s+[^\n]*?\s+", r"\s(?:[^\n]*?\s)?")
 
 
 def _explained(piece: list[str], seen: str, at: int) -> str:

@@ -22,6 +22,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +85,14 @@ class Fault:
     message: str
 
 
-def play(page: Path, folder: Path, limit: float = LIMIT) -> list[Fault]:
-    """Play a page in a folder that is empty but for what this makes there; its faults, by line."""
+def play(page: Path, limit: float = LIMIT) -> list[Fault]:
+    """Play a page; its faults, by line."""
+    # The path of pytest's own folders is so long that a report breaks it in two.
+    with tempfile.TemporaryDirectory(prefix="page-") as folder:
+        return _played_in(Path(folder).resolve(), page, limit)
+
+
+def _played_in(folder: Path, page: Path, limit: float) -> list[Fault]:
     try:
         blocks = read_page(page)
     except PageError as error:
@@ -106,12 +113,13 @@ class _Player:
         self._module = [block for block in blocks if block.language == "python" and not _is_apart(block)]
         self._module_name = "test_page_" + re.sub(r"\W", "_", page.stem.lower())
         self._printed = ""
+        self._skipped = False
 
     def faults(self) -> Iterator[Fault]:
         for block in self._blocks:
             yield from self._noted(block)
             if missing(block) or "not run" in block.notes:
-                self._printed = ""
+                self._skipped = True
                 if block.language == "python":
                     yield from _compiled(block)
             elif "file" in block.notes:
@@ -141,7 +149,7 @@ class _Player:
         if block.language == "console":
             yield from self._typed(block)
         elif block.answers:
-            if wrong := difference(block.text, self._printed):
+            if not self._skipped and (wrong := difference(block.text, self._printed)):
                 yield Fault(block.line, f"the output of the console block above is not this:\n{wrong}")
         elif block.language == "python":
             if block is self._module[-1]:
@@ -158,7 +166,7 @@ class _Player:
             yield Fault(block.line, f"no rule for a block in {block.language or 'no language'}")
 
     def _typed(self, block: Block) -> Iterator[Fault]:
-        self._printed, codes = "", []
+        self._printed, self._skipped, codes = "", False, []
         for line, command, shown in commands(block):
             if not command:
                 yield Fault(line, f"expected a line that begins with `$ `, got {shown!r}")
@@ -191,6 +199,9 @@ class _Player:
 
 def commands(block: Block) -> Iterator[tuple[int, str, str]]:
     """The line, the command and the output below it, of each command of a console block; no command: no `$ `."""
+    if "run" in block.notes:
+        yield block.line, block.notes["run"], ""
+        return
     line, command, shown, open_ended = block.line + 1, "", [""], False
     for number, text in enumerate(block.text.splitlines(), block.line + 1):
         if text.startswith("$ ") and not open_ended:

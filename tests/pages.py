@@ -54,6 +54,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._tokens = MarkdownIt("commonmark").parse(text)
         self._notes: dict[str, str] = {}
+        self._unknown = ""
         self._noted_at = 0
         self._after_console = False
 
@@ -71,6 +72,8 @@ class _Reader:
         self._no_note_is_left()
 
     def _block(self, language: str, text: str, line: int) -> Block:
+        if self._unknown:
+            raise PageError(f"line {self._noted_at}: {self._unknown} is no note; there are {sorted(NOTES)}")
         answers = self._after_console and language == "text" and "not run" not in self._notes
         block = Block(language, text, line, self._notes, answers)
         self._notes, self._after_console = {}, language == "console"
@@ -81,14 +84,17 @@ class _Reader:
             key, colon, value = (part.strip() for part in comment.partition(":"))
             if not colon or not re.fullmatch(r"[a-z ]{1,10}", key):
                 continue
+            self._noted_at = _line(token)
             if key not in NOTES or not value:
-                raise PageError(f"line {_line(token)}: <!-- {comment} --> is no note; there are {sorted(NOTES)}")
-            if key == "run":
-                yield self._block("console", f"$ {value}\n", _line(token) - 1)
+                self._unknown = f"<!-- {comment} -->"
+            elif key == "run":
+                self._notes["run"] = value
+                yield self._block("console", "", _line(token))
             else:
-                self._notes[key], self._noted_at = value, _line(token)
+                self._notes[key] = value
 
     def _no_note_is_left(self) -> None:
+        self._unknown = ""
         if self._notes:
             raise PageError(f"line {self._noted_at}: the note {self._notes} stands above no block")
 

@@ -149,21 +149,19 @@ def browser() -> Iterator[Any]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_pages_are_read_in_a_browser(site: Path, browser: Any, scheme: str, width: int) -> None:
-    for name in READ:
-        page = site / f"{name}.html"
-        if name == "docs/tutorial" and not page.exists():
-            continue
-        with opened(browser, page, color_scheme=scheme, viewport={"width": width, "height": 900}) as found:
-            assert found.complaints == [], name
-            assert [url for url in found.requests if not url.startswith((site.as_uri(), "data:"))] == [], name
-            assert found.page.evaluate(SIDEWAYS) == [], name
-            assert found.page.evaluate("document.documentElement.scrollWidth") <= width, name
-            if AXE.exists():
-                found.page.evaluate(AXE.read_text(encoding="utf-8"))
-                violations = found.page.evaluate("axe.run().then(found => found.violations)")
-                serious = [one for one in violations if one["impact"] in ("serious", "critical")]
-                assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in serious] == [], name
+@pytest.mark.parametrize("name", READ)
+def test_a_page_is_read_in_a_browser(site: Path, browser: Any, name: str, width: int, scheme: str) -> None:
+    page, size = site / f"{name}.html", {"width": width, "height": 900}
+    with opened(browser, page, color_scheme=scheme, viewport=size) as found:
+        assert found.complaints == []
+        assert [url for url in found.requests if not url.startswith((site.as_uri(), "data:"))] == []
+        assert found.page.evaluate(SIDEWAYS) == []
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= width
+        if AXE.exists():
+            found.page.evaluate(AXE.read_text(encoding="utf-8"))
+            violations = found.page.evaluate("axe.run().then(found => found.violations)")
+            serious = [one for one in violations if one["impact"] in ("serious", "critical")]
+            assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in serious] == []
 
 
 def test_the_first_page_leads_to_the_index(site: Path, browser: Any) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -145,19 +143,6 @@ def test_fsdp2_moves_what_the_shapes_of_its_parameters_say(tmp_path):
     # The next layer's parameters are gathered while this one computes.
     totals = scenario["totals"]
     assert 0 < totals["overlapped"]["mean"] < totals["communication"]["mean"]
-
-
-def test_the_commands_of_the_page_run(tmp_path):
-    page = (ROOT / "docs" / "pricing.md").read_text(encoding="utf-8")
-    section = page.partition("## Price a script before the run")[2].partition("\n## ")[0]
-    commands = re.findall(r"^\$ simcoll estimate (.+)$", section, re.MULTILINE)
-    # The last one takes a minute; benchmarks/preflight.py runs it.
-    for command in commands[:-1]:
-        script, *arguments = shlex.split(command)
-        done = estimate(ROOT / script, *arguments, "--out", str(tmp_path))
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "volumes of a step" in done.stdout
-    assert len(commands) == 3
 
 
 def test_hsdp_reduces_shards_across_replicas(tmp_path):

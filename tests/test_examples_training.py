@@ -166,6 +166,12 @@ SHOWN = re.findall(
 )
 
 
+def test_each_planted_bug_is_on_the_page() -> None:
+    """What the page's own test leaves to this file (its note says so) is all here."""
+    assert sorted(script for _, script, _ in SHOWN) == [str(path.relative_to(ROOT)) for path in PLANTED]
+    assert PAGE.count("not run: tests/test_examples_training.py") == len(SHOWN)
+
+
 @pytest.mark.parametrize(("size", "script", "text"), SHOWN, ids=[Path(script).stem for _, script, _ in SHOWN])
 def test_the_page_shows_what_is_printed(size: str, script: str, text: str, training_dry_runs: DryRuns) -> None:
     _, out = training_dry_runs.run("--world-size", size, script)

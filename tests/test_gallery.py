@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from docs.draw_gallery import complaints
-from docs.draw_report import content, draw, play
+from docs.draw_report import content, draw, play, without_prefix
 from docs.gallery import PAGE, Example, example, examples, faulty, page
 from simcoll.verifier.rules import RULES
 
@@ -28,7 +28,7 @@ def test_the_page_is_up_to_date() -> None:
 def test_a_picture_is_small_named_and_loads_nothing(one: Example) -> None:
     source = one.picture.read_text(encoding="utf-8")
     assert len(source.encode()) < LARGEST
-    assert not re.search(r"(href|src)=|@import|url\((?!#)", source)
+    assert not re.search(r'(href|src)="|@import|url\((?!#)', source)
     root = ElementTree.fromstring(source)
     assert root.get("role") == "img"
     label = root.get("aria-label") or ""
@@ -50,6 +50,17 @@ def test_times_alone_do_not_make_another_picture() -> None:
     assert content(text) == content(text.replace("3 s", "12 s").replace("05:21", "07:00"))
     assert content(text) != content(text.replace("rank 1", "rank 2"))
     assert content(text) != content(text.replace('"r1"', '"r2"'))
+
+
+def test_where_the_launcher_ended_ranks_does_not_either_but_a_finding_does() -> None:
+    text = "<svg><text>now: rank 1 failed</text><text>╭─ SC101</text><text>rank 3</text></svg>"
+    assert content(text) == content(text.replace("failed", "was stopped"))
+    assert content(text) != content(text.replace("rank 3", "rank 2"))
+
+
+def test_paths_lose_their_folder_and_boxes_keep_their_edge() -> None:
+    screen = "  at /x/train.py:1 in step; stopped\n│ at /x/train.py:1 │"
+    assert without_prefix(screen, "/x/") == "  at train.py:1 in step; stopped\n│ at train.py:1    │"
 
 
 @pytest.mark.slow

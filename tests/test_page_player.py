@@ -15,7 +15,7 @@ from tests.pages import PageError, read_page
 def played(tmp_path: Path, text: str, limit: float = 30.0) -> list[Fault]:
     page = tmp_path / "planted.md"
     page.write_text(dedent(text).lstrip("\n"), encoding="utf-8")
-    return play(page, tmp_path, limit)
+    return play(page, limit)
 
 
 def fault(tmp_path: Path, text: str, limit: float = 30.0) -> Fault:
@@ -117,6 +117,10 @@ def test_what_a_page_may_do(tmp_path: Path) -> None:
     """Files, folders, variables and jobs hold from one command to the next; comments, exits and gaps count."""
     page = """
         <!-- some other comment -->
+        <!-- measured: of another tool -->
+
+        words
+
         <!-- run: mkdir sub && echo hidden > sub/there -->
 
         <!-- file: sub/a.json -->
@@ -163,6 +167,10 @@ def test_what_a_page_may_do(tmp_path: Path) -> None:
         $ false
         ```
 
+        ```text
+        what it prints there
+        ```
+
         1. In a list
 
            <!-- exit: 1 -->
@@ -200,7 +208,8 @@ def test_what_is_run_elsewhere(command: str, elsewhere: str | None) -> None:
 def test_any_text_may_be_no_text() -> None:
     assert difference("a ... b", "a b\n") is None
     assert difference("a ... b", "a x y b\n") is None
-    assert difference("a ... b", "a\nx\nb") is not None
+    assert difference("a ...\nb", "a x y\nb\n") is None
+    assert difference("a ... b", "a\nx\ny\nb") is not None
     assert difference("at .../x.py:3", "at /tmp/x.py:3") is None
 
 
@@ -213,6 +222,6 @@ def test_blocks_have_their_lines_and_notes(tmp_path: Path) -> None:
     page.write_text("# A\n\n<!-- needs: ray, slurm -->\n<!-- exit: 2 -->\n```console\n$ a\n```\n", encoding="utf-8")
     [block] = read_page(page)
     assert (block.line, block.needs, block.notes["exit"]) == (5, ("ray", "slurm"), "2")
-    page.write_text("<!-- exti: 3 -->\n", encoding="utf-8")
+    page.write_text("<!-- exti: 3 -->\n```console\n```\n", encoding="utf-8")
     with pytest.raises(PageError, match=r"line 1: .* there are \['exit'"):
         read_page(page)

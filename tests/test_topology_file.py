@@ -187,9 +187,7 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def test_the_page_on_topologies_runs(tmp_path):
-    for block in blocks("python"):
-        exec(compile(block, "topologies.md", "exec"), {})
+def test_the_files_of_the_page_on_topologies_are_valid(tmp_path):
     for block in blocks("json"):
         read(tmp_path, block)
         jsonschema.validate(json.loads(block), json.loads(SCHEMA_FILE.read_text()))

@@ -173,7 +173,10 @@ def _names(usual: Record, odd: Record) -> tuple[str, str]:
         return usual.call.op, odd.call.op
     if call_text(usual.call) != call_text(odd.call):
         return call_text(usual.call), call_text(odd.call)
-    return f"{usual.call.op} at {source_text(usual.source)}", f"that at {source_text(odd.source)}"
+    functions = usual.source.function, odd.source.function
+    if all(functions) and functions[0] != functions[1]:
+        return f"the {usual.call.op} in {functions[0]}", f"the {odd.call.op} in {functions[1]}"
+    return f"the {usual.call.op} at {source_text(usual.source)}", f"the {odd.call.op} at {source_text(odd.source)}"
 
 
 def _departed(
