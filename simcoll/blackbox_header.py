@@ -19,6 +19,8 @@ from simcoll.versions import version_of
 
 _LONGEST_JOB_NS = 10 * 366 * 86_400 * 10**9
 _CLOCK_SET_BACK_NS = 86_400 * 10**9
+_MOST_LOST = 1 << 40
+"""No job loses so many entries: more is damage, for the count stands outside of the checksum."""
 
 _NAMED = ("simcoll", "torch", "numpy")
 """Whose versions a box states."""
@@ -99,7 +101,7 @@ def unpack_header(page: bytes, name: str) -> Header:
         wall_ns=values["wall_ns"],
         monotonic_ns=values["monotonic_ns"],
         mode=values["mode"].rstrip(b"\0").decode("ascii", "replace"),
-        lost=lost,
+        lost=lost if lost <= _MOST_LOST else 0,
         closed_ns=_moment(closed_ns, values["wall_ns"]),
         dumped_ns=_moment(dumped_ns, values["wall_ns"]),
         about=about or {},

@@ -265,14 +265,20 @@ def _one_run(boxes: Sequence[BlackBox]) -> tuple[list[BlackBox], list[str]]:
 def _of_newest_run(boxes: Sequence[BlackBox]) -> list[BlackBox]:
     """Those of the run and attempt of the newest box; of folders that hold the same ranks, that of the newest alone.
 
-    Launchers may give all runs one id, or none; hosts never hold the same ranks.
+    Launchers may give all runs one id, or none; hosts never hold the same ranks. A box whose description is damaged
+    belongs to the run of the sound ones beside it: it must not define one in which no other rank is.
     """
-    newest = max(boxes, key=lambda box: box.created_ns)
+    newest = max([box for box in boxes if box.about] or boxes, key=lambda box: box.created_ns)
     folder = os.path.dirname(newest.path)
-    same = [box for box in boxes if _run_of(box) == _run_of(newest)]
+    same = [box for box in boxes if _run_of(box) == _run_of(newest) or (not box.about and _is_beside(box, newest))]
     ranks = {box.rank for box in same if os.path.dirname(box.path) == folder}
     other_runs = {os.path.dirname(box.path) for box in same if box.rank in ranks} - {folder}
     return [box for box in same if os.path.dirname(box.path) not in other_runs]
+
+
+def _is_beside(box: BlackBox, other: BlackBox) -> bool:
+    alike = (box.world_size, box.attempt) == (other.world_size, other.attempt)
+    return alike and os.path.dirname(box.path) == os.path.dirname(other.path)
 
 
 def _run_of(box: BlackBox) -> tuple[str, int, int]:

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from simcoll.blackbox import BlackBoxWriter, UnreadableError
+from simcoll.blackbox_format import ABOUT_OFFSET, COUNTERS, COUNTERS_OFFSET
 from simcoll.evidence import Evidence, Launch, LaunchedRank, files_of, gather, outcome_of, read_launch
 from simcoll.verifier.trace import RankExit
 
@@ -50,6 +51,22 @@ def test_runs_of_one_id_in_folders_of_their_own_are_not_mixed(tmp_path):
     ]
     assert evidence.notes == ("3 black boxes of other runs or earlier attempts were left out",)
     assert evidence.folders == (tmp_path, tmp_path / "second")
+
+
+def test_a_box_with_a_damaged_description_is_of_the_run_beside_it_and_defines_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    for rank in (0, 1, 2):
+        box(tmp_path / f"rank{rank:05d}.simcoll", rank, world_size=3)
+    newest = tmp_path / "rank00002.simcoll"
+    data = bytearray(newest.read_bytes())
+    data[ABOUT_OFFSET : ABOUT_OFFSET + 8] = b"\xff" * 8
+    data[COUNTERS_OFFSET : COUNTERS_OFFSET + COUNTERS.size] = b"\xff" * COUNTERS.size
+    newest.write_bytes(data)
+    evidence = gather([tmp_path])
+    assert [trace.rank for trace in evidence.traces] == [0, 1, 2]
+    assert evidence.notes == ()
+    assert len(evidence.traces[2].problems) == 1
+    assert "entries were not written" not in evidence.traces[2].problems[0]
 
 
 def test_older_boxes_do_not_count(tmp_path):
