@@ -265,6 +265,13 @@ def exited_early(job: Job, victims: Sequence[Failure]) -> list[Finding]:
     return []
 
 
+def odd_ones(group: Group, left: Sequence[int]) -> tuple[int, ...]:
+    """Who is wrong where some of a group left and the others did not: those who left, unless most members did."""
+    if 2 * len(left) <= len(group.ranks):
+        return tuple(left)
+    return tuple(rank for rank in group.ranks if rank not in left)
+
+
 def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequence[int]) -> Finding:
     message = (
         f"{ranks_text(gone)} had ended when rank {victim.rank} still made {last.call.op} (collective {last.sequence})"
@@ -277,7 +284,7 @@ def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequenc
         group=group,
         sequence=last.sequence,
         ranks=tuple(sorted([victim.rank, *gone])),
-        culprits=tuple(gone),
+        culprits=odd_ones(group, gone),
         sides=(waited, *whereabouts(job, gone)),
     )
 

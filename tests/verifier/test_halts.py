@@ -145,6 +145,14 @@ def test_a_rank_that_ended_is_not_late_but_gone() -> None:
     assert standstill(traces, outcome, STALL)[1]
 
 
+def test_where_most_have_ended_who_goes_on_is_wrong() -> None:
+    left = {"rank0": [_exit()], "rank2": [_exit()]}
+    traces = job({0: [done(WORLD, 1)], 1: [waiting(WORLD, 2)], 2: [done(WORLD, 1)]}, [WORLD], **left)
+    ended = RankExit(0, 90 * SECOND)
+    [finding] = judge(traces, LaunchOutcome({0: ended, 1: RankExit(None), 2: ended}), STALL).findings
+    assert (finding.code, finding.ranks, finding.culprits) == ("SC702", (0, 1, 2), (1,))
+
+
 def test_a_stopped_process_explains_everything() -> None:
     traces = job({0: [waiting(WORLD, 1)], 1: [waiting(WORLD, 1)], 2: [waiting(WORLD, 1)]}, [WORLD])
     [finding] = halted(traces, Stall(100 * SECOND, 130 * SECOND, stopped=frozenset({2})))
