@@ -205,10 +205,9 @@ def missing_text(
         )
         head += "" if group.ranks[0] == 0 else f" (rank 0 of this group is global rank {group.ranks[0]})"
     closed = waited_ms is not None and 2 * waited_ms < timeout_ms
+    how = "Connection closed by peer" if closed else f"Timed out waiting {timeout_ms}ms"
     reason = "and the connection has closed" if closed else f"within the timeout of {timeout_ms} ms"
-    return "\n".join(
-        [f"{head}; Timed out waiting {timeout_ms}ms.", *_missing_lines(group, missing, reason, record, last or {})]
-    )
+    return "\n".join([f"{head}; {how}.", *_missing_lines(group, missing, reason, record, last or {})])
 
 
 def _missing_lines(

@@ -85,6 +85,8 @@ def test_a_wait_that_a_closed_connection_ended_is_not_said_to_have_timed_out() -
     record = Record("0", 7, REDUCE, LINE)
     closed = missing_text(GROUP, 0, [1], 1_800_000, record, waited_ms=30)
     assert "rank 1 has not come to all_reduce (collective 7) and the connection has closed" in closed
+    assert closed.splitlines()[0].endswith("Connection closed by peer.")
+    assert "Timed out" not in closed
     late = missing_text(GROUP, 0, [1], 2000, record, waited_ms=1990)
     assert "rank 1 has not come to all_reduce (collective 7) within the timeout of 2000 ms" in late
 
