@@ -192,7 +192,7 @@ def test_one_run_writes_every_form(capsys, tmp_path):
     assert run["originalUriBaseIds"]["SRCROOT"]["uri"] == f"{Path.cwd().as_uri()}/"
     assert [finding["code"] for finding in document["findings"]] == ["SC104"]
     assert document["timeline"]["total"] == 1
-    assert "3 ranks, 1 calls" in page.read_text()
+    assert "3 ranks, 1 call" in page.read_text()
 
 
 def test_warnings_are_in_sarif_and_a_clean_job_has_no_results(tmp_path):
