@@ -102,12 +102,18 @@ test-cuda-double: $(READY)  ## torch's ProcessGroupNCCL on a test double, withou
 
 # Kept apart from .venv: a user of simcoll needs none of these.
 FRAMEWORKS := .venv-frameworks
-test-frameworks: $(READY)  ## the how-to pages on Ray, Lightning, Accelerate and DeepSpeed; makes .venv-frameworks once
-	@test -f $(FRAMEWORKS)/.simcoll-ready || { "$(PYTHON)" -m venv --clear $(FRAMEWORKS) && \
-		$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' \
-		--group dev --group frameworks && touch $(FRAMEWORKS)/.simcoll-ready; }
+test-frameworks: $(READY) $(FRAMEWORKS)/.simcoll-ready  ## the how-to pages on Ray, Lightning, Accelerate and DeepSpeed; makes .venv-frameworks once
 	@PATH="$(abspath $(FRAMEWORKS)/bin):$$PATH" $(FRAMEWORKS)/bin/python -m pytest tests/test_documents.py \
 		-k 'ray.md or lightning.md or accelerate.md or deepspeed.md' $(ARGS)
+
+# The pip that a new environment brings may be too old to know --group.
+$(FRAMEWORKS)/.simcoll-ready: pyproject.toml constraints.txt
+	@echo "simcoll: setting up $(FRAMEWORKS) (once)" >&2
+	@"$(PYTHON)" -m venv --clear $(FRAMEWORKS)
+	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
+	@$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' \
+		--group dev --group frameworks
+	@touch $@
 
 picture: $(READY)  ## draw the reports in the README and in docs anew, on a terminal and as a page, from real runs
 	@$(BIN)/python docs/draw_report.py
