@@ -34,6 +34,7 @@ from simcoll.pretended_device import Devices
 from simcoll.received_values import ReceivedValues
 from simcoll.session import active_session
 from simcoll.small_inputs import Known, SmallInputs, inputs_name
+from simcoll.source import program_begins
 
 if TYPE_CHECKING:
     from simcoll.work_counter import WorkCounter
@@ -108,6 +109,7 @@ def _run(dry_run: DryRun) -> dict[str, Any]:
 def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     """Make this process the rank; gives what its program is to run in."""
     leave_parent()
+    program_begins(_run.__code__)
     # Of the exit functions a rank needs these, as any interpreter does; the last is called first.
     atexit.register(logging.shutdown)
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]

@@ -17,6 +17,13 @@ from simcoll.record import UNKNOWN_SOURCE, Source
 
 _kinds: dict[str, int] = {}
 _sources: dict[tuple[str, int, str], Source] = {}
+_outermost: CodeType | None = None
+
+
+def program_begins(code: CodeType) -> None:
+    """Say which function runs the program: its callers, such as the command of a dry run, are no part of it."""
+    global _outermost
+    _outermost = code
 
 
 def _kind(code: CodeType) -> int:
@@ -29,7 +36,7 @@ def _kind(code: CodeType) -> int:
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:
     installed = None
-    while frame is not None:
+    while frame is not None and frame.f_code is not _outermost:
         kind = _kind(frame.f_code)
         if kind == OWN:
             return frame

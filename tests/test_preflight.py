@@ -203,6 +203,28 @@ dist.all_gather([torch.empty_like(mine) for _ in range(size)], mine)
     assert not any("not compared" in note for note in report["notes"])
 
 
+def test_lines_of_an_installed_program_are_named_and_not_the_command(tmp_path: Path) -> None:
+    """The command from which ranks are forked is a file outside of all packages, as the user's own code is."""
+    package = tmp_path / "site-packages" / "framework"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text(HEAD + BUGS["other operator"][0] + "\n", encoding="utf-8")
+    command = Path(sys.executable).with_name("simcoll")
+    ended = subprocess.run(
+        [command, "preflight", "--json", "--out", tmp_path / "out", "--world-size", "8", "-m", "framework.train"],
+        env={**os.environ, "PYTHONPATH": str(package.parent)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    [finding] = json.loads(ended.stdout)["findings"]
+    assert finding["code"] == "SC104"
+    assert str(package / "train.py") in json.dumps(finding)
+    assert str(command) not in ended.stdout
+
+
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     held = os.open(tmp_path / "out", os.O_RDONLY)
