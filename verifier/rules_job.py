@@ -35,8 +35,10 @@ RANK_EXITED_EARLY = Rule(
     "SC702",
     "rank-exited-early",
     "Let every rank make the same number of collective calls before it ends.",
-    means="A rank ended normally while others of its groups still had collectives to do with it. Where most ranks of the "
-    "group had ended, those that went on are the culprits: they made a call too many.",
+    means=(
+        "A rank ended normally while others of its groups still had collectives to do with it. Where most ranks of the "
+        "group had ended, those that went on are the culprits: they made a call too many."
+    ),
     harm="The others' connections break, or they wait for the timeout.",
     example=("for batch in batches[: 10 if rank == 1 else 12]:\n    dist.all_reduce(batch)"),
     remedy="Uneven data is the usual cause: use a sampler that pads or drops, or DistributedDataParallel's join().",

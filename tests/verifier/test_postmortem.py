@@ -230,7 +230,7 @@ def test_a_rank_that_left_early() -> None:
 
 
 @pytest.mark.parametrize(("end", "culprits"), [(4, (3,)), (6, None)], ids=["before the failure", "after it"])
-def test_a_rank_that_was_at_its_end_when_the_launcher_stopped_it_had_left(end: int, culprits: tuple[int] | None) -> None:
+def test_a_rank_that_was_at_its_end_when_it_was_stopped_had_left(end: int, culprits: tuple[int] | None) -> None:
     lost = raised(5, "RuntimeError", "Connection closed by peer")
     traces = [trace(rank, [record(1), record(2, state=State.FAILED)], lost) for rank in (0, 1, 2)]
     traces.append(trace(3, [record(1)], ended(end)))
