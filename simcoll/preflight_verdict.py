@@ -181,12 +181,13 @@ def _by_majority(report: Report, here: Sequence[MemoryTrace]) -> Report:
 
 
 def _of_majority(finding: Finding, run: set[int]) -> Finding:
-    members = run & set(() if finding.group is None else finding.group.ranks)
-    waiting = sorted(members - set(finding.culprits))
-    if finding.code != RANK_EXITED_EARLY.code or not waiting or len(finding.culprits) <= len(waiting):
+    went_on = sorted(run & set(finding.culprits))
+    ended = sorted((run & set(finding.ranks)) - set(went_on))
+    waited = set(finding.sides[0].ranks) if finding.sides else set()
+    if finding.code != RANK_EXITED_EARLY.code or not went_on or not waited <= set(went_on):
         return finding
     message = (
-        f"{ranks_text(waiting)} made collective {finding.sequence}, which {ranks_text(finding.culprits)}, most of the "
-        f"group, ended without"
+        f"{ranks_text(went_on)} made collective {finding.sequence}, which {ranks_text(ended)}, most of the group, "
+        f"ended without"
     )
-    return replace(finding, code=CALL_SKIPPED.code, message=message, culprits=tuple(waiting))
+    return replace(finding, code=CALL_SKIPPED.code, message=message)

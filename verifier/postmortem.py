@@ -166,7 +166,7 @@ def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome
     if end is not None and end.stopped:
         # The launcher stops who is left after a failure: also a rank that was at its own end by then.
         first = min((failure.time_ns for failure in failures.values()), default=0)
-        return exits[-1].time_ns if exits and exits[-1].time_ns < first else None
+        return exits[-1].time_ns if exits and len(trace.slots) and exits[-1].time_ns < first else None
     if end is not None and end.exit_code != 0:
         return None
     if exits:
