@@ -64,6 +64,10 @@ def test_every_rule_is_played() -> None:
     assert {*STAGES, *IN_A_DRY_RUN} <= set(RULES)
 
 
+RACES = {"SC304": (["SC701"],)}
+"""What else may be found: the peer's end closes the connection, and its launcher may stop it before it has ended."""
+
+
 @pytest.mark.gloo
 @pytest.mark.filterwarnings("ignore:.*all_reduce_coalesced. will be deprecated:FutureWarning")
 @pytest.mark.parametrize("code", sorted(RULES.keys() - IN_A_DRY_RUN))
@@ -78,7 +82,8 @@ def test_an_example_gives_its_finding(code: str, tmp_path: Path) -> None:
         exec(program, names)
 
     report = try_ranks(stage.ranks, script, backend=stage.backend).report
-    assert [finding.code for finding in report.findings] == [code], report.findings
+    found = [finding.code for finding in report.findings]
+    assert found in ([code], *RACES.get(code, ())), report.findings
 
 
 @pytest.mark.parametrize("code", IN_A_DRY_RUN)
