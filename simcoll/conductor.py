@@ -409,7 +409,8 @@ def _launch(entry: Entry, launch: Launch, flight: Flight | None = None) -> Work 
         if flight is not None:
             # Refused: its memory is free for another call.
             flight.end()
-        # monitored_barrier does all it does in the call.
+        # The thread that makes it has waited for all that there is; monitored_barrier does all it does in the call.
+        entry.awaited()
         entry.failed(error, refused=not spec_of(entry.call).names_absent)
         raise
 

@@ -187,7 +187,7 @@ def _of_majority(finding: Finding, run: set[int]) -> Finding:
     if finding.code != RANK_EXITED_EARLY.code or not went_on or not waited <= set(went_on):
         return finding
     message = (
-        f"{ranks_text(went_on)} made collective {finding.sequence}, which {ranks_text(ended)}, most of the group, "
+        f"{ranks_text(went_on)} made collective {finding.sequence}, which {ranks_text(ended)}, the majority, "
         f"ended without"
     )
     return replace(finding, code=CALL_SKIPPED.code, message=message)

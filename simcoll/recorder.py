@@ -25,6 +25,7 @@ from simcoll.record import Group, Record, Source, State, source_document
 from simcoll.spec import Kind, spec_of
 from simcoll.stacks import offer_stacks, stack_path
 from simcoll.verifier.device_errors import device_error
+from simcoll.verifier.failures import Nature, nature_of
 from simcoll.word import flow_word, message_digest, statement_digest
 
 if TYPE_CHECKING:
@@ -246,8 +247,10 @@ class Entry:
 
     def failed(self, error: Exception, *, refused: bool = False) -> None:
         """The call ended with an exception; some backends refuse a call only when they come to run it."""
-        # An error of the device comes up at whichever call asks next: that refuses nothing.
-        refused = refused and device_error(type(error).__name__, str(error)) is None
+        about = type(error).__name__, str(error)
+        # An error of the device comes up at whichever call asks next, and a peer that is gone shows when the call is
+        # made, or later: neither refuses anything.
+        refused = refused and device_error(*about) is None and nature_of(*about) is Nature.OWN
         if refused or self.log.refusal(self.call) is not None:
             self.finished(State.REJECTED)
             self.log.recorder.rejected(self, error)

@@ -115,6 +115,14 @@ def test_a_bug_of_one_rank_is_found(bug: str, size: int, tmp_path: Path) -> None
     assert lines & {line, line + 1}
 
 
+def test_the_ranks_that_were_run_have_the_majority_among_themselves(tmp_path: Path) -> None:
+    asked = ("--world-size", 64, "--ranks", "1,5-7", script(tmp_path, BUGS["one last call"][0]))
+    exit_code, report = preflight(tmp_path, *asked)
+    [found] = report["findings"]
+    assert (exit_code, found["code"], found["culprits"]) == (FINDINGS, "SC202", [5])
+    assert "ranks 1 and 6-7, the majority, ended" in found["message"]
+
+
 def test_a_call_on_which_ranks_disagree_is_not_finished(tmp_path: Path) -> None:
     body = "dist.barrier()\ndist.all_reduce(tensor[:4] if rank == 1 else tensor)\ndist.barrier()"
     exit_code, report = preflight(tmp_path, "--world-size", 2, script(tmp_path, body))

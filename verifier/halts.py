@@ -16,7 +16,7 @@ from simcoll.verifier.creations import (
 from simcoll.verifier.describe import record_text
 from simcoll.verifier.failures import Nature
 from simcoll.verifier.finding import Finding, RankSource, Severity, Side
-from simcoll.verifier.incidents import Job, odd_ones
+from simcoll.verifier.incidents import Job, outvoted
 from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.ranges import ranks_text, verb
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
@@ -199,7 +199,7 @@ def _ended(job: Job, waits: Waits) -> list[Finding]:
                 f"{verb(gone, 'it', 'them')}"
             )
             sides = (_side(wait, "waits"), *whereabouts(job, gone, group=wait.group))
-            wrong, code = odd_ones(wait.group, gone), RANK_EXITED_EARLY.code
+            wrong, code = outvoted(job, wait.group, gone), RANK_EXITED_EARLY.code
             return [_finding(code, RANK_EXITED_EARLY.severity, message, wait, wrong, sides, ranks=gone)]
     return []
 

@@ -265,11 +265,12 @@ def exited_early(job: Job, victims: Sequence[Failure]) -> list[Finding]:
     return []
 
 
-def odd_ones(group: Group, left: Sequence[int]) -> tuple[int, ...]:
-    """Who is wrong where some of a group left and the others did not: those who left, unless most members did."""
-    if 2 * len(left) <= len(group.ranks):
+def outvoted(job: Job, group: Group, left: Sequence[int]) -> tuple[int, ...]:
+    """Who is wrong where some of a group left: those, or the others if most of those left of whom anything is known."""
+    known = [rank for rank in group.ranks if rank in job.traces]
+    if 2 * len(left) <= len(known):
         return tuple(left)
-    return tuple(rank for rank in group.ranks if rank not in left)
+    return tuple(rank for rank in known if rank not in left)
 
 
 def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequence[int]) -> Finding:
@@ -284,7 +285,7 @@ def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequenc
         group=group,
         sequence=last.sequence,
         ranks=tuple(sorted([victim.rank, *gone])),
-        culprits=odd_ones(group, gone),
+        culprits=outvoted(job, group, gone),
         sides=(waited, *whereabouts(job, gone)),
     )
 

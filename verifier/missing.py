@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simcoll.record import Event, Group, Record
 from simcoll.verifier.failures import Nature, number, source_of
 from simcoll.verifier.finding import Finding, Side
-from simcoll.verifier.incidents import Job, group_of, odd_ones
+from simcoll.verifier.incidents import Job, group_of, outvoted
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.rules_order import CALL_SKIPPED, MISSING_RANK
@@ -106,7 +106,7 @@ def _report(job: Job, wait: _Wait) -> Finding:
         group=wait.group,
         sequence=wait.sequence,
         ranks=tuple(sorted({*missing, *came})),
-        culprits=odd_ones(wait.group, missing) if rule is RANK_EXITED_EARLY else tuple(missing),
+        culprits=outvoted(job, wait.group, missing) if rule is RANK_EXITED_EARLY else tuple(missing),
         sides=(_waiting_side(wait, came, record), *whereabouts(job, missing, group=wait.group)),
         before=_before(job, came, wait),
     )

@@ -160,9 +160,15 @@ def _unequal(matching: Matching, failures: Mapping[int, Failure]) -> list[Mismat
 def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome | None) -> int | None:
     """When a rank ended well by itself; None where it did not, or where it is not known."""
     end = None if outcome is None else outcome.ranks.get(trace.rank)
-    if trace.rank in failures or (end is not None and (end.exit_code != 0 or end.stopped)):
-        return None
     exits: list[Event] = [event for event in trace.events if event.kind == "exit"]
+    if trace.rank in failures:
+        return None
+    if end is not None and end.stopped:
+        # The launcher stops who is left after a failure: also a rank that was at its own end by then.
+        first = min((failure.time_ns for failure in failures.values()), default=0)
+        return exits[-1].time_ns if exits and exits[-1].time_ns < first else None
+    if end is not None and end.exit_code != 0:
+        return None
     if exits:
         return exits[-1].time_ns
     return None if end is None else end.time_ns

@@ -153,6 +153,15 @@ def test_where_most_have_ended_who_goes_on_is_wrong() -> None:
     assert (finding.code, finding.ranks, finding.culprits) == ("SC702", (0, 1, 2), (1,))
 
 
+def test_ranks_of_which_nothing_is_known_have_no_part_in_the_majority() -> None:
+    world = group("0", *range(64))
+    left = {"rank0": [_exit()], "rank2": [_exit()]}
+    traces = job({0: [done(world, 1)], 1: [waiting(world, 2)], 2: [done(world, 1)]}, [world], **left)
+    ended = RankExit(0, 90 * SECOND)
+    [finding] = judge(traces, LaunchOutcome({0: ended, 1: RankExit(None), 2: ended}), STALL).findings
+    assert (finding.code, finding.ranks, finding.culprits) == ("SC702", (0, 1, 2), (1,))
+
+
 def test_a_stopped_process_explains_everything() -> None:
     traces = job({0: [waiting(WORLD, 1)], 1: [waiting(WORLD, 1)], 2: [waiting(WORLD, 1)]}, [WORLD])
     [finding] = halted(traces, Stall(100 * SECOND, 130 * SECOND, stopped=frozenset({2})))

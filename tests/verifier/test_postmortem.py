@@ -229,6 +229,17 @@ def test_a_rank_that_left_early() -> None:
     assert (finding.code, finding.culprits) == ("SC702", (3,))
 
 
+@pytest.mark.parametrize(("end", "culprits"), [(4, (3,)), (6, None)], ids=["before the failure", "after it"])
+def test_a_rank_that_was_at_its_end_when_it_was_stopped_had_left(end: int, culprits: tuple[int] | None) -> None:
+    lost = raised(5, "RuntimeError", "Connection closed by peer")
+    traces = [trace(rank, [record(1), record(2, state=State.FAILED)], lost) for rank in (0, 1, 2)]
+    traces.append(trace(3, [record(1)], ended(end)))
+    stopped = {3: RankExit(-15, 7 * SECOND, stopped=True)}
+    outcome = LaunchOutcome({rank: RankExit(1, 6 * SECOND) for rank in (0, 1, 2)} | stopped)
+    found = {finding.code: finding.culprits for finding in judge(traces, outcome).findings}
+    assert found.get("SC702") == culprits
+
+
 def test_a_failure_before_any_group_is_exit_code_1() -> None:
     early = trace_of(0, 1, [], [], events=[raised(1, "ModuleNotFoundError", "No module named 'numpyy'")])
     report = judge([early], LaunchOutcome({0: RankExit(1, SECOND)}))
