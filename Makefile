@@ -115,10 +115,10 @@ $(FRAMEWORKS)/.simcoll-ready: pyproject.toml constraints.txt
 		--group dev --group frameworks
 	@touch $@
 
-picture: $(READY)  ## draw the reports in the README and in docs anew, on a terminal and as a page, from real runs
+picture: $(READY)  ## draw the reports in the README and in docs anew, on a terminal and as a page, from real runs; needs Chromium
 	@$(BIN)/python docs/draw_report.py
-	@$(BIN)/python docs/draw_page.py
-	@$(BIN)/python docs/draw_tutorial.py
+	@$(BIN)/python -m docs.draw_page
+	@$(BIN)/python -m docs.draw_tutorial
 
 diagram: $(READY)  ## draw the diagram of docs/architecture.md anew from its source; needs Graphviz's dot
 	@$(BIN)/python docs/draw_architecture.py

@@ -1,45 +1,27 @@
-"""Take the picture in the tutorial anew, from a real run of the program that the page itself shows.
-
-Needs Chromium and playwright (the dependency group dev). The page is the one that ``simcoll run`` writes.
-"""
+"""Take the picture in the tutorial anew, from a real run of the program that the page itself shows."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
-from playwright.sync_api import FloatRect, Page, ViewportSize, sync_playwright
+from playwright.sync_api import FloatRect, Page, ViewportSize
+
+from docs.page_of_run import page_of_run
 
 DOCS = Path(__file__).resolve().parent
 TUTORIAL = DOCS / "tutorial.md"
 PICTURE = DOCS / "images" / "tutorial-timeline.png"
-FINDINGS_EXIT = 3
+SCRIPT = "train.py"
 SIZE = ViewportSize(width=1160, height=2000)
 
 
-def main() -> int:
-    """Run, open, take; the exit code says whether the run ended as it has to."""
-    executable = shutil.which("chromium") or shutil.which("google-chrome")
-    if executable is None:
-        print("draw_tutorial: no chromium on the path; Debian's package chromium has it", file=sys.stderr)
-        return 2
-    with tempfile.TemporaryDirectory(prefix="s-") as folder:
-        done = run(Path(folder).resolve())
-        if done.returncode != FINDINGS_EXIT:
-            print(f"draw_tutorial: simcoll run exited {done.returncode}, expected {FINDINGS_EXIT}:\n{done.stderr}")
-            return 1
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-            page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()
-            page.goto((Path(folder).resolve() / "out" / "report.html").as_uri())
-            take(page)
-            browser.close()
-    return 0
+def main() -> None:
+    """Run, open, take."""
+    with page_of_run(SCRIPT, shown_program(SCRIPT)) as (browser, report):
+        page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()
+        page.goto(report.as_uri())
+        take(page)
 
 
 def shown_program(name: str) -> str:
@@ -52,15 +34,6 @@ def shown_program(name: str) -> str:
     if block is None:
         raise LookupError(f"{TUTORIAL.name} has no block for {name}")
     return block[1]
-
-
-def run(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The tutorial's program under ``simcoll run`` in a folder of its own."""
-    (folder / "train.py").write_text(shown_program("train.py"), encoding="utf-8")
-    simcoll = Path(sys.executable).with_name("simcoll")
-    command = [str(simcoll), "run", "--out", "out", "--standalone", "--nproc-per-node", "4", "train.py"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
 
 
 def take(page: Page) -> None:
@@ -84,4 +57,4 @@ def timeline(page: Page) -> FloatRect:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simcoll.reports.plain import plain
-from simcoll.sizes import show_size
+from simcoll.sizes import show_rate, show_size
 from simcoll.verifier.describe import NAMELESS, group_name, source_text
 from simcoll.verifier.overview import DRY_RUN, Activity, Bandwidth, Place, Progress, Summary
 from simcoll.verifier.ranges import ranks_text, verb
@@ -93,15 +93,11 @@ def bandwidth_text(bandwidth: Bandwidth) -> str:
     of = f" of {bandwidth.description}" if bandwidth.description else ""
     slowest = bandwidth.bus_bandwidth * bandwidth.seconds / bandwidth.slowest
     number = f"#{bandwidth.sequence} of group {bandwidth.group.name}"
-    rest = f"median of {bandwidth.calls:,}; slowest {_rate(slowest)}, {number}" if bandwidth.calls > 1 else number
+    rest = f"median of {bandwidth.calls:,}; slowest {show_rate(slowest)}, {number}" if bandwidth.calls > 1 else number
     return (
         f"{bandwidth.op} of {show_size(bandwidth.bytes)} on {bandwidth.size:,} ranks{of}: "
-        f"{_rate(bandwidth.bus_bandwidth)} bus bandwidth ({rest})"
+        f"{show_rate(bandwidth.bus_bandwidth)} bus bandwidth ({rest})"
     )
-
-
-def _rate(bytes_per_second: float) -> str:
-    return f"{bytes_per_second / 1e9:,.2f} GB/s"
 
 
 def place_text(place: Place) -> str:

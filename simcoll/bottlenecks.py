@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from simcoll.estimate_value import Bottleneck
+from simcoll.sizes import show_rate
 
 if TYPE_CHECKING:
     from simcoll.pricing import Pricing
@@ -24,7 +25,7 @@ def marks_of_estimate(link: Bottleneck | None) -> Marks:
 
 def bottleneck_text(link: Bottleneck) -> str:
     """The link, and how busy it is."""
-    return f"{link.link} {link.source} -> {link.target}, {link.utilisation:.0%} of {link.bandwidth / 1e9:,.2f} GB/s"
+    return f"{link.link} {link.source} -> {link.target}, {link.utilisation:.0%} of {show_rate(link.bandwidth)}"
 
 
 def marks_of_job(priced: Pricing) -> Marks:

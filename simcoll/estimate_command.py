@@ -184,7 +184,7 @@ def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
     from simcoll.bottlenecks import bottleneck_text
     from simcoll.reports.plain import plain
     from simcoll.reports.tables import Rows
-    from simcoll.sizes import show_size
+    from simcoll.sizes import show_rate, show_size
 
     size = f" of {show_size(found.bytes)}" if found.bytes else ""
     title = plain(f"{found.op}{size} on {found.ranks:,} ranks of {name}")
@@ -193,8 +193,8 @@ def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
     table.add_row("time", _microseconds(found.seconds))
     table.add_row("algorithm", " ".join(filter(None, (found.algorithm, found.protocol))))
     if found.bytes:
-        table.add_row("bus bandwidth", _rate(found.bus_bandwidth))
-        table.add_row("algorithm bandwidth", _rate(found.algorithm_bandwidth))
+        table.add_row("bus bandwidth", show_rate(found.bus_bandwidth))
+        table.add_row("algorithm bandwidth", show_rate(found.algorithm_bandwidth))
     if found.bottleneck is not None:
         table.add_row("bottleneck", plain(bottleneck_text(found.bottleneck)))
     for term, seconds in found.terms if explain else ():
@@ -272,7 +272,3 @@ def _link(found: Bottleneck | None) -> object:
 
 def _microseconds(seconds: float) -> str:
     return f"{seconds * 1e6:,.1f} us"
-
-
-def _rate(rate: float) -> str:
-    return f"{rate / 1e9:,.2f} GB/s"

@@ -11,7 +11,7 @@ from simcoll.pricing_text import shown
 from simcoll.reports.curve_picture import CurvePicture, bandwidth_curve
 from simcoll.reports.page_shell import Figure, Table
 from simcoll.reports.sheet import Fact, Sheet
-from simcoll.sizes import show_size
+from simcoll.sizes import show_rate, show_size
 from simcoll.topology_figure import figure_of
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def estimate_sheet(names: Sequence[str], topologies: Sequence[Topology], rows: S
 def _facts(found: Estimate) -> list[Fact]:
     facts = []
     if found.bytes:
-        facts.append(Fact("Bus bandwidth", _rate(found.bus_bandwidth), "as nccl-tests counts"))
-        facts.append(Fact("Algorithm bandwidth", _rate(found.algorithm_bandwidth)))
+        facts.append(Fact("Bus bandwidth", show_rate(found.bus_bandwidth), "as nccl-tests counts"))
+        facts.append(Fact("Algorithm bandwidth", show_rate(found.algorithm_bandwidth)))
     facts.append(Fact("Algorithm", found.algorithm, found.protocol or ""))
     if found.bottleneck is not None:
         link = found.bottleneck
-        busy = f"{link.source} -> {link.target}, {link.utilisation:.0%} of {_rate(link.bandwidth)}"
+        busy = f"{link.source} -> {link.target}, {link.utilisation:.0%} of {show_rate(link.bandwidth)}"
         facts.append(Fact("Bottleneck", link.link, busy, marked=True))
     return facts
 
@@ -70,8 +70,8 @@ def _sizes(name: str, found: Sequence[Estimate]) -> Table:
             " ".join(filter(None, (each.algorithm, each.protocol))),
             "-" if each.bottleneck is None else bottleneck_text(each.bottleneck),
             shown(each.seconds),
-            _rate(each.algorithm_bandwidth) if each.bytes else "-",
-            _rate(each.bus_bandwidth) if each.bytes else "-",
+            show_rate(each.algorithm_bandwidth) if each.bytes else "-",
+            show_rate(each.bus_bandwidth) if each.bytes else "-",
         )
         for each in found
     ]
@@ -106,7 +106,3 @@ def _notes(found: Estimate) -> list[str]:
         f"times are those of {engine}, {overheads} launch and protocol overheads; nothing was measured here",
         "size is what nccl-tests means by it: the larger of the send and receive buffers",
     ]
-
-
-def _rate(rate: float) -> str:
-    return f"{rate / 1e9:,.2f} GB/s"

@@ -16,8 +16,7 @@ from simcoll.preflight_notes import notes
 from simcoll.preflight_passes import Passes, remove_inputs
 from simcoll.preflight_ranks import first_choice, next_choice
 from simcoll.preflight_records import comparable, sized_differently
-from simcoll.preflight_verdict import as_it_would_run, verdict
-from simcoll.preflight_ways import Parting
+from simcoll.preflight_verdict import Verdict, verdict
 from simcoll.reading import cores
 from simcoll.recorder import box_name
 from simcoll.verifier.finding import Report
@@ -74,7 +73,7 @@ def preflight(
         chosen = next_choice(ran.traces, ran.ends.keys(), dry_run.world_size) if plan.ranks is None else []
     judged = _Judged.of(ran, dry_run)
     said: list[str] = []
-    if (judged.partings or judged.ends.ranks(How.GUESSED) or sized_differently(ran.traces)) and run is None:
+    if (judged.verdict.partings or judged.ends.ranks(How.GUESSED) or sized_differently(ran.traces)) and run is None:
         passes, more = Passes(dry_run.folder, ran.ends), True
 
         def once_more(known: DryRun, ranks: Sequence[int]) -> None:
@@ -85,7 +84,7 @@ def preflight(
         judged = _Judged.of(ran, dry_run)
         said = passes.notes()
     remove_inputs(dry_run.folder)
-    return _report(dry_run, plan, judged, said), as_it_would_run(judged.ends, dry_run.world_size)
+    return _report(dry_run, plan, judged, said), [*judged.verdict.traces]
 
 
 class _Ran:
@@ -114,20 +113,21 @@ class _Ran:
 class _Judged:
     ends: Ends
     traces: Sequence[Trace]
-    report: Report
-    partings: Sequence[Parting]
+    verdict: Verdict
 
     @classmethod
     def of(cls, ran: _Ran, dry_run: DryRun) -> _Judged:
         ends = ends_of(ran.traces, comparable(ran.traces), ran.ends)
-        return cls(ends, ran.traces, *verdict(ends, dry_run.world_size))
+        return cls(ends, ran.traces, verdict(ends, dry_run.world_size))
 
 
 def _report(dry_run: DryRun, plan: Plan, judged: _Judged, passes: Sequence[str]) -> Report:
-    kept = [note for note in judged.report.notes if not note.startswith("there is no record of")]
+    kept = [note for note in judged.verdict.report.notes if not note.startswith("there is no record of")]
     said = notes(dry_run, plan.timeout, judged.ends, judged.traces)
-    parted = [parting.note() for parting in judged.partings]
-    return replace(judged.report, mode=DRY_RUN, world_size=dry_run.world_size, notes=(*said, *passes, *parted, *kept))
+    parted = [parting.note() for parting in judged.verdict.partings]
+    return replace(
+        judged.verdict.report, mode=DRY_RUN, world_size=dry_run.world_size, notes=(*said, *passes, *parted, *kept)
+    )
 
 
 def remove_earlier(folder: Path) -> None:

@@ -8,7 +8,7 @@ one skips a call is seen by what comes after, also where the real run would neve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from simcoll.lone_messages import never_met
 from simcoll.lone_replay import Standing, replay_alone
@@ -36,48 +36,66 @@ _OF_PROGRAMS = frozenset(
 """What holds of the programs themselves, whatever comes before in a run."""
 
 
-def verdict(ends: Ends, world_size: int) -> tuple[Report, list[Parting]]:
-    """Judge the ranks that ran, up to where the real run would stand; and where they went different ways on guesses.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """On a dry run: the report, where ranks went different ways on guesses, and the records of the real run.
 
-    Where these ways may be why they disagree, they are judged up to there, and beyond that each with those that went as
-    it did.
+    ``traces`` end where the real run would stand; their times are each rank's own order.
     """
-    report = _judged(ends, world_size)
+
+    report: Report
+    partings: Sequence[Parting]
+    traces: Sequence[MemoryTrace]
+
+
+def verdict(ends: Ends, world_size: int) -> Verdict:
+    """Judge the ranks that ran, up to where the real run would stand.
+
+    Where ranks may disagree because of the ways they went on guesses, they are judged up to there, and beyond that each
+    with those that went as it did.
+    """
+    played = _Played.of(ends, world_size)
+    report = _judged(played)
     lines = {line for finding in report.findings for line in may_be_guessed(finding, ends.traces)}
     if not lines:
-        return report, []
+        return Verdict(report, [], played.here)
     partings = first_partings(ends.traces)
-    upto = _judged(before(ends, [times for _, times in partings]), world_size)
+    upto = _judged(_Played.of(before(ends, [times for _, times in partings]), world_size))
     classes = [ranks for ranks in same_ways(ends.traces) if len(ranks) > 1]
-    reports = (upto, *(_judged(among(ends, ranks), world_size) for ranks in classes))
+    reports = (upto, *(_judged(_Played.of(among(ends, ranks), world_size)) for ranks in classes))
     found = next((one for one in reports if any(finding.severity is Severity.ERROR for finding in one.findings)), upto)
-    return found, [parting for parting, _ in partings if parting.line in lines]
+    return Verdict(found, [parting for parting, _ in partings if parting.line in lines], played.here)
 
 
-def as_it_would_run(ends: Ends, world_size: int) -> list[MemoryTrace]:
-    """The records that the real run would leave, up to where it would stand; times are each rank's own order."""
-    standing, whole = _played(ends, world_size)
-    return [cut(trace, standing) for trace in whole] if standing.stuck else whole
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """The programs played together: their ``whole`` records, and those up to ``here``, where the run would stand."""
+
+    ends: Ends
+    world_size: int
+    standing: Standing
+    whole: list[MemoryTrace]
+    here: list[MemoryTrace]
+
+    @classmethod
+    def of(cls, ends: Ends, world_size: int) -> _Played:
+        standing = replay_alone(ends.traces, world_size, ends.unknown_after)
+        whole = [settled(trace, standing) for trace in ends.traces]
+        here = [cut(trace, standing) for trace in whole] if standing.stuck else whole
+        return cls(ends, world_size, standing, whole, here)
 
 
-def _played(ends: Ends, world_size: int) -> tuple[Standing, list[MemoryTrace]]:
-    """Where the real run would stand, and the whole programs as it would record them."""
-    standing = replay_alone(ends.traces, world_size, ends.unknown_after)
-    return standing, [settled(trace, standing) for trace in ends.traces]
-
-
-def _judged(ends: Ends, world_size: int) -> Report:
-    standing, whole = _played(ends, world_size)
+def _judged(played: _Played) -> Report:
+    ends, whole, here, world_size = played.ends, played.whole, played.here, played.world_size
     programs = replace(judge(whole, LaunchOutcome(ends.exits)), agreed=_agreed(whole), world_size=world_size)
-    if not standing.stuck:
+    if not played.standing.stuck:
         return _timeless(_up_to_the_first_error(programs, whole))
-    here = [cut(trace, standing) for trace in whole]
-    report = replace(_where_it_stands(here, whole, ends, standing), agreed=_agreed(here), world_size=world_size)
+    report = replace(_where_it_stands(played), agreed=_agreed(here), world_size=world_size)
     apart = [finding for finding in programs.findings if _is_of_programs(finding, here)]
     if apart:
         report = replace(report, findings=tuple(apart), verdict=programs.verdict, agreed=programs.agreed)
     report = _up_to_the_first_error(_by_majority(report, here), here)
-    return _timeless(_as_it_ended(report, standing))
+    return _timeless(_as_it_ended(report, played.standing))
 
 
 def _agreed(traces: Sequence[MemoryTrace]) -> int:
@@ -127,22 +145,21 @@ def _timeless(report: Report) -> Report:
     return replace(report, summary=replace(summary, begin_ns=0, end_ns=0, places=places))
 
 
-def _where_it_stands(
-    here: Sequence[MemoryTrace], whole: Sequence[MemoryTrace], ends: Ends, standing: Standing
-) -> Report:
+def _where_it_stands(played: _Played) -> Report:
     """The verdict on a job that was ended where it stands."""
+    ends, standing = played.ends, played.standing
     stopped = {
         rank: replace(end, exit_code=_STOPPED, stopped=True)
         for rank, end in ends.exits.items()
         if rank in standing.stuck
     }
     unknown = {rank: replace(ends.exits[rank], stopped=True) for rank in ends.unknown_after}
-    last = max((last_ns(trace) for trace in here), default=1)
+    last = max((last_ns(trace) for trace in played.here), default=1)
     blocked = frozenset(rank for rank in standing.stuck if stands_inside(standing.courses[rank]))
     # Of a rank that would have gone on it is not known that it is late, as of one that still connects.
     late = ends.unknown_after - set(standing.stuck)
-    stall = Stall(last, last, blocked=blocked, connecting=late, never_met=_never_met(whole, standing))
-    return judge(here, LaunchOutcome({**ends.exits, **unknown, **stopped}), stall)
+    stall = Stall(last, last, blocked=blocked, connecting=late, never_met=_never_met(played.whole, standing))
+    return judge(played.here, LaunchOutcome({**ends.exits, **unknown, **stopped}), stall)
 
 
 def _never_met(whole: Sequence[MemoryTrace], standing: Standing) -> frozenset[tuple[int, str, int]]:

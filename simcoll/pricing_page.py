@@ -13,7 +13,7 @@ from simcoll.pricing_summary import GroupCost, Kind, LinkCost, Spread, groups_of
 from simcoll.pricing_text import counted_calls, shown
 from simcoll.reports.page_shell import Table
 from simcoll.reports.sheet import Bar, Bars, Fact, Sheet
-from simcoll.sizes import show_size
+from simcoll.sizes import show_rate, show_size
 from simcoll.topology_figure import figure_of
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _kinds(kinds: Sequence[Kind]) -> Table:
             f"{kind.calls:,}",
             shown(kind.seconds / max(kind.calls, 1)),
             shown(kind.seconds / max(kind.groups, 1)),
-            f"{kind.estimate.bus_bandwidth / 1e9:,.2f} GB/s" if kind.estimate.bytes else "-",
+            show_rate(kind.estimate.bus_bandwidth) if kind.estimate.bytes else "-",
             shown(kind.exposed),
             shown(kind.waiting),
         )
@@ -142,7 +142,7 @@ def _links(links: Sequence[LinkCost]) -> Table:
     rows = [
         (
             f"{link.link} {link.source} -> {link.target}",
-            f"{link.bandwidth / 1e9:,.1f} GB/s",
+            show_rate(link.bandwidth),
             f"{link.calls:,}",
             shown(link.busy),
         )

@@ -56,3 +56,8 @@ def show_size(size: int) -> str:
         if size and size % 1024**power == 0:
             return f"{size // 1024**power} {letter.upper()}iB"
     return f"{size:,} B"
+
+
+def show_rate(bytes_per_second: float) -> str:
+    """``312.40 GB/s``: 10^9 bytes a second, as nccl-tests counts them."""
+    return f"{bytes_per_second / 1e9:,.2f} GB/s"

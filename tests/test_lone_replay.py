@@ -96,7 +96,7 @@ def job(*programs: str, ranks: Sequence[int] | None = None) -> list[MemoryTrace]
 def judged(traces: Sequence[MemoryTrace], cut: Sequence[int] = ()) -> Report:
     how = {trace.rank: How.CUT if trace.rank in cut else How.FINISHED for trace in traces}
     exits = {trace.rank: RankExit(0, trace.events[-1].time_ns) for trace in traces}
-    return verdict(Ends(how, exits, traces), traces[0].world_size)[0]
+    return verdict(Ends(how, exits, traces), traces[0].world_size).report
 
 
 GOES_ON = {
