@@ -21,7 +21,10 @@ from markupsafe import Markup
 from simcoll import __version__
 from simcoll.reports.plain import safe
 
-_SCRIPTS = ("chart.js", "paint.js", "words.js", "theme.js", "surface.js", "timeline.js", "spans.js", "start.js")
+_SCRIPTS = (
+    *("chart.js", "paint.js", "words.js", "theme.js", "surface.js", "timeline.js"),
+    *("spans.js", "spanpaint.js", "spantimeline.js", "start.js"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,9 @@ async function startChart(data, root) {
 }
 
 async function startSpans(data, root) {
-  return new SpanTimeline(await readSpans(data), root);
+  const timeline = new SpanTimeline(await readSpans(data), root);
+  startFilters(timeline);
+  return timeline;
 }
 
 startTheme();
