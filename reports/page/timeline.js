@@ -117,7 +117,7 @@ class Timeline extends Surface {
       const ticks = scale.ticks(count).filter((tick) => Number.isInteger(tick) && tick >= first && tick <= last);
       return ticks.length || last < first ? ticks : [first];
     };
-    const across = whole(x, Math.min(size.width / 90, 12), 1, shown.columns.length);
+    const across = whole(x, Math.min(size.width / 55, 20), 1, shown.columns.length);
     const down = whole(y, Math.min(size.height / 24, 12), 0, shown.rows.length - 1);
     const place = (column) => (this.chart.place[shown.columns[column - 1]] + 1).toLocaleString("en");
     axes
