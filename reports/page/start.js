@@ -21,7 +21,8 @@ function startFilters(timeline) {
 function startFindings(timeline) {
   for (const button of /** @type {NodeListOf<HTMLButtonElement>} */ (document.querySelectorAll("[data-finding]"))) {
     const number = Number(button.dataset.finding);
-    button.hidden = !timeline.chart.spots.some((spot) => spot.finding === number);
+    const { spots, slow } = timeline.chart;
+    button.hidden = ![...spots, ...slow].some((one) => one.finding === number);
     button.addEventListener("click", () => timeline.goTo(number));
   }
 }

@@ -195,22 +195,40 @@ class Timeline extends Surface {
 
   /** Go to where a finding is, whatever the filter hid: to whom it names, with the other calls that it is about. */
   goTo(finding) {
+    const slow = this.chart.slow.find((one) => one.finding === finding);
+    if (slow) this.goToLate(slow.place);
     const spots = this.chart.spots.filter((one) => one.finding === finding);
     const spot = spots.find((one) => one.places.length) ?? spots[0];
     if (!spot) return;
-    const { group, op, ranks, colour } = this.root.querySelector("form").elements;
-    [group.value, op.value, ranks.value] = ["-1", "-1", ""];
-    if (colour) colour.value = "op";
-    this.filter = { line: -1, op: -1, ranks: null, late: false };
-    this.apply();
+    this.unfiltered(false);
     const row = spot.places[0] ?? 0;
     const [wide, high] = [this.size.width / LARGEST.width, this.size.height / LARGEST.height];
     const [left, right] = [Math.min, Math.max].map((of) => of(...spots.map((one) => one.column)));
     const near = right - left + 5 <= wide * FARTHEST;
     const across = near ? Math.max(wide, right - left + 5) : wide;
     this.look((near ? (left + right) / 2 : spot.column) + 0.5 - across / 2, row + 0.5 - high / 2, across, high);
+    this.arrive(row, spot.column);
+  }
+
+  /** To the call to which a rank came latest, among all calls in colours that say how late ranks came. */
+  goToLate(place) {
+    this.unfiltered(true);
+    const { late, width } = this.chart;
+    const own = late.subarray(place * width, (place + 1) * width);
+    this.arrive(place, own.indexOf(own.reduce((one, other) => Math.max(one, other))));
+  }
+
+  unfiltered(late) {
+    const { group, op, ranks, colour } = this.root.querySelector("form").elements;
+    [group.value, op.value, ranks.value] = ["-1", "-1", ""];
+    if (colour) colour.value = late ? "late" : "op";
+    this.filter = { line: -1, op: -1, ranks: null, late };
+    this.apply();
+  }
+
+  arrive(row, column) {
     this.root.scrollIntoView({ block: "start" });
     this.canvas.focus({ preventScroll: true });
-    this.setCursor({ row, column: spot.column });
+    this.setCursor({ row, column });
   }
 }

@@ -155,8 +155,25 @@ def test_a_finding_that_is_at_several_calls_leads_to_all_of_them(browser: Any, t
         assert "finding SC204 names this rank here" in found.page.inner_text(".live")
 
 
+def test_a_straggler_leads_to_how_late_it_came(browser: Any, tmp_path: Path) -> None:
+    traces = mismatched(4, 60)
+    slow = Finding(
+        "SC801", Severity.WARNING, "rank 3 came last", traces[0].groups[0], ranks=(0, 1, 2, 3), culprits=(3,)
+    )
+    report = Report(Verdict.FINDINGS, 4, "record", (slow,), ())
+    path = tmp_path / "report.html"
+    path.write_text(html_report(report, charted(report, traces)), encoding="utf-8")
+    with opened(browser, path) as found:
+        found.page.click("[data-finding='0']")
+        found.settled()
+        assert found.page.input_value("[name=colour]") == "late"
+        assert found.page.inner_text(".live").startswith("rank 3: ")
+        assert "after the first rank of its group" in found.page.inner_text(".live")
+
+
 _COUNTED = """
-window.drawn = {calls: 0, pixels: 0, frames: 0};
+window.counted = () => { const was = window.drawn; window.drawn = {calls: 0, pixels: 0, frames: 0}; return was; };
+counted();
 for (const name of ["fillRect", "strokeRect", "fillText", "drawImage", "stroke", "fill"]) {
   const plain = CanvasRenderingContext2D.prototype[name];
   CanvasRenderingContext2D.prototype[name] = function (...args) { drawn.calls += 1; return plain.apply(this, args); };
@@ -181,14 +198,15 @@ def test_what_is_drawn_is_bounded_by_the_canvas_and_not_by_the_job(browser: Any,
         steps = [lambda: found.page.mouse.wheel(0, -400)] * 12
         steps += [lambda: found.page.select_option("[name=op]", label="all_gather")]
         steps += [lambda: found.page.fill("[name=ranks]", "0-4000"), lambda: found.page.click("[data-finding='0']")]
+        frames = 0
         for step in steps:
             step()
             found.settled()
-            drawn = found.page.evaluate(
-                "() => { const was = drawn; drawn = {calls: 0, pixels: 0, frames: 0}; return was; }"
-            )
+            drawn = found.page.evaluate("counted()")
+            frames += drawn["frames"]
             assert drawn["calls"] <= most * drawn["frames"]
             assert drawn["pixels"] <= 4 * box["width"] * box["height"] * drawn["frames"]
+        assert frames >= 10
         assert found.view[1] == 2000
         assert found.page.inner_text(".live").startswith("rank 1: all_reduce #1996 of default_pg")
 
