@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.choices import SENDS
-from simcoll.output_arguments import add_output_arguments
+from simcoll.output_arguments import add_output_arguments, stated_path
 from simcoll.testing_options import BACKENDS
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
@@ -47,11 +47,16 @@ def add_simulate_command(commands: Commands) -> None:
         "--stall", metavar="SECONDS", type=float, default=_STALL, help="gloo: end ranks that stand still (default: 5)"
     )
     files = parser.add_argument_group("files")
-    files.add_argument("--out", metavar="DIR", type=Path, help="write report.json and report.html there; gloo: records")
-    files.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
-    files.add_argument("--sarif", metavar="FILE", type=Path, help="also write all findings as SARIF 2.1.0")
     files.add_argument(
-        "--trace-events", metavar="FILE", type=Path, help="also write a timeline of all calls, which Perfetto opens"
+        "--out", metavar="DIR", type=stated_path, help="write report.json and report.html there; gloo: records"
+    )
+    files.add_argument("--html", metavar="FILE", type=stated_path, help="also write the report as one HTML file")
+    files.add_argument("--sarif", metavar="FILE", type=stated_path, help="also write all findings as SARIF 2.1.0")
+    files.add_argument(
+        "--trace-events",
+        metavar="FILE",
+        type=stated_path,
+        help="also write a timeline of all calls, which Perfetto opens",
     )
     add_output_arguments(parser)
     add_topology_arguments(parser)
