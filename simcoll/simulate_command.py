@@ -293,11 +293,11 @@ def _topology(options: argparse.Namespace, scenario: Scenario | None) -> Topolog
 
 
 def _scenario_path(target: str) -> Path:
-    """A file, or the library's scenario of a code."""
+    """A file, or the library's scenario of a code, also where a folder (a report's, say) has its name."""
     from simcoll.scenario_library import scenario_path
 
     path = Path(target)
-    return path if path.exists() else scenario_path(target) or path
+    return path if path.exists() and not path.is_dir() else scenario_path(target) or path
 
 
 def _program_of(target: str) -> tuple[Path, str] | None:
