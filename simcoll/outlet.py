@@ -37,6 +37,9 @@ _NARROWEST = 20
 _ELSEWHERE = 80
 """Columns where there is no terminal, and none are asked for."""
 
+_LONGEST = 2_000
+"""Characters of a line on stderr."""
+
 _HEIGHT = 100
 """Given beside the width, or rich takes a width of its own on what calls itself a dumb terminal; nothing is paged."""
 
@@ -134,7 +137,7 @@ def warn(text: str) -> None:
 
     On a terminal it is folded between words, and only there: logs are searched by line.
     """
-    line = f"simcoll: {printable(text)}"
+    line = f"simcoll: {_bounded(printable(text))}"
     with contextlib.suppress(OSError):
         if sys.stderr is not None and sys.stderr.isatty():
             width = max(shutil.get_terminal_size().columns, _NARROWEST)
@@ -143,6 +146,11 @@ def warn(text: str) -> None:
                 textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
             )
         print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _bounded(text: str) -> str:
+    """A text of a length that somebody reads: both ends of it, for a path that is too long has its reason behind it."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
 def columns() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import shlex
 import sys
 import tempfile
@@ -297,7 +298,8 @@ def _scenario_path(target: str) -> Path:
     from simcoll.scenario_library import scenario_path
 
     path = Path(target)
-    return path if path.exists() and not path.is_dir() else scenario_path(target) or path
+    there = os.path.exists(path) and not os.path.isdir(path)
+    return path if there else scenario_path(target) or path
 
 
 def _program_of(target: str) -> tuple[Path, str] | None:

@@ -186,7 +186,8 @@ def _value(name: str, rest: list[str]) -> str:
 def _takes_value(name: str, rest: list[str]) -> bool:
     """Whether the next argument belongs to this option, which may be abbreviated.
 
-    An option that is not known, a newer torch's or a slip that torchrun's parser will name, takes what is no script.
+    An option that is not known, a newer torch's or a slip that torchrun's parser will name, takes what is neither a
+    script nor another option.
     """
     spelled = name.replace("_", "-")
     if name.startswith("--"):
@@ -196,7 +197,7 @@ def _takes_value(name: str, rest: list[str]) -> bool:
             return True
     elif name in FLAGS + VALUED or name[:2] in ("-r", "-t"):
         return name in VALUED
-    return len(rest) > 1 and not rest[0].endswith(".py")
+    return len(rest) > 1 and not rest[0].endswith(".py") and not rest[0].startswith("--")
 
 
 def _option(options: Mapping[str, str], environment: Mapping[str, str], name: str, default: str) -> str:
@@ -226,4 +227,10 @@ def _variable(name: str) -> str:
 
 def _local_ranks(text: str) -> int:
     """How many black boxes this machine will hold; ``auto``, ``gpu`` and the like are at most one a core."""
-    return int(text) if text.isascii() and text.isdecimal() else os.cpu_count() or 1
+    try:
+        count = int(text)
+    except ValueError:
+        return os.cpu_count() or 1
+    if count < 1:
+        raise RunUsageError(f"--nproc-per-node {text}: expected a number of ranks, at least 1")
+    return count

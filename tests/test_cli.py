@@ -122,6 +122,8 @@ def test_the_versions_of_all_as_a_document(arguments, capsys):
         (("verify", "x", "--\n\x1b[31m"), "--  [31m"),
         (("topology", "show", "--topology", "x" * 5000), "xxx"),
         (("run", "x" * 5000), "cannot be read: File name too long"),
+        (("simulate", "x" * 5000), "File name too long; give a TOML file"),
+        (("topology", "show", ""), "unknown preset ''"),
         (("verify", ""), "argument PATH: expected a path, got an empty one; is a variable not set?"),
         (("verify", "x", "--html", ""), "argument --html: expected a path, got an empty one"),
         (("estimate", "all_reduce", "--gpu", "h100", "--html="), "argument --html: expected a path"),
