@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -14,6 +16,7 @@ import simcoll
 from simcoll import testing
 from simcoll.cli import main
 from simcoll.reports.json_report import json_schema
+from simcoll.topology_arguments import add_topology_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -112,3 +115,34 @@ def test_the_page_on_scenarios_has_every_key(capsys: pytest.CaptureFixture[str])
 
 def test_the_page_on_reports_has_every_key_that_the_schema_has() -> None:
     assert keys_of("report.md", "## `report.json`") == set(json_schema()["properties"])
+
+
+COMMANDS = {
+    "run": "run.md",
+    "verify": "verify.md",
+    "preflight": "preflight.md",
+    "estimate": "pricing.md",
+    "simulate": "scenarios.md",
+    "calibrate": "estimator.md",
+}
+
+
+def listed(help_page: str) -> set[str]:
+    """The options of a help page."""
+    return set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", help_page, re.MULTILINE)) - {"--help"}
+
+
+@pytest.mark.parametrize(("command", "page"), COMMANDS.items())
+def test_every_option_is_on_the_page_of_its_command(
+    command: str, page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of a topology are on its own page, to which the command's leads."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_topology_arguments(parser)
+    with contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    text, options = (DOCS / page).read_text(encoding="utf-8"), listed(capsys.readouterr().out)
+    shared = listed(parser.format_help())
+    assert len(options) > 4
+    assert {name for name in options - shared if not re.search(rf"{name}\b", text)} == set()
+    assert not options & shared or "topologies.md#on-the-command-line" in text
