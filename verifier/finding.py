@@ -121,6 +121,7 @@ class Shown:
 class Report:
     """Everything that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree.
 
+    ``messages`` counts the messages whose two ends are known and agree.
     ``summary`` is None where no rank left a record; ``shown`` is None where nothing is hidden. ``histories`` and
     ``timeline`` are there if they were asked for.
     """
@@ -136,3 +137,4 @@ class Report:
     shown: Shown | None = None
     histories: tuple[History, ...] = ()
     timeline: Timeline | None = None
+    messages: int = 0

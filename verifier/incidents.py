@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simcoll.record import Event, Group, Record, State
+from simcoll.record import Event, Group, Record, Source, State
 from simcoll.verifier.describe import record_text
 from simcoll.verifier.device_errors import device_error
 from simcoll.verifier.device_place import device_record
@@ -17,6 +17,9 @@ from simcoll.verifier.rules_job import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Trace, record_at
 from simcoll.verifier.whereabouts import whereabouts
+
+_SIDES = 4
+"""So many ranks, or sets of ranks alike, are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ def _failed(job: Job, first: Failure) -> Finding:
         sequence=sequence,
         ranks=ranks,
         culprits=() if everyone else ranks,
-        sides=tuple(_failed_side(job, one) for one in alike[:4]),
+        sides=tuple(_failed_sides(job, alike)[:_SIDES]),
     )
 
 
@@ -145,7 +148,17 @@ def _same_cause(one: Failure, first: Failure) -> bool:
     return one.type == first.type and (here or one.message == first.message)
 
 
-def _failed_side(job: Job, failure: Failure) -> Side:
+def _failed_sides(job: Job, failures: Sequence[Failure]) -> list[Side]:
+    """Ranks that say the same of their failure are one side; who failed first comes first."""
+    ranks: dict[tuple[str, Source], list[int]] = {}
+    for failure in failures:
+        ranks.setdefault(_told(job, failure), []).append(failure.rank)
+    return [
+        Side(tuple(sorted(alike)), None, lines([(min(alike), source)]), note) for (note, source), alike in ranks.items()
+    ]
+
+
+def _told(job: Job, failure: Failure) -> tuple[str, Source]:
     last = job.last.get(failure.rank)
     source = failure.source
     note = failure.text()
@@ -154,7 +167,11 @@ def _failed_side(job: Job, failure: Failure) -> Side:
         at = f"; its device was in {record_text(device)}" if device is not None and device != last else ""
         note += f"{at}; its last call was {record_text(last, placed=bool(failure.type))}"
         source = source if failure.type else last.source
+<<<<<<< HEAD
+    return note, source
+=======
     return Side((failure.rank,), None, lines([(failure.rank, source)]), note, job.place(failure.rank))
+>>>>>>> page
 
 
 def _events(job: Job, rank: int, kind: str) -> list[Event]:
@@ -230,7 +247,7 @@ def _partly_refused(job: Job, group: Group, sequence: int, events: Mapping[int, 
         f"{text(first, 'function') or 'a call'} was refused on {ranks_text(ranks)} "
         f"({text(first, 'type')}: {first_line(text(first, 'message'))}), while {ranks_text(waiting)} went on"
     )
-    sides = [Side((rank,), None, lines([(rank, source_of(events[rank].data))]), "refused") for rank in ranks[:4]]
+    sides = [Side((rank,), None, lines([(rank, source_of(events[rank].data))]), "refused") for rank in ranks[:_SIDES]]
     return Finding(
         INVALID_ARGUMENT.code,
         Severity.WARNING if job.clean else Severity.ERROR,

@@ -98,6 +98,12 @@ def unequal_messages(matching: Matching, aborted: Collection[int] = ()) -> list[
     return sorted(findings, key=lambda mismatch: mismatch.time_ns)
 
 
+def agreed_messages(matching: Matching) -> int:
+    """How many messages are known to have two ends that agree."""
+    lanes = (lane for lane in matching.lanes if lane.ordered)
+    return sum(often for lane in lanes for _, often, wrong in _judged(lane) if wrong is None)
+
+
 def unequal(message: Message) -> Finding | None:
     """SC301 or SC302 on one message, or None."""
     wrong = disagreement(message.send.call, message.receive.call, message.sender, message.receiver)
