@@ -154,7 +154,8 @@ def _failed_sides(job: Job, failures: Sequence[Failure]) -> list[Side]:
     for failure in failures:
         ranks.setdefault(_told(job, failure), []).append(failure.rank)
     return [
-        Side(tuple(sorted(alike)), None, lines([(min(alike), source)]), note) for (note, source), alike in ranks.items()
+        Side(tuple(sorted(alike)), None, lines([(min(alike), source)]), note, job.place(min(alike)))
+        for (note, source), alike in ranks.items()
     ]
 
 
@@ -167,11 +168,7 @@ def _told(job: Job, failure: Failure) -> tuple[str, Source]:
         at = f"; its device was in {record_text(device)}" if device is not None and device != last else ""
         note += f"{at}; its last call was {record_text(last, placed=bool(failure.type))}"
         source = source if failure.type else last.source
-<<<<<<< HEAD
     return note, source
-=======
-    return Side((failure.rank,), None, lines([(failure.rank, source)]), note, job.place(failure.rank))
->>>>>>> page
 
 
 def _events(job: Job, rank: int, kind: str) -> list[Event]:
