@@ -1,7 +1,7 @@
 """Starts the ranks of a job with torchrun's own parser and agent, and writes down how each of them ended.
 
-``python -m simcoll.launcher RESULT MODE OUT torchrun-arguments...`` is a process of its own, so that the command that
-watches it needs no torch and survives it. Nothing here reaches into the ranks: they are started by torch's agent as
+``python -m simcoll.launcher RESULT MODE OUT PARENT torchrun-arguments...`` is a process of its own, so that the command
+that watches it, the process PARENT, needs no torch and survives it. Nothing here reaches into the ranks: they are started by torch's agent as
 torchrun starts them. RESULT is a JSON file, rewritten whole whenever a rank starts or ends:
 
     {"schema": "simcoll.launch/1", "host": ..., "node": 0, "world_size": 4, "attempt": 0, "error": null,
@@ -279,18 +279,21 @@ def _message(failure: Any) -> str:
     return str(message.get("message", "")) if isinstance(message, dict) else str(message)
 
 
-def _end_with_parent() -> None:
+def _end_with(parent: int) -> None:
     """Let the kernel end this process when the command that started it is killed: torch's agent then ends the ranks."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        # Killed while torch was imported here.
+        sys.exit(1)
 
 
 def main() -> int:
-    """``python -m simcoll.launcher RESULT MODE OUT torchrun-arguments...``; the exit code of :func:`launch`."""
-    _end_with_parent()
+    """``python -m simcoll.launcher RESULT MODE OUT PARENT torchrun-arguments...``; the exit code of :func:`launch`."""
+    result, mode, out, parent, *arguments = sys.argv[1:]
+    _end_with(int(parent))
     # Sent to a whole job it is for the ranks; a handler, as what is ignored they would inherit.
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
-    result, mode, out, *arguments = sys.argv[1:]
     # For the ranks alone: torch has been imported here without them, so that this process is not recorded.
     os.environ.update(SIMCOLL_MODE=mode, SIMCOLL_OUT=out, SIMCOLL_STACKS=out, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
     return launch(Ledger(Path(result)), arguments)

@@ -137,8 +137,8 @@ def test_the_ranks_end_when_the_command_is_killed(tmp_path):
     program = """
 import os, sys
 from simcoll.job import run_job
-launcher = [sys.executable, "-m", "simcoll.launcher", sys.argv[1], "off", ".", "--standalone", "--nproc-per-node=2"]
-run_job([*launcher, sys.argv[2]], os.environ)
+told = [sys.argv[1], "off", ".", str(os.getpid()), "--standalone", "--nproc-per-node=2", sys.argv[2]]
+run_job([sys.executable, "-m", "simcoll.launcher", *told], os.environ)
 """
     command = [sys.executable, "-c", program, str(tmp_path / "launch.json"), str(script)]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -146,3 +146,11 @@ run_job([*launcher, sys.argv[2]], os.environ)
     job.kill()
     out, _ = job.communicate(timeout=60)
     assert (out, job.returncode) == ("", -signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_no_rank_starts_where_the_command_was_killed_before():
+    pytest.importorskip("torch")
+    orphan = [sys.executable, "-m", "simcoll.launcher", "launch.json", "off", ".", "1", "--no-python", "echo", "started"]
+    ended = subprocess.run(orphan, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
