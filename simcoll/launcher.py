@@ -1,8 +1,8 @@
 """Starts the ranks of a job with torchrun's own parser and agent, and writes down how each of them ended.
 
 ``python -m simcoll.launcher RESULT MODE OUT PARENT torchrun-arguments...`` is a process of its own, so that the command
-that watches it, the process PARENT, needs no torch and survives it. Nothing here reaches into the ranks: they are started by torch's agent as
-torchrun starts them. RESULT is a JSON file, rewritten whole whenever a rank starts or ends:
+that watches it, the process PARENT, needs no torch and survives it. Nothing here reaches into the ranks: they are
+started by torch's agent as torchrun starts them. RESULT is a JSON file, rewritten whole whenever a rank starts or ends:
 
     {"schema": "simcoll.launch/1", "host": ..., "node": 0, "world_size": 4, "attempt": 0, "error": null,
      "interrupted": null, "ranks": [{"rank": 0, "local_rank": 0, "pid": ..., "exit_code": -11, "signal": "SIGSEGV",

@@ -151,6 +151,6 @@ run_job([sys.executable, "-m", "simcoll.launcher", *told], os.environ)
 @pytest.mark.slow
 def test_no_rank_starts_where_the_command_was_killed_before():
     pytest.importorskip("torch")
-    orphan = [sys.executable, "-m", "simcoll.launcher", "launch.json", "off", ".", "1", "--no-python", "echo", "started"]
-    ended = subprocess.run(orphan, capture_output=True, text=True, check=False)
+    orphan = ["simcoll.launcher", "launch.json", "off", ".", "1", "--no-python", "echo", "started"]
+    ended = subprocess.run([sys.executable, "-m", *orphan], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
