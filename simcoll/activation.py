@@ -43,6 +43,7 @@ from simcoll.nonmember import noting_non_members
 from simcoll.process_group import RecordedProcessGroup, to_plain, wrap_backend
 from simcoll.recorder import Recorder
 from simcoll.session import Session, activate, active_session, claim_rank, conductors, own_recorders
+from simcoll.stacks import withdraw_stacks
 from simcoll.verdicts import VERDICTS
 
 _DRAIN_SECONDS = 2.0
@@ -281,6 +282,7 @@ def _end() -> None:
         recorder.event("exit")
         recorder.close()
     answer_no_more()
+    withdraw_stacks()
 
 
 def _adopt_existing() -> None:

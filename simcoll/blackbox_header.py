@@ -11,10 +11,12 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from simcoll import blackbox_format as layout
 from simcoll.blackbox_table import encode
 from simcoll.errors import UnreadableError
+from simcoll.opened import opened_record
 from simcoll.versions import version_of
 
 _LONGEST_JOB_NS = 10 * 366 * 86_400 * 10**9
@@ -107,6 +109,15 @@ def unpack_header(page: bytes, name: str) -> Header:
         about=about or {},
         damaged=about is None,
     )
+
+
+def created_ns(path: Path) -> int:
+    """When a black box was created (wall clock); 0 for a file that is none, or is not there."""
+    try:
+        with opened_record(str(path), "a black box") as fd:
+            return unpack_header(os.read(fd, layout.PAGE), path.name).wall_ns
+    except UnreadableError:
+        return 0
 
 
 def _moment(time_ns: int, created_ns: int) -> int:

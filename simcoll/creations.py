@@ -16,6 +16,7 @@ from simcoll.record import source_document
 from simcoll.recorder import Recorder
 from simcoll.session import active_session
 from simcoll.source import current_source
+from simcoll.unserved import told_if_unserved
 
 
 class Creations:
@@ -46,28 +47,38 @@ def initialising(initialise: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         place = _creations.here.begin()
-        size = _stated_size(signature, args, kwargs)
+        given = _given(signature, args, kwargs)
+        size = _stated_size(given)
         recorder = None if size is None else _early_recorder()
-        if size is None or recorder is None:
-            return initialise(*args, **kwargs)
-        recorder.event("creating", **place, ranks=list(range(size)), source=source_document(current_source()))
-        result = initialise(*args, **kwargs)
-        recorder.event("created", **place)
-        return result
+        source = current_source()
+        with told_if_unserved(given, source):
+            if size is None or recorder is None:
+                return initialise(*args, **kwargs)
+            recorder.event("creating", **place, ranks=list(range(size)), source=source_document(source))
+            result = initialise(*args, **kwargs)
+            recorder.event("created", **place)
+            return result
 
     return init_process_group
 
 
-def _stated_size(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+def _given(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments by name; what the function does not know is its own to refuse."""
+    try:
+        return signature.bind(*args, **kwargs).arguments
+    except TypeError:
+        return kwargs
+
+
+def _stated_size(given: Mapping[str, Any]) -> int | None:
     """How many ranks the call says the job has; None where this rank is not the one that the environment names.
 
     Another size than the environment's is a mistake where the ranks meet by the environment; elsewhere it may be a job
     within the job.
     """
     try:
-        given = signature.bind(*args, **kwargs).arguments
         own, everybody = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except (TypeError, KeyError, ValueError):
+    except (KeyError, ValueError):
         return None
     rank, size = (value if type(value := given.get(name, -1)) is int else None for name in ("rank", "world_size"))
     here = given.get("init_method") in (None, "env://") and given.get("store") is None

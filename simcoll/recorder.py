@@ -23,7 +23,7 @@ from simcoll.errors import MissingRankError
 from simcoll.parameters import Claim
 from simcoll.record import Group, Record, Source, State, source_document
 from simcoll.spec import Kind, spec_of
-from simcoll.stacks import offer_stacks, stack_path
+from simcoll.stacks import offer_recorded_stacks, stack_path
 from simcoll.verifier.device_errors import device_error
 from simcoll.verifier.failures import Nature, nature_of
 from simcoll.word import flow_word, message_digest, statement_digest
@@ -48,7 +48,7 @@ class Recorder:
         try:
             out.mkdir(parents=True, exist_ok=True)
             box = self._box = BlackBoxWriter(out / box_name(rank), rank=rank, world_size=world_size, mode=mode)
-            offer_stacks(stack_path(out, rank))
+            offer_recorded_stacks(stack_path(out, rank))
             answer_into(
                 out / stacks_name(box.path.name),
                 heading(f"rank {rank}: each SIGUSR1 from now on adds those of that moment"),

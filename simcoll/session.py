@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,10 @@ from weakref import WeakSet
 
 import torch.distributed as dist
 
+from simcoll.blackbox_header import created_ns
 from simcoll.rank_local import RankLocal
 from simcoll.record import Group
-from simcoll.recorder import Recorder
+from simcoll.recorder import Recorder, box_name
 
 if TYPE_CHECKING:
     from simcoll.conductor import Conductor
@@ -27,6 +29,7 @@ class Session:
         self.mode = mode
         self._out = out
         self._started_in = Path() if out else Path.cwd()
+        self._since_ns = time.time_ns()
 
     @property
     def out(self) -> Path:
@@ -47,11 +50,17 @@ class Session:
         if existing is not None or os.environ.get(_OWNER) != str(os.getpid()):
             return existing
         place = _known_place()
-        return None if place is None else self._recorder_of(place)
+        if place is None or (not dist.is_initialized() and self._is_recorded_by_another(place[0])):
+            return None
+        return self._recorder_of(place)
 
     def existing_recorder(self) -> Recorder | None:
         """The recorder of this process, if it has one."""
         return _recorders.get((os.getpid(), self.out))
+
+    def _is_recorded_by_another(self, rank: int) -> bool:
+        """Whether a process that this one has started is the rank: this one is a launcher in a rank's place."""
+        return created_ns(self.out / box_name(rank)) > self._since_ns
 
     def _recorder_of(self, place: tuple[int, int]) -> Recorder:
         with _recorders_lock:

@@ -294,11 +294,12 @@ def _topology(options: argparse.Namespace, scenario: Scenario | None) -> Topolog
 
 
 def _scenario_path(target: str) -> Path:
-    """A file, or the library's scenario of a code."""
+    """A file, or the library's scenario of a code, also where a folder (a report's, say) has its name."""
     from simcoll.scenario_library import scenario_path
 
     path = Path(target)
-    return path if os.path.exists(path) else scenario_path(target) or path
+    there = os.path.exists(path) and not os.path.isdir(path)
+    return path if there else scenario_path(target) or path
 
 
 def _program_of(target: str) -> tuple[Path, str] | None:

@@ -7,6 +7,7 @@ signal would end the process.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import linecache
@@ -33,6 +34,8 @@ _CONNECTING, _BACKGROUND = "own_connection", "background.py"
 """The function that connects to the store (:mod:`simcoll.side_channel`), and the file whose threads hold up no call."""
 
 _open: dict[Path, IO[str]] = {}
+_unwatched: dict[Path, int] = {}
+"""The files that a recorder has offered, which no monitor counts or removes, and the process of each."""
 
 
 def _signal_number() -> int | None:
@@ -56,6 +59,21 @@ def offer_stacks(path: Path) -> None:
         return
     # faulthandler keeps the descriptor, not the file.
     _open[path] = file
+
+
+def offer_recorded_stacks(path: Path) -> None:
+    """The same for a process that records: without a launcher of simcoll's nobody else removes the file."""
+    if path not in _open:
+        offer_stacks(path)
+        _unwatched[path] = os.getpid()
+
+
+def withdraw_stacks() -> None:
+    """The process ends: remove what :func:`offer_recorded_stacks` made, unless another process has taken its name."""
+    for path, pid in _unwatched.items():
+        with contextlib.suppress(OSError, KeyError):
+            if pid == os.getpid() and os.path.samestat(os.fstat(_open[path].fileno()), path.stat()):
+                path.unlink()
 
 
 def offer_rank_stacks() -> None:

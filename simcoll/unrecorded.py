@@ -7,12 +7,9 @@ from pathlib import Path
 from simcoll.evidence import Launch
 from simcoll.stacks import stack_path
 from simcoll.torchrun_arguments import ProgramKind, RunRequest
+from simcoll.unserved import OWN_RANKS
 
-_OWN_RANKS = (
-    "a program that starts its ranks itself (mp.spawn) runs as `SIMCOLL_MODE=detail python script.py`: under a "
-    "launcher, init_process_group takes rank, size and address from the launcher"
-)
-_NO_GROUP = f"it has to call torch.distributed.init_process_group; {_OWN_RANKS}"
+_NO_GROUP = f"it has to call torch.distributed.init_process_group; {OWN_RANKS}"
 
 
 def ranks_with_simcoll(folder: Path, launch: Launch) -> int:
@@ -23,7 +20,7 @@ def ranks_with_simcoll(folder: Path, launch: Launch) -> int:
 def why_unrecorded(request: RunRequest, loaded: int, *, interrupted: bool) -> tuple[str, str]:
     """The reason, and the advice, for a job none of whose ranks made a process group."""
     if loaded and interrupted:
-        return "no rank got past init_process_group", _OWN_RANKS
+        return "no rank got past init_process_group", OWN_RANKS
     if interrupted:
         return "no rank had imported torch yet", "let it run longer, or look at what its ranks do before that import"
     if loaded:

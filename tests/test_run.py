@@ -143,6 +143,19 @@ def test_modules_commands_and_arguments_pass_through(tmp_path):
     assert out.splitlines()[-1] == "simcoll: 5 collectives on 2 ranks agree"
 
 
+def test_a_launcher_in_the_place_of_a_rank_hides_no_finding(tmp_path):
+    """It fails where its ranks do, and is itself rank 0 by its environment: it must not replace the rank's record."""
+    path = script(tmp_path, DISAGREE)
+    inner = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", path]
+    code, _, err = run(tmp_path, "--out", "results", *inner, ranks=1)
+    assert code == 3, err
+    assert "ChildFailedError" in err
+    report = report_of(tmp_path / "results")
+    assert [(finding["code"], finding["culprits"]) for finding in report["findings"]] == [("SC104", [2])]
+    names = {path.name for path in (tmp_path / "results").iterdir()}
+    assert names == {*(f"rank{rank:05d}.simcoll" for rank in range(3)), "report.json", "report.html", "launch.json"}
+
+
 def test_mode_off_is_torchrun(tmp_path):
     code, out, _ = run(tmp_path, "--mode", "off", script(tmp_path, AGREE + "print('simcoll' in sys.modules)"))
     assert (code, "False" in out or "True" in out, "agree" in out) == (0, True, False)

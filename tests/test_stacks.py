@@ -148,6 +148,33 @@ def test_a_folder_that_is_not_there_is_no_failure(tmp_path: Path) -> None:
     offer_stacks(tmp_path / "absent" / "rank00000.stack")
 
 
+WITHDRAW = """
+import os, sys
+from pathlib import Path
+from simcoll import stacks
+own, launchers, taken = (Path(sys.argv[1]) / f"rank0000{rank}.stack" for rank in range(3))
+stacks.offer_recorded_stacks(own)
+os.environ.update(SIMCOLL_STACKS=sys.argv[1], RANK="1")
+stacks.offer_rank_stacks()
+stacks.offer_recorded_stacks(launchers)
+stacks.offer_recorded_stacks(taken)
+taken.unlink()
+taken.write_text("another process's")
+if (child := os.fork()) == 0:
+    stacks.withdraw_stacks()
+    os._exit(not own.exists())
+assert os.waitpid(child, 0)[1] == 0
+stacks.withdraw_stacks()
+stacks.withdraw_stacks()
+"""
+
+
+def test_a_process_that_ends_takes_its_own_file_with_it(tmp_path: Path) -> None:
+    """And neither the launcher's, whose monitor counts them, nor another process's."""
+    subprocess.run([sys.executable, "-c", WITHDRAW, str(tmp_path)], check=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank00001.stack", "rank00002.stack"]
+
+
 @pytest.mark.parametrize("text", ["", "rubbish", '  File "x", line 1 in f\n', "Thread 0x1 (most recent call first):\n"])
 def test_what_is_no_stack_gives_no_frames(tmp_path: Path, text: str) -> None:
     path = tmp_path / "rank00000.stack"

@@ -10,7 +10,7 @@ from simcoll.verifier.describe import record_text
 from simcoll.verifier.device_errors import device_error
 from simcoll.verifier.device_place import device_record
 from simcoll.verifier.failures import Failure, Nature, first_line, nature_of, source_of, text
-from simcoll.verifier.finding import Finding, Severity, Side
+from simcoll.verifier.finding import CallPlace, Finding, Severity, Side
 from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_job import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
@@ -36,6 +36,12 @@ class Job:
     ended: Mapping[int, int]
     clean: bool
     launched: frozenset[int] = frozenset()
+
+    def place(self, rank: int) -> CallPlace | None:
+        """Where a rank's last call stands, or the one in which its device is; None where neither is recorded."""
+        record = device_record(self.traces, rank) or self.last.get(rank)
+        group = None if record is None else group_named(self, rank, record.group)
+        return None if record is None or group is None else CallPlace.of(group, record, rank)
 
 
 def last_record(trace: Trace) -> Record | None:
@@ -148,7 +154,8 @@ def _failed_sides(job: Job, failures: Sequence[Failure]) -> list[Side]:
     for failure in failures:
         ranks.setdefault(_told(job, failure), []).append(failure.rank)
     return [
-        Side(tuple(sorted(alike)), None, lines([(min(alike), source)]), note) for (note, source), alike in ranks.items()
+        Side(tuple(sorted(alike)), None, lines([(min(alike), source)]), note, job.place(min(alike)))
+        for (note, source), alike in ranks.items()
     ]
 
 
@@ -267,7 +274,7 @@ def exited_early(job: Job, victims: Sequence[Failure]) -> list[Finding]:
     """SC702: a rank ended well while a peer still had a collective to do with it, and lost the connection."""
     for victim in victims:
         last = job.last.get(victim.rank)
-        group = None if last is None else _group_named(job, victim.rank, last.group)
+        group = None if last is None else group_named(job, victim.rank, last.group)
         gone = [
             rank
             for rank in (() if group is None else group.ranks)
@@ -303,6 +310,7 @@ def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequenc
     )
 
 
-def _group_named(job: Job, rank: int, name: str) -> Group | None:
+def group_named(job: Job, rank: int, name: str) -> Group | None:
+    """The group of that name in a rank's record; None where it has none."""
     trace = job.traces.get(rank)
     return None if trace is None else next((group for group in trace.groups if group.name == name), None)
