@@ -1,7 +1,7 @@
 """The programs that are compared: one to three with a planted bug for each finding code, and correct ones.
 
-All are from ``tests/programs``, whose first line states the code, the culprits and the number of ranks. SC107 (two
-kinds of devices), SC203 and SC801 are missing: no program on Gloo without a GPU shows them as its first finding.
+All are from ``tests/programs``, whose first line states the code, the culprits and the number of ranks. SC107, SC203
+and SC801 are missing: none of those programs has them as its finding.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 #   benchmarks/gpu_check.sh [--json FILE] [--markdown FILE] [--only PATTERN] [--setting PATTERN] [--cpu] [--list]
 #
 # PYTHON names the interpreter (default: .venv/bin/python, else python3). It needs torch 2.11 or newer with CUDA, and
-# numpy, networkx and rich; simcoll need not be installed. Where a borrowed machine lacks a package and has no index:
-#   pip download --no-deps --only-binary=:all: -d wheels rich networkx markdown-it-py mdurl pygments    (elsewhere)
-#   pip install --no-index --no-deps --target site wheels/*.whl                                         (there)
+# jinja2, numpy, networkx and rich; simcoll need not be installed. What a borrowed machine without an index lacks:
+#   elsewhere: pip download --no-deps --only-binary=:all: -d wheels rich networkx markdown-it-py mdurl pygments
+#   there:     pip install --no-index --no-deps --target site wheels/*.whl
 #   PYTHONPATH=$PWD/site benchmarks/gpu_check.sh
 # Several ranks on one GPU need NCCL 2.30. Where torch has an older one, bring a newer one's wheel, unpack it, and name
 # the library: it is preloaded into the ranks of that setting alone.
@@ -27,8 +27,8 @@ skip() {
 }
 
 "$PYTHON" -c 'import torch' 2>/dev/null || skip "$PYTHON cannot import torch"
-"$PYTHON" -c 'import numpy, networkx, rich' 2>/dev/null ||
-    skip "$PYTHON lacks numpy, networkx or rich: the head of this script says how to bring them"
+"$PYTHON" -c 'import jinja2, numpy, networkx, rich' 2>/dev/null ||
+    skip "$PYTHON lacks jinja2, numpy, networkx or rich: the head of this script says how to bring them"
 
 # A borrowed GPU machine often has torch but no index to install from: then the four folders are linked to one package.
 if ! (cd / && "$PYTHON" -c 'import simcoll.verifier' 2>/dev/null); then

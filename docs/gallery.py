@@ -25,11 +25,11 @@ _MARK = re.compile(r"^ *# Bug: ", re.MULTILINE)
 _OUTCOME = re.compile(r"^simcoll: (SC\d{3})((?: rank \d+)*)(, a warning)?$", re.MULTILINE)
 
 _HEAD = """\
-# Gallery
+# Gallery of findings
 
 Each finding code: a program that looks right, and what simcoll prints about it. The programs are in
-[examples/findings](../examples/findings), and run on real Gloo ranks: a copy of this repository and its command are
-all that one needs. The pictures are drawn from such runs by `make gallery`, and compared with another run by the tests.
+[examples/findings](../examples/findings), and run from a checkout on real Gloo ranks, SC107 in a dry run. The pictures
+are drawn from such runs by `make gallery`, and compared with another run by the tests.
 A [rule](rules/README.md) says what a code means in general, a [scenario](scenarios.md) plays it on simulated ranks.
 
 """

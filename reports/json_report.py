@@ -25,6 +25,7 @@ def json_report(report: Report) -> dict[str, object]:
         "world_size": report.world_size,
         "mode": report.mode,
         "agreed": report.agreed,
+        "messages": report.messages,
         "findings": [_finding(finding) for finding in report.findings],
         "ranks": [_rank(state) for state in report.ranks],
         "notes": list(report.notes),

@@ -19,6 +19,7 @@ from simcoll.verifier.describe import group_name
 from simcoll.verifier.finding import Finding
 from simcoll.verifier.lateness import STEPS
 from simcoll.verifier.ranges import ranks_text
+from simcoll.verifier.rules_job import STRAGGLER
 
 MOST_CHARACTERS = 6_000_000
 """Of the data of a chart: a page of less than 10 MB is still sent by mail."""
@@ -76,10 +77,22 @@ def _document(chart: Chart, findings: Sequence[Finding]) -> dict[str, object]:
         "spots": [
             {"finding": spot.finding, "column": spot.column, "places": spot.places} for spot in _few(chart.spots)
         ],
+        "slow": _slow(chart, findings),
         "total": chart.total,
         "late_steps": STEPS,
         **_arrays(chart),
     }
+
+
+def _slow(chart: Chart, findings: Sequence[Finding]) -> list[dict[str, int]]:
+    """The findings that are at no call, but in how late a rank came: the place of the first one that each names."""
+    places = {rank: place for place, rank in enumerate(chart.ranks)}
+    found = [(number, one.culprits) for number, one in enumerate(findings) if one.code == STRAGGLER.code]
+    return [
+        {"finding": number, "place": places[culprits[0]]}
+        for number, culprits in found
+        if chart.late.size and culprits and culprits[0] in places
+    ]
 
 
 def _arrays(chart: Chart) -> dict[str, object]:

@@ -16,12 +16,23 @@ from importlib.resources import files
 from typing import TypedDict
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from simcoll import __version__
 from simcoll.reports.plain import safe
 
-_SCRIPTS = ("chart.js", "paint.js", "words.js", "theme.js", "surface.js", "timeline.js", "spans.js", "start.js")
+_SCRIPTS = (
+    *("chart.js", "paint.js", "words.js", "theme.js", "surface.js", "timeline.js"),
+    *("spans.js", "spanpaint.js", "spantimeline.js", "start.js"),
+)
+
+_LONG, _HEAD = 400, 240
+"""Characters from which on a text is folded, and how many of them are seen then."""
+
+_WIDE = 1700
+"""Units of a picture, whose letters are 11 of them high."""
+
+_PATH = re.compile(r"\S/\S*/\S|(?<!\S)/\S+/\S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,12 @@ class Figure:
     title: str
     svg: str
     text: str
+
+    @property
+    def wide(self) -> bool:
+        """Whether its words would be too small to be read if it were as narrow as a page."""
+        found = re.search(r'viewBox="0 0 (\d+)', self.svg[:500])
+        return found is not None and int(found[1]) > _WIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +102,24 @@ def _environment() -> Environment:
         finalize=_harmless,
     )
     made.filters["isolated"] = _isolated
+    made.filters["folded"] = _folded
     return made
 
 
 def _isolated(text: str) -> Markup:
     """A text whose direction of writing does not reach beyond it."""
     return Markup("<bdi>{}</bdi>").format(safe(text))
+
+
+def _folded(text: str) -> Markup:
+    """A text, the most of which is folded away where it is long; a path breaks behind its slashes."""
+    whole = safe(text)
+    if len(whole) <= _LONG:
+        return Markup("/<wbr>").join(whole.split("/")) if _PATH.search(whole) else escape(whole)
+    more = f" ... {len(whole) - _HEAD:,} more characters"
+    return Markup(
+        '<details class="long"><summary>{}<span class="more">{}</span></summary><div>{}</div></details>'
+    ).format(whole[:_HEAD], more, whole[_HEAD:])
 
 
 def _harmless(value: object) -> object:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simcoll.record import Group
 from simcoll.reports.page_chart import packed
 from simcoll.reports.plain import safe
+from simcoll.verifier.describe import group_name
 
 LANES = 3
 """Lanes of collectives below a rank's program; what runs beside more than that shares the last."""
@@ -19,7 +21,10 @@ COMPUTE, WAITING, EXPOSED, COLLECTIVE = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a rank's time, in nanoseconds: its kind, the op (or nothing), its number, and what else it is."""
+    """A stretch of a rank's time, in nanoseconds: its kind, the call that it is or is spent on, and what else it is.
+
+    The call is its op (or nothing), its number, and its group as a place among those of the timeline.
+    """
 
     row: int
     lane: int
@@ -29,13 +34,15 @@ class Span:
     said: str
     begin: int
     end: int
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
     """The rows' ranks, the ops by number, every span, the whole time in nanoseconds, one step of it, what is left out.
 
-    Spans stand in order of rows, lanes and times.
+    Spans stand in order of rows, lanes and times. ``groups`` are the groups that spans name, each with the number of
+    those of its kind, for which it stands.
     """
 
     ranks: tuple[int, ...]
@@ -44,6 +51,7 @@ class Spans:
     end: int
     step: tuple[int, int] | None = None
     note: str = ""
+    groups: tuple[tuple[Group, int], ...] = ()
 
 
 def spans_document(spans: Spans) -> dict[str, object]:
@@ -54,6 +62,7 @@ def spans_document(spans: Spans) -> dict[str, object]:
     return {
         "ranks": spans.ranks,
         "ops": [safe(op) for op in spans.ops],
+        "groups": [safe(group_name(group)) for group, _ in spans.groups],
         "texts": list(texts),
         "end": spans.end / 1e3,
         "step": None if spans.step is None else [edge / 1e3 for edge in spans.step],
@@ -61,6 +70,7 @@ def spans_document(spans: Spans) -> dict[str, object]:
         "lane": packed(_column([span.lane for span in spans.spans], np.uint8)),
         "kind": packed(_column([span.kind for span in spans.spans], np.uint8)),
         "op": packed(_column([ops[span.op] if span.op else 0 for span in spans.spans], np.uint16)),
+        "group": packed(_column([span.group for span in spans.spans], np.uint16)),
         "number": packed(_column([span.number for span in spans.spans], np.uint32)),
         "said": packed(_column(numbers, np.uint32)),
         "begin": packed(_column([span.begin / 1e3 for span in spans.spans], np.float64)),

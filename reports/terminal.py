@@ -17,6 +17,7 @@ from simcoll.reports.history import render_histories
 from simcoll.reports.overview import render_speeds, render_summary
 from simcoll.reports.plain import Outside, plain, safe
 from simcoll.reports.timeline import TimelineText
+from simcoll.sizes import counted
 from simcoll.verifier.describe import fields_text, group_text, record_text, source_text
 from simcoll.verifier.failures import signal_name
 from simcoll.verifier.finding import Finding, RankState, Report, Severity, Side, Verdict
@@ -93,6 +94,9 @@ def _agreement(report: Report, job: str) -> str:
     agreed, summary, job_size = report.agreed, report.summary, report.world_size
     if report.mode == DRY_RUN:
         return _dry_agreement(report, job)
+    if agreed == 0 and report.messages:
+        # A pipeline may have nothing else.
+        return f"{counted(report.messages, 'message')} on {job} {'agrees' if report.messages == 1 else 'agree'}"
     if agreed == 0 and report.verdict is Verdict.FINDINGS:
         return f"no collective on {job} is proved to agree"
     if agreed == 0:
@@ -108,6 +112,8 @@ def _dry_agreement(report: Report, job: str) -> str:
     said = (
         f"a dry run of {job}" if run == report.world_size else f"{run:,} of {job} {'was' if run == 1 else 'were'} run"
     )
+    if not report.agreed and report.messages:
+        return f"{said}: they agree on {counted(report.messages, 'message')}"
     if run == 1 or (not report.agreed and report.verdict is Verdict.OK):
         return f"{said}: no collective was recorded on more than one of them"
     if not report.agreed:

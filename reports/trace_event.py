@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from simcoll.opened import written_whole
 from simcoll.reports.plain import safe
 
 LIMIT = 1_000_000
@@ -73,22 +73,9 @@ class TraceEvents:
 
 
 def write_trace_events(path: Path, timeline: TraceEvents) -> None:
-    """Write the file, piece by piece and under its name when it is whole; raises OSError.
-
-    A device or a pipe is written to as it is.
-    """
-    if os.path.exists(path) and not os.path.isfile(path):
-        with _opened(path, path.suffix) as file:
-            _write(file, timeline)
-        return
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        with _opened(draft, path.suffix) as file:
-            _write(file, timeline)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    """Write the file, piece by piece and under its name when it is whole; raises OSError."""
+    with written_whole(path) as place, _opened(place, path.suffix) as file:
+        _write(file, timeline)
 
 
 @contextmanager

@@ -9,12 +9,13 @@ from pathlib import PurePath
 import networkx as nx
 
 from simcoll.reports.plain import safe
+from simcoll.verifier.describe import group_name
 from simcoll.verifier.finding import Finding, Side
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_order import DEADLOCK_CYCLE
 
 _MOST = 12
-_BOX = (190.0, 62.0)
+_BOX = (190.0, 78.0)
 _LETTERS = 25
 _BEND = 0.22
 
@@ -23,12 +24,13 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class WaitBox:
-    """Ranks that wait in one call: the middle of their box, what they do and where."""
+    """Ranks that wait in one call: the middle of their box, the call, its group and its line."""
 
     x: float
     y: float
     ranks: str
     call: str
+    group: str
     line: str
     culprit: bool
 
@@ -63,7 +65,7 @@ def wait_picture(finding: Finding) -> WaitPicture:
     places = _places(graph)
     boxes = [_box(side, places[number], finding) for number, side in enumerate(sides)]
     if left_out:
-        boxes.append(WaitBox(*places[len(sides)], f"and {left_out:,} more", "that wait for each other", "", False))
+        boxes.append(WaitBox(*places[len(sides)], f"and {left_out:,} more", "that wait for each other", "", "", False))
     width, height = (max(place[axis] for place in places.values()) + _BOX[axis] / 2 + 24 for axis in (0, 1))
     arrows = tuple(_arrow(places[one], places[other], (width / 2, height / 2)) for one, other in graph.edges)
     said = "; ".join(f"{ranks_text(side.ranks)} {side.note}" for side in sides)
@@ -82,9 +84,12 @@ def _places(graph: nx.DiGraph[int]) -> dict[int, Point]:
 def _box(side: Side, place: Point, finding: Finding) -> WaitBox:
     source = side.sources[0].source if side.sources else None
     line = f"{PurePath(source.file).name}:{source.line}" if source is not None and source.file else ""
-    call = "" if side.call is None else f"in {side.call.op}"
+    number = "" if side.place is None else f" #{side.place.number}"
+    call = "" if side.call is None else f"in {side.call.op}{number}"
+    group = finding.group if side.place is None else side.place.group
+    of = "" if group is None else f"of {group_name(group)}"
     culprit = bool(finding.culprits) and set(side.ranks) <= set(finding.culprits)
-    return WaitBox(*place, _cut(ranks_text(side.ranks)), _cut(call), _cut(line), culprit)
+    return WaitBox(*place, _cut(ranks_text(side.ranks)), _cut(call), _cut(of), _cut(line), culprit)
 
 
 def _arrow(one: Point, other: Point, middle: Point) -> WaitArrow:

@@ -20,7 +20,7 @@ from rich.console import Group, RenderableType
 
 from simcoll.measured import ATTRIBUTE, MEASURABLE, SCHEMA, SMALLEST, Measurement, curves_of, measurements, seconds
 from simcoll.outlet import Outlet
-from simcoll.output_arguments import add_output_arguments
+from simcoll.output_arguments import add_output_arguments, stated_path
 from simcoll.preconditions import BAD_INPUT, CANNOT_START
 from simcoll.reports.plain import plain
 from simcoll.reports.tables import Rows
@@ -143,7 +143,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        type=Path,
+        type=stated_path,
         default=Path("topology.json"),
         help="a .json or .yaml file (default: topology.json)",
     )

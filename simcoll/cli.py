@@ -10,13 +10,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from simcoll import __version__
 from simcoll.errors import StdoutError
 from simcoll.estimate_command import add_estimate_command
-from simcoll.output_arguments import HelpPage, add_output_arguments
+from simcoll.output_arguments import HelpPage, add_output_arguments, stated_path
 from simcoll.preflight_command import add_preflight_command
 from simcoll.simulate_command import add_simulate_command
 from simcoll.topology_arguments import add_topology_arguments
@@ -187,16 +186,26 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_verify_options(parser: _Parser) -> None:
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", type=Path, help="black boxes or Flight Recorder dumps, or folders of them"
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        type=stated_path,
+        help="black boxes or Flight Recorder dumps, or folders of them",
     )
     files = parser.add_argument_group("files")
-    files.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
-    files.add_argument("--sarif", metavar="FILE", type=Path, help="also write all findings as SARIF 2.1.0")
+    files.add_argument("--html", metavar="FILE", type=stated_path, help="also write the report as one HTML file")
+    files.add_argument("--sarif", metavar="FILE", type=stated_path, help="also write all findings as SARIF 2.1.0")
     files.add_argument(
-        "--trace-events", metavar="FILE", type=Path, help="also write a timeline of all calls, which Perfetto opens"
+        "--trace-events",
+        metavar="FILE",
+        type=stated_path,
+        help="also write a timeline of all calls, which Perfetto opens",
     )
     files.add_argument(
-        "--srcroot", metavar="DIR", type=Path, help="where the job's sources lay; SARIF names files relative to it"
+        "--srcroot",
+        metavar="DIR",
+        type=stated_path,
+        help="where the job's sources lay; SARIF names files relative to it",
     )
     shown = parser.add_argument_group("what is shown (judged is always the whole job)")
     shown.add_argument(

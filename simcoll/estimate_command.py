@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcoll.estimate_script import is_script, run_script_pricing
-from simcoll.output_arguments import add_output_arguments
+from simcoll.output_arguments import add_output_arguments, stated_path
 from simcoll.preflight_command import add_dry_run_arguments
 from simcoll.pricing_command import PRICING_OPTIONS, add_pricing_arguments, run_pricing
 from simcoll.topology_arguments import Commands, add_topology_arguments, topology_named, topology_of
@@ -61,9 +61,12 @@ def add_estimate_command(commands: Commands) -> None:
         "--compare", metavar="FILE|PRESET", action="append", default=[], help="a further topology; may be repeated"
     )
     parser.add_argument(
-        "--svg", metavar="FILE", type=Path, help="also draw the topology, with what holds the collectives up marked"
+        "--svg",
+        metavar="FILE",
+        type=stated_path,
+        help="also draw the topology, with what holds the collectives up marked",
     )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="also write all of it as one HTML file")
+    parser.add_argument("--html", metavar="FILE", type=stated_path, help="also write all of it as one HTML file")
     parser.add_argument("--explain", action="store_true", help="show the terms that the time is made of")
     add_output_arguments(parser)
     add_pricing_arguments(parser)
@@ -184,10 +187,10 @@ def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
     from simcoll.bottlenecks import bottleneck_text
     from simcoll.reports.plain import plain
     from simcoll.reports.tables import Rows
-    from simcoll.sizes import show_rate, show_size
+    from simcoll.sizes import counted, show_rate, show_size
 
     size = f" of {show_size(found.bytes)}" if found.bytes else ""
-    title = plain(f"{found.op}{size} on {found.ranks:,} ranks of {name}")
+    title = plain(f"{found.op}{size} on {counted(found.ranks, 'rank')} of {name}")
     table = Rows(title=title, title_justify="left", box=None)
     table.show_header = False
     table.add_row("time", _microseconds(found.seconds))
@@ -207,9 +210,9 @@ def _range(name: str, found: list[Estimate], *, explain: bool) -> RenderableType
 
     from simcoll.reports.plain import plain
     from simcoll.reports.tables import Rows
-    from simcoll.sizes import show_size
+    from simcoll.sizes import counted, show_size
 
-    title = plain(f"{found[0].op} on {found[0].ranks:,} ranks of {name}")
+    title = plain(f"{found[0].op} on {counted(found[0].ranks, 'rank')} of {name}")
     table = Rows(title=title, title_justify="left", box=SIMPLE_HEAD)
     terms = list(dict.fromkeys(term for each in found for term, _ in each.terms)) if explain else []
     table.pad_edge, table.padding = False, (0, 0 if terms else 1, 0, 0)
@@ -240,12 +243,12 @@ def _comparison(names: Sequence[str], rows: list[list[Estimate]]) -> RenderableT
 
     from simcoll.reports.plain import plain
     from simcoll.reports.tables import Rows
-    from simcoll.sizes import show_size
+    from simcoll.sizes import counted, show_size
 
     table = Rows(title=f"{rows[0][0].op}, microseconds", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("size", justify="right", no_wrap=True)
     for name, found in zip(names, rows[0], strict=True):
-        table.add_column(plain(f"{name}, {found.ranks:,} ranks"), justify="right", overflow="fold")
+        table.add_column(plain(f"{name}, {counted(found.ranks, 'rank')}"), justify="right", overflow="fold")
     for row in rows:
         first = row[0].seconds
         shown = [f"{first * 1e6:,.1f}"]

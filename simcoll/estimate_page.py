@@ -11,7 +11,7 @@ from simcoll.pricing_text import shown
 from simcoll.reports.curve_picture import CurvePicture, bandwidth_curve
 from simcoll.reports.page_shell import Figure, Table
 from simcoll.reports.sheet import Fact, Sheet
-from simcoll.sizes import show_rate, show_size
+from simcoll.sizes import counted, show_rate, show_size
 from simcoll.topology_figure import figure_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def estimate_sheet(names: Sequence[str], topologies: Sequence[Topology], rows: S
     return Sheet(
         "simcoll estimate",
         shown(first.seconds),
-        f"{first.op}{size} on {first.ranks:,} ranks of {names[0]}",
+        f"{first.op}{size} on {counted(first.ranks, 'rank')} of {names[0]}",
         _facts(first),
         curve=_curve(names, rows),
         first=[_comparison(names, rows)] if several else [_sizes(names[0], [row[0] for row in rows])],
@@ -75,11 +75,11 @@ def _sizes(name: str, found: Sequence[Estimate]) -> Table:
         )
         for each in found
     ]
-    return Table(f"By size, on {found[0].ranks:,} ranks of {name}", headings, tuple(rows), 3)
+    return Table(f"By size, on {counted(found[0].ranks, 'rank')} of {name}", headings, tuple(rows), 3)
 
 
 def _comparison(names: Sequence[str], rows: Sequence[Sequence[Estimate]]) -> Table:
-    headings = "size", *(f"{name}, {one.ranks:,} ranks" for name, one in zip(names, rows[0], strict=True))
+    headings = "size", *(f"{name}, {counted(one.ranks, 'rank')}" for name, one in zip(names, rows[0], strict=True))
     found = []
     for row in rows:
         first = row[0].seconds

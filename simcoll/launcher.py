@@ -231,7 +231,7 @@ def launch(ledger: Ledger, arguments: list[str]) -> int:
         ledger.say(error=str(error))
         return 2
     except Exception as error:
-        ledger.say(error=f"torchrun: {type(error).__name__}: {error}")
+        ledger.say(error=f"torchrun: {type(error).__name__}: {str(error) or 'it gives no reason; see torchrun --help'}")
         return 2 if isinstance(error, ValueError | AssertionError) and not ledger.started else 1
     finally:
         ledger.settle()

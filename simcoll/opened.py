@@ -1,4 +1,4 @@
-"""Opening what a command is given to read, which may be no file at all."""
+"""Opening what a command is given to read or to write, which may be no file at all."""
 
 from __future__ import annotations
 
@@ -44,3 +44,22 @@ def open_at_once(path: Path) -> BinaryIO:
 
 def _opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Where to write a file so that a reader never sees half of it: beside it, and under its name at the end.
+
+    A device, a pipe or a link (/dev/stdout is one) is written to as it is: a file must never take its place.
+    """
+    if os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path)):
+        yield path
+        return
+    # Of the name nothing is in it: that may be as long as names can be.
+    draft = path.with_name(f".simcoll-{os.getpid()}.draft")
+    try:
+        yield draft
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, RenderableType
 
 from simcoll.errors import StdoutError
+from simcoll.opened import written_whole
 from simcoll.reports.json_report import json_report
 from simcoll.reports.linear import Linear
 from simcoll.reports.plain import plain
@@ -35,6 +36,9 @@ _NARROWEST = 20
 
 _ELSEWHERE = 80
 """Columns where there is no terminal, and none are asked for."""
+
+_LONGEST = 2_000
+"""Characters of a line on stderr."""
 
 _HEIGHT = 100
 """Given beside the width, or rich takes a width of its own on what calls itself a dumb terminal; nothing is paged."""
@@ -64,12 +68,16 @@ class Outlet:
     def render(self, picture: RenderableType, document: Callable[[], object]) -> None:
         """Put a picture or a JSON document on stdout; raises :class:`StdoutError` and BrokenPipeError."""
         shown = Linear(picture) if self.plain else picture
-        self._put(json.dumps(document(), indent=2) if self.json else shown)
+        self._put(json.dumps(document(), indent=2) if self.json else shown, whole=self.json)
 
-    def _put(self, said: RenderableType) -> None:
+    def hand_over(self, text: str) -> None:
+        """Put a text for programs on stdout as it is; raises as :meth:`render` does."""
+        self._put(text, whole=True)
+
+    def _put(self, said: RenderableType, *, whole: bool) -> None:
+        """``whole``: it must not be broken into lines."""
         try:
-            # Text for programs must not be broken into lines.
-            print(said) if self.json else self._console().print(said)  # noqa: T201
+            print(said) if whole else self._console().print(said)  # noqa: T201
             # None where the process was started without one.
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -120,7 +128,7 @@ class Outlet:
         """Say in one line why nothing was done; returns the exit code."""
         self.warn(text)
         if self.json:
-            self._put(json.dumps({"schema": "simcoll.error/1", "error": text, "exit_code": code}))
+            self.hand_over(json.dumps({"schema": "simcoll.error/1", "error": text, "exit_code": code}))
         return code
 
 
@@ -129,7 +137,7 @@ def warn(text: str) -> None:
 
     On a terminal it is folded between words, and only there: logs are searched by line.
     """
-    line = f"simcoll: {printable(text)}"
+    line = f"simcoll: {_bounded(printable(text))}"
     with contextlib.suppress(OSError):
         if sys.stderr is not None and sys.stderr.isatty():
             width = max(shutil.get_terminal_size().columns, _NARROWEST)
@@ -138,6 +146,11 @@ def warn(text: str) -> None:
                 textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
             )
         print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _bounded(text: str) -> str:
+    """A text of a length that somebody reads: both ends of it, for a path that is too long has its reason behind it."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
 def columns() -> int:
@@ -150,20 +163,9 @@ def columns() -> int:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that a reader never sees half of it; raises OSError.
-
-    A device or a pipe is written to as it is: a file must never take its place.
-    """
-    if os.path.exists(path) and not os.path.isfile(path):
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
-        return
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+    """Write a text file so that a reader never sees half of it; raises OSError."""
+    with written_whole(path) as place:
+        place.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What every command says of its output, and help pages that fit the terminal."""
+"""What every command says of its output, the paths that it is given, and help pages that fit the terminal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import re
 import shutil
 import textwrap
+from pathlib import Path
 
 _NARROWEST = 20
 _GAP = re.compile(r" {2,}(?=\S)")
@@ -19,6 +20,13 @@ def add_output_arguments(parser: argparse._ActionsContainer) -> None:
         action="store_true",
         help="text without boxes, colours and progress bars, for logs and screen readers",
     )
+
+
+def stated_path(text: str) -> Path:
+    """A path as it is typed. One of no letters, as of a variable that is not set, would pass for the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, got an empty one; is a variable not set?")
+    return Path(text)
 
 
 class HelpPage(argparse.HelpFormatter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.machinery
 import importlib.util
 import os
@@ -22,6 +23,7 @@ MODES = ("off", "record", "check", "detail")
 """The modes that a job can run in."""
 
 OLDEST_TORCH = (2, 11)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CANNOT_START = 1
 BAD_INPUT = 2
 
@@ -135,10 +137,12 @@ def prepare_folder(wanted: Path | None, local_ranks: int) -> Path:
             reserve(probe.fileno(), 0, need)
         return folder.resolve()
     except OSError as error:
-        size = f"{need / (1 << 20):.0f} MiB"
-        advice = f"the black boxes take {size}; choose another folder with --out, or free space"
+        reason = "it is a file" if wanted is not None and os.path.isfile(wanted) else error.strerror
+        advice = "choose another folder with --out"
+        if error.errno in _NO_ROOM:
+            advice = f"the black boxes take {need / (1 << 20):.0f} MiB; {advice}, or free space"
         place = folder or "simcoll-out"
-        raise RefusedError(BAD_INPUT, f"cannot write results into {place}: {error.strerror} ({advice})") from None
+        raise RefusedError(BAD_INPUT, f"cannot write results into {place}: {reason} ({advice})") from None
 
 
 def _fresh_folder() -> Path:

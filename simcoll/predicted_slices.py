@@ -71,7 +71,7 @@ class _Predicted:
 
     def _program(self, column: int) -> Iterator[Slice]:
         job, times = self._priced.job, rank_times(self._priced, column)
-        rank, free = job.ranks[column], 0
+        calls, rank, free = job.collectives, job.ranks[column], 0
         rows = zip(
             times.kind.tolist(),
             times.instance.tolist(),
@@ -83,9 +83,14 @@ class _Predicted:
             if compute >= 1:
                 yield Slice(rank, 0, "compute", max(int(arrived - compute), free), come, {})
             if end > come:
-                op = job.collectives.ops[job.collectives.op[number]]
+                op = calls.ops[calls.op[number]]
                 name = f"wait for {op}" if kind == WAIT else op
-                args = {"waiting_us": waited / 1e3, "exposed_us": exposed / 1e3}
+                args = {
+                    "group": job.streams[int(calls.stream[number])].group.name,
+                    "sequence": int(calls.sequence[number]),
+                    "waiting_us": waited / 1e3,
+                    "exposed_us": exposed / 1e3,
+                }
                 yield Slice(rank, 0, name, come, end, args)
             free = max(come, end)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcoll.output_arguments import add_output_arguments
+from simcoll.output_arguments import add_output_arguments, stated_path
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def add_preflight_command(commands: Commands) -> None:
     parser.add_argument(
         "-m", "--module", action="store_true", help="the script is a module's name, as Python's -m has it"
     )
-    parser.add_argument("script", metavar="script.py", type=Path, help="the program, unchanged")
+    parser.add_argument("script", metavar="script.py", type=stated_path, help="the program, unchanged")
     parser.add_argument("arguments", metavar="args", nargs=argparse.REMAINDER, help="its own arguments")
 
 
@@ -50,7 +50,7 @@ def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--device", choices=("cuda", "cpu"), default="cuda", help="what programs find: GPUs, pretended, or none (cuda)"
     )
-    parser.add_argument("--out", metavar="DIR", type=Path, help="where records, output and report go")
+    parser.add_argument("--out", metavar="DIR", type=stated_path, help="where records, output and report go")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=DRY_RUN_SECONDS, help="for each rank (600)")
     parser.add_argument("--memory", metavar="GIB", type=float, help="address space of each rank (default: no limit)")
     parser.add_argument("--jobs", metavar="N", type=int, help="ranks at a time (default: the cores)")

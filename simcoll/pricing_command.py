@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcoll.output_arguments import stated_path
 from simcoll.topology_arguments import topology_named, topology_of
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ def add_pricing_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="the same job on N ranks, with more or fewer replicas; of a script, how many ranks it has",
     )
-    group.add_argument("--timeline", metavar="FILE", type=Path, help="write a Chrome trace-event file, for Perfetto")
+    group.add_argument(
+        "--timeline", metavar="FILE", type=stated_path, help="write a Chrome trace-event file, for Perfetto"
+    )
     group.add_argument("--picture", action="store_true", help="draw the ranks' time")
 
 

@@ -22,7 +22,7 @@ from simcoll.pricing_summary import (
 )
 from simcoll.reports.plain import plain
 from simcoll.reports.tables import Rows
-from simcoll.sizes import show_size
+from simcoll.sizes import counted, show_size
 
 _KINDS, _GROUPS, _LINKS = 12, 6, 5
 _LEAST_US = 5e-8
@@ -68,13 +68,9 @@ def counted_calls(priced: Pricing) -> str:
     job = priced.job
     ran = job.collectives.came > 0
     messages = sum(int(job.streams[stream].message) for stream in job.collectives.stream[ran])
-    calls = [_counted(int(ran.sum()) - messages, "collective")]
-    calls += [_counted(messages, "message")] if messages else []
-    return f"{' and '.join(calls)} of {_counted(len(job.ranks), 'rank')}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    calls = [counted(int(ran.sum()) - messages, "collective")]
+    calls += [counted(messages, "message")] if messages else []
+    return f"{' and '.join(calls)} of {counted(len(job.ranks), 'rank')}"
 
 
 def shown(seconds: float) -> str:
@@ -111,7 +107,7 @@ def _totals(priced: Pricing) -> Rows:
 
 def _steps(found: StepCosts) -> Rows:
     count = len(found.steps)
-    title = f"{_counted(count, 'step')} of {_counted(found.period, 'call')}, as rank {found.rank} has them"
+    title = f"{counted(count, 'step')} of {counted(found.period, 'call')}, as rank {found.rank} has them"
     table = _table(title, "", "mean", "least", "most")
     for name, column in (("step", "seconds"), ("exposed", "exposed"), ("waiting", "waiting"), ("compute", "compute")):
         values = [float(getattr(step, column)) for step in found.steps]

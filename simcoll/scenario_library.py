@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
@@ -12,7 +13,7 @@ _FOLDERS = (_PACKAGE / "scenarios", _PACKAGE.parent / "examples" / "scenarios")
 def scenario_path(code: str) -> Path | None:
     """The scenario of a finding code; None where there is none."""
     found = (folder / f"{code.upper()}.toml" for folder in _FOLDERS if code.isascii() and code.isalnum())
-    return next((path for path in found if path.is_file()), None)
+    return next((path for path in found if os.path.isfile(path)), None)
 
 
 def scenario_text(code: str) -> str:

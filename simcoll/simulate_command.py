@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import shlex
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.choices import SENDS
-from simcoll.output_arguments import add_output_arguments
+from simcoll.output_arguments import add_output_arguments, stated_path
 from simcoll.testing_options import BACKENDS
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
@@ -47,11 +48,16 @@ def add_simulate_command(commands: Commands) -> None:
         "--stall", metavar="SECONDS", type=float, default=_STALL, help="gloo: end ranks that stand still (default: 5)"
     )
     files = parser.add_argument_group("files")
-    files.add_argument("--out", metavar="DIR", type=Path, help="write report.json and report.html there; gloo: records")
-    files.add_argument("--html", metavar="FILE", type=Path, help="also write the report as one HTML file")
-    files.add_argument("--sarif", metavar="FILE", type=Path, help="also write all findings as SARIF 2.1.0")
     files.add_argument(
-        "--trace-events", metavar="FILE", type=Path, help="also write a timeline of all calls, which Perfetto opens"
+        "--out", metavar="DIR", type=stated_path, help="write report.json and report.html there; gloo: records"
+    )
+    files.add_argument("--html", metavar="FILE", type=stated_path, help="also write the report as one HTML file")
+    files.add_argument("--sarif", metavar="FILE", type=stated_path, help="also write all findings as SARIF 2.1.0")
+    files.add_argument(
+        "--trace-events",
+        metavar="FILE",
+        type=stated_path,
+        help="also write a timeline of all calls, which Perfetto opens",
     )
     add_output_arguments(parser)
     add_topology_arguments(parser)
@@ -288,11 +294,12 @@ def _topology(options: argparse.Namespace, scenario: Scenario | None) -> Topolog
 
 
 def _scenario_path(target: str) -> Path:
-    """A file, or the library's scenario of a code."""
+    """A file, or the library's scenario of a code, also where a folder (a report's, say) has its name."""
     from simcoll.scenario_library import scenario_path
 
     path = Path(target)
-    return path if path.exists() else scenario_path(target) or path
+    there = os.path.exists(path) and not os.path.isdir(path)
+    return path if there else scenario_path(target) or path
 
 
 def _program_of(target: str) -> tuple[Path, str] | None:

@@ -1,4 +1,4 @@
-"""Sizes in bytes as people write them: ``1GiB``, ``100MB``, ``4096``."""
+"""Sizes in bytes as people write them: ``1GiB``, ``100MB``, ``4096``; rates and counts as they read them."""
 
 from __future__ import annotations
 
@@ -61,3 +61,8 @@ def show_size(size: int) -> str:
 def show_rate(bytes_per_second: float) -> str:
     """``312.40 GB/s``: 10^9 bytes a second, as nccl-tests counts them."""
     return f"{bytes_per_second / 1e9:,.2f} GB/s"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 rank``, ``4,096 ranks``, ``2 switches``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")

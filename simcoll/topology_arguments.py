@@ -89,7 +89,7 @@ def _is_file(name: str) -> bool:
         return False
     path = Path(name)
     looks = len(path.parts) > 1 or path.suffix.lower() in (".json", ".yaml", ".yml", ".xml", ".txt")
-    return looks or os.path.exists(path)
+    return looks or os.path.exists(name)
 
 
 def _given(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcoll.output_arguments import add_output_arguments
+from simcoll.output_arguments import add_output_arguments, stated_path
 from simcoll.topology_arguments import Commands, add_topology_arguments, topology_of
 
 if TYPE_CHECKING:
@@ -29,8 +28,10 @@ def add_topology_command(commands: Commands) -> None:
     for command in (show, imported, drawn):
         command.add_argument("name", metavar="NAME_OR_FILE", nargs="?", help="a preset or a file, as --topology")
         add_topology_arguments(command)
-    imported.add_argument("--out", metavar="FILE", type=Path, help="a .json or .yaml file (default: JSON on stdout)")
-    drawn.add_argument("--out", metavar="FILE", type=Path, help="an SVG file (default: a tree on the terminal)")
+    imported.add_argument(
+        "--out", metavar="FILE", type=stated_path, help="a .json or .yaml file (default: JSON on stdout)"
+    )
+    drawn.add_argument("--out", metavar="FILE", type=stated_path, help="an SVG file (default: a tree on the terminal)")
 
 
 def _action(actions: Commands, name: str, text: str) -> argparse.ArgumentParser:
@@ -95,19 +96,18 @@ def _show(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int:
 
 def _import(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int:
     """Without a file to write to, the document goes to stdout."""
-    import sys
-
     from simcoll.reports.plain import plain
+    from simcoll.sizes import counted
     from simcoll.topology_file import dump_json, write_topology
     from simcoll.topology_format import document_of
     from simcoll.topology_summary import summarise
 
     if options.out is None:
-        sys.stdout.write(dump_json(document_of(graph)))
+        outlet.hand_over(dump_json(document_of(graph)).rstrip())
         return 0
     write_topology(options.out, graph)
     summary = summarise(graph)
-    said = f"{options.out}: {summary.ranks:,} ranks on {summary.hosts:,} hosts"
+    said = f"{options.out}: {counted(summary.ranks, 'rank')} on {counted(summary.hosts, 'host')}"
     outlet.render(plain(said), lambda: {**summary.as_json(), "file": str(options.out)})
     return 0
 

@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 
 import networkx as nx
 
+from simcoll.sizes import counted
 from simcoll.topology_stacks import Stacks, stacked
 from simcoll.topology_summary import LinkClass, Summary, summarise
 
@@ -86,7 +87,7 @@ def _told(summary: Summary) -> str:
     """The picture in words, for those who do not see it."""
     nodes = ", ".join(f"{count:,} {kind}" for kind, count in summary.nodes.items())
     links = "; ".join(text for _, text in _legend(summary))
-    size = f"{summary.ranks:,} rank{'s' * (summary.ranks != 1)} on {summary.hosts:,} host{'s' * (summary.hosts != 1)}"
+    size = f"{counted(summary.ranks, 'rank')} on {counted(summary.hosts, 'host')}"
     return f"A topology of {size}: {nodes}. Links: {links}"
 
 

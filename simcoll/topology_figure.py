@@ -33,8 +33,12 @@ def topology_figure(topology: Topology, traces: Sequence[Trace]) -> Figure:
     if costliest is None or link is None:
         return figure_of(topology, {})
     text = f"{costliest.op} at line {costliest.line} takes most of the time; its bottleneck is "
-    text += f"{link.link} {link.source} -> {link.target}, busy for {link.utilisation:.0%} of it"
+    text += f"{link.link} {link.source} -> {link.target}, busy for {_share(link.utilisation)} of it"
     return figure_of(topology, {(link.source, link.target): text})
+
+
+def _share(part: float) -> str:
+    return f"{part:.0%}" if part >= 0.005 else "less than 1%"
 
 
 def _bottleneck(line: PricedLine, topology: Topology, traces: Sequence[Trace]) -> Bottleneck | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import networkx as nx
 
+from simcoll.sizes import counted
 from simcoll.topology import hosts
 
 _MOST_NODES = 130
@@ -118,7 +119,7 @@ def _stack_hosts(
         return
     span = f"{found[0]} to {found[-1]}" if len(found) > 1 else f"{found[0]}"
     key = ("hosts", found[0])
-    count = _counted(len(found), "host")
+    count = counted(len(found), "host")
     # Beside the NICs, on which the network hangs.
     stacks[key] = {"kind": "gpu", "layer": "nic", "host": span, "members": len(found), "label": count}
     stacks[key]["about"] = f"{count} {about}: {span}"
@@ -151,13 +152,9 @@ def _stack(
 ) -> None:
     if nodes:
         key = (noun, nodes[0])
-        about = f"{_counted(len(nodes), noun)} more: {nodes[0]} to {nodes[-1]}"
+        about = f"{counted(len(nodes), noun)} more: {nodes[0]} to {nodes[-1]}"
         stacks[key] = {**attributes, "members": len(nodes), "label": f"{len(nodes):,} more", "about": about}
         place.update((node, key) for node in nodes)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
 
 
 def _quotient(

@@ -13,6 +13,7 @@ from rich.tree import Tree
 
 from simcoll.reports.plain import plain
 from simcoll.reports.tables import Rows
+from simcoll.sizes import counted
 from simcoll.topology import hosts, ranks
 from simcoll.topology_stacks import alike
 
@@ -79,7 +80,8 @@ def render_summary(summary: Summary) -> RenderableType:
     """The summary for people."""
     counts = ", ".join(f"{count:,} {kind}" for kind, count in summary.nodes.items())
     hardware = ", ".join(filter(None, (summary.gpu, summary.fabric)))
-    head = f"{summary.name}: {summary.ranks:,} ranks, {_hosts(summary)}{f' ({hardware})' if hardware else ''}"
+    size = f"{counted(summary.ranks, 'rank')}, {counted(summary.hosts, 'host')}"
+    head = f"{summary.name}: {size}{f' ({hardware})' if hardware else ''}"
     table = Rows("link", "between", "GB/s each way", "us", "edges")
     for link in summary.links:
         ends = f"{link.source} and {link.target}"
@@ -87,10 +89,6 @@ def render_summary(summary: Summary) -> RenderableType:
         table.add_row(plain(link.link), ends, speed, f"{link.latency * 1e6:.2f}", f"{link.count:,}")
     notes = [plain(f"note: {text}") for text in summary.notes]
     return Group(plain(head, "bold"), plain(counts), table, *notes)
-
-
-def _hosts(summary: Summary) -> str:
-    return f"{summary.hosts:,} host{'' if summary.hosts == 1 else 's'}"
 
 
 def render_tree(graph: nx.DiGraph[Any]) -> RenderableType:
@@ -102,7 +100,7 @@ def render_tree(graph: nx.DiGraph[Any]) -> RenderableType:
         _add_host(tree, graph, first, servers[first])
         if others:
             span = f"{others[0]} to {others[-1]}" if len(others) > 1 else f"{others[0]}"
-            tree.add(plain(f"{len(others):,} more host{'s' if len(others) > 1 else ''} like {first}: {span}", "dim"))
+            tree.add(plain(f"{counted(len(others), 'more host')} like {first}: {span}", "dim"))
     if unlike := sum(map(len, kinds[_KINDS_SHOWN:])):
         tree.add(plain(f"and {unlike:,} more hosts of other kinds", "dim"))
     return tree

@@ -6,14 +6,14 @@ the options end and the program begins, because what follows the program is the 
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from simcoll.output_arguments import add_output_arguments
+from simcoll.output_arguments import add_output_arguments, stated_path
 
 FLAGS = ("-h", "-m", "--help", "--module", "--no-python", "--run-path", "--standalone", "--virtual-local-rank")
 """torchrun's options that take no value, spelled with dashes. A test compares both tables with torchrun's parser."""
@@ -52,7 +52,7 @@ VALUED = (
 _OWN = frozenset({"--mode", "--out", "--stall"})
 
 
-def add_own_arguments(parser: argparse.ArgumentParser) -> None:
+def add_own_arguments(parser: ArgumentParser) -> None:
     """What the help page of ``run`` lists; the command line is read by :func:`split`, past what is torchrun's."""
     parser.usage = "%(prog)s [options] [torchrun options] script.py [arguments]"
     parser.description = (
@@ -147,7 +147,7 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         raise RunUsageError("no script given; usage: simcoll run [options] [torchrun options] script.py [arguments]")
     return RunRequest(
         own.get("--mode", "detail"),
-        Path(own["--out"]) if "--out" in own else None,
+        _path("--out", own["--out"]) if "--out" in own else None,
         _seconds("--stall", own["--stall"]) if "--stall" in own else None,
         flags["--json"],
         flags["--plain"],
@@ -158,6 +158,13 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         _local_ranks(_option(options, environment, "nproc_per_node", "1")),
         _option(options, environment, "nnodes", "1"),
     )
+
+
+def _path(name: str, text: str) -> Path:
+    try:
+        return stated_path(text)
+    except ArgumentTypeError as error:
+        raise RunUsageError(f"{name}: {error}") from None
 
 
 def _seconds(name: str, text: str) -> float:
@@ -179,7 +186,8 @@ def _value(name: str, rest: list[str]) -> str:
 def _takes_value(name: str, rest: list[str]) -> bool:
     """Whether the next argument belongs to this option, which may be abbreviated.
 
-    An option that is not known, a newer torch's or a slip that torchrun's parser will name, takes what is no script.
+    An option that is not known, a newer torch's or a slip that torchrun's parser will name, takes what is neither a
+    script nor another option.
     """
     spelled = name.replace("_", "-")
     if name.startswith("--"):
@@ -189,7 +197,7 @@ def _takes_value(name: str, rest: list[str]) -> bool:
             return True
     elif name in FLAGS + VALUED or name[:2] in ("-r", "-t"):
         return name in VALUED
-    return len(rest) > 1 and not rest[0].endswith(".py")
+    return len(rest) > 1 and not rest[0].endswith(".py") and not rest[0].startswith("--")
 
 
 def _option(options: Mapping[str, str], environment: Mapping[str, str], name: str, default: str) -> str:
@@ -219,4 +227,10 @@ def _variable(name: str) -> str:
 
 def _local_ranks(text: str) -> int:
     """How many black boxes this machine will hold; ``auto``, ``gpu`` and the like are at most one a core."""
-    return int(text) if text.isascii() and text.isdecimal() else os.cpu_count() or 1
+    try:
+        count = int(text)
+    except ValueError:
+        return os.cpu_count() or 1
+    if count < 1:
+        raise RunUsageError(f"--nproc-per-node {text}: expected a number of ranks, at least 1")
+    return count

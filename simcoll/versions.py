@@ -7,7 +7,7 @@ from importlib import metadata
 
 from simcoll import __version__
 
-_NEEDED = ("torch", "numpy", "networkx", "rich")
+_NEEDED = ("torch", "jinja2", "networkx", "numpy", "rich")
 
 
 def version_of(name: str) -> str | None:

@@ -28,14 +28,12 @@ ones = torch.ones(4)
 dist.all_reduce(ones, op=dist.ReduceOp.MAX if dist.get_rank() else dist.ReduceOp.SUM)
 """
 MARKED_TEST = """
+import numpy as np
 import pytest
 
 
 @pytest.mark.simcoll(world_size=3)
 def test_sum(comm):
-    array = [0] * 3
-    import numpy as np
-
     array = np.full(3, comm.rank)
     comm.all_reduce(array)
     assert array.tolist() == [3, 3, 3]

@@ -157,11 +157,19 @@ def test_a_page_is_read_in_a_browser(site: Path, browser: Any, name: str, width:
         assert [url for url in found.requests if not url.startswith((site.as_uri(), "data:"))] == []
         assert found.page.evaluate(SIDEWAYS) == []
         assert found.page.evaluate("document.documentElement.scrollWidth") <= width
-        if AXE.exists():
-            found.page.evaluate(AXE.read_text(encoding="utf-8"))
-            violations = found.page.evaluate("axe.run().then(found => found.violations)")
-            serious = [one for one in violations if one["impact"] in ("serious", "critical")]
-            assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in serious] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", READ)
+def test_axe_finds_nothing_serious(site: Path, browser: Any, name: str, scheme: str) -> None:
+    """By axe: names, contrasts, what the keyboard reaches."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not there: npm ci in reports/page/vendor brings it")
+    with opened(browser, site / f"{name}.html", color_scheme=scheme) as found:
+        found.page.evaluate(AXE.read_text(encoding="utf-8"))
+        violations = found.page.evaluate("axe.run().then(found => found.violations)")
+    serious = [one for one in violations if one["impact"] in ("serious", "critical")]
+    assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in serious] == []
 
 
 def test_the_first_page_leads_to_the_index(site: Path, browser: Any) -> None:

@@ -1,15 +1,22 @@
-"""The pages on the code name what there is: the diagram its source, the pages files, the API page public names."""
+"""Pages name what there is: the diagram its source, pages files, the API page public names, tables keys of JSON."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import json
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 import simcoll
 from simcoll import testing
+from simcoll.cli import main
+from simcoll.reports.json_report import json_schema
+from simcoll.topology_arguments import add_topology_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -78,3 +85,64 @@ def test_the_page_on_python_has_every_public_name() -> None:
         0
     ].split(", ")
     assert sorted(listed) == sorted([*simcoll.__all__, *testing.__all__])
+
+
+def keys_of(page: str, heading: str) -> set[str]:
+    """The names in the first column of the tables below a heading."""
+    part = re.split(
+        r"^#+ ", (DOCS / page).read_text(encoding="utf-8").partition(f"\n{heading}\n")[2], flags=re.MULTILINE
+    )[0]
+    return {name for row in re.findall(r"^\| (`[^|]*) \|", part, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+
+
+def printed(capsys: pytest.CaptureFixture[str], *command: str) -> dict[str, Any]:
+    main([*command, "--json"])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+@pytest.mark.slow
+def test_the_page_on_the_estimator_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    [found] = printed(capsys, "estimate", "all_reduce", "--bytes", "1MiB", "--gpu", "h100")["estimates"]
+    assert keys_of("estimator.md", "## JSON") == set(found)
+
+
+@pytest.mark.slow
+def test_the_page_on_scenarios_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(capsys, "simulate", "SC204", "--explore", "2")
+    assert keys_of("scenarios.md", "## JSON") == set(found)
+
+
+def test_the_page_on_reports_has_every_key_that_the_schema_has() -> None:
+    assert keys_of("report.md", "## `report.json`") == set(json_schema()["properties"])
+
+
+COMMANDS = {
+    "run": "run.md",
+    "verify": "verify.md",
+    "preflight": "preflight.md",
+    "estimate": "pricing.md",
+    "simulate": "scenarios.md",
+    "calibrate": "estimator.md",
+}
+
+
+def listed(help_page: str) -> set[str]:
+    """The options of a help page."""
+    return set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", help_page, re.MULTILINE)) - {"--help"}
+
+
+@pytest.mark.parametrize(("command", "page"), COMMANDS.items())
+def test_every_option_is_on_the_page_of_its_command(
+    command: str, page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of a topology are on its own page, to which the command's leads."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_topology_arguments(parser)
+    with contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    text, options = (DOCS / page).read_text(encoding="utf-8"), listed(capsys.readouterr().out)
+    shared = listed(parser.format_help())
+    assert len(options) > 4
+    assert {name for name in options - shared if not re.search(rf"{name}\b", text)} == set()
+    assert not options & shared or "topologies.md#on-the-command-line" in text

@@ -123,11 +123,11 @@ def test_the_folder_is_made_and_absolute(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
-    for wanted in (tmp_path / "file", tmp_path / "file" / "below"):
-        code, text = refusal(prepare_folder, wanted, 1)
+    reasons = {"file": "it is a file", "file/below": "Not a directory"}
+    for wanted, reason in reasons.items():
+        code, text = refusal(prepare_folder, tmp_path / wanted, 1)
         assert code == 2
-        assert f"cannot write results into {wanted}" in text
-        assert "--out" in text
+        assert text == f"cannot write results into {tmp_path / wanted}: {reason} (choose another folder with --out)"
 
 
 def test_a_folder_without_room(tmp_path, monkeypatch):

@@ -87,6 +87,12 @@ def test_check_exits_0_exactly_when_all_is_as_expected(code: str) -> None:
     assert simulate(code, "--check") == 0
 
 
+def test_a_folder_of_its_name_hides_no_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "SC104").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert simulate("SC104", "--check") == 0
+
+
 def test_check_exits_3_where_it_is_not(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenario.write_text(RIGHT.replace("findings = []", 'findings = ["SC104"]'))
     assert simulate(scenario) == 0

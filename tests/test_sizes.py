@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.sizes import SizeError, parse_range, parse_size, show_size
+from simcoll.sizes import SizeError, counted, parse_range, parse_size, show_size
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,11 @@ def test_what_is_no_range(text):
 @given(st.integers(0, 1 << 50))
 def test_what_is_shown_is_read(size):
     assert parse_size(show_size(size).replace(",", "")) == size
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [(1, "rank", "1 rank"), (0, "rank", "0 ranks"), (4096, "rank", "4,096 ranks"), (2, "switch", "2 switches")],
+)
+def test_a_count(count, noun, text):
+    assert counted(count, noun) == text

@@ -34,6 +34,7 @@ def test_a_bare_script_has_torchruns_defaults():
         ("--max-restarts 3 train.py --out o", "train.py", ProgramKind.SCRIPT),
         ("--an-option-of-tomorrow 1 train.py", "train.py", ProgramKind.SCRIPT),
         ("--a-flag-of-tomorrow train.py 1", "train.py", ProgramKind.SCRIPT),
+        ("--a-slip --out o train.py", "train.py", ProgramKind.SCRIPT),
         ("--nproc-per 2 train", "train", ProgramKind.SCRIPT),
     ],
 )
@@ -46,6 +47,12 @@ def test_the_program_is_found(line, program, kind):
 def test_a_line_without_a_program_is_refused(line):
     with pytest.raises(RunUsageError, match=r"no script given|needs a value"):
         split(line.split(), {})
+
+
+@pytest.mark.parametrize("count", ["0", "-1"])
+def test_a_number_of_ranks_that_is_none_is_refused(count):
+    with pytest.raises(RunUsageError, match=f"--nproc-per-node {count}: expected a number of ranks, at least 1"):
+        split([f"--nproc-per-node={count}", "train.py"], {})
 
 
 def test_torchruns_environment_counts():

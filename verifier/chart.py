@@ -18,7 +18,6 @@ from simcoll.verifier.finding import Finding
 from simcoll.verifier.lateness import LATENESS_LEFT_OUT, NO_LATENESS, lateness
 from simcoll.verifier.selection import Selection
 from simcoll.verifier.timeline import MERGED, Columns
-from simcoll.verifier.timeline_cells import odd_ones
 from simcoll.verifier.timeline_codes import Codes, Coding, lifeless, number_of
 from simcoll.verifier.trace import Trace
 
@@ -193,13 +192,13 @@ def _distinct(cells: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint16], np
 
 
 def _spots(coding: Coding, codes: Codes, findings: Sequence[Finding], ranks: Sequence[int]) -> list[Spot]:
-    """Where findings are that name a collective; one whose group was made anew is in each of its lives."""
+    """Where findings are that name a call; one whose group was made anew is in each of its lives."""
     plain, places = lifeless(codes), {rank: place for place, rank in enumerate(ranks)}
     found = []
     for number, finding in enumerate(findings):
-        named = tuple(sorted(places[rank] for rank in odd_ones(finding) if rank in places))
-        columns = np.flatnonzero(np.isin(plain, coding.of_findings([finding]))).tolist()
-        found += [Spot(number, column, named) for column in columns]
+        for code, ranks_there in coding.named(finding):
+            named = tuple(sorted(places[rank] for rank in ranks_there if rank in places))
+            found += [Spot(number, column, named) for column in np.flatnonzero(plain == code).tolist()]
     return found
 
 

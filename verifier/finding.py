@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from simcoll.call import Call
@@ -26,16 +26,36 @@ class RankSource:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPlace:
+    """Where a call stands: its group, and its number among the collectives there, or among the messages of ``rank``.
+
+    ``rank`` (global) is None for a collective.
+    """
+
+    group: Group
+    number: int
+    rank: int | None = None
+
+    @classmethod
+    def of(cls, group: Group, record: Record, rank: int) -> CallPlace:
+        """The place of a record that this rank has of the group."""
+        return cls(group, record.p2p_sequence, rank) if record.p2p_sequence else cls(group, record.sequence)
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
     """Ranks (global) that stated the same, what they stated, and from where. ``call`` is None where they made none.
 
-    ``note`` says in words what a call cannot: where the rank is instead, the exception that it raised.
+    ``note`` says in words what a call cannot: where the rank is instead, the exception that it raised. ``place`` is
+    that of the ranks' call, or of the last one of a rank that is somewhere else; None where it is that of the finding,
+    or not known.
     """
 
     ranks: tuple[int, ...]
     call: Call | None
     sources: tuple[RankSource, ...] = ()
     note: str = ""
+    place: CallPlace | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +121,7 @@ class Shown:
 class Report:
     """Everything that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree.
 
+    ``messages`` counts the messages whose two ends are known and agree.
     ``summary`` is None where no rank left a record; ``shown`` is None where nothing is hidden. ``histories`` and
     ``timeline`` are there if they were asked for.
     """
@@ -116,3 +137,4 @@ class Report:
     shown: Shown | None = None
     histories: tuple[History, ...] = ()
     timeline: Timeline | None = None
+    messages: int = 0

@@ -15,7 +15,7 @@ from simcoll.verifier.creations import (
 )
 from simcoll.verifier.describe import record_text
 from simcoll.verifier.failures import Nature
-from simcoll.verifier.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.finding import CallPlace, Finding, RankSource, Severity, Side
 from simcoll.verifier.incidents import Job, outvoted
 from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.ranges import ranks_text, verb
@@ -327,7 +327,8 @@ def _number(wait: Wait) -> str:
 
 
 def _side(wait: Wait, note: str) -> Side:
-    return Side((wait.rank,), wait.record.call, lines([(wait.rank, wait.record.source)]), note)
+    stated = lines([(wait.rank, wait.record.source)])
+    return Side((wait.rank,), wait.record.call, stated, note, CallPlace.of(wait.group, wait.record, wait.rank))
 
 
 def _finding(

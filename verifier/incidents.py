@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simcoll.record import Event, Group, Record, State
+from simcoll.record import Event, Group, Record, Source, State
 from simcoll.verifier.describe import record_text
 from simcoll.verifier.device_errors import device_error
 from simcoll.verifier.device_place import device_record
 from simcoll.verifier.failures import Failure, Nature, first_line, nature_of, source_of, text
-from simcoll.verifier.finding import Finding, Severity, Side
+from simcoll.verifier.finding import CallPlace, Finding, Severity, Side
 from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_job import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
 from simcoll.verifier.sides import lines
 from simcoll.verifier.trace import Trace, record_at
 from simcoll.verifier.whereabouts import whereabouts
+
+_SIDES = 4
+"""So many ranks, or sets of ranks alike, are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,12 @@ class Job:
     ended: Mapping[int, int]
     clean: bool
     launched: frozenset[int] = frozenset()
+
+    def place(self, rank: int) -> CallPlace | None:
+        """Where a rank's last call stands, or the one in which its device is; None where neither is recorded."""
+        record = device_record(self.traces, rank) or self.last.get(rank)
+        group = None if record is None else group_named(self, rank, record.group)
+        return None if record is None or group is None else CallPlace.of(group, record, rank)
 
 
 def last_record(trace: Trace) -> Record | None:
@@ -121,7 +130,7 @@ def _failed(job: Job, first: Failure) -> Finding:
         sequence=sequence,
         ranks=ranks,
         culprits=() if everyone else ranks,
-        sides=tuple(_failed_side(job, one) for one in alike[:4]),
+        sides=tuple(_failed_sides(job, alike)[:_SIDES]),
     )
 
 
@@ -139,7 +148,18 @@ def _same_cause(one: Failure, first: Failure) -> bool:
     return one.type == first.type and (here or one.message == first.message)
 
 
-def _failed_side(job: Job, failure: Failure) -> Side:
+def _failed_sides(job: Job, failures: Sequence[Failure]) -> list[Side]:
+    """Ranks that say the same of their failure are one side; who failed first comes first."""
+    ranks: dict[tuple[str, Source], list[int]] = {}
+    for failure in failures:
+        ranks.setdefault(_told(job, failure), []).append(failure.rank)
+    return [
+        Side(tuple(sorted(alike)), None, lines([(min(alike), source)]), note, job.place(min(alike)))
+        for (note, source), alike in ranks.items()
+    ]
+
+
+def _told(job: Job, failure: Failure) -> tuple[str, Source]:
     last = job.last.get(failure.rank)
     source = failure.source
     note = failure.text()
@@ -148,7 +168,7 @@ def _failed_side(job: Job, failure: Failure) -> Side:
         at = f"; its device was in {record_text(device)}" if device is not None and device != last else ""
         note += f"{at}; its last call was {record_text(last, placed=bool(failure.type))}"
         source = source if failure.type else last.source
-    return Side((failure.rank,), None, lines([(failure.rank, source)]), note)
+    return note, source
 
 
 def _events(job: Job, rank: int, kind: str) -> list[Event]:
@@ -224,7 +244,7 @@ def _partly_refused(job: Job, group: Group, sequence: int, events: Mapping[int, 
         f"{text(first, 'function') or 'a call'} was refused on {ranks_text(ranks)} "
         f"({text(first, 'type')}: {first_line(text(first, 'message'))}), while {ranks_text(waiting)} went on"
     )
-    sides = [Side((rank,), None, lines([(rank, source_of(events[rank].data))]), "refused") for rank in ranks[:4]]
+    sides = [Side((rank,), None, lines([(rank, source_of(events[rank].data))]), "refused") for rank in ranks[:_SIDES]]
     return Finding(
         INVALID_ARGUMENT.code,
         Severity.WARNING if job.clean else Severity.ERROR,
@@ -254,7 +274,7 @@ def exited_early(job: Job, victims: Sequence[Failure]) -> list[Finding]:
     """SC702: a rank ended well while a peer still had a collective to do with it, and lost the connection."""
     for victim in victims:
         last = job.last.get(victim.rank)
-        group = None if last is None else _group_named(job, victim.rank, last.group)
+        group = None if last is None else group_named(job, victim.rank, last.group)
         gone = [
             rank
             for rank in (() if group is None else group.ranks)
@@ -290,6 +310,7 @@ def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequenc
     )
 
 
-def _group_named(job: Job, rank: int, name: str) -> Group | None:
+def group_named(job: Job, rank: int, name: str) -> Group | None:
+    """The group of that name in a rank's record; None where it has none."""
     trace = job.traces.get(rank)
     return None if trace is None else next((group for group in trace.groups if group.name == name), None)

@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from simcoll.record import Record, State
+from simcoll.record import Group, Record, State
 from simcoll.verifier.describe import record_text
 from simcoll.verifier.failures import Nature
-from simcoll.verifier.finding import Finding, Severity, Side
+from simcoll.verifier.finding import CallPlace, Finding, Severity, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.lanes import Lane, Unmatched
 from simcoll.verifier.ranges import ranks_text
@@ -125,7 +125,11 @@ def _finding(lane: Lane, rank: int, record: Record, waiting: Unmatched) -> Findi
         ranks=tuple(sorted({rank, waiting.rank})),
         culprits=(rank,),
         sides=(
-            Side((rank,), record.call, lines([(rank, record.source)]), "let go"),
-            Side((waiting.rank,), waiting.record.call, lines([(waiting.rank, waiting.record.source)]), "waits"),
+            _side(rank, lane.group, record, "let go"),
+            _side(waiting.rank, waiting.group, waiting.record, "waits"),
         ),
     )
+
+
+def _side(rank: int, group: Group, record: Record, note: str) -> Side:
+    return Side((rank,), record.call, lines([(rank, record.source)]), note, CallPlace.of(group, record, rank))

@@ -9,7 +9,7 @@ import numpy as np
 
 from simcoll.call import Buffer, Call, bytes_of
 from simcoll.record import Group, Record, State
-from simcoll.verifier.finding import Finding, Side
+from simcoll.verifier.finding import CallPlace, Finding, Side
 from simcoll.verifier.lanes import Lane
 from simcoll.verifier.matching import Matching
 from simcoll.verifier.mismatches import Mismatch
@@ -98,6 +98,12 @@ def unequal_messages(matching: Matching, aborted: Collection[int] = ()) -> list[
     return sorted(findings, key=lambda mismatch: mismatch.time_ns)
 
 
+def agreed_messages(matching: Matching) -> int:
+    """How many messages are known to have two ends that agree."""
+    lanes = (lane for lane in matching.lanes if lane.ordered)
+    return sum(often for lane in lanes for _, often, wrong in _judged(lane) if wrong is None)
+
+
 def unequal(message: Message) -> Finding | None:
     """SC301 or SC302 on one message, or None."""
     wrong = disagreement(message.send.call, message.receive.call, message.sender, message.receiver)
@@ -162,7 +168,8 @@ def _finding(messages: Sequence[tuple[Message, Disagreement]], good: _Good) -> M
     if rest:
         between = f" between {ranks_text({*senders, *receivers})}" if pairs > 1 else ""
         text += f" ({len(rest)} more from these lines{between})"
-    sides = (_side(senders, first.sender, first.send), _side(receivers, first.receiver, first.receive))
+    ends = (senders, first.sender, first.send), (receivers, first.receiver, first.receive)
+    sides = tuple(_side(first.group, *end) for end in ends)
     finding = Finding(
         wrong.rule.code,
         wrong.rule.severity,
@@ -176,8 +183,9 @@ def _finding(messages: Sequence[tuple[Message, Disagreement]], good: _Good) -> M
     return Mismatch(finding, max(first.send.scheduled_ns, first.receive.scheduled_ns))
 
 
-def _side(ranks: Sequence[int], rank: int, record: Record) -> Side:
-    return Side(tuple(ranks), record.call, lines([(rank, record.source)]))
+def _side(group: Group, ranks: Sequence[int], rank: int, record: Record) -> Side:
+    stated = lines([(rank, record.source)])
+    return Side(tuple(ranks), record.call, stated, place=CallPlace.of(group, record, rank))
 
 
 def _culprits(messages: Sequence[Message], good: _Good) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ from simcoll.verifier.mismatches import Mismatch
 from simcoll.verifier.missing import missing_ranks
 from simcoll.verifier.moment import when_it_was_ended
 from simcoll.verifier.outsiders import calls_of_outsiders, explained_by_outsiders
-from simcoll.verifier.p2p import unequal_messages
+from simcoll.verifier.p2p import agreed_messages, unequal_messages
 from simcoll.verifier.parameters import model_mismatches, without_consequences
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_order import MISSING_RANK
@@ -83,6 +83,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
         agreement.agreed,
         tuple(notes),
         summarise(shown, states, job.failures, stall, world_size, columns) if traces else None,
+        messages=agreed_messages(matching),
     )
 
 

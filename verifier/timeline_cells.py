@@ -104,9 +104,9 @@ class Cells:
         for column in range(stated.shape[1]):
             if len(np.unique(stated[:, column])) > 1:
                 differs[:, column] = _outvoted(stated[:, column], groups[:, column])
-        for finding in self._findings:
-            named = np.isin(self._ranks, sorted(odd_ones(finding)))
-            differs[np.ix_(named, np.isin(lifeless(self._codes), self._coding.of_findings([finding])))] = True
+        plain = lifeless(self._codes)
+        for code, ranks in (place for finding in self._findings for place in self._coding.named(finding)):
+            differs[np.ix_(np.isin(self._ranks, sorted(ranks)), plain == code)] = True
         made: npt.NDArray[np.bool_] = groups != _NOBODY
         return differs & made
 
@@ -129,8 +129,3 @@ def _outvoted(stated: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]) -> n
         majority = votes[0][0] if len(votes) == 1 or votes[0][1] > votes[1][1] else None
         found |= mine & (stated != majority) if majority is not None else mine
     return found
-
-
-def odd_ones(finding: Finding) -> set[int]:
-    """The culprits; where no majority names one, everybody who does not stand with the first side."""
-    return set(finding.culprits) or {rank for side in finding.sides[1:] for rank in side.ranks}

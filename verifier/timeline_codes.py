@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.record import Group
-from simcoll.verifier.finding import Finding
+from simcoll.verifier.finding import CallPlace, Finding, Side
 from simcoll.verifier.progress import kind_of
 from simcoll.verifier.selection import Selection
 from simcoll.verifier.trace import Trace
@@ -59,12 +59,25 @@ class Coding:
 
     def of_findings(self, findings: Sequence[Finding]) -> Codes:
         """The codes at which findings are, as :func:`lifeless` gives them."""
-        found = [
-            self.line(one.group) << 43 | one.sequence
-            for one in findings
-            if one.group is not None and one.sequence is not None and self.line(one.group) >= 0
-        ]
-        return np.array(found, np.int64)
+        return np.array([code for one in findings for code, _ in self.named(one)], np.int64)
+
+    def named(self, finding: Finding) -> list[tuple[int, frozenset[int]]]:
+        """The codes at which a finding is, as :func:`lifeless` gives them, and the ranks that it names at each.
+
+        These are its culprits; where no majority names one, everybody who does not stand with the first side, or, in a
+        finding that is at no one call, whoever is at the call of a side.
+        """
+        culprits = frozenset(finding.culprits)
+        if finding.group is not None and finding.sequence is not None:
+            others = frozenset(rank for side in finding.sides[1:] for rank in side.ranks)
+            found = [(CallPlace(finding.group, finding.sequence), culprits or others)]
+        else:
+            at = [(side.place, _at(side, side.place)) for side in finding.sides if side.place is not None]
+            found = [(place, ranks & culprits if culprits else ranks) for place, ranks in at]
+        return [(self._code(place), ranks) for place, ranks in found if self.line(place.group) >= 0]
+
+    def _code(self, place: CallPlace) -> int:
+        return self.line(place.group) << 43 | (place.rank is not None) << 32 | place.number
 
     def group_of(self, code: int) -> tuple[Group, int]:
         """A group of a code's line, and how many there are."""
@@ -90,6 +103,11 @@ class Coding:
         self._lines[key] = found[0]
         found[1].update(group.ranks)
         self._groups[found[0]].append(group)
+
+
+def _at(side: Side, place: CallPlace) -> frozenset[int]:
+    """The ranks of a side that are at its place: a message has its number on one rank."""
+    return frozenset(side.ranks if place.rank is None else (place.rank,))
 
 
 def number_of(code: int) -> tuple[int, bool]:

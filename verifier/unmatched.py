@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from simcoll.record import Record, State
+from simcoll.record import State
 from simcoll.verifier.failures import Nature
-from simcoll.verifier.finding import Finding, Severity, Side
+from simcoll.verifier.finding import CallPlace, Finding, Severity, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.ranges import ranks_text
@@ -112,7 +112,7 @@ def _tags_differ(send: Unmatched, receive: Unmatched) -> Finding:
         message,
         group=send.group,
         ranks=tuple(sorted({send.rank, receive.rank})),
-        sides=(_side(send.rank, send.record), _side(receive.rank, receive.record)),
+        sides=(_side(send), _side(receive)),
         differing=("tag",),
     )
 
@@ -150,12 +150,13 @@ def _unmatched(job: Job, one: Unmatched, peers: Sequence[int], message: str, sev
         message,
         group=one.group,
         ranks=tuple(sorted({one.rank, *peers})),
-        sides=(_side(one.rank, one.record), *whereabouts(job, peers[:4])),
+        sides=(_side(one), *whereabouts(job, peers[:4])),
     )
 
 
-def _side(rank: int, record: Record) -> Side:
-    return Side((rank,), record.call, lines([(rank, record.source)]))
+def _side(one: Unmatched) -> Side:
+    stated = lines([(one.rank, one.record.source)])
+    return Side((one.rank,), one.record.call, stated, place=CallPlace.of(one.group, one.record, one.rank))
 
 
 def _folded(findings: Iterable[Finding]) -> list[Finding]:

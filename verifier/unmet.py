@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simcoll.verifier.finding import Finding, Side
+from simcoll.verifier.finding import CallPlace, Finding, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.rules_pairs import P2P_UNMATCHED
@@ -57,4 +57,5 @@ def assumed_unmet(job: Job, waits: Waits, stall: Stall | None, unmatched: Sequen
 
 
 def _side(wait: Wait) -> Side:
-    return Side((wait.rank,), wait.record.call, lines([(wait.rank, wait.record.source)]), "waits")
+    stated = lines([(wait.rank, wait.record.source)])
+    return Side((wait.rank,), wait.record.call, stated, "waits", CallPlace.of(wait.group, wait.record, wait.rank))

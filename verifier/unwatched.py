@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from simcoll.record import Group, Record, State
-from simcoll.verifier.finding import Finding, Side
+from simcoll.verifier.finding import CallPlace, Finding, Side
 from simcoll.verifier.incidents import Job
 from simcoll.verifier.lanes import Unmatched
 from simcoll.verifier.ranges import ranks_text, verb
@@ -113,9 +113,7 @@ def _knot(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]]) -> Fi
         clauses.append(f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {call_at(group, members[0][1])}")
     everybody = tuple(sorted(rank for ranks in calls.values() for rank, _ in ranks))
     message = f"none of them can go on: {', '.join(clauses)}, and no rank is left that could come"
-    return Finding(
-        DEADLOCK_CYCLE.code, DEADLOCK_CYCLE.severity, message, ranks=everybody, sides=_waiting_sides(calls.values())
-    )
+    return Finding(DEADLOCK_CYCLE.code, DEADLOCK_CYCLE.severity, message, ranks=everybody, sides=_waiting_sides(calls))
 
 
 def _unclear(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]], ranks: Iterable[int]) -> Finding:
@@ -136,19 +134,20 @@ def _unclear(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]], ra
         group=group,
         sequence=sequence,
         ranks=tuple(sorted(ranks)),
-        sides=_waiting_sides(calls.values()),
+        sides=_waiting_sides(calls),
     )
 
 
-def _waiting_sides(calls: Iterable[Sequence[tuple[int, Record]]]) -> tuple[Side, ...]:
+def _waiting_sides(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]]) -> tuple[Side, ...]:
     return tuple(
         Side(
             tuple(rank for rank, _ in ranks),
             ranks[0][1].call,
             lines((rank, record.source) for rank, record in ranks),
             "waited",
+            CallPlace(group, sequence),
         )
-        for ranks in list(calls)[:_SHOWN]
+        for (group, sequence), ranks in list(calls.items())[:_SHOWN]
     )
 
 

@@ -31,7 +31,7 @@ def whereabouts(job: Job, ranks: Iterable[int], stall: Stall | None = None, grou
     for rank in ranks:
         alike.setdefault(_place(job, rank, stall, group), []).append(rank)
     return [
-        Side(tuple(members), None, lines([(members[0], source)]), note)
+        Side(tuple(members), None, lines([(members[0], source)]), note, job.place(members[0]))
         for (note, source), members in list(alike.items())[:_SHOWN]
     ]
 

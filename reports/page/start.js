@@ -21,7 +21,8 @@ function startFilters(timeline) {
 function startFindings(timeline) {
   for (const button of /** @type {NodeListOf<HTMLButtonElement>} */ (document.querySelectorAll("[data-finding]"))) {
     const number = Number(button.dataset.finding);
-    button.hidden = !timeline.chart.spots.some((spot) => spot.finding === number);
+    const { spots, slow } = timeline.chart;
+    button.hidden = ![...spots, ...slow].some((one) => one.finding === number);
     button.addEventListener("click", () => timeline.goTo(number));
   }
 }
@@ -53,7 +54,9 @@ async function startChart(data, root) {
 }
 
 async function startSpans(data, root) {
-  return new SpanTimeline(await readSpans(data), root);
+  const timeline = new SpanTimeline(await readSpans(data), root);
+  startFilters(timeline);
+  return timeline;
 }
 
 startTheme();

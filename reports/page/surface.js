@@ -2,6 +2,64 @@
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
+/**
+ * What a timeline is, whatever it shows. One that extends it has a `view`, a `size`, and says how it does `resized`,
+ * `recolour`, `drawNow`, `scale`, `pan`, `whole`, `point`, `setCursor` and `scaleAtCursor`, and which keys its `moves` have.
+ */
+class Surface {
+  constructor(root, margin, top) {
+    this.root = root;
+    this.margin = margin;
+    this.top = top;
+    this.cursor = null;
+    this.filter = { line: -1, op: -1, ranks: null, late: false };
+    this.canvas = root.querySelector("canvas");
+    this.context = this.canvas.getContext("2d");
+    this.tip = root.querySelector(".tip");
+    this.live = root.querySelector(".live");
+  }
+
+  /** Listen, from now on. */
+  start() {
+    const at = (event) => {
+      const [x, y] = drawing.pointer(event, this.canvas);
+      this.point(x, y - this.top);
+    };
+    this.canvas.addEventListener("pointermove", (event) => event.buttons || at(event));
+    this.canvas.addEventListener("click", at);
+    this.canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+    watchZoom(this);
+    watchTheme(this);
+    new ResizeObserver(() => this.resized()).observe(this.root.querySelector(".plot"));
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const does = {
+      "+": () => this.scaleAtCursor(1.6),
+      "=": () => this.scaleAtCursor(1.6),
+      "-": () => this.scaleAtCursor(1 / 1.6),
+      0: () => this.whole(),
+      Escape: () => this.setCursor(null),
+      ...this.moves(event.shiftKey ? 10 : 1),
+    };
+    if (!Object.hasOwn(does, event.key)) return;
+    does[event.key]();
+    event.preventDefault();
+  }
+
+  draw() {
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(() => this.drawNow());
+  }
+
+  /** The width that the page has for the canvas. */
+  get room() {
+    return Math.max(this.root.querySelector(".plot").clientWidth - this.margin.left - 8, 80);
+  }
+}
+
 /** As many pixels as the screen has for so many CSS pixels. */
 function sizeCanvas(canvas, width, height) {
   const ratio = devicePixelRatio || 1;

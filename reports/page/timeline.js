@@ -3,25 +3,15 @@
 const MARGIN = { left: 62, top: 26 };
 const LARGEST = { width: 46, height: 26 };
 const TALLEST = 480;
+/** Calls of one finding that lie farther apart than so many times what is seen are not shown at once. */
+const FARTHEST = 3;
 
-class Timeline {
+class Timeline extends Surface {
   constructor(chart, root) {
+    super(root, MARGIN, STRIP);
     this.chart = chart;
-    this.root = root;
-    this.cursor = null;
-    this.filter = { line: -1, op: -1, ranks: null, late: false };
-    this.canvas = root.querySelector("canvas");
-    this.context = this.canvas.getContext("2d");
-    this.tip = root.querySelector(".tip");
-    this.live = root.querySelector(".live");
-    this.margin = MARGIN;
-    this.top = STRIP;
     this.apply();
-    watchZoom(this);
-    this.points();
-    this.canvas.addEventListener("keydown", (event) => this.key(event));
-    new ResizeObserver(() => this.resized()).observe(root.querySelector(".plot"));
-    watchTheme(this);
+    this.start();
   }
 
   /** Show what the filter lets through, all of it. */
@@ -45,7 +35,7 @@ class Timeline {
 
   resized() {
     const zoomed = this.view && this.zoomed;
-    const width = Math.max(this.root.querySelector(".plot").clientWidth - MARGIN.left - 8, 80);
+    const width = this.room;
     const height = clamp(this.shown.rows.length * LARGEST.height, LARGEST.height, TALLEST);
     if (this.view && width === this.size.width && height === this.size.height) return;
     this.size = { width, height };
@@ -107,11 +97,6 @@ class Timeline {
     this.look(x0 + (x1 - x0) * x, y0 + (y1 - y0) * y, x1 - x0, y1 - y0);
   }
 
-  draw() {
-    cancelAnimationFrame(this.frame);
-    this.frame = requestAnimationFrame(() => this.drawNow());
-  }
-
   drawNow() {
     const ratio = devicePixelRatio || 1;
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -132,7 +117,7 @@ class Timeline {
       const ticks = scale.ticks(count).filter((tick) => Number.isInteger(tick) && tick >= first && tick <= last);
       return ticks.length || last < first ? ticks : [first];
     };
-    const across = whole(x, Math.min(size.width / 90, 12), 1, shown.columns.length);
+    const across = whole(x, Math.min(size.width / 55, 20), 1, shown.columns.length);
     const down = whole(y, Math.min(size.height / 24, 12), 0, shown.rows.length - 1);
     const place = (column) => (this.chart.place[shown.columns[column - 1]] + 1).toLocaleString("en");
     axes
@@ -143,16 +128,6 @@ class Timeline {
       .select(".down")
       .attr("transform", `translate(${MARGIN.left}, ${MARGIN.top + STRIP})`)
       .call(drawing.axisLeft(y).tickValues(down).tickFormat((row) => `rank ${this.chart.ranks[shown.rows[row]]}`).tickSizeOuter(0));
-  }
-
-  points() {
-    const at = (event) => {
-      const [x, y] = drawing.pointer(event, this.canvas);
-      this.point(x, y - STRIP);
-    };
-    this.canvas.addEventListener("pointermove", (event) => event.buttons || at(event));
-    this.canvas.addEventListener("click", at);
-    this.canvas.addEventListener("pointerleave", () => this.say(null));
   }
 
   /** Tell of what is under a point of the cells: of the worst, where several share a pixel. */
@@ -176,17 +151,17 @@ class Timeline {
     showTip(this, title, [...lines, note].filter(Boolean), x, y);
   }
 
-  key(event) {
-    const step = event.shiftKey ? 10 : 1;
-    const moves = { ArrowLeft: [0, -step], ArrowRight: [0, step], ArrowUp: [-step, 0], ArrowDown: [step, 0], Home: [0, -1e9], End: [0, 1e9], PageUp: [-20, 0], PageDown: [20, 0] };
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (moves[event.key]) this.moveCursor(...moves[event.key]);
-    else if (event.key === "+" || event.key === "=") this.scaleAtCursor(1.6);
-    else if (event.key === "-") this.scaleAtCursor(1 / 1.6);
-    else if (event.key === "0") this.whole();
-    else if (event.key === "Escape") this.setCursor(null);
-    else return;
-    event.preventDefault();
+  moves(step) {
+    return {
+      ArrowLeft: () => this.moveCursor(0, -step),
+      ArrowRight: () => this.moveCursor(0, step),
+      ArrowUp: () => this.moveCursor(-step, 0),
+      ArrowDown: () => this.moveCursor(step, 0),
+      PageUp: () => this.moveCursor(-20, 0),
+      PageDown: () => this.moveCursor(20, 0),
+      Home: () => this.moveCursor(0, -1e9),
+      End: () => this.moveCursor(0, 1e9),
+    };
   }
 
   scaleAtCursor(factor) {
@@ -218,20 +193,42 @@ class Timeline {
     return undefined;
   }
 
-  /** Go to where a finding is, whatever the filter hid. */
+  /** Go to where a finding is, whatever the filter hid: to whom it names, with the other calls that it is about. */
   goTo(finding) {
-    const spot = this.chart.spots.find((one) => one.finding === finding);
+    const slow = this.chart.slow.find((one) => one.finding === finding);
+    if (slow) this.goToLate(slow.place);
+    const spots = this.chart.spots.filter((one) => one.finding === finding);
+    const spot = spots.find((one) => one.places.length) ?? spots[0];
     if (!spot) return;
-    const { group, op, ranks, colour } = this.root.querySelector("form").elements;
-    [group.value, op.value, ranks.value] = ["-1", "-1", ""];
-    if (colour) colour.value = "op";
-    this.filter = { line: -1, op: -1, ranks: null, late: false };
-    this.apply();
+    this.unfiltered(false);
     const row = spot.places[0] ?? 0;
     const [wide, high] = [this.size.width / LARGEST.width, this.size.height / LARGEST.height];
-    this.look(spot.column - wide / 2, row - high / 2, wide, high);
+    const [left, right] = [Math.min, Math.max].map((of) => of(...spots.map((one) => one.column)));
+    const near = right - left + 5 <= wide * FARTHEST;
+    const across = near ? Math.max(wide, right - left + 5) : wide;
+    this.look((near ? (left + right) / 2 : spot.column) + 0.5 - across / 2, row + 0.5 - high / 2, across, high);
+    this.arrive(row, spot.column);
+  }
+
+  /** To the call to which a rank came latest, among all calls in colours that say how late ranks came. */
+  goToLate(place) {
+    this.unfiltered(true);
+    const { late, width } = this.chart;
+    const own = late.subarray(place * width, (place + 1) * width);
+    this.arrive(place, own.indexOf(own.reduce((one, other) => Math.max(one, other))));
+  }
+
+  unfiltered(late) {
+    const { group, op, ranks, colour } = this.root.querySelector("form").elements;
+    [group.value, op.value, ranks.value] = ["-1", "-1", ""];
+    if (colour) colour.value = late ? "late" : "op";
+    this.filter = { line: -1, op: -1, ranks: null, late };
+    this.apply();
+  }
+
+  arrive(row, column) {
     this.root.scrollIntoView({ block: "start" });
     this.canvas.focus({ preventScroll: true });
-    this.setCursor({ row, column: spot.column });
+    this.setCursor({ row, column });
   }
 }

@@ -42,6 +42,6 @@ function cellWords(shown, row, column) {
   const late = chart.late ? lateness(chart, chart.late[place * chart.width + at]) : "";
   const named = chart.spots.filter((spot) => spot.column === at && spot.places.includes(place));
   const findings = named.map((spot) => `finding ${chart.findings[spot.finding]} names this rank here`);
-  const time = chart.time[at] >= 0 ? `first rank came ${duration(chart.time[at] * 1e6)} after the first call` : "";
+  const time = chart.time[at] > 0 ? `first rank came ${duration(chart.time[at] * 1e6)} after the first call` : "";
   return [title, [MARKS[mark], ...findings, chart.texts[said], chart.texts[source] && `at ${chart.texts[source]}`, late, time].filter(Boolean)];
 }

@@ -81,8 +81,8 @@ class Opened:
 
 
 @contextmanager
-def opened(browser: Any, path: Path, **context: Any) -> Iterator[Opened]:
-    """A page in a context of its own, with the network off, ready to be used."""
+def opened(browser: Any, path: Path, init: str = "", **context: Any) -> Iterator[Opened]:
+    """A page in a context of its own, with the network off, ready to be used; ``init`` runs before its scripts."""
     with_size = {"viewport": {"width": 1280, "height": 900}, **context}
     made = browser.new_context(offline=True, **with_size)
     page = made.new_page()
@@ -92,6 +92,7 @@ def opened(browser: Any, path: Path, **context: Any) -> Iterator[Opened]:
     page.on("dialog", found.dialog)
     page.on("request", lambda request: found.requests.append(request.url))
     page.expose_function("planted", lambda where: found.complaints.append(f"planted {where}"))
+    page.add_init_script(init)
     page.goto(path.as_uri())
     if page.query_selector(".timeline") is not None:
         page.wait_for_selector(".timeline.ready", timeout=ENDED_BY_ITSELF)

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source, State
 from simcoll.reports.html_report import html_report
-from simcoll.verifier.finding import Finding, RankSource, RankState, RankStatus, Report, Severity, Side, Verdict
+from simcoll.verifier.chart import Chart, ChartColumn, Spot
+from simcoll.verifier.chart_kinds import ChartKind
+from simcoll.verifier.finding import (
+    CallPlace,
+    Finding,
+    RankSource,
+    RankState,
+    RankStatus,
+    Report,
+    Severity,
+    Side,
+    Verdict,
+)
+from simcoll.verifier.overview import Mark
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.trace import MemoryTrace, trace_of
 from simcoll.verifier.view import charted
@@ -68,6 +83,40 @@ def waiting_circle() -> Report:
     )
     finding = Finding("SC204", Severity.ERROR, "none of them can go on", ranks=(0, 1, 2), culprits=(2,), sides=sides)
     return Report(Verdict.FINDINGS, 3, "detail", (finding,), ())
+
+
+def crossed() -> tuple[Report, list[MemoryTrace]]:
+    """Two ranks that wait for each other in calls of two groups, three hundred calls apart in the timeline."""
+    traces = mismatched(4, 60)
+    groups = [trace.groups[1] for trace in (traces[0], traces[2])]
+    sides = tuple(
+        Side((rank,), call(), (), f"waits for rank {2 - rank}", CallPlace(group, number))
+        for rank, group, number in zip((0, 2), groups, (3, 12), strict=True)
+    )
+    finding = Finding("SC204", Severity.ERROR, "none of them can go on", ranks=(0, 2), sides=sides)
+    return Report(Verdict.FINDINGS, 4, "detail", (finding,), ()), traces
+
+
+def large(ranks: int, calls: int) -> str:
+    """The page of a job of any size, whose chart is written down as it is: ranks of 64 kinds, one of which stands."""
+    world = Group("0", "default_pg", tuple(range(ranks)))
+    kinds = (ChartKind(Mark.OUTSIDE), ChartKind(Mark.DONE, "all_reduce"), ChartKind(Mark.DONE, "all_gather"))
+    cells = np.random.default_rng(7).integers(1, 3, (min(ranks, 64), calls)).astype(np.uint16)
+    cells[1, -5:] = len(kinds)
+    rows = (np.arange(ranks) % len(cells)).astype(np.uint32)
+    columns = tuple(ChartColumn(0, number, False, 1, BEGIN + number * 1000) for number in range(1, calls + 1))
+    finding = Finding("SC201", Severity.ERROR, "late", world, calls - 4, world.ranks, (1,))
+    chart = Chart(
+        world.ranks,
+        columns,
+        ((world, 1),),
+        (*kinds, ChartKind(Mark.OPEN, "all_reduce")),
+        cells,
+        rows,
+        (Spot(0, calls - 5, (1,)),),
+        total=calls,
+    )
+    return html_report(Report(Verdict.FINDINGS, ranks, "detail", (finding,), ()), chart)
 
 
 def hostile() -> tuple[Report, list[MemoryTrace]]:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from simcoll.reports.html_report import html_report
+from simcoll.verifier.finding import Finding, Report, Severity, Side, Verdict
 from simcoll.verifier.view import charted
 from tests.reports.browser import AXE, Opened, opened, started
-from tests.reports.pages import HOSTILE, hostile, mismatched, page_of, waiting_circle
+from tests.reports.pages import HOSTILE, crossed, hostile, large, mismatched, page_of, waiting_circle
 
 pytestmark = pytest.mark.slow
 
@@ -138,6 +139,93 @@ def test_a_finding_leads_to_its_place(page: Opened, job: tuple[int, Path]) -> No
     assert said.startswith("rank 1: all_reduce")
     assert "finding SC104 names this rank here" in said
     assert "at train.py:41 in step" in said
+
+
+def test_a_finding_that_is_at_several_calls_leads_to_all_of_them(browser: Any, tmp_path: Path) -> None:
+    report, traces = crossed()
+    path = tmp_path / "report.html"
+    path.write_text(html_report(report, charted(report, traces)), encoding="utf-8")
+    with opened(browser, path) as found:
+        found.page.click("[data-finding='0']")
+        found.settled()
+        # The third and the twelfth call of the halves are the 9th and the 36th of all.
+        assert found.view[0] <= 8
+        assert found.view[1] >= 36
+        assert found.page.inner_text(".live").startswith("rank 0: all_gather #3 of mesh_dp")
+        assert "finding SC204 names this rank here" in found.page.inner_text(".live")
+
+
+def test_a_straggler_leads_to_how_late_it_came(browser: Any, tmp_path: Path) -> None:
+    traces = mismatched(4, 60)
+    slow = Finding(
+        "SC801", Severity.WARNING, "rank 3 came last", traces[0].groups[0], ranks=(0, 1, 2, 3), culprits=(3,)
+    )
+    report = Report(Verdict.FINDINGS, 4, "record", (slow,), ())
+    path = tmp_path / "report.html"
+    path.write_text(html_report(report, charted(report, traces)), encoding="utf-8")
+    with opened(browser, path) as found:
+        found.page.click("[data-finding='0']")
+        found.settled()
+        assert found.page.input_value("[name=colour]") == "late"
+        assert found.page.inner_text(".live").startswith("rank 3: ")
+        assert "after the first rank of its group" in found.page.inner_text(".live")
+
+
+_COUNTED = """
+window.counted = () => { const was = window.drawn; window.drawn = {calls: 0, pixels: 0, frames: 0}; return was; };
+counted();
+for (const name of ["fillRect", "strokeRect", "fillText", "drawImage", "stroke", "fill"]) {
+  const plain = CanvasRenderingContext2D.prototype[name];
+  CanvasRenderingContext2D.prototype[name] = function (...args) { drawn.calls += 1; return plain.apply(this, args); };
+}
+const put = CanvasRenderingContext2D.prototype.putImageData;
+CanvasRenderingContext2D.prototype.putImageData = function (image, ...args) {
+  drawn.frames += 1;
+  drawn.pixels += image.width * image.height;
+  return put.call(this, image, ...args);
+};
+"""
+
+
+def test_what_is_drawn_is_bounded_by_the_canvas_and_not_by_the_job(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(large(4096, 2000), encoding="utf-8")
+    with opened(browser, path, init=_COUNTED) as found:
+        box = found.box()
+        # Below nine pixels cells have neither gap nor mark; a cell that has both takes at most six calls.
+        most = box["width"] * box["height"] / 9**2 * 6
+        found.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        steps = [lambda: found.page.mouse.wheel(0, -400)] * 12
+        steps += [lambda: found.page.select_option("[name=op]", label="all_gather")]
+        steps += [lambda: found.page.fill("[name=ranks]", "0-4000"), lambda: found.page.click("[data-finding='0']")]
+        frames = 0
+        for step in steps:
+            step()
+            found.settled()
+            drawn = found.page.evaluate("counted()")
+            frames += drawn["frames"]
+            assert drawn["calls"] <= most * drawn["frames"]
+            assert drawn["pixels"] <= 4 * box["width"] * box["height"] * drawn["frames"]
+        assert frames >= 10
+        assert found.view[1] == 2000
+        assert found.page.inner_text(".live").startswith("rank 1: all_reduce #1996 of default_pg")
+
+
+def test_long_names_are_folded_and_print_whole(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    end = "the very end"
+    finding = Finding("SC701", Severity.ERROR, "x" * 1500 + end, ranks=(0,), sides=(Side((0,), None, (), "y " * 900),))
+    path.write_text(html_report(Report(Verdict.FINDINGS, 2, "detail", (finding,) * 60, ())), encoding="utf-8")
+    with opened(browser, path) as found:
+        card = found.page.locator("article.finding").first
+        assert card.bounding_box()["height"] < 450
+        rest = card.locator(".message details > div")
+        assert end in rest.text_content()
+        assert not rest.is_visible()
+        card.locator(".message summary").click()
+        assert rest.is_visible()
+        found.page.emulate_media(media="print")
+        assert found.page.locator(".message details > div").last.bounding_box()["height"] > 0
 
 
 def test_a_link_opens_the_rule(page: Opened) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from simcoll.record import Group
 from simcoll.reports.page_shell import Table
 from simcoll.reports.sheet import Bar, Bars, Fact, Sheet, sheet_page
 from simcoll.reports.spans import COLLECTIVE, COMPUTE, EXPOSED, WAITING, Span, Spans
@@ -26,17 +27,25 @@ def browser() -> Iterator[Any]:
 
 
 def spans(name: str = "all_reduce", ranks: int = 4, calls: int = 50) -> Spans:
-    """Ranks that compute for 60 us, wait for 10, and are held up for 30; the collective takes 50."""
+    """Ranks that compute for 60 us, wait for 10, and are held up for 30; the collective takes 50.
+
+    Every fifth one is an all_gather of another group.
+    """
     found = []
     for row in range(ranks):
         for call in range(calls):
-            at = call * 100_000
+            at, own = call * 100_000, call % 5 == 4
             for kind, begin, end in ((COMPUTE, 0, 60), (WAITING, 60, 70), (EXPOSED, 70, 100)):
-                found.append(Span(row, 0, kind, name, 0, "", at + begin * 1000, at + end * 1000))
+                op = "" if kind == COMPUTE else "all_gather" if own else name
+                times = at + begin * 1000, at + end * 1000
+                found.append(Span(row, 0, kind, op, call + 1 if op else 0, "", *times, group=int(bool(op) and own)))
         for call in range(calls):
-            at = call * 100_000
-            found.append(Span(row, 1, COLLECTIVE, name, call + 1, f"8 B of {name}", at + 50_000, at + 100_000))
-    return Spans(tuple(range(ranks)), (name,), tuple(found), calls * 100_000, (200_000, 300_000), "of some ranks")
+            at, own = call * 100_000, call % 5 == 4
+            op, times = "all_gather" if own else name, (at + 50_000, at + 100_000)
+            found.append(Span(row, 1, COLLECTIVE, op, call + 1, f"8 B of {op}", *times, group=int(own)))
+    groups = (Group("0", name, tuple(range(ranks))), 1), (Group("1", "mesh_tp", (0, 1)), 2)
+    end, step = calls * 100_000, (200_000, 300_000)
+    return Spans(tuple(range(ranks)), (name, "all_gather"), tuple(found), end, step, "of some ranks", groups)
 
 
 def job(name: str = "all_reduce", ranks: int = 4, calls: int = 50) -> Sheet:
@@ -121,7 +130,7 @@ def test_keys_go_from_bar_to_bar_and_speak(page: Opened) -> None:
     assert said == [
         "rank 0: computes",
         "rank 0: waits for other ranks",
-        "rank 0: held up by all_reduce",
+        "rank 0: held up by all_reduce #1",
         "rank 0: all_reduce #1",
         "rank 1: computes",
     ]
@@ -133,6 +142,36 @@ def test_keys_go_from_bar_to_bar_and_speak(page: Opened) -> None:
     page.page.keyboard.press("0")
     page.settled()
     assert page.view == pytest.approx((0, 5000))
+
+
+def test_filters_by_group_op_and_rank_and_keeps_the_time(page: Opened) -> None:
+    count = page.page.locator(".count")
+    page.page.click("[data-do=in]")
+    page.settled()
+    seen = page.view
+    page.page.select_option("[name=op]", label="all_gather")
+    page.settled()
+    # Ten of fifty calls of each of four ranks: a wait, what it holds up, and the call itself.
+    assert count.inner_text().startswith("4 of 4 ranks, 120 of 800 bars; ")
+    assert page.view == seen
+    page.page.fill("[name=ranks]", "1, 3")
+    page.settled()
+    assert count.inner_text().startswith("2 of 4 ranks, 60 of 800 bars; ")
+    page.page.focus("canvas")
+    page.page.keyboard.press("Home")
+    page.page.keyboard.press("ArrowRight")
+    assert page.page.inner_text(".live").startswith("rank 1: waits for other ranks")
+    assert page.page.inner_text(".live").endswith("to come to all_gather #5 of mesh_tp")
+    page.page.select_option("[name=group]", index=1)
+    page.settled()
+    assert count.inner_text().startswith("2 of 4 ranks, 0 of 800 bars; ")
+    page.page.fill("[name=ranks]", "few")
+    assert "Expected ranks" in page.page.inner_text(".wrong")
+    page.page.click("[type=reset]")
+    page.page.locator(".wrong:empty").wait_for(state="attached")
+    page.page.click("[data-do=whole]")
+    page.settled()
+    assert count.inner_text() == "5.00 ms, all of it"
 
 
 def test_a_phone_shows_it_and_pinches(browser: Any, tmp_path: Path) -> None:

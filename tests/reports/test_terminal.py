@@ -97,6 +97,18 @@ def test_collectives_that_all_ranks_recorded_and_none_agrees() -> None:
     assert summary_line(report) == "simcoll: 1 error; no collective on 4 ranks is proved to agree"
 
 
+@pytest.mark.parametrize(
+    ("messages", "line"),
+    [(1, "simcoll: 1 message on 4 ranks agrees"), (78, "simcoll: 78 messages on 4 ranks agree")],
+)
+def test_a_job_that_only_sends_and_receives(messages: int, line: str) -> None:
+    assert summary_line(Report(Verdict.OK, 4, "detail", (), (), messages=messages)) == line
+    wrong = replace(a_report(), agreed=0, messages=messages)
+    assert summary_line(wrong) == line.replace("simcoll: ", "simcoll: 1 error; ")
+    dry = summary_line(Report(Verdict.OK, 0, "preflight", (), (), messages=messages))
+    assert dry.endswith(f": they agree on {line.split(' on ')[0].removeprefix('simcoll: ')}")
+
+
 @pytest.mark.parametrize("width", [80, 100, 160])
 @pytest.mark.parametrize("ranks", [4, 4096])
 def test_every_line_fits(width: int, ranks: int) -> None:

@@ -13,6 +13,7 @@ from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source, State
 from simcoll.verifier.chart import Chart, chart_of, coarser
 from simcoll.verifier.chart_kinds import SEVERITIES
+from simcoll.verifier.finding import CallPlace, Finding, Severity, Side
 from simcoll.verifier.overview import Mark
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.selection import Selection
@@ -85,6 +86,32 @@ def test_a_finding_is_where_it_is() -> None:
     odd[2] = replace(odd[2], call=replace(odd[2].call, reduce_op="max"))
     chart = charted(job(fine, odd, fine))
     assert [(spot.finding, spot.column, spot.places) for spot in chart.spots] == [(0, 2, (1,))]
+
+
+def test_a_finding_at_several_calls_is_at_each_of_them() -> None:
+    pair, fine = Group("1", "pair", (0, 1)), [record(n) for n in range(1, 4)]
+    traces = job([*fine, record(1, name="1")], [*fine, record(1, name="1")], fine, groups=(WORLD, pair))
+    sides = (
+        Side((0,), fine[0].call, place=CallPlace(pair, 1)),
+        Side((1, 2), fine[0].call, place=CallPlace(WORLD, 3)),
+        Side((2,), None, note="is somewhere else"),
+    )
+    waits = Finding("SC204", Severity.ERROR, "none can go on", sides=sides)
+    for culprits, named in (((), [(0,), (1, 2)]), ((2,), [(), (2,)])):
+        chart = chart_of(traces, [replace(waits, culprits=culprits)], Selection(), range(3))
+        assert chart is not None
+        found = sorted((chart.columns[spot.column].line, chart.columns[spot.column].number) for spot in chart.spots)
+        assert len(set(found)) == 2
+        assert [spot.places for spot in chart.spots] == named
+
+
+def test_a_message_is_at_its_number_on_its_own_rank() -> None:
+    sent = replace(record(0, op="send"), p2p_sequence=2)
+    traces = job([record(1), sent], [record(1)], [record(1)])
+    lone = Side((0, 1), sent.call, place=CallPlace.of(WORLD, sent, 0))
+    chart = chart_of(traces, [Finding("SC304", Severity.ERROR, "lost", WORLD, sides=(lone,))], Selection(), range(3))
+    assert chart is not None
+    assert [(chart.columns[spot.column].message, spot.places) for spot in chart.spots] == [(True, (0,))]
 
 
 def test_no_call_no_chart() -> None:

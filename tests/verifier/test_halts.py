@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Event, Group, Record, Source, State
-from simcoll.verifier.finding import Finding, Severity
+from simcoll.verifier.finding import CallPlace, Finding, Severity
 from simcoll.verifier.postmortem import judge, standstill
 from simcoll.verifier.trace import LaunchOutcome, MemoryTrace, RankExit, Stall, trace_of
 
@@ -68,6 +68,7 @@ def test_a_cycle_over_three_groups_names_each_edge() -> None:
         ((1,), "waits for rank 2"),
         ((2,), "waits for rank 0"),
     ]
+    assert [side.place for side in finding.sides] == [CallPlace(A, 1), CallPlace(B, 1), CallPlace(C, 1)]
     assert standstill(traces, running(3), STALL)[1]
 
 

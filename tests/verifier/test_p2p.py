@@ -133,6 +133,23 @@ def test_repeated_mismatches_from_the_same_lines_are_one_finding() -> None:
     assert "4 more from these lines" in found.message
 
 
+def test_messages_that_agree_are_counted() -> None:
+    sends, receives = [message("send", 1, size) for size in (4, 8, 8)], [message("recv", 0, 8)] * 3
+    report = judge([rank(0, sends, ended()), rank(1, receives, ended())])
+    assert (report.agreed, report.messages, [one.code for one in report.findings]) == (0, 2, ["SC301"])
+    assert judge([rank(0, [], ended()), rank(1, [], ended())]).messages == 0
+
+
+def test_ranks_that_fail_alike_are_one_side() -> None:
+    texts = ["no checkpoint"] * 3 + ["no optimiser"]
+    raised = [failed(8 + (number != 1), "ValueError", text) for number, text in enumerate(texts)]
+    (found,) = findings(*(rank(number, [barrier()], event) for number, event in enumerate(raised)))
+    assert (found.code, found.ranks) == ("SC701", (0, 1, 2, 3))
+    assert found.message.startswith("rank 1 raised ValueError: no checkpoint, and so did ranks 0 and 2-3")
+    assert [side.ranks for side in found.sides] == [(0, 1, 2), (3,)]
+    assert found.sides[0].note.startswith("raised ValueError: no checkpoint; its last call was barrier #1")
+
+
 def test_the_majority_of_a_ring_names_the_odd_rank() -> None:
     traces = []
     for number in range(RANKS):
