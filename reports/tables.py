@@ -17,13 +17,22 @@ _LEAST = 8
 
 
 class Rows(Table):
-    """A table of texts that is never cut: what does not fit the width is listed, a row after the other."""
+    """A table of texts that is never cut: what does not fit the width is listed, a row after the other.
+
+    Its title is folded where the line ends, not where the table does.
+    """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if _needed(self, console, options) <= options.max_width:
-            yield from super().__rich_console__(console, options)
-        else:
+        if _needed(self, console, options) > options.max_width:
             yield from _listed(self)
+            return
+        title, self.title = self.title, None
+        try:
+            if title is not None:
+                yield Outside(text_of(title), "table.title", overflow="fold")
+            yield from super().__rich_console__(console, options)
+        finally:
+            self.title = title
 
 
 def headings(table: Table) -> list[str]:

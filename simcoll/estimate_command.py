@@ -156,7 +156,7 @@ def _sizes(options: argparse.Namespace) -> list[int]:
     factor = _DEFAULT_FACTOR if options.factor is None else options.factor
     if factor < 2:
         raise SizeError(f"--factor {factor}: expected a whole number of at least 2")
-    return parse_range(options.bytes or _DEFAULT_SIZES, factor)
+    return parse_range(_DEFAULT_SIZES if options.bytes is None else options.bytes, factor)
 
 
 def _priced(options: argparse.Namespace, topology: Topology, size: int) -> Estimate:

@@ -1,8 +1,8 @@
 """Starts the ranks of a job with torchrun's own parser and agent, and writes down how each of them ended.
 
-``python -m simcoll.launcher RESULT MODE OUT torchrun-arguments...`` is a process of its own, so that the command that
-watches it needs no torch and survives it. Nothing here reaches into the ranks: they are started by torch's agent as
-torchrun starts them. RESULT is a JSON file, rewritten whole whenever a rank starts or ends:
+It is a process of its own (:mod:`simcoll.launcher_process`), so that the command that watches it needs no torch and
+survives it. Nothing here reaches into the ranks: they are started by torch's agent as torchrun starts them. The account
+is a JSON file, rewritten whole whenever a rank starts or ends:
 
     {"schema": "simcoll.launch/1", "host": ..., "node": 0, "world_size": 4, "attempt": 0, "error": null,
      "interrupted": null, "ranks": [{"rank": 0, "local_rank": 0, "pid": ..., "exit_code": -11, "signal": "SIGSEGV",
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -25,6 +24,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,7 +37,6 @@ from torch.distributed.launcher import api
 from simcoll.autoload import autoload
 
 SCHEMA = "simcoll.launch/1"
-_PR_SET_PDEATHSIG = 1
 _SETTLE_SECONDS = 2.0
 _ENDING = frozenset({-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT})
 
@@ -279,22 +278,11 @@ def _message(failure: Any) -> str:
     return str(message.get("message", "")) if isinstance(message, dict) else str(message)
 
 
-def _end_with_parent() -> None:
-    """Let the kernel end this process when the command that started it is killed: torch's agent then ends the ranks."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-
-def main() -> int:
-    """``python -m simcoll.launcher RESULT MODE OUT torchrun-arguments...``; the exit code of :func:`launch`."""
-    _end_with_parent()
+def main(told: Sequence[str]) -> int:
+    """``told``: RESULT (the account), MODE, OUT and torchrun's arguments; the exit code of :func:`launch`."""
+    result, mode, out, *arguments = told
     # Sent to a whole job it is for the ranks; a handler, as what is ignored they would inherit.
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
-    result, mode, out, *arguments = sys.argv[1:]
     # For the ranks alone: torch has been imported here without them, so that this process is not recorded.
     os.environ.update(SIMCOLL_MODE=mode, SIMCOLL_OUT=out, SIMCOLL_STACKS=out, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
     return launch(Ledger(Path(result)), arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _NARROWEST = 20
 """Columns below which nothing can be read; a machine without a terminal may say that it has none."""
 
+_WIDEST = 10_000
+"""Columns beyond which a line of spaces alone takes much memory."""
+
 _ELSEWHERE = 80
 """Columns where there is no terminal, and none are asked for."""
 
@@ -157,7 +160,7 @@ def columns() -> int:
     """How wide pictures on stdout are."""
     asked = os.environ.get("COLUMNS", "")
     if asked.isascii() and asked.isdecimal() and int(asked):
-        return max(int(asked), _NARROWEST)
+        return min(max(int(asked), _NARROWEST), _WIDEST)
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     return max(shutil.get_terminal_size().columns if on_terminal else _ELSEWHERE, _NARROWEST)
 

@@ -76,7 +76,8 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
     # Nodes may share the folder: each has an account of its own, and another host's clock may be behind.
     result = folder / ("launch.json" if alone else f"launch-{socket.gethostname()}-{os.getpid()}.json")
     since_ns = time.time_ns() - (0 if alone else _OTHER_HOST_GRACE_NS)
-    command = [sys.executable, "-m", "simcoll.launcher", str(result), request.mode, str(folder), *request.torchrun]
+    told = [str(os.getpid()), str(result), request.mode, str(folder)]
+    command = [sys.executable, "-m", "simcoll.launcher_process", *told, *request.torchrun]
     monitor = Monitor(folder, result, since_ns, request.stall, outlet.warn)
     end = run_job(command, with_dumps_in(folder, _environment()), sys.stderr.fileno() if outlet.json else None, monitor)
     launch = read_launch(result)

@@ -21,6 +21,8 @@ def why_unrecorded(request: RunRequest, loaded: int, *, interrupted: bool) -> tu
     """The reason, and the advice, for a job none of whose ranks made a process group."""
     if loaded and interrupted:
         return "no rank got past init_process_group", OWN_RANKS
+    if interrupted:
+        return "no rank had imported torch yet", "let it run longer, or look at what its ranks do before that import"
     if loaded:
         return "the program created no process group", _NO_GROUP
     if request.kind is ProgramKind.COMMAND:

@@ -26,6 +26,8 @@ from typing import Any
 
 import pytest
 
+from tests.order import place_of
+
 LEFTOVERS = ("SIMCOLL_MODE", "SIMCOLL_OUT", "TORCH_DISTRIBUTED_DEBUG", "FORCE_COLOR", "NO_COLOR", "COLUMNS")
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 
@@ -38,6 +40,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Programs with bugs leave calls behind, of which torch's C++ tells when the process ends, after pytest's last word.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of several workers' tests those come first that take longest; ``--no-loadscope-reorder`` keeps this order."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: place_of(item.nodeid))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

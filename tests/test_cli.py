@@ -122,6 +122,7 @@ def test_the_versions_of_all_as_a_document(arguments, capsys):
         (("verify", "x", "--\n\x1b[31m"), "--  [31m"),
         (("topology", "show", "--topology", "x" * 5000), "xxx"),
         (("run", "x" * 5000), "cannot be read: File name too long"),
+        (("estimate", "all_reduce", "--gpu", "h100", "--bytes", ""), "size '': expected bytes such as 4096"),
         (("simulate", "x" * 5000), "File name too long; give a TOML file"),
         (("topology", "show", ""), "unknown preset ''"),
         (("verify", ""), "argument PATH: expected a path, got an empty one; is a variable not set?"),
@@ -264,6 +265,7 @@ def test_a_folder_that_is_gone_is_no_reason_to_end(capsys, tmp_path, monkeypatch
         ({"PYTHONIOENCODING": "ascii"}, "tr\\xe4in.py:41"),
         ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "tr\\xe4in.py:41"),
         ({"COLUMNS": "0"}, "SC104"),
+        ({"COLUMNS": "9" * 12}, "SC104"),
     ],
 )
 def test_a_poor_terminal_gets_what_it_can_show(tmp_path, environment, text):

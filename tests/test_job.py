@@ -137,8 +137,8 @@ def test_the_ranks_end_when_the_command_is_killed(tmp_path):
     program = """
 import os, sys
 from simcoll.job import run_job
-launcher = [sys.executable, "-m", "simcoll.launcher", sys.argv[1], "off", ".", "--standalone", "--nproc-per-node=2"]
-run_job([*launcher, sys.argv[2]], os.environ)
+told = [str(os.getpid()), sys.argv[1], "off", ".", "--standalone", "--nproc-per-node=2", sys.argv[2]]
+run_job([sys.executable, "-m", "simcoll.launcher_process", *told], os.environ)
 """
     command = [sys.executable, "-c", program, str(tmp_path / "launch.json"), str(script)]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -146,3 +146,23 @@ run_job([*launcher, sys.argv[2]], os.environ)
     job.kill()
     out, _ = job.communicate(timeout=60)
     assert (out, job.returncode) == ("", -signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_no_rank_starts_where_the_command_was_killed_before():
+    pytest.importorskip("torch")
+    orphan = ["simcoll.launcher_process", "1", "launch.json", "off", ".", "--no-python", "echo", "started"]
+    ended = subprocess.run([sys.executable, "-m", *orphan], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_torch_is_imported_leaves_no_traceback(tmp_path):
+    """A torch in its place waits where the real one would still be importing."""
+    (tmp_path / "torch.py").write_text("import signal; print('importing', flush=True); signal.pause()")
+    command = [sys.executable, "-m", "simcoll.launcher_process", str(os.getpid()), "launch.json", "off", "."]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert job.stdout.readline() == "importing\n"
+    job.send_signal(signal.SIGINT)
+    assert (job.communicate(timeout=30)[1], job.returncode) == ("", -signal.SIGINT)

@@ -62,7 +62,7 @@ function spanWords(spans, at) {
 
 /** A moment on an axis, in the unit that the distance of its ticks asks for. */
 function moment(microseconds, step) {
-  const [unit, name] = step >= 1e6 ? [1e6, "s"] : step >= 1e3 ? [1e3, "ms"] : [1, "µs"];
+  const [unit, name] = step >= 1e6 ? [1e6, "s"] : step >= 1e3 ? [1e3, "ms"] : [1, "us"];
   const digits = Math.max(0, Math.ceil(-Math.log10(step / unit)));
   return `${(microseconds / unit).toLocaleString("en", { maximumFractionDigits: digits })} ${name}`;
 }

@@ -11,7 +11,7 @@ function node(tag, text = "", className = "") {
 
 /** Microseconds, as people say them. */
 function duration(microseconds) {
-  if (microseconds < 1000) return `${Math.round(microseconds)} µs`;
+  if (microseconds < 1000) return `${Math.round(microseconds)} us`;
   if (microseconds < 1e6) return `${(microseconds / 1000).toPrecision(3)} ms`;
   return `${(microseconds / 1e6).toPrecision(3)} s`;
 }
@@ -19,7 +19,7 @@ function duration(microseconds) {
 /** How late a rank came, from its byte. */
 function lateness(chart, byte) {
   if (!byte) return "";
-  if (byte === 1) return "came first, or at most 1 µs after";
+  if (byte === 1) return "came first, or at most 1 us after";
   return `came about ${duration(2 ** ((byte - 1) / chart.late_steps))} after the first rank of its group`;
 }
 

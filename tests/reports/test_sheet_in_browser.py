@@ -93,7 +93,7 @@ def test_it_is_drawn_whole_and_tells_of_what_is_pointed_at(page: Opened) -> None
     assert page.pixels() > 5
     box = page.box()
     page.page.mouse.move(box["x"] + box["width"] * 0.005, box["y"] + 10)
-    assert page.page.inner_text(".tip").splitlines() == ["rank 0: computes", "60 µs, from 0 µs to 60 µs"]
+    assert page.page.inner_text(".tip").splitlines() == ["rank 0: computes", "60 us, from 0 us to 60 us"]
     page.page.mouse.move(box["x"] + box["width"] * 0.0055 + box["width"] * 0.01, box["y"] + 29)
     assert page.page.inner_text(".tip").startswith("rank 0: all_reduce #")
     assert "8 B of all_reduce" in page.page.inner_text(".tip")
