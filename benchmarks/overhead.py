@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from dataclasses import asdict, dataclass
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
@@ -181,7 +182,8 @@ def main() -> None:
     rows = measure(options.ranks, options.rounds, options.iterations, options.limit)
     if options.json:
         cells = [asdict(row) | {"ratio": row.ratio} for row in rows]
-        print(json.dumps({"schema": "simcoll.overhead/2", "machine": machine(), "seconds": cells}, indent=2))
+        document = {"schema": "simcoll.overhead/3", "date": date.today().isoformat(), "machine": machine()}
+        print(json.dumps(document | {"rounds": options.rounds, "seconds": cells}, indent=1))
         return
     console = Console()
     console.print(table(rows))

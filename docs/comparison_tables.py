@@ -1,6 +1,7 @@
 """Writes the measured tables of docs/comparisons.md anew: ``python docs/comparison_tables.py``.
 
-They come from ``benchmarks/data/comparison.json``, which ``make compare`` writes; a test compares the two.
+They come from ``benchmarks/data/comparison.json``, which ``make compare`` writes, and from ``overhead.json`` beside it,
+which ``make bench ARGS="--ranks 2 --json"`` prints; a test compares page and data.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 TARGET = Path(__file__).with_name("comparisons.md")
-DATA = Path(__file__).parents[1] / "benchmarks" / "data" / "comparison.json"
+DATA = Path(__file__).parents[1] / "benchmarks" / "data"
 
 TOOLS = {
     "plain": "torch alone",
@@ -24,12 +25,15 @@ TOOLS = {
     "simcoll check": "simcoll, `check`",
     "simcoll record": "simcoll, `record`",
 }
+MODES = ("record", "check", "detail")
+CALLS = {"sync": "and wait", "async": "asynchronous, one", "async x16": "asynchronous, 16 at once"}
 Rows = Sequence[dict[str, Any]]
 
 
 def page() -> str:
     """The page with its tables made anew."""
-    document = json.loads(DATA.read_text(encoding="utf-8"))
+    document = json.loads((DATA / "comparison.json").read_text(encoding="utf-8"))
+    document["overhead"] = json.loads((DATA / "overhead.json").read_text(encoding="utf-8"))
     text = TARGET.read_text(encoding="utf-8")
     for name, table in TABLES.items():
         begin, end = f"<!-- measured: {name} -->", "<!-- end -->"
@@ -108,12 +112,37 @@ def basis(document: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def cost(document: dict[str, Any]) -> str:
+    """What a call costs under each tool, and on what that was measured."""
+    measured = document["overhead"]
+    variants = {"plain": "torch alone", "DETAIL": "DETAIL", **{mode: f"`{mode}`" for mode in MODES}}
+    lines = [
+        (
+            _bytes(row["size"]),
+            CALLS[row["pattern"]],
+            *(f"{row['seconds'][variant] * 1e6:,.0f}" for variant in variants),
+        )
+        for row in measured["seconds"]
+    ]
+    on, ranks = measured["machine"], sorted({row["ranks"] for row in measured["seconds"]})
+    basis = (
+        f"Measured on {measured['date']}: torch {on['torch']}, Python {on['python']}, {on['cores']} cores, Gloo,\n"
+        f"{', '.join(map(str, ranks))} ranks; medians of {measured['rounds']} rounds, microseconds a call.\n\n"
+    )
+    return basis + _table(("size", "`all_reduce`", *variants.values()), lines)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "basis": basis,
     "faulty": faulty,
     "correct": correct,
     "codes": codes,
+    "cost": cost,
 }
+
+
+def _bytes(size: int) -> str:
+    return f"{size:,} B" if size < 1024 else f"{size // 1024:,} KiB"
 
 
 def _cell(rows: Rows) -> str:
