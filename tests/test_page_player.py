@@ -103,7 +103,8 @@ def test_a_finding_in_a_marked_test_is_found(tmp_path: Path) -> None:
 def test_a_process_that_outlives_the_page_is_named_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that left the session of its shell, as a launcher's ranks do."""
     monkeypatch.setattr("tests.page_shell.PATIENCE", 0.0)
-    found = fault(tmp_path, "```console\n$ setsid sleep 1234 &\n```\n")
+    shown = "until grep -q sleep /proc/$!/cmdline; do :; done"  # until then it is a copy of the shell
+    found = fault(tmp_path, f"```console\n$ setsid sleep 1234 & {shown}\n```\n")
     assert found.message.startswith("a process outlives the page: ")
     assert found.message.endswith("sleep 1234")
 

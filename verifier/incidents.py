@@ -114,10 +114,7 @@ def _failed(job: Job, first: Failure) -> Finding:
     refused = noted and first.nature is Nature.OWN and first.device_error is None
     rule = INVALID_ARGUMENT if refused else RANK_FAILED
     ranks = tuple(sorted(one.rank for one in alike))
-    others = [rank for rank in ranks if rank != first.rank]
-    also = f", and so did {ranks_text(others)}" if others else ""
-    text = first.text() if not others else first.text().removesuffix(".")
-    message = f"rank {first.rank} {text}{also}{_about_device(first)}"
+    message = f"{_who(alike, first)}{_about_device(first)}"
     if not refused and len(job.traces) > len(ranks):
         message += "; what other ranks report came after it"
     everyone = len(ranks) == len(job.traces) and len(ranks) > 1
@@ -132,6 +129,14 @@ def _failed(job: Job, first: Failure) -> Finding:
         culprits=() if everyone else ranks,
         sides=tuple(_failed_sides(job, alike)[:_SIDES]),
     )
+
+
+def _who(alike: Sequence[Failure], first: Failure) -> str:
+    """Who failed and how; which of several was the first is told where it says something else than they do."""
+    if all(one.text() == first.text() for one in alike):
+        return f"{ranks_text([one.rank for one in alike])} {first.text()}"
+    others = [one.rank for one in alike if one.rank != first.rank]
+    return f"rank {first.rank} {first.text().removesuffix('.')}, and so did {ranks_text(others)}"
 
 
 def _about_device(failure: Failure) -> str:

@@ -336,3 +336,9 @@ def test_unmatched_calls_are_listed_for_whoever_asks() -> None:
     assert [(one.rank, one.peer, one.record.call.op, one.pending) for one in unmatched] == [
         (0, 2, "recv", True),
     ]
+
+
+def test_who_of_those_that_say_the_same_was_the_first_is_not_told() -> None:
+    raised = [failed(time, "ValueError", "no checkpoint") for time in (9, 8, 10)]
+    (found,) = findings(*(rank(number, [barrier()], event) for number, event in enumerate(raised)))
+    assert found.message == "ranks 0-2 raised ValueError: no checkpoint"
