@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from simcoll import __version__
 from simcoll.errors import StdoutError
 from simcoll.estimate_command import add_estimate_command
-from simcoll.output_arguments import HelpPage, add_output_arguments, stated_path
+from simcoll.output_arguments import HelpPage, add_output_arguments, add_report_files, stated_path
 from simcoll.preflight_command import add_preflight_command
 from simcoll.simulate_command import add_simulate_command
 from simcoll.topology_arguments import add_topology_arguments
@@ -193,14 +193,7 @@ def _add_verify_options(parser: _Parser) -> None:
         help="black boxes or Flight Recorder dumps, or folders of them",
     )
     files = parser.add_argument_group("files")
-    files.add_argument("--html", metavar="FILE", type=stated_path, help="also write the report as one HTML file")
-    files.add_argument("--sarif", metavar="FILE", type=stated_path, help="also write all findings as SARIF 2.1.0")
-    files.add_argument(
-        "--trace-events",
-        metavar="FILE",
-        type=stated_path,
-        help="also write a timeline of all calls, which Perfetto opens",
-    )
+    add_report_files(files)
     files.add_argument(
         "--srcroot",
         metavar="DIR",

@@ -22,6 +22,18 @@ def add_output_arguments(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_report_files(parser: argparse._ActionsContainer) -> None:
+    """Add ``--html``, ``--sarif`` and ``--trace-events``, in which a report can be written beside what is shown."""
+    parser.add_argument("--html", metavar="FILE", type=stated_path, help="also write the report as one HTML file")
+    parser.add_argument("--sarif", metavar="FILE", type=stated_path, help="also write all findings as SARIF 2.1.0")
+    parser.add_argument(
+        "--trace-events",
+        metavar="FILE",
+        type=stated_path,
+        help="also write a timeline of all calls, which Perfetto opens",
+    )
+
+
 def stated_path(text: str) -> Path:
     """A path as it is typed. One of no letters, as of a variable that is not set, would pass for the current folder."""
     if not text:

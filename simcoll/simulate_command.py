@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.choices import SENDS
-from simcoll.output_arguments import add_output_arguments, stated_path
+from simcoll.output_arguments import add_output_arguments, add_report_files, stated_path
 from simcoll.testing_options import BACKENDS
 from simcoll.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
 
@@ -51,14 +51,7 @@ def add_simulate_command(commands: Commands) -> None:
     files.add_argument(
         "--out", metavar="DIR", type=stated_path, help="write report.json and report.html there; gloo: records"
     )
-    files.add_argument("--html", metavar="FILE", type=stated_path, help="also write the report as one HTML file")
-    files.add_argument("--sarif", metavar="FILE", type=stated_path, help="also write all findings as SARIF 2.1.0")
-    files.add_argument(
-        "--trace-events",
-        metavar="FILE",
-        type=stated_path,
-        help="also write a timeline of all calls, which Perfetto opens",
-    )
+    add_report_files(files)
     add_output_arguments(parser)
     add_topology_arguments(parser)
 
