@@ -10,8 +10,6 @@ from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
-
-# Its functions take the default group for an argument's default when it is first imported: not one rank's for all.
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import device_mesh, distributed_c10d
 
@@ -41,8 +39,11 @@ class WorldOfRanks:
             return getattr(vars(self)["_process"], name)
         if name == "pg_config_info":
             return type(vars(self)["_process"]).pg_config_info.fget(self)
-        if name == "default_pg" and rank.tables.default_pg is None and not _torch_is_imported_below():
-            _make_default_group(rank)
+        if name == "default_pg":
+            if _torch_is_imported_below():
+                return None
+            if rank.tables.default_pg is None:
+                _make_default_group(rank)
         if not hasattr(rank.tables, name):
             # A table that another torch has beside these.
             setattr(rank.tables, name, type(getattr(vars(self)["_process"], name))())

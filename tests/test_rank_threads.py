@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import random
 import sys
@@ -120,6 +122,26 @@ def test_default_group_is_there_when_it_is_asked_for() -> None:
     assert outcome.ok, outcome.exceptions
     assert outcome.results == dict.fromkeys(range(3), (True, 3, [3.0, 3.0]))
     assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize("made_before", [True, False])
+def test_what_a_module_of_torch_takes_for_a_default_is_no_ranks_group(
+    made_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "torch.distributed.nn.functional"
+
+    def body(rank: int) -> list[float]:
+        if made_before:
+            dist.init_process_group("gloo")
+        functional = importlib.import_module(name)
+        assert inspect.signature(functional.all_reduce).parameters["group"].default is None
+        return functional.all_reduce(torch.full((2,), float(rank))).tolist()
+
+    for _ in range(2):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        outcome = run_threaded(3, body)
+        assert outcome.ok, outcome.exceptions
+        assert outcome.results == {rank: [3.0, 3.0] for rank in range(3)}
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl", None])
