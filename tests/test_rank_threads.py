@@ -135,7 +135,8 @@ def test_what_a_module_of_torch_takes_for_a_default_is_no_ranks_group(
             dist.init_process_group("gloo")
         functional = importlib.import_module(name)
         assert inspect.signature(functional.all_reduce).parameters["group"].default is None
-        return functional.all_reduce(torch.full((2,), float(rank))).tolist()
+        total: torch.Tensor = functional.all_reduce(torch.full((2,), float(rank)))
+        return total.tolist()
 
     for _ in range(2):
         monkeypatch.delitem(sys.modules, name, raising=False)
