@@ -28,6 +28,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from simcoll.sizes import show_size
+
 RANK_PROGRAM = Path(__file__).with_name("overhead_rank.py")
 VARIANTS: dict[str, dict[str, str]] = {
     "plain": {},
@@ -134,16 +136,8 @@ def table(rows: list[Row]) -> Table:
         drawn.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         microseconds = (f"{seconds * 1e6:,.0f}" for seconds in row.seconds.values())
-        drawn.add_row(str(row.ranks), shown(row.size), row.pattern, *microseconds, recording(row), verdict(row))
+        drawn.add_row(str(row.ranks), show_size(row.size), row.pattern, *microseconds, recording(row), verdict(row))
     return drawn
-
-
-def shown(size: int) -> str:
-    """Bytes in the largest binary unit that divides them."""
-    for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size % factor == 0:
-            return f"{size // factor} {unit}"
-    return f"{size} B"
 
 
 def recording(row: Row) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from simcoll.sizes import show_size
+
 TARGET = Path(__file__).with_name("comparisons.md")
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"
 
@@ -118,7 +120,7 @@ def cost(document: dict[str, Any]) -> str:
     variants = {"plain": "torch alone", "DETAIL": "DETAIL", **{mode: f"`{mode}`" for mode in MODES}}
     lines = [
         (
-            _bytes(row["size"]),
+            show_size(row["size"]),
             CALLS[row["pattern"]],
             *(f"{row['seconds'][variant] * 1e6:,.0f}" for variant in variants),
         )
@@ -139,10 +141,6 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "codes": codes,
     "cost": cost,
 }
-
-
-def _bytes(size: int) -> str:
-    return f"{size:,} B" if size < 1024 else f"{size // 1024:,} KiB"
 
 
 def _cell(rows: Rows) -> str:
