@@ -94,7 +94,7 @@ def _judged(played: _Played) -> Report:
     apart = [finding for finding in programs.findings if _is_of_programs(finding, here)]
     if apart:
         report = replace(report, findings=tuple(apart), verdict=programs.verdict, agreed=programs.agreed)
-    report = _up_to_the_first_error(_by_majority(report, here), here)
+    report = _up_to_the_first_error(_by_majority(report), here)
     return _timeless(_as_it_ended(report, played.standing))
 
 
@@ -191,20 +191,17 @@ def _is_of_programs(finding: Finding, here: Sequence[MemoryTrace]) -> bool:
     )
 
 
-def _by_majority(report: Report, here: Sequence[MemoryTrace]) -> Report:
+def _by_majority(report: Report) -> Report:
     """SC202 in the place of SC702 where most of a group's ranks have ended: the others made a call too many."""
-    run = {trace.rank for trace in here}
-    return replace(report, findings=tuple(_of_majority(finding, run) for finding in report.findings))
+    return replace(report, findings=tuple(_of_majority(finding) for finding in report.findings))
 
 
-def _of_majority(finding: Finding, run: set[int]) -> Finding:
-    went_on = sorted(run & set(finding.culprits))
-    ended = sorted((run & set(finding.ranks)) - set(went_on))
-    waited = set(finding.sides[0].ranks) if finding.sides else set()
-    if finding.code != RANK_EXITED_EARLY.code or not went_on or not waited <= set(went_on):
+def _of_majority(finding: Finding) -> Finding:
+    went_on = set(finding.culprits)
+    if finding.code != RANK_EXITED_EARLY.code or not went_on.issuperset(finding.sides[0].ranks):
         return finding
     message = (
-        f"{ranks_text(went_on)} made collective {finding.sequence}, which {ranks_text(ended)}, the majority, "
-        f"ended without"
+        f"{ranks_text(went_on)} made collective {finding.sequence}, which "
+        f"{ranks_text(set(finding.ranks) - went_on)}, the majority, ended without"
     )
     return replace(finding, code=CALL_SKIPPED.code, message=message)

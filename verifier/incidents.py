@@ -127,7 +127,7 @@ def _failed(job: Job, first: Failure) -> Finding:
         sequence=sequence,
         ranks=ranks,
         culprits=() if everyone else ranks,
-        sides=tuple(_failed_sides(job, alike)[:_SIDES]),
+        sides=_failed_sides(job, alike),
     )
 
 
@@ -153,15 +153,15 @@ def _same_cause(one: Failure, first: Failure) -> bool:
     return one.type == first.type and (here or one.message == first.message)
 
 
-def _failed_sides(job: Job, failures: Sequence[Failure]) -> list[Side]:
+def _failed_sides(job: Job, failures: Sequence[Failure]) -> tuple[Side, ...]:
     """Ranks that say the same of their failure are one side; who failed first comes first."""
     ranks: dict[tuple[str, Source], list[int]] = {}
     for failure in failures:
         ranks.setdefault(_told(job, failure), []).append(failure.rank)
-    return [
+    return tuple(
         Side(tuple(sorted(alike)), None, lines([(min(alike), source)]), note, job.place(min(alike)))
-        for (note, source), alike in ranks.items()
-    ]
+        for (note, source), alike in list(ranks.items())[:_SIDES]
+    )
 
 
 def _told(job: Job, failure: Failure) -> tuple[str, Source]:
