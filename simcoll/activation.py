@@ -30,7 +30,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp_module
 
 from simcoll.background import calls_between_rounds
-from simcoll.creations import aborting, destroying, initialising, noted, shrinking
+from simcoll.creations import LET_GO_SECONDS, aborting, destroying, initialising, noted, shrinking
 from simcoll.cuda_graphs import ignore_graphs, watch_graphs
 from simcoll.ddp import recorded_verification
 from simcoll.device_times import calls_between_times
@@ -48,9 +48,6 @@ from simcoll.verdicts import VERDICTS
 
 _DRAIN_SECONDS = 2.0
 """How long the end of the process waits for calls that nobody waited for."""
-
-_LET_GO_SECONDS = 0.05
-"""How long the end of the process leaves the GIL to the backends' threads."""
 
 MODES = ("off", "record", "check", "detail")
 
@@ -274,7 +271,7 @@ def _end() -> None:
     if conductors.here:
         # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
         # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.
-        time.sleep(_LET_GO_SECONDS)
+        time.sleep(LET_GO_SECONDS)
     for error in VERDICTS.rest():
         sys.stderr.write(f"simcoll: found when the program had ended: {error}\n")
     flights.here.look_after(last=True)

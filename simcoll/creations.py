@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ from simcoll.recorder import Recorder
 from simcoll.session import active_session
 from simcoll.source import current_source
 from simcoll.unserved import told_if_unserved
+
+LET_GO_SECONDS = 0.05
+"""How long the end of groups, or of the process, leaves the GIL to the backends' threads."""
 
 
 class Creations:
@@ -133,19 +137,37 @@ def shrinking(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def destroying(destroy: Callable[..., Any]) -> Callable[..., Any]:
-    """``destroy_process_group``, with a note before: whoever still calls on the group waits for this rank in vain."""
+    """``destroy_process_group``, with a note before: whoever still calls on the group waits for this rank in vain.
+
+    After the last group's end Gloo's threads get the GIL for a moment: one that is about to let a finished call go
+    needs it, and whoever frees the group waits for that thread. A DistributedDataParallel model that outlives the group
+    frees it with the GIL held: both would wait for ever.
+    """
 
     @functools.wraps(destroy)
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
         recorder = _recorder()
-        if recorder is not None:
-            group = args[0] if args else kwargs.get("group")
-            every = group is None or group is dist.group.WORLD
-            name = None if every else getattr(group, "group_name", "")
-            recorder.event("destroyed", group=name, source=source_document(current_source()))
-        return destroy(*args, **kwargs)
+        if recorder is None:
+            return destroy(*args, **kwargs)
+        group = args[0] if args else kwargs.get("group")
+        every = group is None or group is dist.group.WORLD
+        name = None if every else getattr(group, "group_name", "")
+        recorder.event("destroyed", group=name, source=source_document(current_source()))
+        waits = every and _on_gloo()
+        result = destroy(*args, **kwargs)
+        if waits:
+            time.sleep(LET_GO_SECONDS)
+        return result
 
     return destroy_process_group
+
+
+def _on_gloo() -> bool:
+    """Whether a group of this process has threads of Gloo's."""
+    kind = getattr(dist, "ProcessGroupGloo", None)
+    groups = distributed_c10d._world.pg_map
+    backends = (group._get_backend(device) for group in groups for device in group._device_types)
+    return kind is not None and any(isinstance(backend, kind) for backend in backends)
 
 
 def aborting(abort: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
 from simcoll import creations
 
 
@@ -114,3 +118,22 @@ def test_the_end_of_a_group_is_noted(
 ) -> None:
     assert creations.destroying(lambda *args, **kwargs: (args, kwargs))(*arguments, **named) == (arguments, named)
     assert [(kind, data["group"]) for kind, data in notes.events] == [("destroyed", group)]
+
+
+@pytest.mark.parametrize(
+    ("backend", "one_of_them", "pauses"),
+    [("gloo", False, [creations.LET_GO_SECONDS]), ("gloo", True, []), ("fake", False, [])],
+)
+def test_gloos_threads_get_the_gil_when_the_last_group_has_ended(
+    monkeypatch: pytest.MonkeyPatch, notes: Notes, backend: str, one_of_them: bool, pauses: list[float]
+) -> None:
+    seen: list[float] = []
+    store = FakeStore() if backend == "fake" else HashStore()
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    monkeypatch.setattr("simcoll.creations.time.sleep", seen.append)
+    try:
+        creations.destroying(dist.destroy_process_group)(dist.new_group([0]) if one_of_them else None)
+        assert seen == pauses
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -54,6 +54,22 @@ def validate(model: DistributedDataParallel, dataset: TensorDataset) -> tuple[fl
     return float(sums[0] / sums[2]), float(sums[1] / sums[2])
 
 
+def train(epochs: int, batch_size: int) -> None:
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    training, validation = make_data(500, seed=1), make_data(256, seed=2)
+    # The sampler gives every rank as many samples: where they do not divide, it repeats some.
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(training)
+    batches = DataLoader(training, batch_size, sampler=sampler)
+    model = make_model(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        train_one_epoch(model, batches, optimizer)
+        loss, accuracy = validate(model, validation)
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: loss {loss:.4f}, accuracy {accuracy:.3f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
@@ -61,19 +77,8 @@ def main() -> None:
     options = parser.parse_args()
 
     dist.init_process_group()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
-    training, validation = make_data(500, seed=1), make_data(256, seed=2)
-    # The sampler gives every rank as many samples: where they do not divide, it repeats some.
-    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(training)
-    batches = DataLoader(training, options.batch_size, sampler=sampler)
-    model = make_model(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for epoch in range(options.epochs):
-        sampler.set_epoch(epoch)
-        train_one_epoch(model, batches, optimizer)
-        loss, accuracy = validate(model, validation)
-        if dist.get_rank() == 0:
-            print(f"epoch {epoch}: loss {loss:.4f}, accuracy {accuracy:.3f}")
+    # The model ends with this call: one that outlives its group may free Gloo's threads while they wait for the GIL.
+    train(options.epochs, options.batch_size)
     dist.destroy_process_group()
 
 
