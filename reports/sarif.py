@@ -139,14 +139,17 @@ def _properties(finding: Finding) -> dict[str, object]:
 
 
 def _locations(finding: Finding, places: _Places) -> Iterator[dict[str, object]]:
-    """Each side's lines, the culprits' first."""
-    for side in _guilty_first(finding):
-        for stated in side.sources:
-            if stated.source.file:
-                yield {
-                    "physicalLocation": places.physical(stated.source),
-                    "message": _message(f"{ranks_text(side.ranks)}: {_said(side, finding)}"),
-                }
+    """Each side's lines, the culprits' first; then those at which they had come apart before."""
+    stated = [(one, side, "") for side in _guilty_first(finding) for one in side.sources]
+    if finding.parted is not None:
+        when = f"came apart at collective {finding.parted.sequence}: "
+        stated += [(one, side, when) for side in finding.parted.sides for one in side.sources]
+    for one, side, when in stated:
+        if one.source.file:
+            yield {
+                "physicalLocation": places.physical(one.source),
+                "message": _message(f"{when}{ranks_text(side.ranks)}: {_said(side, finding)}"),
+            }
 
 
 def _guilty_first(finding: Finding) -> list[Side]:

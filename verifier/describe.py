@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source, State
+from simcoll.verifier.finding import Parting
 from simcoll.verifier.ranges import ranks_text
 
 NAMELESS = ("", "undefined")
@@ -93,6 +94,15 @@ def source_text(source: Source) -> str:
     if not source.file:
         return ""
     return f"{source.file}:{source.line}" + (f" in {source.function}" if source.function else "")
+
+
+def parting_text(parting: Parting) -> str:
+    """``at collective 12 already, in calls that look alike: ranks 0-1 at train.py:7 in log, rank 2 at train.py:10``."""
+    sides = (
+        f"{ranks_text(side.ranks)} at {' or '.join(source_text(stated.source) for stated in side.sources)}"
+        for side in parting.sides
+    )
+    return f"at collective {parting.sequence} already, in calls that look alike: {', '.join(sides)}"
 
 
 def group_name(group: Group) -> str:

@@ -59,12 +59,21 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class Parting:
+    """The collective at which sides of a finding came apart before it: their calls look alike, their lines differ."""
+
+    sequence: int
+    sides: tuple[Side, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One row of a report.
 
     ``ranks`` and ``culprits`` are global ranks; an empty ``culprits`` says that no majority names one. ``differing``
     lists the fields of the call in which the sides differ, ``unknown`` those that the data cannot say. ``before``
-    holds the last collectives of the group on which the ranks agreed, oldest first.
+    holds the last collectives of the group on which the ranks agreed, oldest first. ``parted`` is where the ranks had
+    come apart by then, if their lines tell.
     """
 
     code: str
@@ -78,6 +87,7 @@ class Finding:
     differing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     before: tuple[Record, ...] = ()
+    parted: Parting | None = None
 
 
 class RankStatus(Enum):
