@@ -11,7 +11,7 @@ from simcoll.record import Group
 from simcoll.reports.json_summary import group_document, record_document, source_document, summary_document
 from simcoll.reports.json_timeline import history_document, timeline_document
 from simcoll.verifier.describe import global_rank
-from simcoll.verifier.finding import Finding, Parting, RankState, Report, Shown, Side
+from simcoll.verifier.finding import CameApart, Finding, RankState, Report, Shown, Side
 from simcoll.verifier.rules import RULES
 
 SCHEMA = "simcoll.report/1"
@@ -71,12 +71,12 @@ def _finding(finding: Finding) -> dict[str, object]:
         "unknown": list(finding.unknown),
         "sides": [_side(side, finding.group) for side in finding.sides],
         "before": [record_document(record) for record in finding.before],
-        "parted": None if finding.parted is None else _parting(finding.parted, finding.group),
+        "came_apart": None if finding.came_apart is None else _apart(finding.came_apart, finding.group),
     }
 
 
-def _parting(parting: Parting, group: Group | None) -> dict[str, object]:
-    return {"sequence": parting.sequence, "sides": [_side(side, group) for side in parting.sides]}
+def _apart(apart: CameApart, group: Group | None) -> dict[str, object]:
+    return {"sequence": apart.sequence, "sides": [_side(side, group) for side in apart.sides]}
 
 
 def _side(side: Side, group: Group | None) -> dict[str, object]:

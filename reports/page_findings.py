@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from simcoll.reports.fields import Field, fields_of, marked_in
 from simcoll.reports.wait_picture import WaitPicture, is_circle, wait_picture
-from simcoll.verifier.describe import fields_text, group_text, parting_text, source_text
+from simcoll.verifier.describe import apart_text, fields_text, group_text, source_text
 from simcoll.verifier.finding import Finding, RankSource, Side
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rule import Rule
@@ -47,7 +47,7 @@ class FindingView:
     culprits: str
     unknown: str
     before: str
-    parted: str
+    came_apart: str
     sides: tuple[SideView, ...]
     hidden: int
     waits: WaitPicture | None
@@ -71,7 +71,7 @@ def _view(number: int, finding: Finding) -> FindingView:
         ranks_text(finding.culprits) if finding.culprits else "no majority names one",
         fields_text(finding.unknown),
         ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before),
-        "" if finding.parted is None else parting_text(finding.parted),
+        apart_text(finding),
         tuple(_side(side, finding) for side in finding.sides[:_SIDES_SHOWN]),
         max(len(finding.sides) - _SIDES_SHOWN, 0),
         wait_picture(finding) if is_circle(finding) else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -102,7 +102,10 @@ def _invocation(report: Report, exit_code: int) -> dict[str, object]:
 
 
 def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, object]:
-    at = list(_locations(finding, places))
+    at = _locations(finding.sides, finding, places)
+    related = at[1:]
+    if (before := finding.came_apart) is not None:
+        related += _locations(before.sides, finding, places, f"came apart at collective {before.sequence}: ")
     fingerprint = _fingerprint(finding, places)
     seen[fingerprint] += 1
     return {
@@ -112,7 +115,7 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
         "level": _LEVELS[finding.severity.value],
         "message": _message(_sentence(finding)),
         "locations": at[:1] or [_nowhere(finding)],
-        "relatedLocations": [{"id": number, **location} for number, location in enumerate(at[1:], 1)],
+        "relatedLocations": [{"id": number, **location} for number, location in enumerate(related, 1)],
         "partialFingerprints": {FINGERPRINT: f"{fingerprint}:{seen[fingerprint]}"},
         "properties": _properties(finding),
     }
@@ -138,23 +141,18 @@ def _properties(finding: Finding) -> dict[str, object]:
     }
 
 
-def _locations(finding: Finding, places: _Places) -> Iterator[dict[str, object]]:
-    """Each side's lines, the culprits' first; then those at which they had come apart before."""
-    stated = [(one, side, "") for side in _guilty_first(finding) for one in side.sources]
-    if finding.parted is not None:
-        when = f"came apart at collective {finding.parted.sequence}: "
-        stated += [(one, side, when) for side in finding.parted.sides for one in side.sources]
-    for one, side, when in stated:
-        if one.source.file:
-            yield {
-                "physicalLocation": places.physical(one.source),
-                "message": _message(f"{when}{ranks_text(side.ranks)}: {_said(side, finding)}"),
-            }
-
-
-def _guilty_first(finding: Finding) -> list[Side]:
+def _locations(sides: Sequence[Side], finding: Finding, places: _Places, when: str = "") -> list[dict[str, object]]:
+    """Each side's lines, the culprits' first."""
     guilty = set(finding.culprits)
-    return sorted(finding.sides, key=lambda side: not (side.ranks and set(side.ranks) <= guilty))
+    return [
+        {
+            "physicalLocation": places.physical(stated.source),
+            "message": _message(f"{when}{ranks_text(side.ranks)}: {_said(side, finding)}"),
+        }
+        for side in sorted(sides, key=lambda side: not (side.ranks and set(side.ranks) <= guilty))
+        for stated in side.sources
+        if stated.source.file
+    ]
 
 
 def _said(side: Side, finding: Finding) -> str:

@@ -18,7 +18,7 @@ from simcoll.reports.overview import render_speeds, render_summary
 from simcoll.reports.plain import Outside, plain, safe
 from simcoll.reports.timeline import TimelineText
 from simcoll.sizes import counted
-from simcoll.verifier.describe import fields_text, group_text, parting_text, record_text, source_text
+from simcoll.verifier.describe import apart_text, fields_text, group_text, record_text, source_text
 from simcoll.verifier.failures import signal_name
 from simcoll.verifier.finding import Finding, RankState, Report, Severity, Side, Verdict
 from simcoll.verifier.overview import DRY_RUN, Activity
@@ -178,8 +178,8 @@ def _parts(finding: Finding) -> Iterator[RenderableType]:
         yield _labelled("unknown", f"{fields_text(finding.unknown)} (the records do not say)")
     if finding.before:
         yield _labelled("before", ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before))
-    if finding.parted is not None:
-        yield _labelled("parted", parting_text(finding.parted))
+    if finding.came_apart is not None:
+        yield _labelled("came apart", apart_text(finding))
     yield _labelled("advice", RULES[finding.code].advice)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
-import time
 from collections.abc import Callable, Mapping
+from time import sleep
 from typing import Any
 
 import torch.distributed as dist
@@ -150,24 +151,32 @@ def destroying(destroy: Callable[..., Any]) -> Callable[..., Any]:
         if recorder is None:
             return destroy(*args, **kwargs)
         group = args[0] if args else kwargs.get("group")
-        every = group is None or group is dist.group.WORLD
+        every = group is None or group == dist.group.WORLD
         name = None if every else getattr(group, "group_name", "")
         recorder.event("destroyed", group=name, source=source_document(current_source()))
         waits = every and _on_gloo()
         result = destroy(*args, **kwargs)
         if waits:
-            time.sleep(LET_GO_SECONDS)
+            sleep(LET_GO_SECONDS)
         return result
 
     return destroy_process_group
 
 
 def _on_gloo() -> bool:
-    """Whether a group of this process has threads of Gloo's."""
+    """Whether a group of this process has threads of Gloo's, as far as its backends say."""
     kind = getattr(dist, "ProcessGroupGloo", None)
-    groups = distributed_c10d._world.pg_map
-    backends = (group._get_backend(device) for group in groups for device in group._device_types)
-    return kind is not None and any(isinstance(backend, kind) for backend in backends)
+    groups = list(distributed_c10d._world.pg_map)
+    return kind is not None and any(isinstance(backend, kind) for group in groups for backend in _backends(group))
+
+
+def _backends(group: Any) -> list[Any]:
+    found = []
+    for device in group._device_types:
+        # A group may state a device for which it was given no backend.
+        with contextlib.suppress(RuntimeError):
+            found.append(group._get_backend(device))
+    return found
 
 
 def aborting(abort: Callable[..., Any]) -> Callable[..., Any]:

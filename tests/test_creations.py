@@ -130,7 +130,7 @@ def test_gloos_threads_get_the_gil_when_the_last_group_has_ended(
     seen: list[float] = []
     store = FakeStore() if backend == "fake" else HashStore()
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
-    monkeypatch.setattr("simcoll.creations.time.sleep", seen.append)
+    monkeypatch.setattr("simcoll.creations.sleep", seen.append)
     try:
         creations.destroying(dist.destroy_process_group)(dist.new_group([0]) if one_of_them else None)
         assert seen == pauses

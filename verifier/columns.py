@@ -88,6 +88,11 @@ class Part:
         place = int(np.searchsorted(self.sequences, sequence))
         return place if place < len(self.rows) and self.sequences[place] == sequence else None
 
+    def at(self, sequence: int) -> Record | None:
+        """The record at a position, or None where this rank has none that can be read."""
+        place = self.place(sequence)
+        return None if place is None else self.record(place)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Suspect:
@@ -195,9 +200,7 @@ class GroupColumns:
         """The records at one position, by group rank."""
         found = {}
         for part in self.parts:
-            place = part.place(sequence)
-            record = None if place is None else part.record(place)
-            if record is not None:
+            if (record := part.at(sequence)) is not None:
                 found[part.group_rank] = record
         return found
 

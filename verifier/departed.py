@@ -45,9 +45,7 @@ class Camp:
     def record(self, offset: int = 0) -> Record | None:
         """The call of the first part, so many after its place."""
         index = min(self.places)
-        part = self.columns.parts[index]
-        place = part.place(self.start + self.places[index] + offset)
-        return None if place is None else part.record(place)
+        return self.columns.parts[index].at(self.start + self.places[index] + offset)
 
     def token(self, offset: int = 0) -> int | None:
         """The token of the first part's call there."""

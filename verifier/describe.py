@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from simcoll.call import Buffer, Call
 from simcoll.record import Group, Record, Source, State
-from simcoll.verifier.finding import Parting
+from simcoll.verifier.finding import Finding
 from simcoll.verifier.ranges import ranks_text
 
 NAMELESS = ("", "undefined")
@@ -96,13 +96,19 @@ def source_text(source: Source) -> str:
     return f"{source.file}:{source.line}" + (f" in {source.function}" if source.function else "")
 
 
-def parting_text(parting: Parting) -> str:
-    """``at collective 12 already, in calls that look alike: ranks 0-1 at train.py:7 in log, rank 2 at train.py:10``."""
+def apart_text(finding: Finding) -> str:
+    """``at collective 12 already, in calls that look alike: ranks 0-1 at train.py:7 in log, rank 2 at train.py:10``.
+
+    Empty where nothing is known of it.
+    """
+    if finding.came_apart is None:
+        return ""
     sides = (
         f"{ranks_text(side.ranks)} at {' or '.join(source_text(stated.source) for stated in side.sources)}"
-        for side in parting.sides
+        for side in finding.came_apart.sides
     )
-    return f"at collective {parting.sequence} already, in calls that look alike: {', '.join(sides)}"
+    told = " as far as the records say" if finding.unknown else ""
+    return f"at collective {finding.came_apart.sequence} already, in calls that look alike{told}: {', '.join(sides)}"
 
 
 def group_name(group: Group) -> str:

@@ -59,7 +59,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class CameApart:
     """The collective at which sides of a finding came apart before it: their calls look alike, their lines differ."""
 
     sequence: int
@@ -72,7 +72,7 @@ class Finding:
 
     ``ranks`` and ``culprits`` are global ranks; an empty ``culprits`` says that no majority names one. ``differing``
     lists the fields of the call in which the sides differ, ``unknown`` those that the data cannot say. ``before``
-    holds the last collectives of the group on which the ranks agreed, oldest first. ``parted`` is where the ranks had
+    holds the last collectives of the group on which the ranks agreed, oldest first. ``came_apart`` is where they had
     come apart by then, if their lines tell.
     """
 
@@ -87,7 +87,7 @@ class Finding:
     differing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     before: tuple[Record, ...] = ()
-    parted: Parting | None = None
+    came_apart: CameApart | None = None
 
 
 class RankStatus(Enum):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from simcoll.record import Event, Record, State
 from simcoll.verifier.agreement import agreement_of
+from simcoll.verifier.came_apart import with_came_apart
 from simcoll.verifier.creations import membership_mismatches
 from simcoll.verifier.device_queue import open_rows
 from simcoll.verifier.failed_calls import as_stated
@@ -33,7 +34,6 @@ from simcoll.verifier.moment import when_it_was_ended
 from simcoll.verifier.outsiders import calls_of_outsiders, explained_by_outsiders
 from simcoll.verifier.p2p import agreed_messages, unequal_messages
 from simcoll.verifier.parameters import model_mismatches, without_consequences
-from simcoll.verifier.parting import with_partings
 from simcoll.verifier.ranges import ranks_text
 from simcoll.verifier.rules_order import MISSING_RANK
 from simcoll.verifier.stragglers import stragglers
@@ -68,7 +68,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
     job = _parted(job, mismatches)
     known = stall is not None or any(trace.groups for trace in traces)
     findings = _findings(job, mismatches, matching, outsiders, stall) if known else ()
-    findings = with_partings(findings, columns)
+    findings = with_came_apart(findings, columns)
     findings += tuple(stragglers(columns))
     findings = with_unknown(findings, traces)
     notes = [*_early_notes(job, traces), *_missing_notes(traces, outcome), *_damage_notes(traces)]

@@ -84,6 +84,10 @@ class Words:
         rows = [(stated, *self._kinds[stated], line) for stated, line in self._tokens]
         return np.array(rows, np.int64).reshape(-1, 4)
 
+    def nowhere(self) -> list[int]:
+        """The numbers in :data:`LINE` of what no known line made."""
+        return [number for (file, _), number in self._lines.items() if not file]
+
     def carries(self) -> npt.NDArray[np.bool_]:
         """Whether a call moves data, by token."""
         moves = [COLLECTIVES[op].kind is not Kind.SYNCHRONISATION for op in self._ops]

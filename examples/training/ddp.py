@@ -77,7 +77,7 @@ def main() -> None:
     options = parser.parse_args()
 
     dist.init_process_group()
-    # The model ends with this call: one that outlives its group may free Gloo's threads while they wait for the GIL.
+    # The model ends with this call: one that outlives its group may hang the process.
     train(options.epochs, options.batch_size)
     dist.destroy_process_group()
 
