@@ -120,20 +120,20 @@ def test_the_end_of_a_group_is_noted(
     assert [(kind, data["group"]) for kind, data in notes.events] == [("destroyed", group)]
 
 
+@pytest.mark.gloo
 @pytest.mark.parametrize(
     ("backend", "one_of_them", "pauses"),
     [("gloo", False, [creations.LET_GO_SECONDS]), ("gloo", True, []), ("fake", False, [])],
 )
 def test_gloos_threads_get_the_gil_when_the_last_group_has_ended(
-    monkeypatch: pytest.MonkeyPatch, notes: Notes, backend: str, one_of_them: bool, pauses: list[float]
+    monkeypatch: pytest.MonkeyPatch, notes: Notes, ranks: Any, backend: str, one_of_them: bool, pauses: list[float]
 ) -> None:
-    seen: list[float] = []
-    store = FakeStore() if backend == "fake" else HashStore()
-    dist.init_process_group(backend, store=store, rank=0, world_size=1)
-    monkeypatch.setattr("simcoll.creations.sleep", seen.append)
-    try:
+    def program(rank: int) -> list[float]:
+        seen: list[float] = []
+        monkeypatch.setattr("simcoll.creations.sleep", seen.append)
+        store = FakeStore() if backend == "fake" else HashStore()
+        dist.init_process_group(backend, store=store, rank=rank, world_size=1)
         creations.destroying(dist.destroy_process_group)(dist.new_group([0]) if one_of_them else None)
-        assert seen == pauses
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        return seen
+
+    assert ranks(program, 1, mode=None, backend=None) == [pauses]
