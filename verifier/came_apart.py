@@ -85,12 +85,15 @@ def _came_apart(finding: Finding, columns: GroupColumns, features: _Features) ->
     """Where sides of a finding first came from other lines than its largest, of the collectives right before it."""
     sides = sorted((side for side in finding.sides if side.ranks), key=lambda side: -len(side.ranks))
     parts = [_parts(columns, side) for side in sides]
-    if finding.sequence is None or not 2 <= len(sides) <= _SIDES or not all(parts):
+    recorded = all(len(asked) == len(side.ranks) for asked, side in zip(parts, sides, strict=True))
+    if finding.sequence is None or not 2 <= len(sides) <= _SIDES or not recorded:
         return None
     last = finding.sequence
     first = max(*(int(part.sequences[0]) for asked in parts for part in asked), last - _WINDOW)
+    if first >= last:
+        return None
     courses = [went for asked in parts if (went := _courses(asked, first, last + 1)) is not None]
-    if first >= last or len(courses) < len(sides):
+    if len(courses) < len(sides):
         return None
     places = [_first_apart(courses[0], went, features) for went in courses[1:]]
     place = min((place for place in places if place is not None), default=None)
@@ -115,7 +118,7 @@ def _courses(parts: Sequence[Part], first: int, end: int) -> _Courses | None:
         places = part.sequences[inside].astype(np.int64) - first
         if (np.diff(places) <= 0).any() or len(found) > _COURSES:
             return None
-        tokens = np.full(max(end - first, 0), UNKNOWN, np.int64)
+        tokens = np.full(end - first, UNKNOWN, np.int64)
         tokens[places] = part.stated.tokens[part.kinds[inside]]
         found.setdefault(tokens.tobytes(), (tokens, part))
     rows, kept = zip(*found.values(), strict=True)
@@ -137,9 +140,10 @@ def _first_apart(main: _Courses, other: _Courses, features: _Features) -> int | 
     if together[-1]:
         # What they disagree about from one line has its cause there.
         return None
-    begin = int(np.flatnonzero(~apart[:end])[-1]) + 1 if end and not apart[:end].all() else 0
-    if not begin or not together[begin - 1]:
+    before = np.flatnonzero(~apart[:end])
+    if not len(before) or not together[before[-1]]:
         return None
+    begin = int(before[-1]) + 1
     pairs = [column.tobytes() for column in np.concatenate([mine, theirs]).T]
     usual = {pairs[place] for place in np.flatnonzero(apart[:begin]).tolist()}
     place = next((place for place in range(begin, end) if pairs[place] not in usual), None)

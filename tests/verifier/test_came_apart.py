@@ -176,6 +176,12 @@ def test_a_rank_that_does_not_come_at_all_is_looked_at_as_far_as_it_came() -> No
     assert said(report_on(["abcabc", "abcabc", "abcab"], missing=[2])) == [("SC201", None)]
 
 
+def test_a_side_of_which_not_all_are_recorded_is_left_alone() -> None:
+    traces = traces_of(["abcabc", "abcabc", "abcac", "abcac"], missing=[2, 3])
+    assert said(judge(traces)) == [("SC201", 5)]
+    assert said(judge(traces[:3])) == [("SC201", None)]
+
+
 def test_only_the_first_finding_of_a_group_is_given_it() -> None:
     report = report_on(["abcAabcB", "abcAabcB", "acxCacxD"])
     assert said(report) == [("SC102", 2), ("SC102", None)]
