@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from simcoll.record import Record, State
 from simcoll.verifier.device_queue import open_rows
-from simcoll.verifier.trace import ON_DEVICE, Trace, lives, record_at
+from simcoll.verifier.trace import ON_DEVICE, Life, Trace, lives, record_at
 
 
 def device_record(traces: Mapping[int, Trace], rank: int) -> Record | None:
@@ -15,15 +15,17 @@ def device_record(traces: Mapping[int, Trace], rank: int) -> Record | None:
     return None if row is None else record_at(traces[rank], row)
 
 
-def device_row(traces: Mapping[int, Trace], rank: int) -> int | None:
+def device_row(traces: Mapping[int, Trace], rank: int, seen: dict[tuple[Life, int], bool] | None = None) -> int | None:
     """The row of the first call that is not known to have ended; of one that runs, if the first is not seen to.
 
-    A collective whose end a peer has seen is over, or nearly so, also on a rank that has not looked.
+    A collective whose end a peer has seen is over, or nearly so, also on a rank that has not looked. Whoever asks for
+    many ranks gives ``seen``, so that each collective's peers are looked at once.
     """
+    seen = {} if seen is None else seen
     trace = traces.get(rank)
     if trace is None or not len(rows := open_rows(trace)):
         return None
-    left = (row for row in rows.tolist() if not _ended_elsewhere(traces, trace, row))
+    left = (row for row in rows.tolist() if not _ended_elsewhere(traces, trace, row, seen))
     first = next(left, int(rows[-1]))
     if _runs(trace, first):
         return first
@@ -36,18 +38,23 @@ def _runs(trace: Trace, row: int) -> bool:
     return bool(int(slot["flags"]) & ON_DEVICE) and int(slot["state"]) == State.STARTED
 
 
-def _ended_elsewhere(traces: Mapping[int, Trace], trace: Trace, row: int) -> bool:
+def _ended_elsewhere(traces: Mapping[int, Trace], trace: Trace, row: int, seen: dict[tuple[Life, int], bool]) -> bool:
     slot = trace.slots[row]
     group = int(slot["group"])
     if slot["p2p_sequence"] or group >= len(trace.groups):
         return False
-    life = lives(trace)[group]
-    for rank in life[1]:
-        other = traces.get(rank)
-        if other is None or other is trace or life not in (theirs := lives(other)):
-            continue
-        mine = other.slots["group"] == theirs.index(life)
-        mine &= (other.slots["sequence"] == slot["sequence"]) & (other.slots["p2p_sequence"] == 0)
-        if (other.slots["state"][mine] == State.COMPLETED).any():
-            return True
-    return False
+    life, sequence = lives(trace)[group], int(slot["sequence"])
+    if (life, sequence) not in seen:
+        peers = (traces[rank] for rank in life[1] if rank in traces)
+        seen[life, sequence] = any(_ended(peer, life, sequence) for peer in peers)
+    return seen[life, sequence]
+
+
+def _ended(trace: Trace, life: Life, sequence: int) -> bool:
+    """Whether a rank has seen a collective end."""
+    known = lives(trace)
+    if life not in known:
+        return False
+    mine = (trace.slots["group"] == known.index(life)) & (trace.slots["p2p_sequence"] == 0)
+    mine &= trace.slots["sequence"] == sequence
+    return bool((trace.slots["state"][mine] == State.COMPLETED).any())

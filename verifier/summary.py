@@ -15,7 +15,7 @@ from simcoll.verifier.failures import Failure
 from simcoll.verifier.finding import RankState, RankStatus
 from simcoll.verifier.overview import Activity, Place, Summary
 from simcoll.verifier.progress import kind_of, progress_of
-from simcoll.verifier.trace import AWAITED, Stall, Trace, record_at
+from simcoll.verifier.trace import AWAITED, Life, Stall, Trace, record_at
 
 _OPEN = (State.SCHEDULED, State.STARTED)
 _INSIDE = (*_OPEN, State.FAILED, State.REJECTED)
@@ -61,19 +61,26 @@ def _places(
     """Where the ranks are, those at the same place together: the largest crowd first, then by rank."""
     by_rank = {trace.rank: trace for trace in traces}
     crowds: dict[object, list[Place]] = {}
+    ended: dict[tuple[Life, int], bool] = {}
     for state in states:
-        place = _place(state, by_rank, failures.get(state.rank), stall)
+        place = _place(state, by_rank, failures.get(state.rank), stall, ended)
         crowds.setdefault(_key(place), []).append(place)
     together = [_together(crowd) for crowd in crowds.values()]
     return tuple(sorted(together, key=lambda place: (-len(place.ranks), place.ranks)))
 
 
-def _place(state: RankState, traces: Mapping[int, Trace], failure: Failure | None, stall: Stall | None) -> Place:
+def _place(
+    state: RankState,
+    traces: Mapping[int, Trace],
+    failure: Failure | None,
+    stall: Stall | None,
+    ended: dict[tuple[Life, int], bool],
+) -> Place:
     trace = traces.get(state.rank)
     line = UNKNOWN_SOURCE if stall is None else stall.places.get(state.rank, UNKNOWN_SOURCE)
     reason = "" if failure is None else _reason(failure)
     bare = Place((state.rank,), Activity.UNSEEN, state.status.value, line=line, reason=reason)
-    device = None if state.status is RankStatus.FINISHED else device_row(traces, state.rank)
+    device = None if state.status is RankStatus.FINISHED else device_row(traces, state.rank, ended)
     row = None if trace is None else _row(trace) if device is None else device
     record = None if trace is None or row is None else record_at(trace, row)
     if trace is None or row is None or record is None:
