@@ -115,11 +115,9 @@ def _courses(parts: Sequence[Part], first: int, end: int) -> _Courses | None:
     found: dict[bytes, tuple[Ints, Part]] = {}
     for part in parts:
         inside = slice(*np.searchsorted(part.sequences, [first, end]).tolist())
-        places = part.sequences[inside].astype(np.int64) - first
-        if (np.diff(places) <= 0).any() or len(found) > _COURSES:
+        if (np.diff(part.sequences[inside]) == 0).any() or len(found) > _COURSES:
             return None
-        tokens = np.full(end - first, UNKNOWN, np.int64)
-        tokens[places] = part.stated.tokens[part.kinds[inside]]
+        tokens = part.dense(first, end)
         found.setdefault(tokens.tobytes(), (tokens, part))
     rows, kept = zip(*found.values(), strict=True)
     return _Courses(np.stack(rows), kept)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from simcoll.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.spec import COLLECTIVES, Kind
+from simcoll.verifier.align import UNKNOWN
 from simcoll.verifier.trace import Slots, Trace, record_at
 from simcoll.verifier.words import Words
 
@@ -87,6 +88,13 @@ class Part:
         """Where a position's record is, or None where this rank has none."""
         place = int(np.searchsorted(self.sequences, sequence))
         return place if place < len(self.rows) and self.sequences[place] == sequence else None
+
+    def dense(self, first: int, end: int) -> npt.NDArray[np.int64]:
+        """The tokens of positions ``first`` to ``end`` (without it), :data:`UNKNOWN` where this rank has no record."""
+        inside = slice(*np.searchsorted(self.sequences, [first, end]).tolist())
+        tokens = np.full(max(end - first, 0), UNKNOWN, np.int64)
+        tokens[self.sequences[inside].astype(np.int64) - first] = self.stated.tokens[self.kinds[inside]]
+        return tokens
 
     def at(self, sequence: int) -> Record | None:
         """The record at a position, or None where this rank has none that can be read."""

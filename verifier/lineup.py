@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simcoll.verifier.align import UNKNOWN, Ints
+from simcoll.verifier.align import Ints
 from simcoll.verifier.columns import GroupColumns, Part, fingerprint
 
 _COURSES, _ALIGNED = 1024, 64
@@ -66,14 +66,9 @@ def line_up(columns: GroupColumns) -> Lineup:
 
 def _dense(part: Part, start: int) -> Ints | None:
     """A rank's tokens, one a position, unknown where no record is; None where its positions make no sense."""
-    first = int(np.searchsorted(part.sequences, start))
-    places = part.sequences[first:].astype(np.int64) - start
-    length = int(places[-1]) + 1 if len(places) else 0
-    if length > len(places) + _GAPS:
-        return None
-    tokens = np.full(length, UNKNOWN, np.int64)
-    tokens[places] = part.tokens[first:]
-    return tokens
+    made = len(part.sequences) - int(np.searchsorted(part.sequences, start))
+    length = int(part.sequences[-1]) + 1 - start if made else 0
+    return None if length > made + _GAPS else part.dense(start, start + length)
 
 
 def _longest(courses: Sequence[Course]) -> list[Course]:
