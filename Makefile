@@ -51,7 +51,7 @@ format: $(READY)  ## let ruff rewrite what it can
 TYPED := tests examples benchmarks docs
 types: $(READY)  ## mypy, strict
 	@rm -rf .typing && mkdir -p .typing/simcoll
-	@cd .typing/simcoll && ln -s ../../simcoll/*.py ../../simcoll/py.typed ../../backends ../../reports ../../verifier .
+	@cd .typing/simcoll && ln -s ../../simcoll/[a-z]* ../../simcoll/__*__.py ../../backends ../../reports ../../verifier .
 	@cd .typing && ln -s $(TYPED:%=../%) . && ln -s ../.ci ci
 	@cd .typing && ../$(BIN)/mypy --config-file ../pyproject.toml simcoll $(TYPED) ci
 
@@ -98,12 +98,12 @@ SIMCOLL_CUDA_PYTHON ?= .venv-cuda/bin/python
 test-cuda-double: $(READY)  ## torch's ProcessGroupNCCL on a test double, without a GPU; makes .venv-cuda once (gigabytes)
 	@test -x "$(SIMCOLL_CUDA_PYTHON)" || { "$(PYTHON)" -m venv .venv-cuda && \
 		.venv-cuda/bin/python -m pip install --quiet --editable '.[torch]' || { rm -rf .venv-cuda; exit 1; }; }
-	@SIMCOLL_CUDA_PYTHON="$(abspath $(SIMCOLL_CUDA_PYTHON))" $(BIN)/python -m pytest tests/test_cuda_double.py $(ARGS)
+	@SIMCOLL_CUDA_PYTHON="$(abspath $(SIMCOLL_CUDA_PYTHON))" $(BIN)/python -m pytest tests/cuda/test_cuda_double.py $(ARGS)
 
 # Kept apart from .venv: a user of simcoll needs none of these.
 FRAMEWORKS := .venv-frameworks
 test-frameworks: $(READY) $(FRAMEWORKS)/.simcoll-ready  ## the how-to pages on Ray, Lightning, Accelerate and DeepSpeed; makes .venv-frameworks once
-	@PATH="$(abspath $(FRAMEWORKS)/bin):$$PATH" $(FRAMEWORKS)/bin/python -m pytest tests/test_documents.py \
+	@PATH="$(abspath $(FRAMEWORKS)/bin):$$PATH" $(FRAMEWORKS)/bin/python -m pytest tests/documents/test_documents.py \
 		-k 'ray.md or lightning.md or accelerate.md or deepspeed.md' $(ARGS)
 
 # The pip that a new environment brings may be too old to know --group.

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from simcoll.call import Call
-from simcoll.semantics import undefined_reduction
-from simcoll.spec import spec_of
+from simcoll.spec.call import Call
+from simcoll.spec.semantics import undefined_reduction
+from simcoll.spec.table import spec_of
 
 Limit: TypeAlias = Callable[[Call, int, int], "str | None"]
 """Call, group rank, group size -> why the backend cannot do it, or None."""

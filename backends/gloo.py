@@ -11,8 +11,8 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from simcoll.backends.base import Backend, negative_tag
-from simcoll.call import Buffer, Call
-from simcoll.spec import COLLECTIVES, Kind, spec_of
+from simcoll.spec.call import Buffer, Call
+from simcoll.spec.table import COLLECTIVES, Kind, spec_of
 
 DTYPES = frozenset(
     {

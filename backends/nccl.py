@@ -18,8 +18,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from simcoll.backends.base import Backend, Limit
-from simcoll.call import SPARSE, UNEQUAL, Buffer, Call
-from simcoll.spec import COLLECTIVES
+from simcoll.spec.call import SPARSE, UNEQUAL, Buffer, Call
+from simcoll.spec.table import COLLECTIVES
 
 _BLOCKING_WAIT = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 """The variables that make ``wait`` block the host (source: ProcessGroupNCCL.hpp); the first goes before the second."""

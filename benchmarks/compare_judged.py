@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.compare_programs import Program
 from benchmarks.compare_tools import Run
-from simcoll.verifier.ranges import parse_ranks
+from simcoll.core.ranges import parse_ranks
 
 CRASHES = {-int(one) for one in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)}
 

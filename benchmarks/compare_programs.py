@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.stated import Stated, marked_line
+from tests.support.stated import Stated, marked_line
 
 PROGRAMS = Path(__file__).parents[1] / "tests" / "programs"
 

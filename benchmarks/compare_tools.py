@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare_programs import Program
-from simcoll.monitor import LOOK_SECONDS, Monitor
-from tests.forked import ForkServer
+from simcoll.launch.monitor import LOOK_SECONDS, Monitor
+from tests.support.forked import ForkServer
 
 RANK_PROGRAM = Path(__file__).with_name("compare_rank.py")
 GROUP_SECONDS = 10

@@ -26,11 +26,11 @@ from rich.table import Table
 import simcoll
 from benchmarks.fit_estimator import Case, constants, errors, fit
 from benchmarks.measured import all_series
-from simcoll.calibration import calibration
-from simcoll.clusters import cluster
-from simcoll.fat_trees import fat_tree
-from simcoll.shape import shape_of
-from simcoll.topology import Topology
+from simcoll.estimator.calibration import calibration
+from simcoll.estimator.shape import shape_of
+from simcoll.topology.clusters import cluster
+from simcoll.topology.fat_trees import fat_tree
+from simcoll.topology.graph import Topology
 
 Value = TypeVar("Value")
 

@@ -17,15 +17,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import simcoll.calibration
+import simcoll.estimator.calibration
 from benchmarks.measured import Series, all_series
-from simcoll.calibration import Calibration, from_json
-from simcoll.clusters import cluster
-from simcoll.shape import Shape, shape_of
-from simcoll.spec import COLLECTIVES
-from simcoll.tuning import chosen_from
+from simcoll.estimator.calibration import Calibration, from_json
+from simcoll.estimator.nccl_tuner import chosen_from
+from simcoll.estimator.shape import Shape, shape_of
+from simcoll.spec.table import COLLECTIVES
+from simcoll.topology.clusters import cluster
 
-TARGET = Path(simcoll.calibration.__file__).with_name("calibration.json")
+TARGET = Path(simcoll.estimator.calibration.__file__).with_name("calibration.json")
 
 _US = 1e-6
 _PENALTY = 0.002

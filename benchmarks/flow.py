@@ -9,8 +9,8 @@ import argparse
 import resource
 import time
 
-from simcoll.flow import price
-from simcoll.topology import Topology, connect, flat
+from simcoll.estimator.flow.engine import price
+from simcoll.topology.graph import Topology, connect, flat
 
 CASES = (
     ("all_reduce", "ring"),

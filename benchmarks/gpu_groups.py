@@ -124,7 +124,7 @@ def symmetric_memory(place: Place) -> None:
 def recorded_devices(place: Place) -> None:
     """The rank's own black box says where its tensors are."""
     from simcoll.blackbox import read_black_box
-    from simcoll.recorder import box_name
+    from simcoll.recorder.recorder import box_name
 
     summed(place)
     box = read_black_box(place.folder / box_name(place.rank))

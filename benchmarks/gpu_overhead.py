@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.gpu_checks import Figures, Place, check
-from simcoll.session import activate, active_session
+from simcoll.recorder.session import activate, active_session
 
 SECTION = "times"
 GOAL_MICROSECONDS = 10.0

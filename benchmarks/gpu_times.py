@@ -9,10 +9,10 @@ import torch.distributed as dist
 
 from benchmarks.gpu_checks import Figures, Place, check
 from simcoll.blackbox import read_black_box
-from simcoll.record import Record
-from simcoll.recorder import box_name
-from simcoll.session import own_recorders
-from simcoll.spec import COLLECTIVES
+from simcoll.core.record import Record
+from simcoll.recorder.recorder import box_name
+from simcoll.recorder.session import own_recorders
+from simcoll.spec.table import COLLECTIVES
 
 SECTION = "times"
 CALLS = 20

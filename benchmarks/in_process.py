@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.testing._internal.common_distributed import spawn_threads_and_init_comms
 
 import simcoll
-from simcoll.backends.threaded import create_process_group
+from simcoll.backends.threaded.process_group import create_process_group
 
 _WARM_UP = 5
 Creator = Callable[[Any, int, int, timedelta], Any]

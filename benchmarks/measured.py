@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from simcoll.clusters import ClusterArguments
+from simcoll.topology.clusters import ClusterArguments
 
 ROWS = Path(__file__).parent / "data" / "nccl_tests_measured.csv"
 

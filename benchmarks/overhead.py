@@ -28,7 +28,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from simcoll.sizes import show_size
+from simcoll.core.units import show_size
 
 RANK_PROGRAM = Path(__file__).with_name("overhead_rank.py")
 VARIANTS: dict[str, dict[str, str]] = {

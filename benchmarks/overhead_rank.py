@@ -72,7 +72,7 @@ def check_variant(variant: str) -> None:
 
 def stop_recording() -> None:
     """Leave the process group as it is, with nothing to do but to pass calls on."""
-    from simcoll.session import activate
+    from simcoll.recorder.session import activate
 
     activate(None)
 

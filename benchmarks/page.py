@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.verify_boxes import SCENARIOS, Job, write_job
-from simcoll.evidence import gather
+from simcoll.blackbox.gather import gather
+from simcoll.cli.verify import judged
 from simcoll.reports.html_report import html_report
-from simcoll.verifier.view import charted
-from simcoll.verify import judged
+from simcoll.verifier.views.view import charted
 from tests.reports.browser import started
 
 _EMPTY = "<!DOCTYPE html><html lang=en><title>empty</title><p>nothing</p>"

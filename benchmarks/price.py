@@ -27,10 +27,10 @@ from rich.table import Table
 
 from benchmarks.costs import Cost, cost
 from benchmarks.verify_boxes import Job, write_job
-from simcoll import blackbox_format as layout
-from simcoll.blackbox_format import ring_offset
-from simcoll.blackbox_reader import SLOT_DTYPE
-from simcoll.verifier.trace import ASYNCHRONOUS
+from simcoll.blackbox import format as layout
+from simcoll.blackbox.format import ring_offset
+from simcoll.blackbox.reader import SLOT_DTYPE
+from simcoll.core.trace import ASYNCHRONOUS
 
 SCENARIOS = {"collectives": "correct", "groups": "groups", "overlapping": "groups"}
 GOAL_SECONDS = 10.0

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from simcoll import blackbox_format as layout
 from simcoll.blackbox import BlackBoxWriter
-from simcoll.blackbox_format import EntryKind
-from simcoll.blackbox_reader import SLOT_DTYPE
-from simcoll.blackbox_table import encode, pack_entry
-from simcoll.call import Buffer, Call
-from simcoll.record import Group, Source, State
+from simcoll.blackbox import format as layout
+from simcoll.blackbox.format import EntryKind
+from simcoll.blackbox.reader import SLOT_DTYPE
+from simcoll.blackbox.table import encode, pack_entry
+from simcoll.core.record import Group, Source, State
+from simcoll.spec.call import Buffer, Call
 
 SCENARIOS = ("correct", "groups", "wrapped", "skipped", "dtype", "missing", "pipeline")
 _TENSOR_PARALLEL = 8

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from simcoll.sizes import show_size
+from simcoll.core.units import show_size
 
 TARGET = Path(__file__).with_name("comparisons.md")
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"

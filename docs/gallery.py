@@ -14,7 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from simcoll.reports.rules import anchor
-from simcoll.verifier.rules import RULES
+from simcoll.verifier.findings.rules import RULES
 
 DOCS = Path(__file__).resolve().parent
 PROGRAMS = DOCS.parent / "examples" / "findings"
@@ -100,7 +100,7 @@ def _entry(one: Example) -> str:
 
 {one.said}
 
-<!-- not run: an excerpt; tests/test_gallery.py runs the whole program -->
+<!-- not run: an excerpt; tests/documents/test_gallery.py runs the whole program -->
 ```python
 {one.excerpt}
 ```

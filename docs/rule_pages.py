@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simcoll.reports.rules import index_markdown, rule_markdown
-from simcoll.verifier.rules import RULES
+from simcoll.verifier.findings.rules import RULES
 
 FOLDER = Path(__file__).with_name("rules")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from simcoll.scenario_keys import KEYS, KINDS, Key
-from simcoll.verbs import ACTIONS, VERBS, keys_of
+from simcoll.simulation.keys import KEYS, KINDS, Key
+from simcoll.simulation.operations import ACTIONS, VERBS, keys_of
 
 PAGE = Path(__file__).with_name("scenario-keys.md")
 

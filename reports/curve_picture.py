@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simcoll.sizes import show_size
+from simcoll.core.units import show_size
 
 _WIDTH, _HEIGHT = 900.0, 330.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 26.0, 14.0, 34.0

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from operator import attrgetter
 
-from simcoll.call import Buffer, Call
-from simcoll.record import Group
-from simcoll.verifier.describe import global_rank, order_text, sizes_text
-from simcoll.verifier.finding import Finding
+from simcoll.core.record import Group
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.findings.describe import global_rank, order_text, sizes_text
+from simcoll.verifier.findings.finding import Finding
 
 _TENSORS_SHOWN = 6
 

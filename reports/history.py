@@ -10,12 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from simcoll.record import Group, Record
+from simcoll.core.ranges import ranks_text
+from simcoll.core.record import Group, Record
+from simcoll.core.text import plain
 from simcoll.reports.overview import instant
-from simcoll.reports.plain import plain
-from simcoll.verifier.describe import group_name, source_text
-from simcoll.verifier.overview import History
-from simcoll.verifier.ranges import ranks_text
+from simcoll.verifier.findings.describe import group_name, source_text
+from simcoll.verifier.findings.overview import History
 
 _SHOWN = 16
 _COLUMNS = 6

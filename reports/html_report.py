@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from simcoll.core.ranges import ranks_text
 from simcoll.reports.history import history_rows
 from simcoll.reports.overview import bandwidth_text, job_text, place_text, progress_text
 from simcoll.reports.page_chart import chart_data, chart_letters, chart_ops
@@ -13,10 +14,9 @@ from simcoll.reports.page_findings import finding_views
 from simcoll.reports.page_shell import Figure, Table, page
 from simcoll.reports.page_tables import call_rows, crowds
 from simcoll.reports.terminal import shown_texts, summary_line
-from simcoll.verifier.chart import Chart
-from simcoll.verifier.finding import Report, Severity, Verdict
-from simcoll.verifier.ranges import ranks_text
-from simcoll.verifier.rules import RULES
+from simcoll.verifier.findings.finding import Report, Severity, Verdict
+from simcoll.verifier.findings.rules import RULES
+from simcoll.verifier.views.chart import Chart
 
 _NOTHING_WRONG = "Nothing wrong"
 _MOST_PLACES, _MOST_HISTORIES, _MOST_GROUPS = 200, 64, 100

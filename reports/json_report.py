@@ -6,13 +6,13 @@ import json
 from importlib.resources import files
 from typing import cast
 
-from simcoll.call import Call
-from simcoll.record import Group
+from simcoll.core.record import Group
 from simcoll.reports.json_summary import group_document, record_document, source_document, summary_document
 from simcoll.reports.json_timeline import history_document, timeline_document
-from simcoll.verifier.describe import global_rank
-from simcoll.verifier.finding import CameApart, Finding, RankState, Report, Shown, Side
-from simcoll.verifier.rules import RULES
+from simcoll.spec.call import Call
+from simcoll.verifier.findings.describe import global_rank
+from simcoll.verifier.findings.finding import CameApart, Finding, RankState, Report, Shown, Side
+from simcoll.verifier.findings.rules import RULES
 
 SCHEMA = "simcoll.report/1"
 

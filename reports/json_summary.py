@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simcoll.record import Group, Record, Source
-from simcoll.verifier.overview import Bandwidth, Place, Progress, Summary
+from simcoll.core.record import Group, Record, Source
+from simcoll.verifier.findings.overview import Bandwidth, Place, Progress, Summary
 
 
 def group_document(group: Group) -> dict[str, object]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from simcoll.record import Record
+from simcoll.core.record import Record
 from simcoll.reports.json_summary import group_document, record_document, seconds
-from simcoll.verifier.overview import Cell, Column, History, Timeline
+from simcoll.verifier.findings.overview import Cell, Column, History, Timeline
 
 
 def history_document(history: History) -> dict[str, object]:

@@ -11,11 +11,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from simcoll.reports.plain import plain
-from simcoll.sizes import show_rate, show_size
-from simcoll.verifier.describe import NAMELESS, group_name, source_text
-from simcoll.verifier.overview import DRY_RUN, Activity, Bandwidth, Place, Progress, Summary
-from simcoll.verifier.ranges import ranks_text, verb
+from simcoll.core.ranges import ranks_text, verb
+from simcoll.core.text import plain
+from simcoll.core.units import show_rate, show_size
+from simcoll.verifier.findings.describe import NAMELESS, group_name, source_text
+from simcoll.verifier.findings.overview import DRY_RUN, Activity, Bandwidth, Place, Progress, Summary
 
 _RECORDING = ("record", "check", "detail")
 """Modes that record; what is recorded otherwise is the work of another recorder."""

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.reports.plain import safe
+from simcoll.core.ranges import ranks_text
+from simcoll.core.text import safe
 from simcoll.reports.timeline import letters_of
-from simcoll.verifier.chart import Chart, Spot, coarser
-from simcoll.verifier.chart_kinds import SEVERITIES
-from simcoll.verifier.describe import group_name
-from simcoll.verifier.finding import Finding
-from simcoll.verifier.lateness import STEPS
-from simcoll.verifier.ranges import ranks_text
-from simcoll.verifier.rules_job import STRAGGLER
+from simcoll.verifier.findings.describe import group_name
+from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.findings.rules_job import STRAGGLER
+from simcoll.verifier.views.chart import Chart, Spot, coarser
+from simcoll.verifier.views.chart_kinds import SEVERITIES
+from simcoll.verifier.views.lateness import STEPS
 
 MOST_CHARACTERS = 6_000_000
 """Of the data of a chart: a page of less than 10 MB is still sent by mail."""

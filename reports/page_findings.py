@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simcoll.core.ranges import ranks_text
 from simcoll.reports.fields import Field, fields_of, marked_in
 from simcoll.reports.wait_picture import WaitPicture, is_circle, wait_picture
-from simcoll.verifier.describe import apart_text, fields_text, group_text, source_text
-from simcoll.verifier.finding import Finding, RankSource, Side
-from simcoll.verifier.ranges import ranks_text
-from simcoll.verifier.rule import Rule
-from simcoll.verifier.rules import RULES
+from simcoll.verifier.findings.describe import apart_text, fields_text, group_text, source_text
+from simcoll.verifier.findings.finding import Finding, RankSource, Side
+from simcoll.verifier.findings.rule import Rule
+from simcoll.verifier.findings.rules import RULES
 
 _SIDES_SHOWN = 64
 

@@ -19,7 +19,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from simcoll import __version__
-from simcoll.reports.plain import safe
+from simcoll.core.text import safe
 
 _SCRIPTS = (
     *("chart.js", "paint.js", "words.js", "theme.js", "surface.js", "timeline.js"),

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simcoll.core.ranges import ranks_text
 from simcoll.reports.terminal import ended_text
-from simcoll.verifier.chart import Chart
-from simcoll.verifier.chart_kinds import SEVERITIES
-from simcoll.verifier.describe import group_name, record_text
-from simcoll.verifier.finding import RankState
-from simcoll.verifier.overview import Mark
-from simcoll.verifier.ranges import ranks_text
+from simcoll.verifier.findings.describe import group_name, record_text
+from simcoll.verifier.findings.finding import RankState
+from simcoll.verifier.findings.overview import Mark
+from simcoll.verifier.views.chart import Chart
+from simcoll.verifier.views.chart_kinds import SEVERITIES
 
 _MOST_COLUMNS = 60
 _MOST_CROWDS = 200

@@ -10,8 +10,8 @@ from rich.table import Column
 from rich.text import Text
 
 from simcoll.reports.tables import Rows
-from simcoll.verifier.rule import Rule
-from simcoll.verifier.rules import RULES
+from simcoll.verifier.findings.rule import Rule
+from simcoll.verifier.findings.rules import RULES
 
 
 def render_rule(rule: Rule, scenario: str = "") -> RenderableType:

@@ -12,14 +12,14 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from urllib.parse import quote
 
-from simcoll.record import Source
-from simcoll.reports.plain import safe
+from simcoll.core.ranges import ranks_text
+from simcoll.core.record import Source
+from simcoll.core.text import safe
 from simcoll.reports.rules import rule_markdown, rule_text
-from simcoll.verifier.describe import call_text, group_text
-from simcoll.verifier.finding import Finding, Report, Side, Verdict
-from simcoll.verifier.ranges import ranks_text
-from simcoll.verifier.rule import Rule
-from simcoll.verifier.rules import RULES
+from simcoll.verifier.findings.describe import call_text, group_text
+from simcoll.verifier.findings.finding import Finding, Report, Side, Verdict
+from simcoll.verifier.findings.rule import Rule
+from simcoll.verifier.findings.rules import RULES
 
 VERSION = "2.1.0"
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

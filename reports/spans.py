@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.record import Group
+from simcoll.core.record import Group
+from simcoll.core.text import safe
 from simcoll.reports.page_chart import packed
-from simcoll.reports.plain import safe
-from simcoll.verifier.describe import group_name
+from simcoll.verifier.findings.describe import group_name
 
 LANES = 3
 """Lanes of collectives below a rank's program; what runs beside more than that shares the last."""

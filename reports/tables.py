@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from simcoll.reports.plain import Outside
+from simcoll.core.text import Outside
 
 _LEAST = 8
 """Cells that may be folded are not made narrower than this."""

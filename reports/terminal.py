@@ -12,18 +12,18 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from simcoll.core.ranges import ranks_text
+from simcoll.core.text import Outside, plain, safe
+from simcoll.core.units import counted
 from simcoll.reports.fields import Field, fields_of, marked_in
 from simcoll.reports.history import render_histories
 from simcoll.reports.overview import render_speeds, render_summary
-from simcoll.reports.plain import Outside, plain, safe
 from simcoll.reports.timeline import TimelineText
-from simcoll.sizes import counted
-from simcoll.verifier.describe import apart_text, fields_text, group_text, record_text, source_text
-from simcoll.verifier.failures import signal_name
-from simcoll.verifier.finding import Finding, RankState, Report, Severity, Side, Verdict
-from simcoll.verifier.overview import DRY_RUN, Activity
-from simcoll.verifier.ranges import ranks_text
-from simcoll.verifier.rules import RULES
+from simcoll.verifier.findings.describe import apart_text, fields_text, group_text, record_text, source_text
+from simcoll.verifier.findings.failures import signal_name
+from simcoll.verifier.findings.finding import Finding, RankState, Report, Severity, Side, Verdict
+from simcoll.verifier.findings.overview import DRY_RUN, Activity
+from simcoll.verifier.findings.rules import RULES
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 _SIDES_SHOWN = 8

@@ -10,10 +10,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.text import Text
 
-from simcoll.reports.plain import plain, safe
-from simcoll.verifier.describe import group_text
-from simcoll.verifier.overview import Cell, Column, Mark, Timeline
-from simcoll.verifier.ranges import span_text
+from simcoll.core.ranges import span_text
+from simcoll.core.text import plain, safe
+from simcoll.verifier.findings.describe import group_text
+from simcoll.verifier.findings.overview import Cell, Column, Mark, Timeline
 
 _ROWS = 24
 _GROUPS = 12

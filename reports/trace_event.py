@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from simcoll.opened import written_whole
-from simcoll.reports.plain import safe
+from simcoll.core.io import written_whole
+from simcoll.core.text import safe
 
 LIMIT = 1_000_000
 """Slices of a file, which Perfetto still opens quickly; more ranks than fit are left out, and that is said."""

@@ -8,11 +8,11 @@ from pathlib import PurePath
 
 import networkx as nx
 
-from simcoll.reports.plain import safe
-from simcoll.verifier.describe import group_name
-from simcoll.verifier.finding import Finding, Side
-from simcoll.verifier.ranges import ranks_text
-from simcoll.verifier.rules_order import DEADLOCK_CYCLE
+from simcoll.core.ranges import ranks_text
+from simcoll.core.text import safe
+from simcoll.verifier.findings.describe import group_name
+from simcoll.verifier.findings.finding import Finding, Side
+from simcoll.verifier.findings.rules_order import DEADLOCK_CYCLE
 
 _MOST = 12
 _BOX = (190.0, 78.0)

@@ -9,47 +9,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simcoll.activation import disable, enable, wrap_process_group
     from simcoll.backends.simulated import simulate
-    from simcoll.clusters import cluster
-    from simcoll.collecting import dump
+    from simcoll.core.estimate import Estimate
     from simcoll.errors import CollectiveMismatchError, ConfigurationError, MissingRankError, SimcollError
-    from simcoll.estimate_value import Estimate
-    from simcoll.estimating import time_estimator
-    from simcoll.estimator import estimate
-    from simcoll.exploring import explore
-    from simcoll.fat_trees import fat_tree, rail_optimised
-    from simcoll.presets import preset
-    from simcoll.pricing import price
-    from simcoll.topology import Topology, TopologyError, flat
-    from simcoll.topology_file import read_topology, write_topology
+    from simcoll.estimator.estimate import estimate
+    from simcoll.estimator.time_estimator import time_estimator
+    from simcoll.pricing.price import price
+    from simcoll.recorder.dump import dump
+    from simcoll.simulation.explore import explore
+    from simcoll.topology.clusters import cluster
+    from simcoll.topology.fat_trees import fat_tree, rail_optimised
+    from simcoll.topology.file import read_topology, write_topology
+    from simcoll.topology.graph import Topology, TopologyError, flat
+    from simcoll.topology.presets import preset
+    from simcoll.wrapper.hooks import disable, enable, wrap_process_group
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "CollectiveMismatchError": "simcoll.errors",
     "ConfigurationError": "simcoll.errors",
-    "Estimate": "simcoll.estimate_value",
+    "Estimate": "simcoll.core.estimate",
     "MissingRankError": "simcoll.errors",
     "SimcollError": "simcoll.errors",
-    "Topology": "simcoll.topology",
-    "TopologyError": "simcoll.topology",
-    "cluster": "simcoll.clusters",
-    "disable": "simcoll.activation",
-    "dump": "simcoll.collecting",
-    "enable": "simcoll.activation",
-    "estimate": "simcoll.estimator",
-    "explore": "simcoll.exploring",
-    "fat_tree": "simcoll.fat_trees",
-    "flat": "simcoll.topology",
-    "preset": "simcoll.presets",
-    "price": "simcoll.pricing",
-    "rail_optimised": "simcoll.fat_trees",
-    "read_topology": "simcoll.topology_file",
+    "Topology": "simcoll.topology.graph",
+    "TopologyError": "simcoll.topology.graph",
+    "cluster": "simcoll.topology.clusters",
+    "disable": "simcoll.wrapper.hooks",
+    "dump": "simcoll.recorder.dump",
+    "enable": "simcoll.wrapper.hooks",
+    "estimate": "simcoll.estimator.estimate",
+    "explore": "simcoll.simulation.explore",
+    "fat_tree": "simcoll.topology.fat_trees",
+    "flat": "simcoll.topology.graph",
+    "preset": "simcoll.topology.presets",
+    "price": "simcoll.pricing.price",
+    "rail_optimised": "simcoll.topology.fat_trees",
+    "read_topology": "simcoll.topology.file",
     "simulate": "simcoll.backends.simulated",
-    "time_estimator": "simcoll.estimating",
-    "wrap_process_group": "simcoll.activation",
-    "write_topology": "simcoll.topology_file",
+    "time_estimator": "simcoll.estimator.time_estimator",
+    "wrap_process_group": "simcoll.wrapper.hooks",
+    "write_topology": "simcoll.topology.file",
 }
 
 __all__ = [

@@ -14,9 +14,9 @@ def autoload() -> None:
     """Activate simcoll in this process if the environment names a mode; a mode that does not exist ends it."""
     if os.environ.get("SIMCOLL_MODE", "off") in ("", "off"):
         return
-    from simcoll.activation import enable
+    from simcoll.blackbox.stacks import offer_rank_stacks
     from simcoll.errors import ConfigurationError
-    from simcoll.stacks import offer_rank_stacks
+    from simcoll.wrapper.hooks import enable
 
     try:
         enable()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simcoll.verifier.finding import Finding
+    from simcoll.verifier.findings.finding import Finding
 
 
 class SimcollError(Exception):

@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from tests.order import place_of
+from tests.support.order import place_of
 
 LEFTOVERS = ("SIMCOLL_MODE", "SIMCOLL_OUT", "TORCH_DISTRIBUTED_DEBUG", "FORCE_COLOR", "NO_COLOR", "COLUMNS")
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
@@ -73,7 +73,7 @@ def pytest_unconfigure() -> None:
 
     Threads that change the filters of warnings beside each other may leave some by which such a file is an error.
     """
-    stacks = sys.modules.get("simcoll.stacks")
+    stacks = sys.modules.get("simcoll.blackbox.stacks")
     for file in stacks._open.values() if stacks is not None else ():
         faulthandler.unregister(stacks._signal_number())
         file.close()
@@ -257,8 +257,8 @@ class Ranks:
 @pytest.fixture(autouse=True)
 def reports_are_valid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every report that a command prints or leaves in a test's folder is valid under the schema that is shipped."""
-    from simcoll import outlet
-    from tests.documents import check_report, valid_report
+    from simcoll.cli import output as outlet
+    from tests.support.documents import check_report, valid_report
 
     monkeypatch.setattr(outlet, "json_report", valid_report)
     folder: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None

@@ -6,17 +6,25 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from simcoll.record import Event, Record, State
-from simcoll.verifier.agreement import agreement_of
-from simcoll.verifier.came_apart import with_came_apart
-from simcoll.verifier.creations import membership_mismatches
-from simcoll.verifier.device_queue import open_rows
-from simcoll.verifier.failed_calls import as_stated
-from simcoll.verifier.failures import Failure, failures_of
-from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
-from simcoll.verifier.halts import deadlock, halt_findings, is_final
-from simcoll.verifier.hearsay import notes_of_records, with_unknown
-from simcoll.verifier.incidents import (
+from simcoll.core.ranges import ranks_text
+from simcoll.core.record import Event, Record, State
+from simcoll.core.trace import LaunchOutcome, Stall, Trace, record_at
+from simcoll.verifier.agreement.agreement import agreement_of
+from simcoll.verifier.agreement.ddp_models import model_mismatches, without_consequences
+from simcoll.verifier.agreement.divergence import with_came_apart
+from simcoll.verifier.agreement.mismatches import Mismatch
+from simcoll.verifier.agreement.p2p_matching import Matching, match_messages
+from simcoll.verifier.agreement.p2p_mismatches import agreed_messages, unequal_messages
+from simcoll.verifier.findings.device_queue import open_rows
+from simcoll.verifier.findings.failures import Failure, failures_of
+from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
+from simcoll.verifier.findings.rules_order import MISSING_RANK
+from simcoll.verifier.halts.async_misuse import memory_findings, never_waited
+from simcoll.verifier.halts.at_the_end import when_it_was_ended
+from simcoll.verifier.halts.diagnosis import deadlock, halt_findings, is_final
+from simcoll.verifier.halts.failed_calls import as_stated
+from simcoll.verifier.halts.group_creation import membership_mismatches
+from simcoll.verifier.halts.incidents import (
     Job,
     first_failure,
     last_record,
@@ -24,22 +32,14 @@ from simcoll.verifier.incidents import (
     refused_instead,
     refused_on_some,
 )
-from simcoll.verifier.inferred import told_by_records
-from simcoll.verifier.lifecycle import memory_findings, never_waited
-from simcoll.verifier.lost import lost_messages, swallowed_messages
-from simcoll.verifier.matching import Matching, match_messages
-from simcoll.verifier.mismatches import Mismatch
-from simcoll.verifier.missing import missing_ranks
-from simcoll.verifier.moment import when_it_was_ended
-from simcoll.verifier.outsiders import calls_of_outsiders, explained_by_outsiders
-from simcoll.verifier.p2p import agreed_messages, unequal_messages
-from simcoll.verifier.parameters import model_mismatches, without_consequences
-from simcoll.verifier.ranges import ranks_text
-from simcoll.verifier.rules_order import MISSING_RANK
-from simcoll.verifier.stragglers import stragglers
-from simcoll.verifier.summary import summarise
-from simcoll.verifier.trace import LaunchOutcome, Stall, Trace, record_at
-from simcoll.verifier.unmatched import unmatched_messages
+from simcoll.verifier.halts.inferred import told_by_records
+from simcoll.verifier.halts.missing import missing_ranks
+from simcoll.verifier.halts.nonmembers import calls_of_outsiders, explained_by_outsiders
+from simcoll.verifier.halts.p2p_lost import lost_messages, swallowed_messages
+from simcoll.verifier.halts.p2p_unmatched import unmatched_messages
+from simcoll.verifier.halts.stragglers import stragglers
+from simcoll.verifier.views.notes import notes_of_records, with_unknown
+from simcoll.verifier.views.summary import summarise
 
 _HOLDING_NOBODY_UP = ("SC502", "SC503")
 _MOST_NOTES = 20

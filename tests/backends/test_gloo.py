@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from simcoll.backends.gloo import GLOO
-from simcoll.call import Buffer, Call
-from simcoll.spec import METHODS, Kind
+from simcoll.spec.call import Buffer, Call
+from simcoll.spec.table import METHODS, Kind
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402

@@ -9,10 +9,10 @@ import pytest
 
 from simcoll.backends.base import OF_THE_GROUP, OF_THE_PAIR, Backend
 from simcoll.backends.gloo import GLOO
-from simcoll.backends.known import KNOWN, known
 from simcoll.backends.nccl import DTYPES, NCCL, NCCL2, NCCL_LAZY, configured
-from simcoll.call import SPARSE, UNEQUAL, Buffer, Call
-from simcoll.spec import COLLECTIVES, METHODS, Kind
+from simcoll.backends.registry import KNOWN, known
+from simcoll.spec.call import SPARSE, UNEQUAL, Buffer, Call
+from simcoll.spec.table import COLLECTIVES, METHODS, Kind
 
 EVERY = (NCCL, NCCL2, NCCL_LAZY)
 
@@ -120,8 +120,8 @@ def test_ranks_must_agree_on_what_does_not_meet(call: Call, stock: str | None, n
 
 
 def test_lists_that_are_unequal_on_some_ranks_only_are_a_finding() -> None:
-    from simcoll.record import Group, Record, Source
-    from simcoll.verifier.compare import compare
+    from simcoll.core.record import Group, Record, Source
+    from simcoll.verifier.agreement.compare import compare
 
     source = Source("train.py", 1, "step", "")
     even = Call("all_gather", "allgather", (flat(2, 3),), (flat(2, 3), flat(2, 3)))

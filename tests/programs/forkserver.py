@@ -34,7 +34,7 @@ WARM = (
     "torch.distributed.tensor.parallel",
     "torch.distributed.checkpoint",
     "torch._dynamo",
-    "simcoll.activation",
+    "simcoll.wrapper.hooks",
 )
 GRACE_MS = 200
 """How long the other ranks have after the first failure; torchrun's agent looks every 100 ms."""

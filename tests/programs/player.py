@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.playing import Kept, run, torch_comm
+from tests.support.playing import Kept, run, torch_comm
 
 path = Path(sys.argv[1])
 program = json.loads(path.read_text())

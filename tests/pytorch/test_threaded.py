@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.common_distributed import MultiThreadedTestCase, spawn_threads_and_init_comms
 from torch.testing._internal.distributed._tensor.common_dtensor import DTensorOpTestBase
 
-from simcoll.backends.threaded import ThreadedProcessGroup, create_process_group
+from simcoll.backends.threaded.process_group import ThreadedProcessGroup, create_process_group
 from simcoll.errors import CollectiveMismatchError
 
 # The harness warns of what it does itself.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcoll.call import Buffer, Call
-from simcoll.record import Group, Record, Source, State
+from simcoll.core.record import Group, Record, Source, State
+from simcoll.core.trace import MemoryTrace, trace_of
 from simcoll.reports.html_report import html_report
-from simcoll.verifier.chart import Chart, ChartColumn, Spot
-from simcoll.verifier.chart_kinds import ChartKind
-from simcoll.verifier.finding import (
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.findings.finding import (
     CallPlace,
     Finding,
     RankSource,
@@ -20,10 +19,11 @@ from simcoll.verifier.finding import (
     Side,
     Verdict,
 )
-from simcoll.verifier.overview import Mark
+from simcoll.verifier.findings.overview import Mark
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.trace import MemoryTrace, trace_of
-from simcoll.verifier.view import charted
+from simcoll.verifier.views.chart import Chart, ChartColumn, Spot
+from simcoll.verifier.views.chart_kinds import ChartKind
+from simcoll.verifier.views.view import charted
 
 SECOND = 10**9
 BEGIN = 1_800_000_000 * SECOND

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simcoll.call import Buffer, Call
-from simcoll.record import Group
+from simcoll.core.record import Group
 from simcoll.reports.fields import fields_of, marked_in
-from simcoll.verifier.finding import Finding, Severity, Side
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.findings.finding import Finding, Severity, Side
 
 PAIR = Group("0", "default_pg", (0, 1))
 SMALL, LARGE, HALVES = Buffer((1, 4), "float32"), Buffer((4, 8), "float32"), Buffer((4, 8), "bfloat16")

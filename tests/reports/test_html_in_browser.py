@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from simcoll.reports.html_report import html_report
-from simcoll.verifier.finding import Finding, Report, Severity, Side, Verdict
-from simcoll.verifier.view import charted
+from simcoll.verifier.findings.finding import Finding, Report, Severity, Side, Verdict
+from simcoll.verifier.views.view import charted
 from tests.reports.browser import AXE, Opened, opened, started
 from tests.reports.pages import HOSTILE, crossed, hostile, large, mismatched, page_of, waiting_circle
 

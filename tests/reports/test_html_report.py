@@ -10,13 +10,13 @@ from hashlib import sha256
 
 import pytest
 
-from simcoll.record import Group
+from simcoll.core.record import Group
 from simcoll.reports.html_report import Figure, html_report
-from simcoll.verifier.finding import Report, Severity, Verdict
-from simcoll.verifier.overview import DRY_RUN, Progress, Summary
+from simcoll.verifier.findings.finding import Report, Severity, Verdict
+from simcoll.verifier.findings.overview import DRY_RUN, Progress, Summary
+from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.rules import RULES
-from simcoll.verifier.view import charted
+from simcoll.verifier.views.view import charted
 from tests.reports.pages import HOSTILE, hostile, mismatched, page_of, waiting_circle
 from tests.reports.tags import Tags
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from jsonschema import ValidationError  # type: ignore[import-untyped]
 
-from simcoll.call import Buffer, Call
-from simcoll.record import Group, Record, Source
+from simcoll.core.record import Group, Record, Source
 from simcoll.reports.json_report import json_schema
-from simcoll.verifier.compare import compare
-from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Shown, Side, Verdict
-from simcoll.verifier.overview import (
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.agreement.compare import compare
+from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Shown, Side, Verdict
+from simcoll.verifier.findings.overview import (
     Activity,
     Cell,
     Column,
@@ -26,8 +26,8 @@ from simcoll.verifier.overview import (
     Summary,
     Timeline,
 )
-from simcoll.verifier.rules import RULES
-from tests.documents import check_report, valid_report
+from simcoll.verifier.findings.rules import RULES
+from tests.support.documents import check_report, valid_report
 
 TENSORS = (Buffer((20, 10), "float32", order=(1, 0)),)
 

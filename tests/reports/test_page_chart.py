@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from simcoll.reports import page_chart
 from simcoll.reports.page_chart import chart_data, script_json
-from simcoll.verifier.chart import Chart
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.view import charted
+from simcoll.verifier.views.chart import Chart
+from simcoll.verifier.views.view import charted
 from tests.reports.pages import mismatched
 
 TYPES = {"u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "f64": np.float64}

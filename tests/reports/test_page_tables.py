@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from simcoll.reports.page_tables import call_rows, crowds
-from simcoll.verifier.finding import RankState, RankStatus
+from simcoll.verifier.findings.finding import RankState, RankStatus
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.view import charted
+from simcoll.verifier.views.view import charted
 from tests.reports.pages import mismatched
 
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from simcoll.reports.rules import index_markdown, render_rule, render_rules_table, rule_markdown
-from simcoll.verifier.rules import RULES
+from simcoll.verifier.findings.rules import RULES
 
 PAGES = Path(__file__).parents[2] / "docs" / "rules"
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from simcoll.call import Buffer, Call
-from simcoll.demo import demo_report
-from simcoll.record import Group, Record, Source
+from simcoll.cli.demo import demo_report
+from simcoll.core.record import Group, Record, Source
 from simcoll.reports import sarif
 from simcoll.reports.sarif import FINGERPRINT, sarif_report
-from simcoll.verifier.compare import compare
-from simcoll.verifier.finding import Finding, RankSource, Report, Severity, Side, Verdict
-from simcoll.verifier.rules import RULES
-from tests.documents import check_sarif
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.agreement.compare import compare
+from simcoll.verifier.findings.finding import Finding, RankSource, Report, Severity, Side, Verdict
+from simcoll.verifier.findings.rules import RULES
+from tests.support.documents import check_sarif
 
 ROOT = Path("/home/ada/project")
 TENSORS = (Buffer((20, 10), "float32"),)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from simcoll.call import Buffer, Call
-from simcoll.record import Group, Record, Source, State
-from simcoll.reports.plain import plain
+from simcoll.core.record import Group, Record, Source, State
+from simcoll.core.text import plain
 from simcoll.reports.terminal import TerminalReport, summary_line
-from simcoll.verifier.compare import compare
-from simcoll.verifier.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
-from simcoll.verifier.overview import Summary
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.agreement.compare import compare
+from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
+from simcoll.verifier.findings.overview import Summary
 
 TENSORS = (Buffer((20, 10), "float32"),)
 

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simcoll
-from simcoll.compute_between import Straggler
-from simcoll.predicted_slices import predicted
-from simcoll.pricing import Scenario, price
-from simcoll.record import Group, Source, State
-from simcoll.recorded_slices import recorded
+from simcoll.core.record import Group, Source, State
+from simcoll.pricing.compute import Straggler
+from simcoll.pricing.price import Scenario, price
+from simcoll.pricing.views.predicted_trace import predicted
+from simcoll.pricing.views.recorded_trace import recorded
 from simcoll.reports.trace_event import Slice, TraceEvents, write_trace_events
 from simcoll.verifier.postmortem import judge
-from tests.timed import Made, call, timed, world
+from tests.support.timed import Made, call, timed, world
 
 TOPOLOGY = simcoll.flat(8, 50e9, 1e-6)
 NUMBER = {"type": "integer", "minimum": 0}

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from simcoll.reports.wait_picture import WaitBox, WaitPicture, is_circle, wait_picture
-from simcoll.verifier.finding import Finding, Severity, Side
+from simcoll.verifier.findings.finding import Finding, Severity, Side
 
 
 def circle(number: int) -> Finding:

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simcoll.call import Buffer, Call
-from simcoll.record import Event, Group, Record, Source, State
-from simcoll.verifier.finding import RankStatus, Report, Severity, Verdict
+from simcoll.core.record import Event, Group, Record, Source, State
+from simcoll.core.trace import SLOT, LaunchOutcome, MemoryTrace, RankExit, trace_of
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.findings.finding import RankStatus, Report, Severity, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
-from simcoll.verifier.trace import SLOT, LaunchOutcome, MemoryTrace, RankExit, trace_of
 
 RANKS = 4
 WORLD = Group("0", "default_pg", tuple(range(RANKS)))

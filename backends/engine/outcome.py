@@ -1,0 +1,119 @@
+"""What became of ranks in one process, and the verdict on them: the same as on a real job that left these records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from simcoll.backends.engine.schedules import Recorded, schedule_text
+from simcoll.backends.engine.tickets import was_ended_by_others
+from simcoll.core.record import Record, Source, source_document
+from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall, record_at
+from simcoll.verifier.findings.finding import Finding, Report, Severity, Verdict
+from simcoll.verifier.postmortem import judge
+
+T = TypeVar("T")
+
+_SIGTERM = -15
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T]):
+    """What became of a run. All ranks are global.
+
+    ``report`` is the verdict, ``results`` what the programs returned, ``exceptions`` what ended those that did not
+    return, ``traces`` what each rank wrote down, ``seconds`` the virtual time that the run took. ``schedule`` replays
+    it: what was decided otherwise than by default, empty for the default order; ``decisions`` is how many there were.
+    """
+
+    report: Report
+    results: Mapping[int, T]
+    exceptions: Mapping[int, BaseException]
+    traces: Sequence[MemoryTrace] = ()
+    seconds: float = 0.0
+    schedule: str = ""
+    decisions: int = 0
+
+    def records(self, rank: int) -> list[Record]:
+        """What a rank (global) wrote down of its calls, in order."""
+        trace = next(trace for trace in self.traces if trace.rank == rank)
+        found = (record_at(trace, row) for row in range(len(trace.slots)))
+        return [record for record in found if record is not None]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong, causes first."""
+        return self.report.findings
+
+    @property
+    def ok(self) -> bool:
+        """Whether no rank failed and nothing of severity error was found."""
+        errors = any(finding.severity is Severity.ERROR for finding in self.report.findings)
+        return not errors and not self.exceptions and self.report.verdict is not Verdict.FAILED
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a rank ended, as its launcher would see it: ``error`` is None where its program returned."""
+
+    error: BaseException | None
+    time_ns: int
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was ended because of others: it was stuck, or another rank had failed."""
+        return self.error is not None and was_ended_by_others(self.error)
+
+    def exit(self) -> RankExit:
+        """The end as of a process."""
+        if self.error is None:
+            return RankExit(0, self.time_ns)
+        return RankExit(_SIGTERM if self.stopped else exit_code(self.error), self.time_ns, self.stopped)
+
+
+def exit_code(error: BaseException) -> int:
+    """With what a process ends whose program raises this: 0 where ``sys.exit()`` says that all is well."""
+    if not isinstance(error, SystemExit):
+        return 1
+    return error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
+
+
+def exception_event(error: BaseException, line: Source) -> dict[str, object]:
+    """What a rank writes down of the exception that ends it."""
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "source": source_document(line),
+        "api": None,
+    }
+
+
+def outcome_of(
+    results: Mapping[int, T],
+    endings: Mapping[int, Ending],
+    traces: Sequence[MemoryTrace],
+    stall: Stall | None,
+    choices: Recorded,
+    seconds: float,
+) -> Outcome[T]:
+    """What became of ranks that shared a process, all of which have ended."""
+    return Outcome(
+        _verdict(traces, endings, stall),
+        results,
+        {rank: ending.error for rank, ending in sorted(endings.items()) if ending.error is not None},
+        traces,
+        seconds,
+        schedule_text(choices.deviations),
+        choices.made,
+    )
+
+
+def _verdict(traces: Sequence[MemoryTrace], endings: Mapping[int, Ending], stall: Stall | None) -> Report:
+    """Judge ranks that shared a process as a job of processes is judged."""
+    outcome = LaunchOutcome({rank: ending.exit() for rank, ending in sorted(endings.items())})
+    report = judge(traces, outcome, stall)
+    if report.verdict is Verdict.OK and any(ending.error is not None for ending in endings.values()):
+        # Such as ranks that had to be ended, though nothing is known to be wrong with their calls.
+        return replace(report, verdict=Verdict.FAILED)
+    return report

@@ -1,0 +1,159 @@
+"""Watches the arrays of a simulated rank's asynchronous calls until it has waited for them: SC501, SC502, SC503.
+
+As for real tensors (:mod:`simcoll.wrapper.async_checks`), a call is open from the moment when it is made until its end
+has been observed; where the program has waited for something else since, which may imply that end, only one that still
+runs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simcoll.core.record import Source, source_document
+from simcoll.core.trace import HANDED_ON, LET_GO
+from simcoll.spec.semantics import Array
+
+if TYPE_CHECKING:
+    from simcoll.backends.simulated.entry import Entry
+
+_MOST_WORK = 10_000
+"""Steps that it may take to find whether two strided arrays share an element; beyond that, bounds decide."""
+
+
+class Flight:
+    """One asynchronous call that may be open: what it reads, what it writes, and what it was to send when it was made.
+
+    ``shared``: another call uses its memory, so that nobody knows who has written to it.
+    """
+
+    def __init__(self, entry: Entry, reads: Sequence[Array], writes: Sequence[Array], waits: int) -> None:
+        self.entry = entry
+        self.reads, self.writes = reads, writes
+        self.waits = waits
+        self.shared = False
+        self._before = self._held()
+        self._after: list[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self.entry.ticket.done
+
+    def runs(self) -> bool:
+        """The call is about to run; whether its data was changed before it left."""
+        return not self.shared and self._before != self._held()
+
+    def ran(self) -> None:
+        """The call has run: what its buffers hold now is its result."""
+        self._after = self._held()
+
+    def changed(self) -> bool:
+        """Whether the program has written to what it sends since it was made, or since it ran."""
+        return not self.shared and (self._before if self._after is None else self._after) != self._held()
+
+    def _held(self) -> list[bytes]:
+        return [array.tobytes() for array in self.reads]
+
+
+class Flights:
+    """The open calls of one rank."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+        """How often the rank has waited for the end of a call."""
+        self._open: dict[Flight, None] = {}
+        self._orphans: list[tuple[Entry, list[weakref.ref[Array]], int]] = []
+        self._counts: Counter[object] = Counter()
+
+    def meet(self, entry: Entry, reads: Sequence[Array], writes: Sequence[Array]) -> bool:
+        """A call is made: report the open ones whose memory it uses, where either of the two writes to it.
+
+        Whether there are any.
+        """
+        self.look_after()
+        shared = False
+        for other in list(self._open):
+            if other.waits != self.waits and not other.running:
+                continue
+            both = _share(writes, other.writes)
+            if both or _share(writes, other.reads) or _share(reads, other.writes):
+                first, other.shared, shared = other.entry, True, True
+                document = {
+                    "group": first.group.name,
+                    "sequence": first.sequence,
+                    "op": first.call.op,
+                    "source": source_document(first.line),
+                }
+                case = ("overlap", entry.line, first.line, both, other.running)
+                self._report(entry, case, both_write=both, running=other.running, other=document)
+        return shared
+
+    def open(self, entry: Entry, reads: Sequence[Array], writes: Sequence[Array]) -> Flight:
+        """Watch a call until :meth:`end`, after :meth:`meet`."""
+        flight = Flight(entry, reads, writes, self.waits)
+        flight.shared = self.meet(entry, reads, writes)
+        self._open[flight] = None
+        return flight
+
+    def changed(self, flight: Flight, *, known: bool, noticed: Source | None = None) -> None:
+        """Report that a buffer of an open call was written to; ``known``: before its data had left."""
+        case = ("changed", flight.entry.line, known, noticed)
+        document = None if noticed is None else source_document(noticed)
+        self._report(flight.entry, case, known=known, noticed=document)
+
+    def awaited(self, flight: Flight, noticed: Source) -> None:
+        """The program begins to wait for a call, or has been told of its end."""
+        if flight in self._open and (flight.waits == self.waits or flight.running) and flight.changed():
+            self.changed(flight, known=False, noticed=noticed)
+        self.end(flight)
+
+    def end(self, flight: Flight) -> None:
+        """Watch a call no more."""
+        self._open.pop(flight, None)
+
+    def dropped(self, flight: Flight) -> None:
+        """The program let go of what it could have waited on."""
+        flight.entry.mark(LET_GO)
+        self._orphans.append((flight.entry, [weakref.ref(_owner(array)) for array in flight.writes], self.waits))
+        self.end(flight)
+
+    def look_after(self, *, last: bool = False) -> None:
+        """Absolve the calls whose result nobody can read; at the ``last`` look, and once a wait has passed, decide."""
+        left = []
+        for orphan in self._orphans:
+            entry, owners, waits = orphan
+            if not any(owner() is not None for owner in owners):
+                entry.mark(HANDED_ON)
+            elif not last and waits == self.waits:
+                left.append(orphan)
+        self._orphans = left
+
+    def _report(self, entry: Entry, case: tuple[object, ...], **data: object) -> None:
+        """Of those that a loop makes, the first is written down, and then each time that they have doubled."""
+        self._counts[case] += 1
+        count = self._counts[case]
+        if count & (count - 1) == 0:
+            entry.event(str(case[0]), count=count, **data)
+
+
+def _share(mine: Sequence[Array], others: Sequence[Array]) -> bool:
+    return any(_overlap(one, other) for one in mine for other in others)
+
+
+def _overlap(one: Array, other: Array) -> bool:
+    try:
+        return bool(np.shares_memory(one, other, max_work=_MOST_WORK))  # type: ignore[arg-type]  # numpy's stubs know two special values
+    except np.exceptions.TooHardError:
+        return bool(np.may_share_memory(one, other))
+
+
+def _owner(array: Array) -> Array:
+    """The array whose memory it is."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

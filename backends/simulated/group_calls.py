@@ -1,0 +1,239 @@
+"""What every communicator can do beside the collectives themselves: call any row of the table, make groups, compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from simcoll.backends.simulated.arguments import check_arrays, check_reduce_op, whole_numbers, whole_sizes
+from simcoll.backends.simulated.lines import calling_line
+from simcoll.backends.simulated.rank import Rank
+from simcoll.backends.simulated.requests import Membership, Request
+from simcoll.core.record import Group, source_document
+from simcoll.spec.call import Buffer, Call
+from simcoll.spec.ddp_model import Claim, Parameter, claim_of
+from simcoll.spec.semantics import Array
+from simcoll.spec.table import METHODS, Kind
+
+Self = TypeVar("Self", bound="GroupCalls")
+
+
+class GroupCalls:
+    """One rank's side of a group; ``rank`` is its group rank, ``size`` the group's size."""
+
+    def __init__(self, member: Rank, group: Group) -> None:
+        self._member = member
+        self._membership = Membership(member, group)
+        self.group = group
+        self.rank = self._membership.group_rank
+        self.size = len(group.ranks)
+        self.global_rank = member.rank
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of rank {self.rank} of {self.size}, group {self.group.name}>"
+
+    def Get_rank(self) -> int:  # noqa: N802  # mpi4py's name
+        """The group rank, as mpi4py has it."""
+        return self.rank
+
+    def Get_size(self) -> int:  # noqa: N802  # mpi4py's name
+        """The group's size, as mpi4py has it."""
+        return self.size
+
+    def call(
+        self,
+        spelling: str,
+        inputs: Sequence[Array] = (),
+        outputs: Sequence[Array] = (),
+        *,
+        reduce_op: str | None = None,
+        root: int | None = None,
+        input_splits: Sequence[int] | None = None,
+        output_splits: Sequence[int] | None = None,
+        peer: int | None = None,
+        tag: int | None = None,
+    ) -> int:
+        """Make any call of the spec by its c10d method; gives the sender's rank for a receive, else this rank.
+
+        Raises KeyError for a method that the spec does not have, TypeError for what is no numpy array or no whole
+        number, ValueError for a message of a rank to itself, and what :meth:`Request.wait` raises.
+        """
+        call = self._stated(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
+        return self._membership.post(call, inputs, outputs, calling_line()).wait()
+
+    def post(
+        self,
+        spelling: str,
+        inputs: Sequence[Array] = (),
+        outputs: Sequence[Array] = (),
+        *,
+        reduce_op: str | None = None,
+        root: int | None = None,
+        input_splits: Sequence[int] | None = None,
+        output_splits: Sequence[int] | None = None,
+        peer: int | None = None,
+        tag: int | None = None,
+    ) -> Request:
+        """Begin any call of the spec by its c10d method."""
+        call = self._stated(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
+        return self._membership.post(call, inputs, outputs, calling_line(), asynchronous=True)
+
+    def compute(self, seconds: float) -> None:
+        """Let virtual time pass for this rank. Raises ValueError for what is no time."""
+        if not (isinstance(seconds, (int, float, np.number)) and math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"rank {self.global_rank}: compute: expected seconds, 0 or more, got {seconds!r:.40}")
+        self._member.world.clock.spend(self.global_rank, seconds)
+
+    sleep = compute
+
+    def hang(self) -> None:
+        """Compute for ever: the rank is there, and never comes to another call."""
+        self._member.hang(calling_line())
+
+    def new_group(self: Self, ranks: Sequence[int] | None = None, description: str = "") -> Self | None:
+        """Make a group of global ranks, as every rank of the world must, in the same order; None for an outsider.
+
+        Members wait for each other. Raises ValueError for what is no list of distinct ranks of the world.
+        """
+        member = self._member
+        return self._made_group(member.new_group(ranks, description, calling_line()))
+
+    def split(self: Self, color: int | None, key: int = 0) -> Self | None:
+        """Part this group by ``color``, each part in the order of ``key``, then of ranks; None without a color.
+
+        Raises TypeError where one of them is no whole number.
+        """
+        whole_numbers({"color": color, "key": key})
+        stated = np.array([-1 if color is None else color, key], np.int64)
+        everyone = np.empty((self.size, 2), np.int64)
+        self.call("_allgather_base", [stated], [everyone])
+        mine = None
+        for one in sorted({int(value) for value in everyone[:, 0]} - {-1}):
+            places = [place for place in range(self.size) if everyone[place, 0] == one]
+            places.sort(key=lambda place: (int(everyone[place, 1]), place))
+            ranks = [self.group.ranks[place] for place in places]
+            made = self._made_group(self._member.new_group(ranks, f"color {one}", calling_line(), ordered=True))
+            mine = made or mine
+        return mine
+
+    def destroy(self) -> None:
+        """Give the group up; who still calls on it waits for this rank in vain."""
+        self._member.event("destroyed", group=self.group.name, source=source_document(calling_line()))
+        self._member.world.close(self.group, self.rank)
+
+    def state_parameters(self, named: Mapping[str, Array], frozen: Collection[str] = ()) -> None:
+        """Say which parameters this rank trains on the group, as DistributedDataParallel does before it begins.
+
+        Those whose names are in ``frozen`` need no gradient.
+
+        Raises :class:`~simcoll.errors.CollectiveMismatchError` where the ranks' models differ.
+        """
+        line = calling_line()
+        claim = _claim(named, frozen)
+        self._member.state_parameters(self.group, claim, line)
+        count, counts = np.array([claim.count], np.int64), np.empty(self.size, np.int64)
+        call = _call("_allgather_base", [count], [counts])
+        self._membership.post(call, [count], [counts], line, claim=claim).wait()
+
+    def outside(self, function: str) -> None:
+        """Note a call on a group that this rank is no member of: torch warns, and makes no call."""
+        self._member.non_member(function, calling_line())
+
+    def _stated(
+        self,
+        spelling: str,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        reduce_op: str | None,
+        root: int | None,
+        input_splits: Sequence[int] | None,
+        output_splits: Sequence[int] | None,
+        peer: int | None,
+        tag: int | None,
+    ) -> Call:
+        """The call that the arguments state; what cannot be one is written down as a refusal, as torch's checks are."""
+        try:
+            if spelling not in METHODS:
+                raise KeyError(f"c10d has no such method; the table has {', '.join(sorted(METHODS))}")
+            for arrays in (inputs, outputs):
+                check_arrays(arrays)
+            check_reduce_op(reduce_op)
+            if peer is None and METHODS[spelling][0].kind is Kind.POINT_TO_POINT:
+                raise TypeError("expected a rank as peer, got None")
+            numbers = whole_numbers({"root": root, "peer": peer, "tag": tag})
+            if numbers["peer"] == self.rank:
+                raise ValueError(f"peer {peer} is this rank itself; c10d has no messages of a rank to itself")
+            splits = whole_sizes("input splits", input_splits), whole_sizes("output splits", output_splits)
+            return _call(
+                spelling, inputs, outputs, reduce_op, numbers["root"], *splits, numbers["peer"], numbers["tag"]
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            name = METHODS[spelling][0].name if spelling in METHODS else spelling
+            refused = type(error)(f"rank {self.global_rank}: {name}: {error.args[0]}")
+            self._member.refuse(name, refused, calling_line())
+            raise refused from None
+
+    def _made_group(self: Self, group: Group | None) -> Self | None:
+        return None if group is None else type(self)(self._member, group)
+
+
+def _call(
+    spelling: str,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    reduce_op: str | None = None,
+    root: int | None = None,
+    input_splits: tuple[int, ...] | None = None,
+    output_splits: tuple[int, ...] | None = None,
+    peer: int | None = None,
+    tag: int | None = None,
+) -> Call:
+    spec, method = METHODS[spelling]
+    return Call(
+        spec.name,
+        spelling,
+        tuple(map(buffer_of, inputs)),
+        tuple(map(buffer_of, outputs)),
+        reduce_op=None if reduce_op is None else reduce_op.lower(),
+        root=root,
+        input_splits=input_splits,
+        output_splits=output_splits,
+        peer=peer,
+        tag=tag,
+        coalesced=method.coalesced,
+    )
+
+
+def buffer_of(array: Array) -> Buffer:
+    """What a call states of a numpy array; elements are moved in C order whatever the memory order."""
+    dtype = np.asarray(array).dtype
+    name = _names.get(dtype)
+    if name is None:
+        # numpy composes the name anew each time.
+        name = _names[dtype] = dtype.name
+    return Buffer(array.shape, name, getattr(array, "device", "cpu"), None, _order(array))
+
+
+_names: dict[np.dtype[Any], str] = {}
+
+
+def _order(array: Array) -> tuple[int, ...] | None:
+    """The order in which a dense array's dimensions lie in memory, as :class:`~simcoll.spec.call.Buffer` states it."""
+    if array.flags.c_contiguous:
+        return None
+    steps = [(step, size) for size, step in zip(array.shape, array.strides, strict=True) if size != 1]
+    order = tuple(sorted(range(len(steps)), key=lambda axis: -steps[axis][0]))
+    expected = array.itemsize
+    for axis in reversed(order):
+        if steps[axis][0] != expected:
+            return None
+        expected *= steps[axis][1]
+    return None if order == tuple(range(len(order))) else order
+
+
+def _claim(named: Mapping[str, Array], frozen: Collection[str]) -> Claim:
+    parameters = [Parameter(name, array.dtype.name, array.shape, name not in frozen) for name, array in named.items()]
+    return claim_of(tuple(parameters))

@@ -1,0 +1,98 @@
+"""One simulated rank beside its program: its black box, its open calls, the groups that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from simcoll.backends.engine.tickets import Ticket
+from simcoll.backends.engine.virtual_time import nanoseconds
+from simcoll.backends.engine.world import World
+from simcoll.backends.simulated.array_data import ArrayData
+from simcoll.backends.simulated.async_checks import Flights
+from simcoll.blackbox.memory_box import MemoryBox
+from simcoll.core.record import Group, Source, source_document
+from simcoll.spec.call import Call
+from simcoll.spec.ddp_model import Claim, to_json
+from simcoll.verifier.findings.describe import sizes_text
+
+
+class Rank:
+    """What a simulated rank is beside its program; ``rank`` is global."""
+
+    def __init__(self, rank: int, world: World) -> None:
+        self.rank = rank
+        self.world = world
+        self.box = MemoryBox(rank, world.size, "detail", self._now)
+        self.flights = Flights()
+        self.hangs_at: Source | None = None
+        """The line at which it computes for ever."""
+        self.asks_at: Source | None = None
+        """The line at which it asked for the end of a call that had not ended."""
+        self._ordinal = 0
+        self._models: set[int] = set()
+
+    def _now(self) -> int:
+        return nanoseconds(self.world.clock.now(self.rank))
+
+    def event(self, kind: str, **data: object) -> None:
+        """Write down something that is no call."""
+        self.world.clock.call(self.rank)
+        self.box.event(kind, **data)
+
+    def new_group(
+        self, ranks: Sequence[int] | None, description: str, line: Source, *, ordered: bool = False
+    ) -> Group | None:
+        """Make a group, and wait for its members; None where this rank is none. ``ordered``: in the order given."""
+        members = _members(range(self.world.size) if ranks is None else ranks, self.world.size, self.rank)
+        members = members if ordered else sorted(members)
+        self._ordinal += 1
+        place = {"life": 1, "ordinal": self._ordinal}
+        self.event("creating", **place, ranks=members, source=source_document(line))
+        group = Group(str(self._ordinal), description, tuple(members))
+        if self.rank in members:
+            self._meet(group, line)
+        self.event("created", **place)
+        return group if self.rank in members else None
+
+    def _meet(self, group: Group, line: Source) -> None:
+        """Members find each other under the group's number, and no record tells of it."""
+        if len(group.ranks) > 1:
+            making = Group(f"making {group.name}", "", group.ranks)
+            ticket = Ticket(making, group.ranks.index(self.rank), Call("barrier", "barrier"), ArrayData((), ()), line)
+            self.world.post(ticket)
+            self.world.wait(ticket)
+
+    def state_parameters(self, group: Group, claim: Claim, line: Source) -> None:
+        """Write down the model that is about to be trained on a group; a list that was written before is not again."""
+        known = {} if claim.digest in self._models else {"parameters": to_json(claim.parameters)}
+        self._models.add(claim.digest)
+        document = source_document(line)
+        digest = f"{claim.digest:016x}"
+        self.event("parameters", group=group.name, digest=digest, count=claim.count, source=document, **known)
+
+    def non_member(self, function: str, line: Source) -> None:
+        """Write down a call on a group of others."""
+        self.event("non_member", function=function, count=1, source=source_document(line))
+
+    def refuse(self, function: str, error: Exception, line: Source) -> None:
+        """Write down a call that was refused before it was one."""
+        document = source_document(line)
+        said = {"function": function, "type": type(error).__name__, "message": str(error)}
+        self.event("rejected", group=None, sequence=None, source=document, **said)
+
+    def hang(self, line: Source) -> None:
+        """Never come to another call; ends when nobody else can go on."""
+        self.hangs_at = line
+        with self.world.threads.lock:
+            place = self.world.threads.place(self.rank)
+        self.world.threads.wait(place)
+
+
+def _members(ranks: Sequence[int], size: int, rank: int) -> list[int]:
+    if not isinstance(ranks, Iterable):
+        raise TypeError(f"rank {rank}: new_group of {ranks!r:.40}: give a list of ranks")
+    members = [int(member) for member in ranks]
+    if not members or len(set(members)) < len(members) or not all(0 <= member < size for member in members):
+        given = sizes_text(members)
+        raise ValueError(f"rank {rank}: new_group of {given}: give distinct ranks of the world of {size}, from 0")
+    return members

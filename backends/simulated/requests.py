@@ -1,0 +1,142 @@
+"""A simulated rank in a group: the calls that it makes there, and the requests that it waits for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from simcoll.backends.engine.parking import StuckError
+from simcoll.backends.engine.tickets import Ticket
+from simcoll.backends.simulated.array_data import ArrayData
+from simcoll.backends.simulated.async_checks import Flight
+from simcoll.backends.simulated.entry import Entry
+from simcoll.backends.simulated.lines import calling_line
+from simcoll.backends.simulated.rank import Rank
+from simcoll.core.record import Group, Source
+from simcoll.core.trace import AWAITED
+from simcoll.spec.call import Call
+from simcoll.spec.ddp_model import Claim
+from simcoll.spec.semantics import Array
+from simcoll.spec.table import Kind, spec_of
+
+
+class Membership:
+    """A rank's membership of a group: counts the calls that it makes there."""
+
+    def __init__(self, rank: Rank, group: Group) -> None:
+        self.rank = rank
+        self.group = group
+        self.group_rank = group.ranks.index(rank.rank)
+        self._index = rank.box.group(group)
+        self._sequence = 0
+        self._p2p_sequence = 0
+
+    def post(
+        self,
+        call: Call,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        line: Source,
+        *,
+        asynchronous: bool = False,
+        claim: Claim | None = None,
+    ) -> Request:
+        """Make a call; the request that comes back is to be waited for."""
+        rank, spec = self.rank, spec_of(call)
+        # Before it is written down: it is no call of this rank.
+        rank.world.threads.check_own(rank.rank)
+        rank.world.clock.call(rank.rank)
+        pair = spec.kind is Kind.POINT_TO_POINT
+        rank.world.check_failure(rank.rank)
+        self._sequence += not pair
+        self._p2p_sequence += pair
+        number = rank.box.schedule(
+            self._index,
+            self._sequence,
+            rank.box.signature(call),
+            rank.box.source(line),
+            asynchronous=asynchronous,
+            p2p_sequence=self._p2p_sequence if pair else 0,
+            started=True,
+            awaited=not asynchronous,
+        )
+        entry = Entry(rank.box, self.group, line, self._sequence, number)
+        reads = list(inputs) if spec.sends_inputs(call, self.group_rank) else []
+        writes = list(outputs) if spec.brings_result(call, self.group_rank) else []
+        return Request(self, entry, call, ArrayData(inputs, outputs), reads, writes, asynchronous, claim)
+
+
+class Request:
+    """A call that was made: what c10d calls a Work, and MPI a request."""
+
+    def __init__(
+        self,
+        member: Membership,
+        entry: Entry,
+        call: Call,
+        data: ArrayData,
+        reads: Sequence[Array],
+        writes: Sequence[Array],
+        asynchronous: bool,
+        claim: Claim | None,
+    ) -> None:
+        self._rank = member.rank
+        self._entry = entry
+        self._flight: Flight | None = None
+        flights, world = member.rank.flights, member.rank.world
+        ticket = Ticket(member.group, member.group_rank, call, data, entry.line, claim=claim, deferred=asynchronous)
+        self._ticket = entry.ticket = ticket
+        if asynchronous:
+            self._flight = flights.open(entry, reads, writes)
+            # Nobody proves a message before it leaves.
+            data.flight = None if ticket.is_message else self._flight
+            data.notice = partial(flights.changed, self._flight, known=True)
+        else:
+            flights.meet(entry, reads, writes)
+        ticket.callbacks.append(entry.ended)
+        world.post(ticket)
+
+    def wait(self) -> int:
+        """Wait for the call's end; gives the sender's group rank for a receive, else the caller's.
+
+        Raises :class:`~simcoll.errors.CollectiveMismatchError` where the ranks disagree,
+        :class:`~simcoll.backends.engine.tickets.RefusedCallError` for a call that makes no sense by itself,
+        :class:`~simcoll.backends.engine.parking.StuckError` where nobody is left to come, and
+        :class:`~simcoll.backends.engine.tickets.PeerFailedError` where another rank has failed.
+        """
+        self._observe()
+        self._rank.world.wait(self._ticket)
+        self._rank.flights.waits += 1
+        return self._ticket.source
+
+    def is_completed(self) -> bool:
+        """Whether the call has ended, without waiting; a program that is told so need not wait."""
+        if not self._ticket.done:
+            self._rank.asks_at = calling_line()
+        try:
+            ended = self._rank.world.has_ended(self._ticket)
+        except StuckError:
+            # It asked for ever, which is to wait.
+            self._entry.mark(AWAITED)
+            raise
+        if not ended:
+            return False
+        self._observe()
+        self._rank.flights.waits += 1
+        return True
+
+    test = is_completed
+
+    def _observe(self) -> None:
+        self._entry.mark(AWAITED)
+        if self._flight is not None:
+            self._rank.flights.awaited(self._flight, calling_line())
+            self._flight = None
+
+    def __del__(self) -> None:
+        flight = getattr(self, "_flight", None)
+        if flight is not None and not sys.is_finalizing():
+            self._rank.flights.dropped(flight)
+            if self._ticket.is_message:
+                self._rank.world.let_go(self._ticket)

@@ -1,0 +1,178 @@
+"""A backend of torch.distributed whose ranks are threads of one process: every call is verified when it runs.
+
+:func:`create_process_group` is what ``torch.distributed.Backend.register_backend`` wants. It may take the place of the
+creator of PyTorch's own "threaded" test backend, under whose harness threads run freely; with ranks that take turns
+(:mod:`simcoll.backends.threaded.run`) a run is the same every time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import ProcessGroup, Store, Work
+from torch.distributed import distributed_c10d
+
+from simcoll.backends.engine.python_group import PythonProcessGroup
+from simcoll.backends.engine.tensor_data import TensorData
+from simcoll.backends.engine.tickets import Ticket
+from simcoll.backends.engine.world import World
+from simcoll.backends.threaded.jobs import Job, join_job
+from simcoll.backends.threaded.work import ThreadedWork, Together, Waiting
+from simcoll.core.record import Group
+from simcoll.recorder.arguments import Arguments, arguments
+from simcoll.recorder.dynamo import leave_class_uncompiled
+from simcoll.spec.call import Call
+from simcoll.spec.table import METHODS
+
+_MOST_CALLS = 8192
+"""Distinct calls that are kept at hand; a program with ever-changing shapes starts over at this many."""
+
+_calls: dict[tuple[object, ...], Call] = {}
+"""Calls by their keys. One object for all ranks that make an equal call, so that to compare them costs nothing."""
+
+
+class ThreadedProcessGroup(PythonProcessGroup):
+    """One rank's side of a group in a :class:`~simcoll.backends.engine.world.World`.
+
+    ``members`` are the global ranks, in group-rank order, or what gives them at the first call. ``leave`` is called
+    when the group is shut down; ``called`` is the backend's name, ``waiting`` surrounds every wait.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        rank: int,
+        size: int,
+        *,
+        members: Callable[[ThreadedProcessGroup], tuple[int, ...]],
+        timeout: timedelta,
+        store: Store,
+        called: str = "threaded",
+        leave: Callable[[], None] = lambda: None,
+        waiting: Waiting = nullcontext,
+    ) -> None:
+        super().__init__(rank, size, store, called)
+        self.world = world
+        self._members = members
+        self._limit = timeout.total_seconds()
+        self._leave = leave
+        self._waiting = waiting
+        self._group: Group | None = None
+        self._section: list[ThreadedWork] | None = None
+
+    @property
+    def group(self) -> Group:
+        """The group as records name it."""
+        if self._group is None:
+            self._group = Group(self._name, self._desc, self._members(self))
+        return self._group
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long a wait lasts where nobody is known to be stuck."""
+        self._limit = timeout.total_seconds()
+
+    def shutdown(self) -> None:
+        """Leave the group: one that is made later under its name is another one."""
+        self.world.close(self.group, self._rank)
+        self._leave()
+
+    abort = shutdown
+
+    # Calls.
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._section = []
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        section, self._section = self._section or [], None
+        return Together(section)
+
+    start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
+
+    def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
+        """Wait until every rank has come; tells, as c10d does, who did not."""
+        found = arguments("monitored_barrier", args, kwargs)
+        limit = self._limit if found.timeout is None else found.timeout.total_seconds()
+        self._post(found, limit).wait()
+
+    def _collective(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work:
+        found = arguments(name, args, kwargs)
+        own = found.timeout
+        work = self._post(found, self._limit if own is None else own.total_seconds())
+        if self._section is not None:
+            self._section.append(work)
+        return work
+
+    def _post(self, found: Arguments, limit: float) -> ThreadedWork:
+        both = found.tensors.get("inout")
+        inputs = found.tensors.get("inputs", []) if both is None else both
+        outputs = found.tensors.get("outputs", []) if both is None else both
+        ticket = Ticket(self.group, self._rank, _call_of(found), TensorData(inputs, outputs))
+        with self._waiting():
+            self.world.post(ticket)
+        return ThreadedWork(self.world, ticket, outputs, limit, self._waiting)
+
+
+def _call_of(found: Arguments) -> Call:
+    key = found.key
+    call = _calls.get(key)
+    if call is None:
+        if len(_calls) >= _MOST_CALLS:
+            _calls.clear()
+        call = _calls.setdefault(key, found.call())
+    return call
+
+
+def _method(name: str) -> Callable[..., Work]:
+    @functools.wraps(getattr(ProcessGroup, name), assigned=("__doc__",))
+    def method(self: ThreadedProcessGroup, *args: Any, **kwargs: Any) -> Work:
+        return self._collective(name, args, kwargs)
+
+    method.__name__ = name
+    return method
+
+
+# What this torch has, whatever its version calls it.
+for _name in METHODS:
+    if hasattr(ProcessGroup, _name) and _name not in vars(ThreadedProcessGroup):
+        setattr(ThreadedProcessGroup, _name, _method(_name))
+leave_class_uncompiled(ThreadedProcessGroup)
+
+
+def create_process_group(store: Store, rank: int, world_size: int, timeout: timedelta) -> ThreadedProcessGroup:
+    """The group of a rank that is a thread of this process; the ranks of one ``store`` belong together.
+
+    It is a creator for ``torch.distributed.Backend.register_backend``. Threads run freely: where nobody comes, a wait
+    ends after ``timeout``, and promptly where it is known that nobody will.
+    """
+    default = distributed_c10d._world.default_pg
+    if isinstance(default, ThreadedProcessGroup):
+        return ThreadedProcessGroup(
+            default.world, rank, world_size, members=_MembersIn(distributed_c10d._world), timeout=timeout, store=store
+        )
+    job: Job = join_job(store, rank, world_size)
+    return ThreadedProcessGroup(
+        job.world,
+        rank,
+        world_size,
+        members=lambda group: tuple(range(world_size)),
+        timeout=timeout,
+        store=store,
+        leave=lambda: job.leave(rank),
+    )
+
+
+class _MembersIn:
+    """Looks a group's members up where c10d keeps them, for whichever thread asks: the tables may be a thread's own."""
+
+    def __init__(self, world: Any) -> None:
+        self._ranks = world.pg_group_ranks
+
+    def __call__(self, group: ThreadedProcessGroup) -> tuple[int, ...]:
+        known = self._ranks.get(group)
+        return tuple(sorted(known, key=known.__getitem__)) if known else tuple(range(group.size()))

@@ -1,0 +1,226 @@
+"""Runs an unchanged torch program on ranks that are threads, one at a time, in an order that is the same every time.
+
+Each rank has its own torch.distributed, environment and exit functions; what it calls is written down by the process
+group that real jobs have, runs in the engine of the backends in one process, and is judged as a real job is.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from simcoll.backends.engine.missed import missed, missing_event
+from simcoll.backends.engine.outcome import Ending, Outcome, outcome_of
+from simcoll.backends.engine.schedules import Choices, Recorded, choices_of
+from simcoll.backends.engine.turns import PATIENCE, Turns
+from simcoll.backends.engine.world import World
+from simcoll.backends.gloo import GLOO
+from simcoll.backends.threaded.c10d import torch_for_ranks
+from simcoll.backends.threaded.c10d_tables import TorchRank, know_groups_of, of_thread, torch_ranks
+from simcoll.backends.threaded.environment import exit_functions, join_own_threads, rank_environment
+from simcoll.backends.threaded.pauses import pauses_of_ranks
+from simcoll.backends.threaded.random_state import TurningGenerator, random_numbers_of_ranks
+from simcoll.backends.threaded.session import HeldTime, RankSession, Waits
+from simcoll.backends.threaded.store import RankStore
+from simcoll.core.rank_local import RankThreads, acting_as, acting_rank
+from simcoll.core.trace import Stall
+from simcoll.errors import ConfigurationError
+from simcoll.recorder.failures import note_uncaught
+from simcoll.recorder.session import activate, conductors
+from simcoll.wrapper.async_checks import flights
+
+T = TypeVar("T")
+
+
+def run_threaded(
+    world_size: int,
+    body: Callable[[int], T],
+    *,
+    seed: int = 0,
+    schedule: str | None = None,
+    choices: Choices | None = None,
+    init: bool = True,
+    timeout: float | None = None,
+) -> Outcome[T]:
+    """Run ``body(rank)`` on threads, one a rank, with torch.distributed as on real ranks, and judge what they did.
+
+    With ``init`` the default group is there when it is first asked for; a program's own ``init_process_group`` then
+    names that group, whatever backend it asks for. Without, there is none until the program makes it. The order in
+    which ranks go on comes from ``seed`` (0: first come, first served) or from the ``schedule`` of an earlier outcome.
+    What ``body`` raises is in the outcome; ``sys.exit(0)`` is a normal end. Raises
+    :class:`~simcoll.errors.ConfigurationError` for a world or a schedule that cannot be, or within another such run,
+    and TimeoutError where ranks have not ended after ``timeout`` seconds.
+    """
+    if world_size < 1:
+        raise ConfigurationError(f"a world has at least 1 rank, got {world_size}")
+    if acting_rank() is not None or not _only_one.acquire(blocking=False):
+        raise ConfigurationError("ranks run as threads in this process already; let that run end first")
+    try:
+        chosen = choices or choices_of(seed, schedule)
+        return _Run[T](world_size, Recorded(chosen), unasked=init, seed=seed).to_its_end(body, timeout)
+    finally:
+        _only_one.release()
+
+
+_only_one = threading.Lock()
+"""What torch and Python have once a process is replaced while ranks run."""
+
+
+class _Run(Generic[T]):
+    """One run of a program on all ranks."""
+
+    def __init__(self, size: int, choices: Recorded, *, unasked: bool, seed: int) -> None:
+        self._size = size
+        self._choices = choices
+        self._clock = HeldTime(size)
+        self._turns = Turns(size, choices, self._clock)
+        self._numbers = TurningGenerator()
+        self._seed = seed
+        self._began_ns = time.time_ns()
+        self._world = World(size, self._turns, backend=GLOO, clock=self._clock, choices=choices)
+        self._world.on_stuck = self._find_stuck
+        self._results: dict[int, T] = {}
+        self._endings: dict[int, Ending] = {}
+        self._stall: Stall | None = None
+        stores: defaultdict[tuple[str, object], RankStore] = defaultdict(lambda: RankStore(self._turns, self._waiting))
+        self._ranks = [self._rank(rank, stores, unasked=unasked) for rank in range(size)]
+        self._port = _free_port()
+
+    def _rank(self, rank: int, stores: defaultdict[tuple[str, object], RankStore], *, unasked: bool) -> TorchRank:
+        session = RankSession(rank, self._size, self._clock, self._began_ns)
+        waits = Waits(rank, self._world, self._clock, session.box, self._numbers)
+        return TorchRank(rank, self._world, session, waits, stores, unasked)
+
+    def to_its_end(self, body: Callable[[int], T], timeout: float | None) -> Outcome[T]:
+        """Run the program on every rank, and judge."""
+        with ExitStack() as stack:
+            stack.callback(self._numbers.restore)
+            stack.enter_context(torch_for_ranks())
+            stack.enter_context(rank_environment(self._joining))
+            stack.enter_context(pauses_of_ranks(self._turns, self._waiting))
+            stack.enter_context(random_numbers_of_ranks(self._seed))
+            self._turns.run(functools.partial(self._live, body), timeout)
+        traces = [rank.session.box.trace() for rank in self._ranks]
+        return outcome_of(self._results, self._endings, traces, self._stall, self._choices, self._clock.latest)
+
+    def _live(self, body: Callable[[int], T], number: int) -> None:
+        place, rank = RankThreads(number), self._ranks[number]
+        place.main_thread = threading.get_ident()
+        with acting_as(place):
+            torch_ranks.set(rank)
+            activate(rank.session)
+            self._clock.go(number)
+            self._numbers.turn_to(number)
+            error = self._program(body, rank)
+            self._end(rank, error)
+            self._clock.stop(number)
+            place.values.clear()
+
+    def _program(self, body: Callable[[int], T], rank: TorchRank) -> BaseException | None:
+        """A rank's life from its first line to what it does at its exit; gives what ended it."""
+        os.environ.update(self._launched(rank.rank))
+        error: BaseException | None = None
+        try:
+            self._results[rank.rank] = body(rank.rank)
+        except SystemExit as leaving:
+            error = None if leaving.code in (None, 0) else leaving
+        except BaseException as raised:  # whatever ends one rank, the others are told
+            error = raised
+        if error is not None and not isinstance(error, SystemExit):
+            self._note(rank, error, error.__traceback__)
+        try:
+            join_own_threads()
+            exit_functions.here.run()
+        except BaseException as raised:  # an interpreter goes on, and so does the record
+            error = error or raised
+            self._note(rank, raised, raised.__traceback__)
+        return error
+
+    def _note(self, rank: TorchRank, error: BaseException, traceback: TracebackType | None) -> None:
+        recorder = rank.session.current_recorder()
+        if rank.waits.ended is None and recorder is not None:
+            note_uncaught(recorder, error, traceback)
+
+    def _end(self, rank: TorchRank, error: BaseException | None) -> None:
+        ended = rank.waits.ended
+        if ended is None:
+            flights.here.look_after(last=True)
+        for conductor in list(conductors.here):
+            conductor.close(0.0)
+        ending = Ending(ended or error, self._now_ns(rank.rank))
+        self._endings[rank.rank] = ending
+        rank.session.box.event("exit")
+        rank.session.box.close()
+        if ending.error is not None and not ending.stopped:
+            self._world.fail(rank.rank, ending.error)
+            for other in self._ranks:
+                other.waits.end_pauses(self._turns)
+
+    def _now_ns(self, rank: int) -> int:
+        return self._began_ns + round(self._clock.now(rank) * 1e9)
+
+    def _launched(self, rank: int) -> dict[str, str]:
+        """What a launcher puts into the environment of its ranks."""
+        size = str(self._size)
+        return {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "GROUP_RANK": "0",
+            "WORLD_SIZE": size,
+            "LOCAL_WORLD_SIZE": size,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self._port),
+        }
+
+    def _waiting(self) -> Waits:
+        """Surrounds a wait of the calling thread's rank."""
+        rank = torch_ranks.here
+        assert rank is not None
+        return rank.waits
+
+    @contextmanager
+    def _joining(self, place: RankThreads) -> Iterator[None]:
+        """A thread that a rank has started belongs to it."""
+        with self._turns.adopted(place.rank):
+            know_groups_of(of_thread(place))
+            yield
+
+    def _find_stuck(self) -> None:
+        """Nobody can go on: what ranks do from here on, they do because they are told so."""
+        if self._stall is not None:
+            return
+        now = max(self._now_ns(rank) for rank in range(self._size))
+        self._note_missing()
+        waiting = frozenset(range(self._size)) - self._endings.keys()
+        hanging = {rank: at for rank in waiting if (at := self._ranks[rank].waits.hangs_at) is not None}
+        self._stall = Stall(
+            now,
+            now + round(PATIENCE * 1e9),
+            places=hanging,
+            blocked=waiting - hanging.keys(),
+            busy=frozenset(hanging),
+        )
+        for rank in waiting:
+            self._ranks[rank].session.box.close()
+
+    def _note_missing(self) -> None:
+        """Who has ended is missed by those who notice."""
+        ended = {rank for rank, ending in self._endings.items() if ending.error is None}
+        for ticket, absent in missed(self._world, ended):
+            box = self._ranks[ticket.global_rank].session.box
+            box.event("missing", **missing_event(ticket, absent, box.line_of(ticket.group, ticket.sequence)))
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port

@@ -1,0 +1,137 @@
+"""A c10d store for ranks that take turns: who waits for a key gives its turn away, so that another rank may set it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store
+
+from simcoll.backends.engine.parking import Place, StuckError
+from simcoll.backends.engine.turns import Turns
+from simcoll.backends.threaded.session import Waits
+from simcoll.core.rank_local import acting_rank
+
+_NO_TIMEOUT = timedelta(0)
+
+
+class RankStore(Store):
+    """Keys and values in memory, shared by all ranks. C++ calls these methods, too."""
+
+    def __init__(self, turns: Turns, waits: Callable[[], Waits]) -> None:
+        super().__init__()
+        self._turns = turns
+        self._waits = waits
+        self._values: dict[str, bytes] = {}
+        self._parked: list[Place] = []
+        self._limit = timedelta(minutes=30)
+
+    def set(self, key: str, value: Any) -> None:
+        """Set a key."""
+        with self._turns.lock:
+            self._values[key] = _bytes(value)
+            self._wake()
+
+    def get(self, key: str) -> bytes:
+        """The value of a key, once it is there."""
+        [value] = self._await([key], self._limit)
+        return value
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number; it begins as 0."""
+        with self._turns.lock:
+            total = int(self._values.get(key, b"0")) + amount
+            self._values[key] = str(total).encode()
+            self._wake()
+            return total
+
+    def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+        """Set a key that has the expected value, or none where none is expected; gives what it has then."""
+        with self._turns.lock:
+            if self._values.get(key, b"") == _bytes(expected):
+                self._values[key] = _bytes(desired)
+                self._wake()
+            return self._values.get(key, _bytes(expected))
+
+    def append(self, key: str, value: Any) -> None:
+        """Append to a key's value."""
+        with self._turns.lock:
+            self._values[key] = self._values.get(key, b"") + _bytes(value)
+            self._wake()
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all keys are there."""
+        with self._turns.lock:
+            return all(key in self._values for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta = _NO_TIMEOUT) -> None:
+        """Wait until all keys are there."""
+        self._await(keys, timeout if timeout > _NO_TIMEOUT else self._limit)
+
+    def delete_key(self, key: str) -> bool:
+        """Delete a key; whether it was there."""
+        with self._turns.lock:
+            return self._values.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        """How many keys there are."""
+        with self._turns.lock:
+            return len(self._values)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """The values of keys, once they are there."""
+        return self._await(keys, self._limit)
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
+        """Set several keys."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def has_extended_api(self) -> bool:
+        """Whether append, multi_get and multi_set are there."""
+        return True
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long a wait lasts."""
+        self._limit = timeout
+
+    # The names by which C++ asks.
+    compareSet, deleteKey, getNumKeys = compare_set, delete_key, num_keys  # noqa: N815
+    multiGet, multiSet, hasExtendedApi, setTimeout = multi_get, multi_set, has_extended_api, set_timeout  # noqa: N815
+
+    def clone(self) -> RankStore:
+        """The same keys; there is no connection to have another of."""
+        return self
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long a wait lasts."""
+        return self._limit
+
+    def _await(self, keys: Sequence[str], limit: timedelta) -> list[bytes]:
+        """The values of keys, once all are there."""
+        while True:
+            with self._turns.lock:
+                if all(key in self._values for key in keys):
+                    return [self._values[key] for key in keys]
+                if (rank := acting_rank()) is None:
+                    raise RuntimeError(f"keys {', '.join(keys)}: a thread that belongs to no rank cannot wait for them")
+                place = self._turns.place(rank.rank)
+                self._parked.append(place)
+            try:
+                self._waits().pause(self._turns, place, limit.total_seconds())
+            except StuckError as error:
+                missing = [key for key in keys if key not in self._values]
+                raise type(error)(
+                    f"wait timeout after {limit.total_seconds():g} s, keys: {', '.join(missing)}"
+                ) from error
+
+    def _wake(self) -> None:
+        parked, self._parked = self._parked, []
+        for place in parked:
+            self._turns.wake(place)
+
+
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

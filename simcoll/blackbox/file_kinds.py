@@ -1,0 +1,56 @@
+"""One file that a rank left, whatever it is: a black box, told by its magic, or else a Flight Recorder dump."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+from simcoll.blackbox import BlackBox, read_black_box
+from simcoll.blackbox import format as layout
+from simcoll.blackbox.entries import Known
+from simcoll.blackbox.format import SUFFIX
+from simcoll.core.io import opened_record
+from simcoll.errors import UnreadableError
+from simcoll.verifier.flight_recorder import Dump, looks_like_dump, read_dump
+
+RecordFile: TypeAlias = "BlackBox | Dump"
+
+_HEAD = 4096
+_KEYS = (b"entries", b"pg_config", b"pg_status", b"version")
+"""One of these stands at the beginning of every dump."""
+
+
+def read_record_file(path: Path, known: Known | None = None) -> RecordFile:
+    """Read one file, at whose name nothing is guessed; raises :class:`UnreadableError` and nothing else.
+
+    ``known`` is what files read before have in common with it.
+    """
+    try:
+        head = head_of(path)
+        if path.suffix == SUFFIX or head.startswith(layout.MAGIC) or not looks_like_dump(head):
+            return read_black_box(path, known)
+        return read_dump(path)
+    except UnreadableError:
+        raise
+    except MemoryError as error:
+        raise UnreadableError(f"{path}: there is not enough memory to read it; leave it out") from error
+    except Exception as error:
+        # One file must not cost the others; what the readers foresee they say in better words.
+        found = f"{type(error).__name__}: {error}"
+        raise UnreadableError(f"{path}: cannot be read ({found:.200}); leave it out, and report this") from error
+
+
+def is_record_file(path: Path) -> bool:
+    """Whether a file is a black box, or begins as a dump does and names what a dump has."""
+    head = head_of(path)
+    return head.startswith(layout.MAGIC) or (looks_like_dump(head) and any(key in head for key in _KEYS))
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes of a regular file; none of what is no file, or may not be read."""
+    try:
+        with opened_record(str(path), "a record") as fd:
+            return os.read(fd, _HEAD)
+    except UnreadableError:
+        return b""

@@ -1,0 +1,146 @@
+"""The black box's layout on disk: the one place where its bytes are named. ``docs/black-box.md`` is checked against it.
+
+All integers are little-endian. The file is a header page, a table of groups, a ring of slots, and a table of entries
+that only grows. Everything before the entries has a fixed place, so that a writer needs one mapping and no bookkeeping.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+
+MAGIC = b"SIMCOLL\x1a"
+VERSION = 1
+SUFFIX = ".simcoll"
+
+HEADER_FIELDS = (
+    ("magic", "8s"),
+    ("version", "I"),
+    ("header_size", "I"),
+    ("slot_size", "I"),
+    ("slot_count", "I"),
+    ("group_size", "I"),
+    ("group_count", "I"),
+    ("groups_offset", "Q"),
+    ("ring_offset", "Q"),
+    ("table_offset", "Q"),
+    ("rank", "I"),
+    ("world_size", "I"),
+    ("pid", "I"),
+    ("attempt", "I"),
+    ("wall_ns", "Q"),
+    ("monotonic_ns", "Q"),
+    ("mode", "8s"),
+    ("about_size", "I"),
+    ("about_crc", "I"),
+    ("header_crc", "I"),
+)
+"""The header, from byte 0. ``header_crc`` is the CRC-32 of the bytes before it, ``about_crc`` that of the JSON blob."""
+
+COUNTER_FIELDS = (("lost", "Q"), ("closed_ns", "Q"), ("dumped_ns", "Q"))
+"""Numbers in the header page that change while the rank runs; they stand outside the header's CRC. ``dumped_ns`` is in
+a copy only, which tells of the rank up to then.
+"""
+
+GROUP_FIELDS = (("dropped", "I"), ("dropped_p2p", "I"), ("dropped_records", "Q"))
+"""One row of the table of groups: the last sequence numbers that the ring has overwritten, and how many records."""
+
+SLOT_FIELDS = (
+    ("index", "Q"),
+    ("group", "I"),
+    ("sequence", "I"),
+    ("p2p_sequence", "I"),
+    ("signature", "I"),
+    ("source", "I"),
+    ("state", "B"),
+    ("flags", "B"),
+    ("seal", "H"),
+    ("scheduled_ns", "Q"),
+    ("started_ns", "Q"),
+    ("finished_ns", "Q"),
+    ("check", "Q"),
+)
+"""One record. ``index`` counts records from 1 and stands at both ends (``check``): a slot torn by a kill
+shows. ``seal`` is :mod:`simcoll.blackbox.seal`'s.
+"""
+
+ENTRY_FIELDS = (("marker", "4s"), ("size", "I"), ("crc", "I"), ("index", "I"), ("kind", "I"))
+"""What precedes an entry's JSON. The CRC-32 covers index, kind and JSON. Entries start at multiples of 4."""
+
+
+def _struct(fields: tuple[tuple[str, str], ...]) -> Struct:
+    return Struct("<" + "".join(code for _, code in fields))
+
+
+def offset_of(fields: tuple[tuple[str, str], ...], name: str) -> int:
+    """Where a field starts, in bytes from the start of its structure; raises ValueError for a name it does not have."""
+    names = [field for field, _ in fields]
+    return _struct(fields[: names.index(name)]).size
+
+
+HEADER = _struct(HEADER_FIELDS)
+COUNTERS = _struct(COUNTER_FIELDS)
+GROUP = _struct(GROUP_FIELDS)
+SLOT = _struct(SLOT_FIELDS)
+ENTRY = _struct(ENTRY_FIELDS)
+
+PAGE = 4096
+HEADER_CRC_OFFSET = offset_of(HEADER_FIELDS, "header_crc")
+COUNTERS_OFFSET = 128
+ABOUT_OFFSET = 160
+ABOUT_LIMIT = PAGE - ABOUT_OFFSET
+ENTRY_MARKER = b"SCe\n"
+ENTRY_CRC_START = offset_of(ENTRY_FIELDS, "index")
+ENTRY_LIMIT = 1 << 20
+
+DEFAULT_SLOTS = 65_536
+MIN_SLOTS = 16
+MAX_SLOTS = 1 << 22
+GROUP_ROWS = 4_096
+MAX_GROUP_ROWS = 1 << 16
+MAX_RANKS = 1 << 20
+TABLE_CHUNK = 256 << 10
+TABLE_LIMIT = 32 << 20
+TABLE_RESERVE = 1 << 20
+ABSENT = 0xFFFFFFFF
+"""The index of an entry that could not be written: the table or the disk was full."""
+
+ASYNCHRONOUS = 1
+"""The bit of ``flags`` that says that the call returned before it was done."""
+
+AWAITED = 2
+"""The bit that says that a thread waits, or has waited, until the call is done."""
+
+HANDED_ON = 4
+"""The bit that says that the call's future was taken: whoever has it may wait, unseen."""
+
+LET_GO = 8
+"""The bit that says that the program let the call's Work go before anybody had waited for it."""
+
+ON_DEVICE = 16
+"""The bit that says that ``started_ns``, and ``finished_ns`` where the call has ended, are the device's own times."""
+
+CAPTURED = 32
+"""The bit that says that a CUDA graph captured the call: it did not run, and takes no place in its group."""
+
+REPLAYED = 64
+"""The bit that says that a CUDA graph ran a call that it had captured."""
+
+
+class EntryKind(IntEnum):
+    """What an entry of the growing table holds."""
+
+    GROUP = 1
+    SIGNATURE = 2
+    SOURCE = 3
+    EVENT = 4
+
+
+def ring_offset(group_rows: int) -> int:
+    """Where the ring starts: on the page after the table of groups."""
+    return -(-(PAGE + group_rows * GROUP.size) // PAGE) * PAGE
+
+
+def initial_size(slots: int = DEFAULT_SLOTS) -> int:
+    """The bytes that a black box takes on the disk when it is created."""
+    return ring_offset(GROUP_ROWS) + slots * SLOT.size + TABLE_CHUNK

@@ -1,0 +1,285 @@
+"""What a job left behind, gathered for the verifier: the ranks' traces of one run, the launcher's account of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simcoll.blackbox import BlackBox, UnreadableError
+from simcoll.blackbox.file_kinds import is_record_file
+from simcoll.blackbox.format import SUFFIX
+from simcoll.blackbox.reader_pool import Progress, read_files
+from simcoll.blackbox.stack_signal import SUFFIX as DUMP_SUFFIX
+from simcoll.blackbox.stacks import SUFFIX as STACK_SUFFIX
+from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
+from simcoll.core.io import open_at_once
+from simcoll.core.trace import LaunchOutcome, RankExit, Trace
+from simcoll.verifier.flight_recorder import Dump, traces_of
+from simcoll.verifier.flight_recorder.merge import merge
+
+LAUNCH_PATTERN = "launch*.json"
+_LAUNCH_LIMIT = 64 << 20
+_NAMES_RANK = re.compile(r"rank\D{0,2}\d", re.IGNORECASE)
+_OWN = (SUFFIX, STACK_SUFFIX, DUMP_SUFFIX)
+_MOST_NAMED = 20
+"""So many files that cannot be read are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedRank:
+    """How one rank's process ended, as its launcher saw it. ``exit_code`` is None while it runs."""
+
+    rank: int
+    exit_code: int | None
+    ended_ns: int = 0
+    stopped: bool = False
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launcher's account: its ranks, why it could not start them, the signal that interrupted it."""
+
+    ranks: tuple[LaunchedRank, ...] = ()
+    error: str | None = None
+    interrupted: str | None = None
+    node: int = 0
+    world_size: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether none of its ranks runs any more."""
+        return all(rank.exit_code is not None for rank in self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The traces of one run by rank, what became of the processes (None: unknown), and what was left out and why.
+
+    ``folders`` are those beside whose records a launcher may have left its account.
+    """
+
+    traces: tuple[Trace, ...]
+    outcome: LaunchOutcome | None
+    notes: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+
+def gather(
+    paths: Iterable[Path],
+    launches: Sequence[Launch] = (),
+    *,
+    since_ns: int = 0,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Evidence:
+    """Read black boxes and Flight Recorder dumps; of black boxes those of one run: the newest, its last attempt.
+
+    The dumps of that run are put together with its black boxes (:mod:`simcoll.verifier.flight_recorder.merge`).
+
+    ``paths`` are files and folders; ``since_ns`` (wall clock) leaves out the black boxes of earlier runs in the same
+    folder. ``workers`` and ``progress`` are as :func:`simcoll.blackbox.reader_pool.read_files` takes them.
+    """
+    paths = list(paths)
+    found = [find_records(path) for path in paths]
+    files = list(dict.fromkeys(file for one in found for file in one.files))
+    outcomes = read_files(files, workers=workers, progress=progress)
+    boxes = [one for one in outcomes if isinstance(one, BlackBox) and one.created_ns >= since_ns]
+    dumps = [one for one in outcomes if isinstance(one, Dump)]
+    unreadable = [str(one) for one in outcomes if isinstance(one, UnreadableError)]
+    chosen, notes = _one_run(boxes)
+    if boxes:
+        dumps = _of_run(dumps, chosen, notes)
+    notes += [one.note for one in found if one.note]
+    traces: Sequence[Trace] = _traces(dumps, unreadable)
+    if boxes:
+        merged = merge(chosen, traces)
+        traces, notes = merged.traces, [*notes, *merged.notes]
+    outcome = outcome_of(launches) if launches else None
+    folders = _folders(dict(zip(paths, found, strict=True)), boxes, chosen or dumps)
+    return Evidence(tuple(traces), outcome, tuple(notes), tuple(_first(unreadable)), folders)
+
+
+def _of_run(dumps: Sequence[Dump], boxes: Sequence[BlackBox], notes: list[str]) -> list[Dump]:
+    """The dumps of a run: those that tell of calls that were made after it had begun."""
+    begun = min(box.created_ns for box in boxes)
+    kept = [dump for dump in dumps if (int(dump.slots["scheduled_ns"].max(initial=0)) or dump.seen_ns) >= begun]
+    if left_out := len(dumps) - len(kept):
+        others = _counted(left_out, "Flight Recorder dump of another run", "Flight Recorder dumps of other runs")
+        notes.append(f"{others} left out")
+    return kept
+
+
+def _folders(
+    found: Mapping[Path, Found], boxes: Sequence[BlackBox], used: Sequence[BlackBox | Dump]
+) -> tuple[Path, ...]:
+    """The folders that were given, and those below them of which a record is used: not those of other runs."""
+    files, mine = {Path(box.path) for box in boxes}, {Path(one.path) for one in used}
+    given = [path for path in found if os.path.isdir(path)]
+    # A host all of whose ranks failed before they recorded has left an account alone.
+    own = [path for path in given if not files.intersection(found[path].files) or mine.intersection(found[path].files)]
+    below = sorted({path.parent for path in mine})
+    return tuple(dict.fromkeys([*own, *(folder for folder in below if any(map(folder.is_relative_to, given)))]))
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one} was" if number == 1 else f"{number:,} {many} were"
+
+
+def _first(texts: Sequence[str]) -> Sequence[str]:
+    """As many as somebody reads, and how many more there are."""
+    more = len(texts) - _MOST_NAMED
+    if more <= 0:
+        return texts
+    return [*texts[:_MOST_NAMED], f"{more:,} more {'file' if more == 1 else 'files'} cannot be read"]
+
+
+def _traces(dumps: Sequence[Dump], unreadable: list[str]) -> Sequence[Trace]:
+    try:
+        return traces_of(dumps)
+    except UnreadableError as error:
+        unreadable.append(str(error))
+        return ()
+
+
+def files_of(path: Path) -> list[Path]:
+    """The black boxes that a path names: itself, or those in a folder, by name."""
+    return matching(path, f"*{SUFFIX}") if os.path.isdir(path) else [path]
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """The files of a folder that have such a name, sorted; none of what is no folder, or is gone."""
+    try:
+        return sorted(folder.glob(pattern)) if os.path.isdir(folder) else []
+    except OSError:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files to read that a path names, and what is to be said of the others."""
+
+    files: Sequence[Path]
+    note: str = ""
+
+
+def find_records(path: Path) -> Found:
+    """The black boxes of a folder with the dumps beside them, or else its dumps, or else those of its sub-folders (one
+    a host); a file is itself.
+
+    Dumps are told by what is in them, whatever their names; hidden files are passed over.
+    """
+    if not os.path.isdir(path):
+        return Found([path])
+    files, passed = _records_in(path)
+    if not files:
+        for folder in filter(os.path.isdir, _visible(path)):
+            more, others = _records_in(folder)
+            files, passed = files + more, passed + others
+    return Found(files, f"{path}: {_counted(passed, 'other file', 'other files')} passed over" if passed else "")
+
+
+def _records_in(folder: Path) -> tuple[list[Path], int]:
+    """The files of one folder to be read, and how many others stand beside the dumps among them."""
+    if boxes := files_of(folder):
+        return [*boxes, *dumps_beside(folder)], 0
+    files = [path for path in _visible(folder) if os.path.isfile(path) and not _is_own(path)]
+    dumps = [path for path in files if is_record_file(path)]
+    return dumps, len(files) - len(dumps)
+
+
+def dumps_beside(folder: Path) -> list[Path]:
+    """The Flight Recorder dumps in a folder of black boxes: files whose name says of which rank they are."""
+    named = [path for path in _visible(folder) if _NAMES_RANK.search(path.name) and not path.name.endswith(_OWN)]
+    return [path for path in named if os.path.isfile(path) and not _is_own(path) and is_record_file(path)]
+
+
+def _visible(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError:
+        return []
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file is one of those that simcoll leaves beside the records."""
+    return any(path.match(pattern) for pattern in (LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"))
+
+
+def read_launch(path: Path) -> Launch:
+    """Read what :mod:`simcoll.launch.agent` wrote; an empty account where the file is missing or not one."""
+    try:
+        with open_at_once(path) as file:
+            document = json.loads(file.read(_LAUNCH_LIMIT))
+        ranks = [_rank(entry) for entry in document["ranks"]]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return Launch()
+    error, interrupted = document.get("error"), document.get("interrupted")
+    return Launch(
+        tuple(ranks),
+        error if isinstance(error, str) else None,
+        interrupted if isinstance(interrupted, str) else None,
+        _whole(document.get("node")),
+        _whole(document.get("world_size")),
+    )
+
+
+def outcome_of(launches: Sequence[Launch]) -> LaunchOutcome:
+    """The accounts of all nodes as the verifier takes them."""
+    ranks = {}
+    for launch in launches:
+        for entry in launch.ranks:
+            ranks[entry.rank] = RankExit(entry.exit_code, entry.ended_ns, stopped=entry.stopped)
+    return LaunchOutcome(ranks, launched=bool(ranks))
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int else 0
+
+
+def _rank(entry: dict[str, object]) -> LaunchedRank:
+    rank, code, ended, pid = entry["rank"], entry["exit_code"], entry["ended_ns"], entry.get("pid")
+    if type(rank) is not int or type(ended) is not int or not (code is None or type(code) is int):
+        raise TypeError("rank")
+    return LaunchedRank(rank, code, ended, entry["stopped"] is True, _whole(pid))
+
+
+def _one_run(boxes: Sequence[BlackBox]) -> tuple[list[BlackBox], list[str]]:
+    """The boxes of the newest run, one a rank."""
+    if not boxes:
+        return [], []
+    by_rank: dict[int, BlackBox] = {}
+    for box in sorted(_of_newest_run(boxes), key=lambda box: box.created_ns):
+        by_rank[box.rank] = box
+    left_out = len(boxes) - len(by_rank)
+    others = _counted(left_out, "black box of another run or attempt", "black boxes of other runs or earlier attempts")
+    notes = [f"{others} left out"] if left_out else []
+    return [by_rank[rank] for rank in sorted(by_rank)], notes
+
+
+def _of_newest_run(boxes: Sequence[BlackBox]) -> list[BlackBox]:
+    """Those of the run and attempt of the newest box; of folders that hold the same ranks, that of the newest alone.
+
+    Launchers may give all runs one id, or none; hosts never hold the same ranks. A box whose description is damaged
+    belongs to the run of the sound ones beside it: it must not define one in which no other rank is.
+    """
+    newest = max([box for box in boxes if box.about] or boxes, key=lambda box: box.created_ns)
+    folder = os.path.dirname(newest.path)
+    same = [box for box in boxes if _run_of(box) == _run_of(newest) or (not box.about and _is_beside(box, newest))]
+    ranks = {box.rank for box in same if os.path.dirname(box.path) == folder}
+    other_runs = {os.path.dirname(box.path) for box in same if box.rank in ranks} - {folder}
+    return [box for box in same if os.path.dirname(box.path) not in other_runs]
+
+
+def _is_beside(box: BlackBox, other: BlackBox) -> bool:
+    alike = (box.world_size, box.attempt) == (other.world_size, other.attempt)
+    return alike and os.path.dirname(box.path) == os.path.dirname(other.path)
+
+
+def _run_of(box: BlackBox) -> tuple[str, int, int]:
+    return box.run, box.world_size, box.attempt

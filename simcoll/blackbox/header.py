@@ -1,0 +1,204 @@
+"""The black box's header page: who wrote the file, when, and where its parts stand."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from simcoll.blackbox import format as layout
+from simcoll.blackbox.table import encode
+from simcoll.core.io import opened_record
+from simcoll.core.versions import version_of
+from simcoll.errors import UnreadableError
+
+_LONGEST_JOB_NS = 10 * 366 * 86_400 * 10**9
+_CLOCK_SET_BACK_NS = 86_400 * 10**9
+_MOST_LOST = 1 << 40
+"""No job loses so many entries: more is damage, for the count stands outside of the checksum."""
+
+_NAMED = ("simcoll", "torch", "numpy")
+"""Whose versions a box states."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The header page, checked: every size is within the format's bounds. Times are nanoseconds."""
+
+    slot_count: int
+    group_count: int
+    groups_offset: int
+    ring_offset: int
+    table_offset: int
+    rank: int
+    world_size: int
+    pid: int
+    attempt: int
+    wall_ns: int
+    monotonic_ns: int
+    mode: str
+    lost: int
+    closed_ns: int
+    dumped_ns: int
+    about: Mapping[str, object]
+    damaged: bool
+
+
+def pack_header(rank: int, world_size: int, mode: str, slots: int) -> bytes:
+    """The header page of a new black box of this process."""
+    about = _about()
+    ring = layout.ring_offset(layout.GROUP_ROWS)
+    values = {
+        "magic": layout.MAGIC,
+        "version": layout.VERSION,
+        "header_size": layout.PAGE,
+        "slot_size": layout.SLOT.size,
+        "slot_count": slots,
+        "group_size": layout.GROUP.size,
+        "group_count": layout.GROUP_ROWS,
+        "groups_offset": layout.PAGE,
+        "ring_offset": ring,
+        "table_offset": ring + slots * layout.SLOT.size,
+        "rank": rank,
+        "world_size": world_size,
+        "pid": os.getpid(),
+        "attempt": _restart_count(),
+        "wall_ns": time.time_ns(),
+        "monotonic_ns": time.monotonic_ns(),
+        "mode": mode.encode("ascii", "replace")[:8],
+        "about_size": len(about),
+        "about_crc": zlib.crc32(about),
+        "header_crc": 0,
+    }
+    fields = layout.HEADER.pack(*(values[name] for name, _ in layout.HEADER_FIELDS))[: layout.HEADER_CRC_OFFSET]
+    fields += zlib.crc32(fields).to_bytes(4, "little")
+    return fields.ljust(layout.ABOUT_OFFSET, b"\0") + about
+
+
+def unpack_header(page: bytes, name: str) -> Header:
+    """Read a header page; ``name`` is the file's, for the text of :class:`UnreadableError`."""
+    _check_identity(page, name)
+    values = dict(zip((field for field, _ in layout.HEADER_FIELDS), layout.HEADER.unpack_from(page), strict=True))
+    _check_sizes(values, page, name)
+    blob = page[layout.ABOUT_OFFSET : layout.ABOUT_OFFSET + values["about_size"]]
+    about = _read_about(blob) if zlib.crc32(blob) == values["about_crc"] else None
+    lost, closed_ns, dumped_ns = layout.COUNTERS.unpack_from(page, layout.COUNTERS_OFFSET)
+    return Header(
+        slot_count=values["slot_count"],
+        group_count=values["group_count"],
+        groups_offset=values["groups_offset"],
+        ring_offset=values["ring_offset"],
+        table_offset=values["table_offset"],
+        rank=values["rank"],
+        world_size=values["world_size"],
+        pid=values["pid"],
+        attempt=values["attempt"],
+        wall_ns=values["wall_ns"],
+        monotonic_ns=values["monotonic_ns"],
+        mode=values["mode"].rstrip(b"\0").decode("ascii", "replace"),
+        lost=lost if lost <= _MOST_LOST else 0,
+        closed_ns=_moment(closed_ns, values["wall_ns"]),
+        dumped_ns=_moment(dumped_ns, values["wall_ns"]),
+        about=about or {},
+        damaged=about is None,
+    )
+
+
+def created_ns(path: Path) -> int:
+    """When a black box was created (wall clock); 0 for a file that is none, or is not there."""
+    try:
+        with opened_record(str(path), "a black box") as fd:
+            return unpack_header(os.read(fd, layout.PAGE), path.name).wall_ns
+    except UnreadableError:
+        return 0
+
+
+def _moment(time_ns: int, created_ns: int) -> int:
+    """A time that stands outside the checksum; 0 where it cannot be one of this job's."""
+    return time_ns if -_CLOCK_SET_BACK_NS <= time_ns - created_ns <= _LONGEST_JOB_NS else 0
+
+
+def _check_identity(page: bytes, name: str) -> None:
+    if not page.startswith(layout.MAGIC):
+        found = "an empty file" if not page else f"a file that begins with {page[:8]!r}"
+        raise UnreadableError(
+            f"{name}: found {found}, expected a black box or a Flight Recorder dump; give what a job left"
+        )
+    if len(page) < layout.PAGE:
+        raise UnreadableError(
+            f"{name}: found {len(page)} bytes, expected a header of {layout.PAGE}; the file was cut, copy it again"
+        )
+    version = int.from_bytes(page[8:12], "little")
+    if version != layout.VERSION:
+        raise UnreadableError(
+            f"{name}: found black box format {version}, expected {layout.VERSION}; "
+            "read it with the version of simcoll that wrote it"
+        )
+
+
+def _check_sizes(values: Mapping[str, int], page: bytes, name: str) -> None:
+    """Refuse a header whose sizes no writer makes, before anything is read or allocated by them."""
+    sound = (
+        values["header_crc"] == zlib.crc32(page[: layout.HEADER_CRC_OFFSET])
+        and values["header_size"] == layout.PAGE == values["groups_offset"]
+        and values["slot_size"] == layout.SLOT.size
+        and values["group_size"] == layout.GROUP.size
+        and layout.MIN_SLOTS <= values["slot_count"] <= layout.MAX_SLOTS
+        and values["group_count"] <= layout.MAX_GROUP_ROWS
+        and values["ring_offset"] == layout.ring_offset(values["group_count"])
+        and values["table_offset"] == values["ring_offset"] + values["slot_count"] * layout.SLOT.size
+        and values["about_size"] <= layout.ABOUT_LIMIT
+        and values["rank"] < max(values["world_size"], 1) <= layout.MAX_RANKS
+    )
+    if not sound:
+        raise UnreadableError(
+            f"{name}: found a header whose checksum or sizes are wrong, expected a sound one; the file is damaged, "
+            "leave it out or copy it again"
+        )
+
+
+def _read_about(blob: bytes) -> Mapping[str, object] | None:
+    try:
+        about = json.loads(blob)
+    except (ValueError, RecursionError):
+        return None
+    return about if isinstance(about, dict) else None
+
+
+def _restart_count() -> int:
+    """Which attempt of an elastic job this is, as the agent tells its ranks."""
+    text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return int(text) if text.isdecimal() and len(text) < 9 else 0
+
+
+def _run_id() -> str:
+    """What the ranks of this job state alike, and those of another not; empty where no launcher tells."""
+    known = os.environ.get("TORCHELASTIC_RUN_ID")
+    if known is None and "SLURM_PROCID" in os.environ:
+        names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+        return "slurm " + ".".join(os.environ.get(name, "0") for name in names)
+    return known or ""
+
+
+def _about() -> bytes:
+    """Who wrote the file, as JSON that fits the header page; a long command line is cut from its end."""
+    argv = [argument[:500] for argument in sys.argv]
+    while True:
+        document = {
+            "host": socket.gethostname(),
+            "run": _run_id()[:200],
+            "python": platform.python_version(),
+            "versions": {name: version for name in _NAMED if (version := version_of(name)) is not None},
+            "argv": argv,
+        }
+        encoded = encode(document)
+        if len(encoded) <= layout.ABOUT_LIMIT or not argv:
+            return encoded
+        argv = argv[:-1]

@@ -1,0 +1,170 @@
+"""A black box in memory: what ranks that share a process write down, read without a file in between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Source, State
+from simcoll.core.trace import AWAITED, ON_DEVICE, SLOT, MemoryTrace
+from simcoll.spec.call import Call
+
+NO_TICKET = -1
+"""The ticket of a record that was not written, since the box was closed."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    group: int
+    sequence: int
+    p2p_sequence: int
+    signature: int
+    source: int
+    state: int
+    flags: int
+    scheduled_ns: int
+    started_ns: int
+    finished_ns: int = 0
+
+
+class MemoryBox:
+    """One rank's records, with the methods of :class:`simcoll.blackbox.writer.BlackBoxWriter`.
+
+    ``clock`` gives the time in nanoseconds; by default it is the wall clock. Every thread of the rank may write.
+    """
+
+    def __init__(self, rank: int, world_size: int, mode: str, clock: Callable[[], int] = time.time_ns) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.mode = mode
+        self._clock = clock
+        self._groups: list[Group] = []
+        self._signatures: dict[Call, int] = {}
+        self._sources: dict[Source, int] = {}
+        self._slots: list[_Slot] = []
+        self._events: list[Event] = []
+        self._lock = threading.Lock()
+        self._open = True
+
+    def group(self, group: Group) -> int:
+        """The index of a group that was just created."""
+        with self._lock:
+            self._groups.append(group)
+            return len(self._groups) - 1
+
+    def signature(self, call: Call) -> int:
+        """The index of a call's signature."""
+        return self._signatures.setdefault(call, len(self._signatures))
+
+    def source(self, source: Source) -> int:
+        """The index of a source line."""
+        return self._sources.setdefault(source, len(self._sources))
+
+    def schedule(
+        self,
+        group: int,
+        sequence: int,
+        signature: int,
+        source: int,
+        *,
+        asynchronous: bool = False,
+        p2p_sequence: int = 0,
+        started: bool = False,
+        awaited: bool = False,
+        flags: int = 0,
+    ) -> int:
+        """Write down that a call was made; the ticket that comes back names the record in later calls."""
+        if not self._open:
+            return NO_TICKET
+        now = self._clock()
+        slot = _Slot(
+            group,
+            sequence,
+            p2p_sequence,
+            signature,
+            source,
+            State.STARTED if started else State.SCHEDULED,
+            (asynchronous | AWAITED if awaited else asynchronous) | flags,
+            now,
+            now if started else 0,
+        )
+        with self._lock:
+            self._slots.append(slot)
+            return len(self._slots) - 1
+
+    def started(self, ticket: int) -> None:
+        """Write down that the call runs."""
+        if self._open and ticket >= 0:
+            slot = self._slots[ticket]
+            slot.started_ns, slot.state = self._clock(), State.STARTED
+
+    def finished(self, ticket: int, state: State = State.COMPLETED) -> None:
+        """Write down how the call ended."""
+        if self._open and ticket >= 0:
+            slot = self._slots[ticket]
+            slot.finished_ns, slot.state = self._clock(), state
+
+    def ran(self, ticket: int, began_ns: int, ended_ns: int, state: State) -> None:
+        """Write down when the call ran, and how it ended, as another clock than this rank's own has it."""
+        slot = self._slots[ticket]
+        slot.started_ns, slot.finished_ns, slot.state = began_ns, ended_ns, state
+
+    def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0) -> None:
+        """Write down when a device began the call, and when it ended it (0: it runs)."""
+        if self._open and ticket >= 0 and (slot := self._slots[ticket]).state <= State.STARTED:
+            late = max(slot.scheduled_ns - began_ns, 0)
+            slot.started_ns, slot.finished_ns = began_ns + late, ended_ns and ended_ns + late
+            slot.state = State.COMPLETED if ended_ns else State.STARTED
+            slot.flags |= ON_DEVICE
+
+    def ended_on_device(self, ticket: int) -> None:
+        """Write down that a device has ended the call."""
+        if self._open and ticket >= 0 and self._slots[ticket].state <= State.STARTED:
+            self.finished(ticket)
+
+    def mark(self, ticket: int, flag: int) -> None:
+        """Set a bit of the record's ``flags``."""
+        if self._open and ticket >= 0:
+            self._slots[ticket].flags |= flag
+
+    def resign(self, ticket: int, signature: int) -> None:
+        """Give the record another signature: what was not known when the call was made."""
+        if self._open and ticket >= 0:
+            self._slots[ticket].signature = signature
+
+    def line_of(self, group: Group, sequence: int) -> Source:
+        """The line that made a collective; an unknown one where none was written down."""
+        wanted = {index for index, known in enumerate(self._groups) if known == group}
+        sources = list(self._sources)
+        for slot in reversed(self._slots):
+            if slot.group in wanted and slot.sequence == sequence and not slot.p2p_sequence:
+                return sources[slot.source]
+        return UNKNOWN_SOURCE
+
+    def event(self, kind: str, **data: object) -> None:
+        """Write down something else that happened: see :class:`simcoll.core.record.Event`."""
+        if self._open:
+            self._events.append(Event(kind, self._clock(), data))
+
+    def close(self) -> None:
+        """Write no more: the rank has ended, or was ended."""
+        self._open = False
+
+    def trace(self) -> MemoryTrace:
+        """What was written down so far, for the verifier."""
+        with self._lock:
+            rows = [tuple(getattr(slot, name) for name in SLOT.names or ()) for slot in self._slots]
+            return MemoryTrace(
+                self.rank,
+                self.world_size,
+                self.mode,
+                tuple(self._groups),
+                tuple(self._signatures),
+                tuple(self._sources),
+                tuple(self._events),
+                np.array(rows, SLOT),
+            )

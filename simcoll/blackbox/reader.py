@@ -1,0 +1,396 @@
+"""The black box's reader: columnar, bounded, and careful about what a damaged file no longer says.
+
+The rule for damage: a record that cannot be read must never look like a call that the rank did not make. So whatever
+came before the last gap counts as dropped, like what the ring has overwritten, and the readers of the box judge only
+what came after it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.blackbox import format as layout
+from simcoll.blackbox.entries import Entries, Known, is_blank, read_entries
+from simcoll.blackbox.header import Header, unpack_header
+from simcoll.blackbox.seal import intact, settle
+from simcoll.core.io import open_at_once, opened_record
+from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
+from simcoll.errors import UnreadableError
+from simcoll.spec.call import Call
+
+_CODES = {"Q": "<u8", "I": "<u4", "H": "<u2", "B": "u1"}
+SLOT_DTYPE = np.dtype([(name, _CODES[code]) for name, code in layout.SLOT_FIELDS])
+"""One slot as numpy sees it."""
+_GROUP_DTYPE = np.dtype([(name, _CODES[code]) for name, code in layout.GROUP_FIELDS])
+_CHUNK = 1024
+_PIECE = 64 << 10
+"""Bytes of the table of entries that are read at a time; a piece of nothing but zeros is its end."""
+_ALL = 0xFFFFFFFF
+_MOST_RECORDS = 1 << 62
+"""More than any rank makes: a larger index is damage, and would not fit what is computed with it."""
+
+Slots = npt.NDArray[Any]
+"""A structured array of :data:`SLOT_DTYPE`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlackBox:
+    """One rank's black box, read.
+
+    ``slots`` holds the records oldest first, :data:`SLOT_DTYPE`; their fields ``group``, ``signature`` and ``source``
+    index the sequences of these names. ``captured`` are those of calls that CUDA graphs captured, which did not run and
+    stand in no group's sequence (theirs is that of the last call before).
+    ``dropped`` (``dropped_p2p``) gives, for a group's index, the last sequence
+    number (p2p sequence number) that the file no longer holds. ``problems`` says in words what is damaged. Times are
+    nanoseconds of the wall clock; ``closed_ns`` is 0 where the rank did not end by itself, ``dumped_ns`` where the file
+    is no copy. ``run`` and ``attempt`` are the job's id, as its launcher gives it, and its restart count.
+    """
+
+    path: str
+    rank: int
+    world_size: int
+    mode: str
+    host: str
+    pid: int
+    run: str
+    attempt: int
+    created_ns: int
+    closed_ns: int
+    dumped_ns: int
+    groups: Sequence[Group]
+    signatures: Sequence[Call]
+    sources: Sequence[Source]
+    events: Sequence[Event]
+    dropped: Mapping[int, int]
+    dropped_p2p: Mapping[int, int]
+    slots: Slots
+    captured: Slots
+    problems: Sequence[str]
+    about: Mapping[str, object]
+
+    @property
+    def unknown(self) -> frozenset[str]:
+        """The fields of a call that it never states: none."""
+        return frozenset()
+
+    @property
+    def seen_ns(self) -> int:
+        """Up to when it tells of the rank: to its end, if it ended by itself, or to when it was copied."""
+        return self.closed_ns or self.dumped_ns
+
+    def record(self, index: int) -> Record:
+        """The record of one slot, by its place in ``slots``."""
+        slot = self.slots[index]
+        return Record(
+            self.groups[int(slot["group"])].name,
+            int(slot["sequence"]),
+            self.signatures[int(slot["signature"])],
+            self.sources[int(slot["source"])],
+            State(int(slot["state"])),
+            bool(int(slot["flags"]) & layout.ASYNCHRONOUS),
+            bool(int(slot["flags"]) & layout.AWAITED),
+            int(slot["p2p_sequence"]),
+            int(slot["scheduled_ns"]),
+            int(slot["started_ns"]),
+            int(slot["finished_ns"]),
+            bool(int(slot["flags"]) & layout.ON_DEVICE),
+        )
+
+
+def read_black_box(path: str | Path, known: Known | None = None) -> BlackBox:
+    """Read a black box, finished, cut off, or still being written.
+
+    Whoever reads many gives ``known``: groups, signatures and lines that they have in common are one object each.
+    Raises :class:`UnreadableError` where there is no black box of this format to read, and nothing else.
+    """
+    name = str(path)
+    with opened_record(name, "a black box") as fd:
+        return _read(fd, name, known)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What was last written into a black box: the newest record's index, and when any record changed (wall clock, ns).
+
+    Of calls whose times are a device's, ``device_ns`` is when the device last began or ended one, as far as that is
+    written down; 0 where it runs none.
+    """
+
+    index: int
+    changed_ns: int
+    device_ns: int = 0
+
+
+def last_activity(path: str | Path) -> Activity | None:
+    """What was last written into a black box, cheaply; None where there is none to read."""
+    try:
+        with open_at_once(Path(path)) as file:
+            header = unpack_header(file.read(layout.PAGE), str(path))
+            # A writer that replaces the file leaves this one as it was: a mapping of it stays valid.
+            shape = (header.slot_count,)
+            ring = np.memmap(file, SLOT_DTYPE, "r", offset=header.ring_offset, shape=shape)
+    except (OSError, ValueError, UnreadableError):
+        return None
+    times = [int(ring[name].max()) for name in ("scheduled_ns", "started_ns", "finished_ns")]
+    return Activity(int(ring["index"].max()), max(times), _device_ns(ring))
+
+
+def _device_ns(ring: Slots) -> int:
+    timed = ring[(ring["flags"] & layout.ON_DEVICE) != 0]
+    if not (timed["state"] == State.STARTED).any():
+        return 0
+    return max(int(timed["started_ns"].max()), int(timed["finished_ns"].max()))
+
+
+def _read(fd: int, name: str, known: Known | None) -> BlackBox:
+    header = unpack_header(os.pread(fd, layout.PAGE, 0), name)
+    # The ring before the table: what a live ring refers to was in the table before.
+    ring = _read_ring(fd, header)
+    slots, last_gap, newest = _sound_slots(ring, header.slot_count)
+    wrapped = newest > header.slot_count
+    rows = _read_rows(fd, header) if wrapped else np.zeros(0, _GROUP_DTYPE)
+    entries = read_entries(_read_table(fd, header), known)
+    slots, last_gap = _resolve(slots, entries, last_gap)
+    of_graphs = (slots["flags"] & layout.CAPTURED) != 0
+    slots, captured = (slots[~of_graphs], slots[of_graphs]) if of_graphs.any() else (slots, slots[:0])
+    groups = sorted(entries.groups)
+    dropped, dropped_p2p = _dropped(groups, rows)
+    if last_gap:
+        _forget(slots, last_gap, len(groups), dropped, dropped_p2p)
+        slots = slots[slots["index"] > last_gap]
+    if wrapped:
+        _assume_dropped(slots, _untold(groups, rows, newest - header.slot_count), dropped, dropped_p2p)
+    problems = _problems(header, ring, entries, last_gap)
+    return _assemble(name, header, entries, (slots, captured), (dropped, dropped_p2p), problems)
+
+
+def _read_ring(fd: int, header: Header) -> Slots:
+    """The part of the ring that was ever written, in the file's order; a file that was cut gives less."""
+    chunks = []
+    for start in range(0, header.slot_count, _CHUNK):
+        wanted = min(_CHUNK, header.slot_count - start) * layout.SLOT.size
+        data = os.pread(fd, wanted, header.ring_offset + start * layout.SLOT.size)
+        chunk = np.frombuffer(_whole(data, layout.SLOT.size), SLOT_DTYPE)
+        chunks.append(chunk)
+        if len(data) < wanted or (not chunk["index"].any() and not _goes_on(fd, header, start + _CHUNK)):
+            break
+    return np.concatenate(chunks)
+
+
+def _read_rows(fd: int, header: Header) -> npt.NDArray[Any]:
+    """The table of groups, which says what a ring that wrapped has lost."""
+    return np.frombuffer(_whole(os.pread(fd, header.group_count * layout.GROUP.size, layout.PAGE)), _GROUP_DTYPE)
+
+
+def _goes_on(fd: int, header: Header, start: int) -> bool:
+    """Whether anything stands behind a blank part of the ring, which is then lost and not its end."""
+    looks = range(_next_data(fd, header, start), header.slot_count, _CHUNK)
+    return any(any(os.pread(fd, layout.SLOT.size, header.ring_offset + at * layout.SLOT.size)) for at in looks)
+
+
+def _next_data(fd: int, header: Header, start: int) -> int:
+    """The slot, from this one on, before which the file holds nothing; a file system may not know of holes."""
+    offset = header.ring_offset + start * layout.SLOT.size
+    try:
+        return start + (os.lseek(fd, offset, os.SEEK_DATA) - offset) // layout.SLOT.size
+    except OSError as error:
+        return header.slot_count if error.errno == errno.ENXIO else start
+
+
+def _read_table(fd: int, header: Header) -> bytes:
+    limit = layout.TABLE_LIMIT + layout.TABLE_CHUNK
+    parts, offset = [], header.table_offset
+    while limit > 0 and (part := os.pread(fd, min(limit, _PIECE), offset)):
+        parts.append(part)
+        offset, limit = offset + len(part), limit - len(part)
+        if is_blank(part):
+            break
+    return b"".join(parts)
+
+
+def _whole(data: bytes, size: int = layout.GROUP.size) -> bytes:
+    return data[: len(data) // size * size]
+
+
+def _sound_slots(ring: Slots, capacity: int) -> tuple[Slots, int, int]:
+    """The readable records, oldest first; the index of the last record that should be there and is not (0: none); the
+    newest index.
+
+    The slot that the rank was writing when it died is no gap: nothing came after it.
+    """
+    if (whole := _whole_ring(ring, capacity)) is not None:
+        return whole, 0, int(whole["index"][-1]) if len(whole) else 0
+    place = np.arange(len(ring), dtype=np.uint64)
+    index, size = ring["index"], np.uint64(capacity)
+    sound = (index > 0) & (index == ring["check"]) & intact(ring)
+    sound &= ((index - np.uint64(1)) % size == place) & (index <= np.uint64(_MOST_RECORDS))
+    newest = int(index[sound].max()) if sound.any() else 0
+    if newest > capacity:
+        sound &= index > np.uint64(newest - capacity)
+    expected = np.arange(max(newest - capacity, 0) + 1, newest + 1, dtype=np.uint64)
+    found = np.sort(index[sound])
+    gaps = np.setdiff1d(expected, found, assume_unique=True)
+    # In a ring that wrapped, the oldest place is the one that is overwritten next.
+    gaps = gaps[gaps != newest - capacity + 1] if newest > capacity else gaps
+    slots = ring[sound]
+    settle(slots)
+    return slots[np.argsort(slots["index"])], int(gaps.max()) if gaps.size else 0, newest
+
+
+def _whole_ring(ring: Slots, capacity: int) -> Slots | None:
+    """The records oldest first where none is torn or lacking, which a few comparisons show; None otherwise."""
+    index = ring["index"]
+    newest = int(index.max(initial=0))
+    count, last = min(newest, capacity), newest % capacity if newest > capacity else 0
+    if newest > _MOST_RECORDS or len(ring) < count or (newest > capacity and len(ring) != capacity):
+        return None
+    expected = np.arange(newest - count + 1, newest + 1, dtype=np.uint64)
+    if last:
+        expected = np.roll(expected, last)
+    used = ring[:count]
+    if not np.array_equal(index[:count], expected) or not np.array_equal(used["check"], expected):
+        return None
+    if index[count:].any() or not intact(used).all():
+        return None
+    slots = np.concatenate([used[last:], used[:last]])
+    settle(slots)
+    return slots
+
+
+def _resolve(slots: Slots, entries: Entries, last_gap: int) -> tuple[Slots, int]:
+    """Turn the file's indices into places in the sequences of :class:`BlackBox`; what refers to nothing is a gap."""
+    tables = (("group", entries.groups), ("signature", entries.signatures), ("source", entries.sources))
+    if all(_refers_to_all_there(slots[column], table) for column, table in tables):
+        return slots, last_gap
+    group, known_group = _places(slots["group"], sorted(entries.groups))
+    signature, known_signature = _places(slots["signature"], sorted(entries.signatures))
+    source, known_source = _places(slots["source"], sorted(entries.sources))
+    sound = known_group & known_signature
+    if not sound.all():
+        last_gap = max(last_gap, int(slots["index"][~sound].max()))
+    slots["group"], slots["signature"] = group, signature
+    # A line that is not known misleads nobody: it stands behind the last source.
+    slots["source"] = np.where(known_source, source, len(entries.sources))
+    return slots[sound], last_gap
+
+
+def _refers_to_all_there(wanted: npt.NDArray[Any], known: Mapping[int, object]) -> bool:
+    """Whether entries are numbered without a gap, as a writer does, and nothing refers beyond them."""
+    return int(wanted.max(initial=0)) < len(known) == max(known, default=-1) + 1
+
+
+def _places(wanted: npt.NDArray[Any], known: list[int]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    keys = np.array(known, dtype=np.uint64)
+    if not keys.size:
+        return np.zeros(len(wanted), np.uint32), np.zeros(len(wanted), np.bool_)
+    places = np.minimum(np.searchsorted(keys, wanted.astype(np.uint64)), len(keys) - 1)
+    return places.astype(np.uint32), keys[places] == wanted
+
+
+_Dropped = dict[int, int]
+
+
+def _dropped(groups: list[int], rows: npt.NDArray[Any]) -> tuple[_Dropped, _Dropped]:
+    known = [(place, rows[index]) for place, index in enumerate(groups) if index < len(rows)]
+    return (
+        {place: int(row["dropped"]) for place, row in known if row["dropped"]},
+        {place: int(row["dropped_p2p"]) for place, row in known if row["dropped_p2p"]},
+    )
+
+
+def _untold(groups: list[int], rows: npt.NDArray[Any], dropped: int) -> list[int]:
+    """The places of groups for which the table of groups has no row, or one that does not add up."""
+    counts = rows["dropped_records"]
+    # A rank may have died between the count of a record and its loss.
+    if abs(int(counts.sum(dtype=np.float64)) - dropped) > 1 and len(groups) <= len(rows):
+        return [*range(len(groups))]
+    odd = rows["dropped"].astype(np.uint64) + rows["dropped_p2p"] != counts
+    return [place for place, index in enumerate(groups) if index >= len(rows) or odd[index]]
+
+
+def _assume_dropped(slots: Slots, untold: list[int], dropped: _Dropped, dropped_p2p: _Dropped) -> None:
+    """Of these groups all that is not in the ring may have been dropped from it."""
+    for place in untold:
+        mine = slots[slots["group"] == place]
+        for field, known in (("sequence", dropped), ("p2p_sequence", dropped_p2p)):
+            numbers = mine[field][mine[field] > 0]
+            known[place] = int(numbers.min()) - 1 if numbers.size else _ALL
+
+
+def _forget(slots: Slots, gap: int, groups: int, dropped: _Dropped, dropped_p2p: _Dropped) -> None:
+    """Count as dropped what the record in the gap may have been, and all before it.
+
+    It stood before each group's next record; a group without one may have had it as its last.
+    """
+    for field, known in (("sequence", dropped), ("p2p_sequence", dropped_p2p)):
+        counted = (slots["p2p_sequence"] > 0) == (field == "p2p_sequence")
+        for group in range(groups):
+            mine = slots[counted & (slots["group"] == group)]
+            after = mine[field][mine["index"] > gap]
+            before = mine[field][mine["index"] < gap]
+            last = int(after.min()) - 1 if after.size else int(before.max(initial=0)) + 1
+            known[group] = max(known.get(group, 0), last)
+
+
+def _problems(header: Header, ring: Slots, entries: Entries, last_gap: int) -> list[str]:
+    problems = entries.damaged[:3]
+    if len(entries.damaged) > 3:
+        problems.append(f"{len(entries.damaged)} entries of the table are damaged in all")
+    if header.damaged:
+        problems.append("the description of the process (host, versions) is damaged")
+    if header.lost:
+        problems.append(f"{header.lost} entries were not written, for want of room on the disk or in the table")
+    if last_gap:
+        problems.append(f"record {last_gap} cannot be read; the records before it are left out")
+    if len(ring) < min(header.slot_count, _CHUNK):
+        problems.append("the end of the file is missing")
+    return problems
+
+
+def _assemble(
+    name: str,
+    header: Header,
+    entries: Entries,
+    slots: tuple[Slots, Slots],
+    dropped: tuple[_Dropped, _Dropped],
+    problems: list[str],
+) -> BlackBox:
+    return BlackBox(
+        path=name,
+        rank=header.rank,
+        world_size=header.world_size,
+        mode=header.mode,
+        host=_text(header.about.get("host")),
+        pid=header.pid,
+        run=_text(header.about.get("run")),
+        attempt=header.attempt,
+        created_ns=header.wall_ns,
+        closed_ns=header.closed_ns,
+        dumped_ns=header.dumped_ns,
+        groups=_ordered(entries.groups),
+        signatures=_ordered(entries.signatures),
+        sources=(*_ordered(entries.sources), UNKNOWN_SOURCE),
+        events=_ordered(entries.events),
+        dropped=dropped[0],
+        dropped_p2p=dropped[1],
+        slots=slots[0],
+        captured=slots[1],
+        problems=tuple(problems),
+        about=header.about,
+    )
+
+
+def _ordered(values: Mapping[int, Any]) -> tuple[Any, ...]:
+    return tuple(values[index] for index in sorted(values))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,205 @@
+"""Where a rank's threads are, asked for from outside: also of one that sits in C++ with the GIL held.
+
+A rank lets Python's ``faulthandler`` write its stacks into ``rank00000.stack`` when a real-time signal comes that
+nobody else uses. The handler runs in C and needs no GIL. The file is there only while the handler is: without it the
+signal would end the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import linecache
+import os
+import platform
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from simcoll.core.io import open_at_once
+from simcoll.core.record import Source
+from simcoll.core.source_roots import OWN, SKIP, kind_of, simcoll_folders, torch_folder
+
+SUFFIX = ".stack"
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_LIMIT = 4 << 20
+_AWAITING = re.compile(r"\bwait|\.result\(|\.synchronize\(")
+
+_CONNECTING, _BACKGROUND = "own_connection", "background.py"
+"""The function that connects to the store (:mod:`simcoll.proof.side_channel`), and the file whose threads hold up no
+call."""
+
+_open: dict[Path, IO[str]] = {}
+_unwatched: dict[Path, int] = {}
+"""The files that a recorder has offered, which no monitor counts or removes, and the process of each."""
+
+
+def _signal_number() -> int | None:
+    first = getattr(signal, "SIGRTMIN", None)
+    return None if first is None else first + 9
+
+
+def offer_stacks(path: Path) -> None:
+    """Have this process write its stacks into ``path`` when it is asked to; nothing where that cannot be."""
+    number = _signal_number()
+    if number is None or path in _open or signal.getsignal(number) is not signal.SIG_DFL:
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        file = draft.open("a", encoding="utf-8")
+        faulthandler.register(number, file=file, all_threads=True, chain=False)
+        draft.replace(path)
+    except (OSError, RuntimeError, ValueError):
+        # A report without stacks is better than a job without a report.
+        draft.unlink(missing_ok=True)
+        return
+    # faulthandler keeps the descriptor, not the file.
+    _open[path] = file
+
+
+def offer_recorded_stacks(path: Path) -> None:
+    """The same for a process that records: without a launcher of simcoll's nobody else removes the file."""
+    if path not in _open:
+        offer_stacks(path)
+        _unwatched[path] = os.getpid()
+
+
+def withdraw_stacks() -> None:
+    """The process ends: remove what :func:`offer_recorded_stacks` made, unless another process has taken its name."""
+    for path, pid in _unwatched.items():
+        with contextlib.suppress(OSError, KeyError):
+            if pid == os.getpid() and os.path.samestat(os.fstat(_open[path].fileno()), path.stat()):
+                path.unlink()
+
+
+def offer_rank_stacks() -> None:
+    """The same for a rank of :mod:`simcoll.launch.agent` from its very beginning: it may hang before it makes any call."""
+    out, rank = os.environ.get("SIMCOLL_STACKS"), os.environ.get("RANK", "")
+    if out and rank.isdecimal() and len(rank) < 10:
+        # What the rank starts is no rank.
+        del os.environ["SIMCOLL_STACKS"]
+        offer_stacks(stack_path(Path(out), int(rank)))
+
+
+def stack_path(folder: Path, rank: int) -> Path:
+    """Where a rank's stacks are written."""
+    return folder / f"rank{rank:05d}{SUFFIX}"
+
+
+def ask(pid: int) -> None:
+    """Ask a process for its stacks; nothing if it has not offered them, or no longer does."""
+    number = _signal_number()
+    if number is None or not catches(pid, number):
+        return
+    thread = _undisturbed(pid)
+    if thread is not None and ctypes.CDLL(None).syscall(_SYSTEM_CALLS["tgkill"], pid, thread, number) == 0:
+        return
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+_TABLES = {
+    "x86_64": {"tgkill": 234, "futex": 202, "cut short": {7, 23, 34, 35, 230, 232, 270, 271, 281, 441}},
+    "aarch64": {"tgkill": 131, "futex": 98, "cut short": {22, 72, 73, 101, 115, 441}},
+}
+_SYSTEM_CALLS: Mapping[str, Any] = _TABLES.get(platform.machine(), {})
+"""Numbers of system calls. A signal cuts short poll, select, epoll_wait, nanosleep, pause and their like: signal(7)."""
+
+
+def _undisturbed(pid: int) -> int | None:
+    """The thread that is to answer in place of a main thread that sleeps in C: the signal would end its sleep.
+
+    Waiting for a lock goes on after a signal. None where the main thread may answer itself, or nobody else can.
+    """
+    if not _SYSTEM_CALLS or _system_call(pid, pid) not in _SYSTEM_CALLS["cut short"]:
+        return None
+    try:
+        threads = sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return None
+    return next((one for one in threads if one != pid and _system_call(pid, one) == _SYSTEM_CALLS["futex"]), None)
+
+
+def _system_call(pid: int, thread: int) -> int | None:
+    """The number of the system call in which a thread sits; None where it runs, or the kernel does not say."""
+    try:
+        first = Path(f"/proc/{pid}/task/{thread}/syscall").read_text(encoding="ascii").split(maxsplit=1)[0]
+    except (OSError, IndexError):
+        return None
+    return int(first) if first.isdecimal() else None
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, which would end it otherwise.
+
+    A rank may be the child of a script that the launcher started, and handlers end with the interpreter.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One thread's frames, innermost first."""
+
+    frames: tuple[Source, ...]
+
+    def place(self) -> Source | None:
+        """The innermost line of the user's own code, else of an installed package's; None where there is neither."""
+        kinds = [kind_of(frame.file) for frame in self.frames]
+        best = max(kinds, default=SKIP)
+        return None if best == SKIP else self.frames[kinds.index(best)]
+
+    def waits_in_torch(self) -> bool:
+        """Whether the thread is inside torch, or calls something that waits; who saves or loads a file is at work."""
+        if not self.frames or any(os.path.realpath(frame.file) == _saving() for frame in self.frames):
+            return False
+        path = os.path.realpath(self.frames[0].file)
+        if path.startswith((torch_folder(), *simcoll_folders())):
+            return True
+        return bool(_AWAITING.search(self.frames[0].code))
+
+    def connects(self) -> bool:
+        """Whether a call of the program's is held up by a connection that simcoll makes, and not by another rank."""
+        if not self.frames or self.frames[0].function != _CONNECTING:
+            return False
+        files = [os.path.realpath(frame.file) for frame in self.frames]
+        # Nobody waits for what the background connects.
+        return files[0].startswith(simcoll_folders()) and not any(Path(file).name == _BACKGROUND for file in files)
+
+    def works_for_user(self) -> bool:
+        """Whether a thread beside the main one has something of the user's to do, as far as its frames say."""
+        return any(kind_of(frame.file) == OWN for frame in self.frames) and not self.waits_in_torch()
+
+
+def _saving() -> str:
+    return os.path.join(torch_folder(), "serialization.py")
+
+
+def read_stacks(path: Path) -> list[Stack]:
+    """The threads of the last time that a process was asked, the main thread last; empty where nothing was written."""
+    try:
+        with open_at_once(path) as file:
+            lines = file.read(_LIMIT).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    threads: list[list[Source]] = []
+    for line in lines:
+        if _THREAD.match(line):
+            threads.append([])
+        elif threads and (found := _FRAME.match(line)) is not None:
+            file_name, number = found["file"], int(found["line"])
+            text = linecache.getline(file_name, number).strip()
+            threads[-1].append(Source(file_name, number, found["function"], text))
+    return [Stack(tuple(frames)) for frames in threads]

@@ -1,0 +1,369 @@
+"""The black box's writer: what a rank did, in a file that outlives the rank.
+
+Records go into a shared mapping of the file, which belongs to the kernel: SIGKILL, SIGABRT and a segmentation fault do
+not lose them. The space is reserved when the file is created, because a store into a mapping for which the disk has no
+block ends the process with SIGBUS.
+
+Threads: every method may be called from any thread, and from a signal handler (the lock is re-entrant). Processes: a
+forked child inherits the object but not the right to write; each call is a no-op there.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from struct import Struct
+from typing import TypeVar
+
+from simcoll.blackbox import format as layout
+from simcoll.blackbox.format import EntryKind
+from simcoll.blackbox.header import pack_header
+from simcoll.blackbox.seal import seal
+from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
+from simcoll.core.record import Group, Source, State
+from simcoll.spec.call import Call
+
+NO_TICKET = -1
+"""The ticket of a record that was not written (a closed box, a forked child)."""
+
+_Interned = TypeVar("_Interned")
+_TIME = Struct("<Q")
+_PACK_SLOT = layout.SLOT.pack_into
+_SLOT_SIZE = layout.SLOT.size
+# Plain numbers: every look at a member of an enum costs.
+_SCHEDULED_STATE, _STARTED_STATE = int(State.SCHEDULED), int(State.STARTED)
+_AWAITED = layout.AWAITED
+_COMPLETED_STATE = int(State.COMPLETED)
+_TIMES = Struct("<QQQ")
+"""A slot from ``scheduled_ns`` to ``finished_ns``."""
+_RESIGNED = Struct("<IIBBH")
+"""A slot from ``signature`` to ``seal``: both are written at once."""
+_SIGNATURE = layout.offset_of(layout.SLOT_FIELDS, "signature")
+_FLAGS = layout.offset_of(layout.SLOT_FIELDS, "flags")
+_STATE = layout.offset_of(layout.SLOT_FIELDS, "state")
+_SCHEDULED = layout.offset_of(layout.SLOT_FIELDS, "scheduled_ns")
+_STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
+_FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
+_DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dumped_ns")
+_LAST_WORDS = frozenset({"exception", "missing", "exit"})
+_CLIPPED_TEXT = 10_000
+_EXPECTED = f"a whole number from {layout.MIN_SLOTS} to {layout.MAX_SLOTS}"
+
+
+class BlackBoxError(OSError):
+    """A black box cannot be created; ``filename`` names it, ``strerror`` says why and what to do."""
+
+
+class BlackBoxWriter:
+    """One rank's black box, open for writing.
+
+    ``records`` is the number of slots in the ring (default: the environment's SIMCOLL_RECORDS, else 65,536, 64 bytes
+    each). An older file at ``path`` is replaced, never written into: another process may still have it mapped. Raises
+    :class:`BlackBoxError` where the file cannot be created or the disk has no room for it.
+    """
+
+    def __init__(self, path: str | Path, *, rank: int, world_size: int, mode: str, records: int | None = None) -> None:
+        self.path = Path(path)
+        self._slots = slots_wanted() if records is None else _checked(records)
+        self._ring = layout.ring_offset(layout.GROUP_ROWS)
+        self._map, self._table = self._create(pack_header(rank, world_size, mode, self._slots))
+        self._lock = threading.RLock()
+        self._next = 0
+        self._groups = 0
+        self._events = 0
+        self._signatures: dict[Call, int] = {}
+        self._sources: dict[Source, int] = {}
+        self._open = True
+        _WRITERS.add(self)
+
+    def group(self, group: Group) -> int:
+        """The index of a group that was just created; each call writes a new entry.
+
+        A group that is destroyed and created again under its old name is another group: its sequence starts anew.
+        """
+        if not self._open:
+            return layout.ABSENT
+        with self._lock:
+            index = self._groups
+            if not self._append(EntryKind.GROUP, index, encode(_group_json(group))):
+                return layout.ABSENT
+            self._groups = index + 1
+            return index
+
+    def signature(self, call: Call) -> int:
+        """The index of a call's signature, written down when it is first seen."""
+        index = self._signatures.get(call)
+        return index if index is not None else self._intern(EntryKind.SIGNATURE, self._signatures, call, Call.to_json)
+
+    def source(self, source: Source) -> int:
+        """The index of a source line, written down when it is first seen."""
+        index = self._sources.get(source)
+        return index if index is not None else self._intern(EntryKind.SOURCE, self._sources, source, _source_json)
+
+    def schedule(
+        self,
+        group: int,
+        sequence: int,
+        signature: int,
+        source: int,
+        *,
+        asynchronous: bool = False,
+        p2p_sequence: int = 0,
+        started: bool = False,
+        awaited: bool = False,
+        flags: int = 0,
+    ) -> int:
+        """Write down that a call was made; the ticket that comes back names the record in later calls.
+
+        ``group``, ``signature`` and ``source`` are indices that the methods of these names gave. A ``started`` call
+        runs at once; for an ``awaited`` one the thread that makes it waits; ``flags`` are further bits of that field.
+        """
+        if not self._open:
+            return NO_TICKET
+        with self._lock:
+            ticket = self._next
+            offset = self._ring + ticket % self._slots * _SLOT_SIZE
+            if ticket >= self._slots:
+                self._drop(offset)
+            now = time.time_ns()
+            sequence, p2p_sequence = sequence & 0xFFFFFFFF, p2p_sequence & 0xFFFFFFFF
+            _PACK_SLOT(
+                self._map,
+                offset,
+                ticket + 1,
+                group,
+                sequence,
+                p2p_sequence,
+                signature,
+                source,
+                _STARTED_STATE if started else _SCHEDULED_STATE,
+                (asynchronous | _AWAITED if awaited else asynchronous) | flags,
+                seal(group, sequence, p2p_sequence, signature, source),
+                now,
+                now if started else 0,
+                0,
+                ticket + 1,
+            )
+            self._next = ticket + 1
+            return ticket
+
+    def started(self, ticket: int) -> None:
+        """Write down that the call runs; nothing if the ring has passed it since."""
+        self._advance(ticket, _STARTED, State.STARTED)
+
+    def finished(self, ticket: int, state: State = State.COMPLETED) -> None:
+        """Write down how the call ended; nothing if the ring has passed it since."""
+        self._advance(ticket, _FINISHED, state)
+
+    def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0) -> None:
+        """Write down when a device began the call, and when it ended it (0: it runs); nothing if the ring has passed it
+        since, or where it is written down how the call ended.
+
+        No call begins before it is made: times that say so, as two clocks may, are put off as a whole.
+        """
+        if not self._open or ticket < 0:
+            return
+        with self._lock:
+            offset = self._ring + ticket % self._slots * _SLOT_SIZE
+            if ticket + self._slots < self._next or self._state(ticket) > _STARTED_STATE:
+                return
+            made = _TIMES.unpack_from(self._map, offset + _SCHEDULED)[0]
+            late = max(made - began_ns, 0)
+            _TIMES.pack_into(self._map, offset + _SCHEDULED, made, began_ns + late, ended_ns and ended_ns + late)
+            self._map[offset + _FLAGS] |= layout.ON_DEVICE
+            self._map[offset + _STATE] = _COMPLETED_STATE if ended_ns else _STARTED_STATE
+
+    def ended_on_device(self, ticket: int) -> None:
+        """Write down that a device has ended the call; nothing where it is written down how it ended."""
+        with self._lock:
+            if self._open and ticket >= 0 and self._state(ticket) <= _STARTED_STATE:
+                self._advance(ticket, _FINISHED, State.COMPLETED)
+
+    def _state(self, ticket: int) -> int:
+        return self._map[self._ring + ticket % self._slots * _SLOT_SIZE + _STATE]
+
+    def mark(self, ticket: int, flag: int) -> None:
+        """Set a bit of the record's ``flags``; nothing if the ring has passed it since."""
+        if not self._open or ticket < 0:
+            return
+        with self._lock:
+            if ticket + self._slots >= self._next:
+                self._map[self._ring + ticket % self._slots * _SLOT_SIZE + _FLAGS] |= flag
+
+    def resign(self, ticket: int, signature: int) -> None:
+        """Give the record another signature: what was not known when the call was made; nothing if the ring has passed
+        it since, or where the signature found no room.
+        """
+        if not self._open or ticket < 0 or signature == layout.ABSENT:
+            return
+        with self._lock:
+            if ticket + self._slots >= self._next:
+                offset = self._ring + ticket % self._slots * _SLOT_SIZE
+                _, group, sequence, p2p_sequence, _, source, *state = layout.SLOT.unpack_from(self._map, offset)[:8]
+                own = seal(group, sequence, p2p_sequence, signature, source)
+                _RESIGNED.pack_into(self._map, offset + _SIGNATURE, signature, source, *state, own)
+
+    def event(self, kind: str, **data: object) -> None:
+        """Write down something else that happened: see :class:`simcoll.core.record.Event` for the kinds and their data.
+
+        Values are JSON's; any other value is written as its text. A text that is too long is clipped.
+        """
+        if not self._open:
+            return
+        document = {"kind": kind, "time_ns": time.time_ns(), "data": data}
+        payload = encode(document)
+        if len(payload) > layout.ENTRY_LIMIT:
+            document["data"] = {name: str(value)[:_CLIPPED_TEXT] for name, value in data.items()}
+            payload = encode(document)
+        with self._lock:
+            if self._append(EntryKind.EVENT, self._events, payload, last_words=kind in _LAST_WORDS):
+                self._events += 1
+
+    def close(self) -> None:
+        """Say that the rank ended by itself, and write no more. The mapping stays until nobody holds the object."""
+        if not self._open:
+            return
+        with self._lock:
+            self._open = False
+            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, time.time_ns(), 0)
+            self._table.close()
+
+    def save(self, path: Path) -> None:
+        """Have ``path`` hold all that was written so far; raises OSError.
+
+        The box's own file is flushed, which hosts that share its file system may need; any other is a copy as of this
+        moment, which is there whole or not at all.
+        """
+        if _identity(path) == self._file:
+            self._map.flush()
+            self._table.flush()
+            return
+        with self._lock:
+            filled = self._ring + min(self._next, self._slots) * _SLOT_SIZE
+            start = bytearray(self._map[:filled])
+            entries = self._table.read()
+        _TIME.pack_into(start, _DUMPED, time.time_ns())
+        with whole_file(path) as fd:
+            write_all(fd, start, 0)
+            write_all(fd, entries, self._ring + self._slots * _SLOT_SIZE)
+        os.close(fd)
+
+    def abandon(self) -> None:
+        """Write no more: this process is a forked child, and the box is its parent's."""
+        self._open = False
+        self._lock = threading.RLock()
+
+    def _create(self, header: bytes) -> tuple[mmap.mmap, EntryTable]:
+        """The file under its final name with all its space reserved, or nothing at all."""
+        start = self._ring + self._slots * layout.SLOT.size
+        try:
+            with whole_file(self.path) as fd:
+                reserve(fd, 0, start + layout.TABLE_CHUNK)
+                write_all(fd, header, 0)
+                mapping = mmap.mmap(fd, start)
+                self._file = _identity(fd)
+        except OSError as error:
+            need = f"{layout.initial_size(self._slots) / (1 << 20):.1f} MiB"
+            advice = f"a black box takes {need}: choose another folder, free space, or lower SIMCOLL_RECORDS"
+            raise BlackBoxError(error.errno, f"{error.strerror or error} ({advice})", str(self.path)) from error
+        return mapping, EntryTable(self.path, fd, start)
+
+    def _drop(self, offset: int) -> None:
+        """Keep in the table of groups what the ring is about to forget."""
+        old = layout.SLOT.unpack_from(self._map, offset)
+        _, group, sequence, p2p_sequence = old[:4]
+        if group >= layout.GROUP_ROWS:
+            return
+        row = layout.PAGE + group * layout.GROUP.size
+        dropped, dropped_p2p, records = layout.GROUP.unpack_from(self._map, row)
+        if p2p_sequence:
+            dropped_p2p = p2p_sequence
+        else:
+            dropped = sequence
+        layout.GROUP.pack_into(self._map, row, dropped, dropped_p2p, records + 1)
+
+    def _advance(self, ticket: int, field: int, state: State) -> None:
+        if not self._open or ticket < 0:
+            return
+        now = time.time_ns()
+        with self._lock:
+            if ticket + self._slots < self._next:
+                return
+            offset = self._ring + ticket % self._slots * _SLOT_SIZE
+            # The time first: a reader that sees the state then finds its time.
+            _TIME.pack_into(self._map, offset + field, now)
+            self._map[offset + _STATE] = state
+
+    def _intern(
+        self,
+        kind: EntryKind,
+        known: dict[_Interned, int],
+        value: _Interned,
+        to_json: Callable[[_Interned], object],
+    ) -> int:
+        if not self._open:
+            return layout.ABSENT
+        with self._lock:
+            index = known.get(value)
+            if index is None:
+                index = len(known)
+                if not self._append(kind, index, encode(to_json(value))):
+                    return layout.ABSENT
+                known[value] = index
+            return index
+
+    def _append(self, kind: EntryKind, index: int, payload: bytes, *, last_words: bool = False) -> bool:
+        written = self._table.append(kind, index, payload, last_words=last_words)
+        if not written:
+            layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, 0, 0)
+        return written
+
+
+def _identity(file: Path | int) -> tuple[int, int] | None:
+    """What tells a file from every other, whatever its name; None where there is none."""
+    try:
+        found = os.stat(file)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+_WRITERS: weakref.WeakSet[BlackBoxWriter] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for writer in list(_WRITERS):
+        writer.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
+def slots_wanted() -> int:
+    """The ring's slots by the environment's SIMCOLL_RECORDS; raises :class:`BlackBoxError` on a value out of range."""
+    text = os.environ.get("SIMCOLL_RECORDS", "")
+    if not text:
+        return layout.DEFAULT_SLOTS
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise BlackBoxError(errno.EINVAL, f"SIMCOLL_RECORDS={text!r:.80}: expected {_EXPECTED}; correct or unset it")
+    return _checked(int(text))
+
+
+def _checked(records: int) -> int:
+    if not layout.MIN_SLOTS <= records <= layout.MAX_SLOTS:
+        raise BlackBoxError(errno.EINVAL, f"{records} records in a black box: expected {_EXPECTED} (SIMCOLL_RECORDS)")
+    return records
+
+
+def _group_json(group: Group) -> object:
+    return {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
+
+
+def _source_json(source: Source) -> object:
+    return {"file": source.file, "line": source.line, "function": source.function, "code": source.code}

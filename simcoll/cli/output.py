@@ -1,0 +1,176 @@
+"""Where a command's output goes: reports on stdout, the rest on stderr, and with ``--json`` one document only.
+
+On a terminal a picture is as wide as that, elsewhere 80 columns, so that what is logged is the same everywhere;
+COLUMNS says otherwise for both. ``--plain`` is text without boxes, colours and characters beyond ASCII.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+
+from simcoll.core.io import written_whole
+from simcoll.core.text import plain
+from simcoll.core.trace import Trace
+from simcoll.errors import StdoutError
+from simcoll.reports.json_report import json_report
+from simcoll.reports.linear import Linear
+from simcoll.reports.terminal import TerminalReport
+from simcoll.verifier.findings.finding import Report
+
+if TYPE_CHECKING:
+    from simcoll.reports.page_shell import Figure, Table
+
+_NARROWEST = 20
+"""Columns below which nothing can be read; a machine without a terminal may say that it has none."""
+
+_WIDEST = 10_000
+"""Columns beyond which a line of spaces alone takes much memory."""
+
+_ELSEWHERE = 80
+"""Columns where there is no terminal, and none are asked for."""
+
+_LONGEST = 2_000
+"""Characters of a line on stderr."""
+
+_HEIGHT = 100
+"""Given beside the width, or rich takes a width of its own on what calls itself a dumb terminal; nothing is paged."""
+
+
+class Outlet:
+    """The output of one command; with ``json`` stdout carries one JSON document and nothing else.
+
+    ``plain`` asks for lines of ASCII in place of pictures, and for no progress bar.
+    """
+
+    def __init__(self, *, json: bool = False, plain: bool = False) -> None:
+        self.json = json
+        self.plain = plain
+        # What an encoding such as ASCII lacks is said in escapes.
+        if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+            sys.stdout.reconfigure(errors="backslashreplace")
+
+    def show(self, report: Report, *, speeds: bool = False) -> None:
+        """Put a report on stdout, as a picture for people or as JSON; ``speeds``: with those of a clean job."""
+        self.render(TerminalReport(report, speeds), lambda: json_report(report))
+
+    def say(self, report: Report, line: str) -> None:
+        """Put one line on stdout in the report's place; with ``--json`` the report."""
+        self.render(plain(line), lambda: json_report(report))
+
+    def render(self, picture: RenderableType, document: Callable[[], object]) -> None:
+        """Put a picture or a JSON document on stdout; raises :class:`StdoutError` and BrokenPipeError."""
+        shown = Linear(picture) if self.plain else picture
+        self._put(json.dumps(document(), indent=2) if self.json else shown, whole=self.json)
+
+    def hand_over(self, text: str) -> None:
+        """Put a text for programs on stdout as it is; raises as :meth:`render` does."""
+        self._put(text, whole=True)
+
+    def _put(self, said: RenderableType, *, whole: bool) -> None:
+        """``whole``: it must not be broken into lines."""
+        try:
+            print(said) if whole else self._console().print(said)  # noqa: T201
+            # None where the process was started without one.
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise StdoutError(f"cannot write to stdout: {error.strerror}") from error
+
+    def _console(self) -> Console:
+        """Square brackets and colons are what they are: texts from traces are no markup."""
+        if self.plain:
+            return Console(
+                width=columns(), height=_HEIGHT, markup=False, emoji=False, highlight=False, color_system=None
+            )
+        return Console(width=columns(), height=_HEIGHT, markup=False, emoji=False, highlight=False)
+
+    def save(
+        self,
+        report: Report,
+        folder: Path,
+        traces: Sequence[Trace] = (),
+        figures: Sequence[Figure] = (),
+        tables: Sequence[Table] = (),
+    ) -> None:
+        """Write ``report.json`` and ``report.html`` into a folder, and say so where there is something to read.
+
+        ``traces`` are what the timeline is drawn from, ``figures`` and ``tables`` what else the page has.
+        A folder that cannot be written is a warning.
+        """
+        # Ranks, who write files too, have no use for what makes pages.
+        from simcoll.reports.html_report import html_report
+        from simcoll.verifier.views.view import charted
+
+        try:
+            write_whole(folder / "report.json", json.dumps(json_report(report), indent=2) + "\n")
+            write_whole(folder / "report.html", html_report(report, charted(report, traces), figures, tables))
+        except OSError as error:
+            self.warn(f"cannot write the report into {folder}: {error.strerror}")
+            return
+        if report.findings:
+            self.warn(f"report.html, report.json and the records of the ranks are in {folder}")
+
+    def warn(self, text: str) -> None:
+        """One line on stderr."""
+        warn(text)
+
+    def refuse(self, code: int, text: str) -> int:
+        """Say in one line why nothing was done; returns the exit code."""
+        self.warn(text)
+        if self.json:
+            self.hand_over(json.dumps({"schema": "simcoll.error/1", "error": text, "exit_code": code}))
+        return code
+
+
+def warn(text: str) -> None:
+    """One line on stderr, whatever the text holds; one that cannot be written is no reason to end.
+
+    On a terminal it is folded between words, and only there: logs are searched by line.
+    """
+    line = f"simcoll: {_bounded(printable(text))}"
+    with contextlib.suppress(OSError):
+        if sys.stderr is not None and sys.stderr.isatty():
+            width = max(shutil.get_terminal_size().columns, _NARROWEST)
+            # What is to be copied, such as a path, stays whole.
+            line = "\n".join(
+                textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+            )
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _bounded(text: str) -> str:
+    """A text of a length that somebody reads: both ends of it, for a path that is too long has its reason behind it."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+
+
+def columns() -> int:
+    """How wide pictures on stdout are."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isascii() and asked.isdecimal() and int(asked):
+        return min(max(int(asked), _NARROWEST), _WIDEST)
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return max(shutil.get_terminal_size().columns if on_terminal else _ELSEWHERE, _NARROWEST)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that a reader never sees half of it; raises OSError."""
+    with written_whole(path) as place:
+        place.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def printable(text: str) -> str:
+    """A text from outside as one harmless line: no line breaks, no control sequences."""
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,0 +1,213 @@
+"""``simcoll run``: start a job as torchrun does, and report on it when it has ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from simcoll.blackbox.file_kinds import is_record_file
+from simcoll.blackbox.format import SUFFIX
+from simcoll.blackbox.gather import (
+    LAUNCH_PATTERN,
+    Evidence,
+    Launch,
+    dumps_beside,
+    files_of,
+    gather,
+    matching,
+    read_launch,
+)
+from simcoll.blackbox.stack_signal import SUFFIX as DUMP_SUFFIX
+from simcoll.blackbox.stack_signal import remove_unused
+from simcoll.blackbox.stacks import SUFFIX as STACK_SUFFIX
+from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
+from simcoll.blackbox.stall_file import read_stall, together
+from simcoll.cli.output import Outlet
+from simcoll.core.io import open_at_once
+from simcoll.core.trace import Stall
+from simcoll.launch.flight_settings import DUMPS, with_dumps_in
+from simcoll.launch.monitor import Monitor
+from simcoll.launch.no_record import ranks_with_simcoll, why_unrecorded
+from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START, RefusedError, check_request, prepare_folder
+from simcoll.launch.supervisor import JobEnd, run_job
+from simcoll.launch.torchrun_arguments import RunRequest, RunUsageError, split
+from simcoll.verifier.findings.failures import signal_name
+from simcoll.verifier.findings.finding import Report, Verdict
+from simcoll.verifier.postmortem import exit_code, judge
+
+INTERRUPTED = 128
+"""Added to the number of the signal that ended a job in which nothing else was wrong, as shells do."""
+
+_BEGINNING_BYTES = 4096
+_OTHER_HOST_GRACE_NS = 300 * 10**9
+_OTHER_NODES_SECONDS = 5.0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out ``simcoll run ARGUMENTS``; the exit code of the contract."""
+    outlet = Outlet(json="--json" in arguments)
+    try:
+        request = split(arguments)
+        outlet = Outlet(json=request.json, plain=request.plain)
+        check_request(request)
+        if request.mode == "off":
+            return _run_plain(request, outlet)
+        folder = prepare_folder(request.out, request.local_ranks)
+    except RunUsageError as error:
+        return outlet.refuse(BAD_INPUT, str(error))
+    except RefusedError as error:
+        return outlet.refuse(error.code, str(error))
+    return _run_recorded(request, folder, outlet)
+
+
+def _run_plain(request: RunRequest, outlet: Outlet) -> int:
+    """Mode ``off``: torchrun itself, in this process's place unless a JSON document is to follow it."""
+    command = [sys.executable, "-m", "torch.distributed.run", *request.torchrun]
+    environment = _environment()
+    if not outlet.json:
+        sys.stdout.flush()
+        os.execve(sys.executable, command, environment)  # noqa: S606
+    code = subprocess.call(command, env=environment, stdout=sys.stderr)
+    verdict = Verdict.OK if code == 0 else Verdict.FAILED
+    outlet.show(Report(verdict, 0, request.mode, (), ()))
+    return code if code in (0, BAD_INPUT) else CANNOT_START
+
+
+def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
+    alone = request.nodes in ("1", "1:1")
+    if alone:
+        _remove_results(folder)
+    # Nodes may share the folder: each has an account of its own, and another host's clock may be behind.
+    result = folder / ("launch.json" if alone else f"launch-{socket.gethostname()}-{os.getpid()}.json")
+    since_ns = time.time_ns() - (0 if alone else _OTHER_HOST_GRACE_NS)
+    told = [str(os.getpid()), str(result), request.mode, str(folder)]
+    command = [sys.executable, "-m", "simcoll.launch.launcher_process", *told, *request.torchrun]
+    monitor = Monitor(folder, result, since_ns, request.stall, outlet.warn)
+    end = run_job(command, with_dumps_in(folder, _environment()), sys.stderr.fileno() if outlet.json else None, monitor)
+    launch = read_launch(result)
+    if not launch.ranks and end == JobEnd(0, None):
+        # The job must not fail for what is written about it.
+        lost = f"simcoll: the job ended well; what was written about it is not in {folder} any more"
+        outlet.say(Report(Verdict.OK, 0, request.mode, (), ()), lost)
+        return 0
+    if not launch.ranks and end.signal is None:
+        return outlet.refuse(BAD_INPUT if end.exit_code == BAD_INPUT else CANNOT_START, launch.error or _died(end))
+    if end.signal is not None:
+        monitor.interrupted()
+    monitor.ended(launch)
+    nothing = why_unrecorded(request, ranks_with_simcoll(folder, launch), interrupted=end.signal is not None)
+    for rank in launch.ranks:
+        # Only this node's: those of another one may still be asked for.
+        (folder / f"rank{rank.rank:05d}{STACK_SUFFIX}").unlink(missing_ok=True)
+        for path in folder.glob(f"rank{rank.rank:05d}*{DUMP_SUFFIX}"):
+            remove_unused(path)
+    launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
+    evidence = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
+    stall = together(filter(None, map(read_stall, _fresh(folder, STALL_PATTERN, since_ns))))
+    if launch.node != 0 and len(evidence.traces) == launch.world_size:
+        # Another node sees the same files and reports on them all.
+        report = judge(evidence.traces, evidence.outcome, stall)
+        outlet.say(report, f"simcoll: the report on all ranks is that of node 0, in {folder}")
+        return exit_code(report) or (0 if end.exit_code == 0 else CANNOT_START)
+    return _conclude(evidence, launch, end, stall, outlet, folder, nothing)
+
+
+def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
+    return [path for path in matching(folder, pattern) if _changed_ns(path) >= since_ns]
+
+
+def _changed_ns(path: Path) -> int:
+    """When a file was last written; -1 where it is gone."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return -1
+
+
+def _all_nodes(folder: Path, own: Launch, since_ns: int) -> list[Launch]:
+    """The accounts of all nodes that share the folder, once their ranks have ended too, or after a moment."""
+    deadline = time.monotonic() + _OTHER_NODES_SECONDS
+    while True:
+        found = map(read_launch, _fresh(folder, LAUNCH_PATTERN, since_ns))
+        launches = [launch for launch in found if launch.ranks] or [own]
+        together = sum(len(launch.ranks) for launch in launches)
+        if (together >= own.world_size and all(launch.ended for launch in launches)) or time.monotonic() > deadline:
+            return launches
+        time.sleep(0.1)
+
+
+def _conclude(
+    evidence: Evidence,
+    launch: Launch,
+    end: JobEnd,
+    stall: Stall | None,
+    outlet: Outlet,
+    folder: Path,
+    nothing: tuple[str, str],
+) -> int:
+    """Judge what the job left, show it, and choose the exit code; ``nothing`` is the word on a job without a group."""
+    report = judge(evidence.traces, evidence.outcome, stall)
+    for text in (*evidence.unreadable, *evidence.notes, *_remarks(launch, end, stall)):
+        outlet.warn(text)
+    outlet.save(report, folder, evidence.traces)
+    unrecorded = not any(box.groups for box in evidence.traces)
+    if unrecorded and (end.signal is not None or (report.verdict is Verdict.OK and end.exit_code == 0)):
+        outlet.warn(nothing[1])
+        outlet.say(report, f"simcoll: no collective was recorded: {nothing[0]}")
+    else:
+        outlet.show(report)
+    code = exit_code(report)
+    if end.signal is not None and code == 0:
+        return INTERRUPTED + end.signal
+    return code if code or end.exit_code == 0 else CANNOT_START
+
+
+def _remarks(launch: Launch, end: JobEnd, stall: Stall | None) -> list[str]:
+    """What a reader of the report must know of how the job ended."""
+    remarks = []
+    if stall is not None and stall.over:
+        remarks.append(f"the job was ended after it had stood still for {stall.seconds:.0f} s")
+    elif end.signal is not None:
+        remarks.append(f"the job was ended from outside by {signal_name(end.signal)}")
+    elif end.exit_code < 0:
+        remarks.append(f"{_died(end)}; the ranks that it left were killed")
+    elif launch.error:
+        remarks.append(launch.error)
+    return remarks
+
+
+def _died(end: JobEnd) -> str:
+    if end.exit_code < 0:
+        return f"the launcher was killed by {signal_name(-end.exit_code)}"
+    return f"the launcher ended with exit code {end.exit_code} before it started a rank; its own message is above"
+
+
+def _environment() -> dict[str, str]:
+    """The environment of the launcher; what the ranks are told of simcoll the launcher says to them, not to itself."""
+    return {name: value for name, value in os.environ.items() if name not in ("SIMCOLL_MODE", "SIMCOLL_OUT")}
+
+
+def _remove_results(folder: Path) -> None:
+    """Remove what an earlier run left in a folder that is given again: the results are the new run's."""
+    of_ranks = f"rank*{SUFFIX}", f"rank*{DUMP_SUFFIX}"
+    for pattern in (*of_ranks, LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"):
+        for path in folder.glob(pattern):
+            if _is_result(path):
+                path.unlink(missing_ok=True)
+    for path in folder.glob(f"{DUMPS}*"):
+        if is_record_file(path):
+            path.unlink(missing_ok=True)
+
+
+def _is_result(path: Path) -> bool:
+    """Whether simcoll wrote a file: the folder may hold the user's own of such a name."""
+    try:
+        with open_at_once(path) as file:
+            return b"simcoll" in file.read(_BEGINNING_BYTES).lower()
+    except OSError:
+        return False

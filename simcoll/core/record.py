@@ -1,0 +1,151 @@
+"""Calls as written down: the record, the group it belongs to, and the line of the user's program that made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import cast
+
+from simcoll.spec.call import Call
+
+
+class State(IntEnum):
+    """How far a call came. ``REJECTED`` is a call that the proof or the backend refused to run."""
+
+    SCHEDULED = 0
+    STARTED = 1
+    COMPLETED = 2
+    FAILED = 3
+    REJECTED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A line of the user's program: file, 1-based line, function, and the line's text as it was when it ran."""
+
+    file: str
+    line: int
+    function: str
+    code: str = ""
+
+
+UNKNOWN_SOURCE = Source("", 0, "")
+"""The source of a call that no line of the user's program made (a thread of C++)."""
+
+
+def source_document(source: Source) -> list[object]:
+    """A source line as JSON values."""
+    return [source.file, source.line, source.function, source.code]
+
+
+class Members(tuple[int, ...]):
+    """The global ranks of a group, in group-rank order: a tuple that works its hash and its ranks' places out once.
+
+    A group of thousands is a key, and is asked for its members, thousands of times.
+    """
+
+    _hash: int | None = None
+    _places: dict[int, int] | None = None
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = super().__hash__()
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Members], tuple[tuple[int, ...]]]:
+        return Members, (tuple(self),)
+
+    def place(self, rank: int) -> int | None:
+        """The group rank of a global rank; None where it is no member."""
+        if self._places is None:
+            self._places = {member: place for place, member in reversed([*enumerate(self)])}
+        return self._places.get(rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group: its c10d name, its description, and its members as global ranks in group-rank order.
+
+    ``partial`` says that no record states them, so that there may be more: those of whom calls are recorded are known.
+    """
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+    partial: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.ranks) is not Members:
+            object.__setattr__(self, "ranks", Members(self.ranks))
+
+    def place(self, rank: int) -> int | None:
+        """The group rank of a global rank; None where it is no member."""
+        return cast(Members, self.ranks).place(rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A call, where it stands in its group, how far it came.
+
+    ``sequence`` counts the collectives of a group from 1; send and receive carry the sequence of the last collective
+    before them, and count in ``p2p_sequence`` from 1 (0 for collectives). ``awaited`` says that a thread waits for the
+    call, or has waited or otherwise seen its end. Times are nanoseconds of the wall clock, 0
+    where the state was not reached; ``on_device`` says that its start and its end are the device's own.
+    """
+
+    group: str
+    sequence: int
+    call: Call
+    source: Source = UNKNOWN_SOURCE
+    state: State = State.SCHEDULED
+    asynchronous: bool = False
+    awaited: bool = False
+    p2p_sequence: int = 0
+    scheduled_ns: int = 0
+    started_ns: int = 0
+    finished_ns: int = 0
+    on_device: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something else that a rank wrote down: ``kind`` and its data (JSON values), at a time of the wall clock.
+
+    * ``exception``: an exception that ended the rank: ``type``, ``message``, ``source`` (file, line, function, code),
+      ``api`` (the name of the torch.distributed function whose own check raised it, or null), ``before_groups``;
+    * ``rejected``: torch.distributed or the backend refused one rank's call: ``function``, ``type``, ``message``,
+      ``source``, ``group`` (or null), ``sequence`` (or null);
+    * ``missing``: the ranks that did not come to a collective in time: ``group``, ``sequence``, ``missing`` (global
+      ranks), ``waited_ms``, ``source``;
+    * ``failed``: a call failed while it ran (a connection closed, a timeout): ``group``, ``sequence``, ``type``,
+      ``message``, ``source``;
+    * ``creating`` and ``created``: the rank began, and finished, to make a process group: ``life`` (how often the
+      default group was made), ``ordinal`` (the how-manieth group since, from 1; 0 for the default group itself),
+      ``ranks`` (global ranks, as given), ``source``;
+    * ``destroyed``: the rank is about to destroy a process group: ``group`` (null: all of them), ``source``;
+    * ``parameters``: DistributedDataParallel begins to check a model: ``group``, ``digest`` (of the list), ``count``,
+      ``source``, and ``parameters``, a list of name, dtype, shape and whether it is trained, where the same list was
+      not written before and is not too long;
+    * ``non_member``: a call on a group that the rank does not belong to, which torch dropped: ``function``, ``count``
+      (calls of this line so far; written whenever it has doubled), ``source``;
+    * ``changed``: a buffer of an asynchronous call was written to before its end was observed: ``group``, ``sequence``,
+      ``op``, ``source``, ``known`` (the call had not been launched), ``noticed`` (the line that waits, or null),
+      ``count`` as above;
+    * ``overlap``: a call uses memory that an open one uses: ``group``, ``sequence``, ``op``, ``source``,
+      ``both_write``, ``running`` (the other one had not ended), ``other`` (its ``group``, ``sequence``, ``op``,
+      ``source``), ``count`` as above;
+    * ``device``: what a dry run counted and in which order a device would do it: ``items``
+    (`simcoll.pricing.device_ops`);
+    * ``captured`` and ``replayed``: a CUDA graph has captured calls, or is about to run them again: ``graph`` (its
+      number in the process), ``calls`` (how many), ``source``, and of a replay ``count`` (replays so far; written
+      whenever it has doubled);
+    * ``exit``: the interpreter ended by itself.
+    """
+
+    kind: str
+    time_ns: int
+    data: dict[str, object]
+
+    def __reduce__(self) -> tuple[type[Event], tuple[str, int, dict[str, object]]]:
+        # Ranks of a large job have many: the way that dataclasses are pickled by themselves takes five times as long.
+        return Event, (self.kind, self.time_ns, self.data)

@@ -1,0 +1,305 @@
+"""What the post-mortem reads: one trace per rank, and what the launcher saw of the ranks' processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.core.record import Event, Group, Record, Source, State
+from simcoll.spec.call import Call
+
+ASYNCHRONOUS = 1
+"""Bit of ``flags``: the call said that it was asynchronous."""
+
+AWAITED = 2
+"""Bit of ``flags``: a thread waits for the call, has waited, or has seen its end."""
+
+HANDED_ON = 4
+"""Bit of ``flags``: whoever has the call's future, or torch itself, may wait unseen; or nobody can read its result."""
+
+LET_GO = 8
+"""Bit of ``flags``: the program let the call's Work go before anybody had waited for it."""
+
+ON_DEVICE = 16
+"""Bit of ``flags``: its start, and its end if it has ended, are the device's own times: a call that has started runs
+there.
+"""
+
+REPLAYED = 64
+"""Bit of ``flags``: a CUDA graph ran a call that it had captured."""
+
+DUMPED = "dumped"
+"""The kind of the event that says that torch wrote a Flight Recorder dump of the rank at that time."""
+
+SLOT = np.dtype(
+    [
+        ("group", "<u4"),
+        ("sequence", "<u4"),
+        ("p2p_sequence", "<u4"),
+        ("signature", "<u4"),
+        ("source", "<u4"),
+        ("state", "u1"),
+        ("flags", "u1"),
+        ("scheduled_ns", "<u8"),
+        ("started_ns", "<u8"),
+        ("finished_ns", "<u8"),
+    ]
+)
+"""The columns that a trace's ``slots`` must have; group, signature and source index the trace's own tables."""
+
+Slots: TypeAlias = npt.NDArray[Any]
+
+
+class Trace(Protocol):
+    """One rank's records, column by column, oldest first.
+
+    ``dropped`` (``dropped_p2p``) maps a group's index to the last sequence number (p2p sequence number) that the ring
+    overwrote; ``problems`` says in words what could not be read.
+    """
+
+    @property
+    def rank(self) -> int:
+        """The global rank."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the job has."""
+        ...
+
+    @property
+    def mode(self) -> str:
+        """The mode that recorded it."""
+        ...
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """Process groups, by index."""
+        ...
+
+    @property
+    def signatures(self) -> Sequence[Call]:
+        """Calls, by index."""
+        ...
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """Lines of the user's program, by index."""
+        ...
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """What else the rank wrote down, in order."""
+        ...
+
+    @property
+    def dropped(self) -> Mapping[int, int]:
+        """Last dropped sequence by group index."""
+        ...
+
+    @property
+    def dropped_p2p(self) -> Mapping[int, int]:
+        """Last dropped p2p sequence by group index."""
+        ...
+
+    @property
+    def slots(self) -> Slots:
+        """The records, with the fields of :data:`SLOT`."""
+        ...
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What could not be read."""
+        ...
+
+    @property
+    def unknown(self) -> frozenset[str]:
+        """Fields of a call (``reduce_op``, ``root``, ...) that this kind of record never states."""
+        ...
+
+    @property
+    def seen_ns(self) -> int:
+        """Up to when (wall clock, nanoseconds) it tells of the rank; 0 where that is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """How one rank's process ended: a negative ``exit_code`` is a signal, None a process that has not ended.
+
+    ``stopped`` says that its launcher ended it, because another rank had failed or the job was to end.
+    """
+
+    exit_code: int | None
+    time_ns: int = 0
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOutcome:
+    """What the launcher saw: each global rank's end, and whether the ranks were started at all."""
+
+    ranks: Mapping[int, RankExit] = field(default_factory=dict)
+    launched: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A job that stood still, as it was seen from outside: since when, and until when it was watched.
+
+    ``places`` gives the line of the user's program at which a rank's main thread is, ``blocked`` the ranks whose main
+    thread waits inside torch, ``busy`` those that compute or have threads at work elsewhere, ``stopped`` those whose
+    process a signal has stopped, ``connecting`` those in which simcoll itself still connects to the store. ``over``
+    says that the job was ended for it: nobody was to come any more, or the time that was given for it had passed.
+
+    Where nobody has watched the job, ``until`` says up to when the record of each rank tells of it, and ``patience_ns``
+    how long a rank must be seen not to come. ``dated`` is False where these times may be those of copies,
+    ``guessed`` is True where a group may have more members than the records know. ``writing_ns`` is the most that any
+    rank may have taken to write its record. ``never_met`` are messages (rank, name of the group, p2p sequence) of which
+    it is known that no rank's program has the other end.
+    """
+
+    since_ns: int
+    seen_ns: int
+    places: Mapping[int, Source] = field(default_factory=dict)
+    blocked: frozenset[int] = frozenset()
+    busy: frozenset[int] = frozenset()
+    stopped: frozenset[int] = frozenset()
+    connecting: frozenset[int] = frozenset()
+    over: bool = True
+    until: Mapping[int, int] = field(default_factory=dict)
+    patience_ns: int = 0
+    dated: bool = True
+    guessed: bool = False
+    writing_ns: int = 0
+    never_met: frozenset[tuple[int, str, int]] = frozenset()
+
+    @property
+    def seconds(self) -> float:
+        """How long it stood still."""
+        return (self.seen_ns - self.since_ns) / 1e9
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody has seen it from outside."""
+        return not self.until
+
+    def misses(self, rank: int, since_ns: int) -> bool:
+        """Whether it is known that a rank did not come for as long as it must, to a call that was made then."""
+        return self.watched or self.until.get(rank, 0) - since_ns >= self.patience_ns
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTrace:
+    """A trace that was never a file: simulated ranks, tests."""
+
+    rank: int
+    world_size: int
+    mode: str
+    groups: Sequence[Group]
+    signatures: Sequence[Call]
+    sources: Sequence[Source]
+    events: Sequence[Event]
+    slots: Slots
+    dropped: Mapping[int, int] = field(default_factory=dict)
+    problems: Sequence[str] = ()
+    dropped_p2p: Mapping[int, int] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
+    seen_ns: int = 0
+
+
+def altered(trace: Trace, slots: Slots, events: Sequence[Event]) -> MemoryTrace:
+    """A trace with other records and events, which says the rest as it did."""
+    return MemoryTrace(
+        trace.rank,
+        trace.world_size,
+        trace.mode,
+        trace.groups,
+        trace.signatures,
+        trace.sources,
+        events,
+        slots,
+        trace.dropped,
+        trace.problems,
+        trace.dropped_p2p,
+        trace.unknown,
+        trace.seen_ns,
+    )
+
+
+def trace_of(
+    rank: int,
+    world_size: int,
+    groups: Sequence[Group],
+    records: Sequence[Record],
+    *,
+    mode: str = "detail",
+    events: Sequence[Event] = (),
+) -> MemoryTrace:
+    """Columns from records; each record's ``group`` names one of ``groups``."""
+    names = {group.name: index for index, group in enumerate(groups)}
+    calls: dict[Call, int] = {}
+    sources: dict[Source, int] = {}
+    slots = np.zeros(len(records), SLOT)
+    for slot, record in zip(slots, records, strict=True):
+        slot["group"] = names[record.group]
+        slot["signature"] = calls.setdefault(record.call, len(calls))
+        slot["source"] = sources.setdefault(record.source, len(sources))
+        slot["flags"] = ASYNCHRONOUS * record.asynchronous | AWAITED * record.awaited | ON_DEVICE * record.on_device
+        for column in ("sequence", "p2p_sequence", "state", "scheduled_ns", "started_ns", "finished_ns"):
+            slot[column] = getattr(record, column)
+    return MemoryTrace(rank, world_size, mode, tuple(groups), tuple(calls), tuple(sources), tuple(events), slots)
+
+
+Life: TypeAlias = tuple[str, tuple[int, ...], int]
+"""A group by name and members, and how often it had been made before."""
+
+
+def lives(trace: Trace) -> list[Life]:
+    """The life of the group of each index."""
+    earlier: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    found = []
+    for group in trace.groups:
+        key = group.name, group.ranks
+        found.append((*key, earlier[key]))
+        earlier[key] += 1
+    return found
+
+
+def reached(trace: Trace) -> dict[Life, int]:
+    """The last collective of each group that the rank has come to."""
+    slots = trace.slots
+    collective = slots["p2p_sequence"] == 0
+    found = {}
+    for index, life in enumerate(lives(trace)):
+        mine: npt.NDArray[np.uint32] = slots["sequence"][collective & (slots["group"] == index)]
+        found[life] = max(int(mine.max(initial=0)), trace.dropped.get(index, 0))
+    return found
+
+
+def record_at(trace: Trace, row: int) -> Record | None:
+    """One row of a trace as a record; None where the row points outside the trace's tables."""
+    slot = trace.slots[row]
+    group, signature, source = int(slot["group"]), int(slot["signature"]), int(slot["source"])
+    if group >= len(trace.groups) or signature >= len(trace.signatures):
+        return None
+    state = int(slot["state"])
+    return Record(
+        trace.groups[group].name,
+        int(slot["sequence"]),
+        trace.signatures[signature],
+        trace.sources[source] if source < len(trace.sources) else Source("", 0, ""),
+        State(state) if state in State._value2member_map_ else State.SCHEDULED,
+        bool(slot["flags"] & ASYNCHRONOUS),
+        bool(slot["flags"] & AWAITED),
+        int(slot["p2p_sequence"]),
+        int(slot["scheduled_ns"]),
+        int(slot["started_ns"]),
+        int(slot["finished_ns"]),
+        bool(slot["flags"] & ON_DEVICE),
+    )

@@ -1,0 +1,162 @@
+"""What a CUDA graph has captured, and what goes on in a group when the graph runs it again.
+
+A captured call did not run. Each launch of its graph makes it anew: it is written down in its group's sequence, and
+compared with the other ranks' as any call is; in ``detail`` mode before the graph is launched.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Protocol
+
+from simcoll.core.record import Source, State
+from simcoll.cuda.coalesced import Section
+from simcoll.cuda.timing import Timed
+from simcoll.cuda.watcher import DeviceTimes
+from simcoll.errors import MissingRankError
+from simcoll.proof.check_rounds import Made
+from simcoll.proof.checker import Checker
+from simcoll.proof.prover import Prover
+from simcoll.proof.queue import Line
+from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.recorder import Entry, GroupLog, Prepared
+from simcoll.spec.table import Kind, spec_of
+
+
+class GroupOfGraph(Protocol):
+    """Who conducts the calls of a group of which a graph has captured some."""
+
+    @property
+    def log(self) -> GroupLog:
+        """Where the group's calls are written down."""
+        ...
+
+    def replay(self, calls: Sequence[CapturedCall]) -> GroupReplay | None:
+        """What goes on in the group when a graph runs these calls; None where the group has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedCall:
+    """One call that a graph captured: what it states, and its line. It holds no tensor, and no group."""
+
+    group: weakref.ref[GroupOfGraph]
+    prepared: Prepared
+    source: Source
+
+    @property
+    def collective(self) -> bool:
+        """Whether all ranks of the group make it together."""
+        return spec_of(self.prepared.call).kind is not Kind.POINT_TO_POINT
+
+
+class _Launched(Section):
+    """The calls of one launch. What lies around them in the graph takes time too, so that only their end is told."""
+
+    def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
+        """The device began the graph then, and ended it (0: it runs)."""
+        if ended_ns:
+            self.ended_on_device()
+
+
+class GroupReplay:
+    """The calls of one group that one launch of a graph makes: first :meth:`join`, last :meth:`leave`."""
+
+    def __init__(
+        self,
+        log: GroupLog,
+        calls: Sequence[CapturedCall],
+        line: Line,
+        prover: Prover | None,
+        checker: Checker[Made] | None,
+        times: DeviceTimes | None = None,
+    ) -> None:
+        self._log = log
+        self._line = line
+        self._checker = checker
+        self._times = times
+        self._launched: _Launched | None = None
+        self._timed: Timed | None = None
+        self._run = [call.prepared for call in calls if call.collective]
+        self._prover = prover if self._run else None
+        self._calls: Iterator[CapturedCall] = iter(calls)
+        self._entries: list[Entry] = []
+        self._first: Entry | None = None
+
+    @property
+    def proves(self) -> bool:
+        """Whether :meth:`prove` has anything to do."""
+        return self._prover is not None
+
+    def join(self) -> None:
+        """Take a place among the group's calls; where these are proved, in the line of those that are not launched."""
+        if self._checker is not None:
+            VERDICTS.raise_due()
+        if self._prover is None:
+            self._begin_rest()
+        else:
+            self._first = self._line.join(self._begin_collective)
+
+    def prove(self) -> None:
+        """Return when all ranks make these calls; raises what a proof raises."""
+        if self._prover is None or self._first is None:
+            return
+        self._line.await_turn(self._first)
+        try:
+            self._first.awaited()
+            self._prover.prove_run(self._run, self._first, self._begin_collective)
+        except MissingRankError as missing:
+            self._entries[-1].lacked(missing)
+            raise
+        self._begin_rest()
+
+    def launching(self) -> None:
+        """The graph is about to be launched on the current stream."""
+        for entry in self._entries:
+            entry.started()
+        device = self._entries[0].use.device
+        if self._times is not None and device >= 0:
+            self._launched = _Launched()
+            self._timed = self._times.begin(self._launched, self._entries[0].number, device)
+
+    def launched(self) -> None:
+        """The graph was launched; where no device tells of its end, nobody does."""
+        for entry in self._entries:
+            if self._timed is None or self._launched is None:
+                entry.finished()
+            else:
+                self._launched.add(entry, {})
+        if self._timed is not None and self._launched is not None and self._times is not None:
+            self._launched.launch(self._times, None, self._timed)
+        if self._checker is not None:
+            maker = get_ident()
+            for entry in self._entries:
+                if spec_of(entry.call).kind is not Kind.POINT_TO_POINT:
+                    self._checker.add((entry, maker))
+
+    def refused(self) -> None:
+        """The graph is not launched, or its launch failed."""
+        for entry in self._entries:
+            entry.finished(State.REJECTED)
+
+    def leave(self) -> None:
+        """Make way for the calls that come after."""
+        if self._first is not None:
+            self._line.leave(self._first)
+            self._first = None
+
+    def _begin(self, call: CapturedCall) -> Entry:
+        entry = self._log.begin_replayed(call.prepared, call.source)
+        self._entries.append(entry)
+        return entry
+
+    def _begin_collective(self) -> Entry:
+        """Write down the next collective, and the messages before it."""
+        return next(entry for call in self._calls if (entry := self._begin(call)) and call.collective)
+
+    def _begin_rest(self) -> None:
+        for call in self._calls:
+            self._begin(call)

@@ -1,0 +1,248 @@
+"""When calls that run on a device began and ended there: two events around each, looked at some time later.
+
+A backend that queues calls on a device's streams returns at once, and waiting for its Work only queues what follows
+behind it: the host learns of no end. So an event goes into the stream before the call and one behind its end; they are
+asked now and then (:mod:`simcoll.cuda.watcher`), never waited for, and used again.
+
+Behind a call that says it is asynchronous the end is marked on a stream of ours, for which its Work must be asked to
+have that stream wait. Then torch takes the call for waited for, and lets the tensors go that it holds until somebody
+has waited: so they are held here instead, as long as torch would have (source: ``stashed_for_allocator_safety_`` of
+ProcessGroupNCCL.cpp). Whatever holds a tensor last must let it go in a thread of the program's: views take a lock of
+autograd's. What a backend allocates itself only its Work can hold, so that the end of such a call is marked where the
+program waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from simcoll.cuda.clock import Anchor, Device, DeviceClock, Event
+from simcoll.errors import ConfigurationError
+
+_FARTHEST = 1 << 20
+
+_PATIENT_LOOKS = 20
+"""Looks that are given to the first anchor; from then on calls are told of without times as long as there is none."""
+
+
+def calls_between_times() -> int:
+    """N, the environment's SIMCOLL_TIMES_EVERY: each N-th call of a group is timed, by default every one; 0: none.
+
+    All ranks time the same calls, so they must agree on it. Raises :class:`~simcoll.errors.ConfigurationError` on a
+    value out of range.
+    """
+    text = os.environ.get("SIMCOLL_TIMES_EVERY", "") or "1"
+    if not (text.isascii() and text.isdecimal() and len(text) < 8 and int(text) <= _FARTHEST):
+        expected = f"a whole number from 0 (no times) to {_FARTHEST}"
+        raise ConfigurationError(f"SIMCOLL_TIMES_EVERY={text!r:.80}: expected {expected}; correct or unset it")
+    return int(text)
+
+
+class Recorded(Protocol):
+    """Where the times of a call go: an entry, or those of a section that runs as one."""
+
+    def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
+        """The device began it, and ended it (0: it runs)."""
+        ...
+
+    def ended_on_device(self) -> None:
+        """The device ended it; when it began is not known."""
+        ...
+
+
+class Told(Protocol):
+    """A call whose end a device tells, not the host."""
+
+    def awaited(self) -> None:
+        """What follows on the stream of this thread follows the call."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Timed:
+    """A call that the device has not been seen to end.
+
+    ``start`` is None where it is not timed. ``marked`` says that ``end`` is in a stream, ``late`` that it came there
+    only when the program waited for the call, so that it tells no time.
+    """
+
+    place: Place
+    stream: Any
+    recorded: Recorded | None
+    start: Event | None
+    end: Event
+    anchor: Anchor | None
+    held: object = None
+    marked: bool = False
+    late: bool = False
+    running: bool = False
+
+    def awaited(self) -> None:
+        """The program has had the current stream of this thread wait for its end."""
+        self.held = None
+        if self.marked or self.late:
+            return
+        self.late = True
+        device = self.place.device
+        try:
+            if not device.capturing():
+                device.record(self.end, device.current())
+                self.marked = True
+        except RuntimeError:
+            self.place.fail()
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Calls that the device runs one by one, oldest first; the last one ended ``until`` ms after ``anchor``."""
+
+    calls: deque[Timed] = field(default_factory=deque)
+    anchor: Anchor | None = None
+    until: float = 0.0
+
+
+class Place:
+    """What is under way on one device of this process. The program's threads put it there; one at a time looks."""
+
+    def __init__(self, device: Device, clock: DeviceClock | None = None) -> None:
+        self.device = device
+        self.clock = clock or DeviceClock(device)
+        self.failed = False
+        self.lanes: dict[tuple[object, int], Lane] = {}
+        """By the log of a group, and the peer of messages that are not sent together with others (-1: everything
+        else).
+        """
+        self._events: list[Event] = []
+        self._let_go: list[object] = []
+        self._undated = _PATIENT_LOOKS
+
+    def fail(self) -> None:
+        """Tell no more times: the device has failed, and the program hears of it from the backend."""
+        self.failed = True
+
+    def begin(self, recorded: Recorded, *, timed: bool) -> Timed | None:
+        """A call is about to be queued on the current stream; None where its end cannot be told."""
+        if self._let_go:
+            # In place: a list that the looking thread still adds to would be let go there.
+            self._let_go.clear()
+        device, start = self.device, None
+        try:
+            if self.failed or device.capturing():
+                return None
+            stream = device.current()
+            if timed:
+                start = self._event()
+                device.record(start, stream)
+            return Timed(self, stream, recorded, start, self._event(), self.clock.anchor)
+        except RuntimeError:
+            self.fail()
+            return None
+
+    def _event(self) -> Event:
+        try:
+            return self._events.pop()
+        except IndexError:
+            return self.device.event()
+
+    def queued(self, timed: Timed, lane: tuple[object, int], work: object, held: object, *, marked_late: bool) -> None:
+        """The call was queued: ``work`` is its Work, None where it ends in its stream's order.
+
+        ``held`` are its tensors. A ``marked_late`` one ends when somebody has waited for it.
+        """
+        try:
+            if work is None:
+                self.device.record(timed.end, timed.stream)
+                timed.marked = True
+            elif not marked_late:
+                timed.held = held
+                self.device.record_behind(work, timed.end)
+                timed.marked = True
+        except RuntimeError:
+            self.fail()
+            return
+        found = self.lanes.get(lane)
+        if found is None:
+            found = self.lanes.setdefault(lane, Lane())
+        found.calls.append(timed)
+
+    def look(self) -> bool:
+        """Write down what the device has begun and ended since the last time; whether anything is under way."""
+        try:
+            if not self.failed:
+                self.clock.look()
+                if self.clock.anchor is not None or self._undated <= 0:
+                    for lane in list(self.lanes.values()):
+                        self._look_at(lane)
+                self._undated -= self.clock.anchor is None
+        except RuntimeError:
+            # All that a device that has failed says of its events is that it has failed.
+            self.fail()
+        return self.under_way
+
+    def forget(self, lane: tuple[object, int]) -> None:
+        """Tell no more of a lane. Its group may be about to be aborted: tensors are kept until the next call."""
+        self._let_go += [timed.held for timed in self.lanes.pop(lane).calls]
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there are calls whose end is to be told."""
+        return not self.failed and any(lane.calls for lane in list(self.lanes.values()))
+
+    def expects(self, log: object = None) -> bool:
+        """Whether the end of a call (of one group's log, or of any) is to come though the program does nothing more."""
+        lanes = [lane for key, lane in list(self.lanes.items()) if log is None or key[0] is log]
+        return not self.failed and any(timed.marked for lane in lanes for timed in list(lane.calls))
+
+    def _look_at(self, lane: Lane) -> None:
+        for _ in range(_ended(lane.calls)):
+            self._settle(lane, lane.calls.popleft())
+        if not lane.calls or (first := lane.calls[0]).running or first.start is None or not first.start.query():
+            return
+        if (anchor := self._anchor_of(first)) is not None and first.recorded is not None:
+            first.running = True
+            began = anchor.milliseconds(first.start)
+            first.recorded.ran_on_device(anchor.nanoseconds(max(began, lane.until) if anchor is lane.anchor else began))
+
+    def _anchor_of(self, timed: Timed) -> Anchor | None:
+        """The anchor that was there when the call was made: no event is dated by one that came much later."""
+        timed.anchor = timed.anchor or self.clock.anchor
+        return timed.anchor
+
+    def _settle(self, lane: Lane, timed: Timed) -> None:
+        start, anchor = timed.start, self._anchor_of(timed)
+        # Whoever was given it may keep it: no ring of references.
+        recorded, timed.recorded = timed.recorded, None
+        if recorded is None:
+            return
+        if start is None or anchor is None or timed.late or not timed.marked:
+            recorded.ended_on_device()
+        else:
+            began = anchor.milliseconds(start)
+            ended = began + start.elapsed_time(timed.end)
+            if anchor is lane.anchor:
+                # A call that was queued behind another one began when that ended, whatever its own stream had to do.
+                began = min(max(began, lane.until), ended)
+            lane.anchor, lane.until = anchor, ended
+            recorded.ran_on_device(anchor.nanoseconds(began), anchor.nanoseconds(ended))
+        if timed.held is not None:
+            self._let_go.append(timed.held)
+            timed.held = None
+        if start is not None:
+            self._events.append(start)
+        if timed.marked and not timed.late:
+            self._events.append(timed.end)
+
+
+def _ended(calls: deque[Timed]) -> int:
+    """How many have ended: those before one that has ended have too."""
+    count = 0
+    for number, timed in enumerate(list(calls), 1):
+        if timed.marked:
+            if timed.end.query():
+                count = number
+            elif not timed.late:
+                break
+    return count

@@ -1,0 +1,128 @@
+"""A dry run in several processes: each takes ranks as it has cores free, and the first one gets what they recorded."""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from simcoll.core.sparse_files import make_sparse
+from simcoll.dryrun.driver import Plan, run_ranks
+from simcoll.dryrun.process_pool import LoneEnd
+from simcoll.dryrun.rank.main import DryRun, log_name
+from simcoll.dryrun.rendezvous import Meeting
+from simcoll.recorder.recorder import box_name
+
+_AHEAD = 16
+"""So many ranks' records lie in the store at a time, for the first process to take."""
+
+_LOG_BYTES = 1 << 20
+_PARTING_SECONDS = 10.0
+
+Progress = Callable[[int], None]
+
+
+class Team:
+    """One process's part in a dry run that several share."""
+
+    def __init__(self, meeting: Meeting, dry_run: DryRun, plan: Plan) -> None:
+        self._meeting = meeting
+        self._dry_run = dry_run
+        self._plan = plan
+        self._round = 0
+
+    def run(self, chosen: Sequence[int], done: Progress) -> dict[int, LoneEnd]:
+        """Have these ranks run, here and elsewhere; what they recorded is in this process's folder then."""
+        number = self._next_round()
+        self._meeting.put(f"{number}/ranks", json.dumps(list(chosen)).encode())
+        ends = self._run_share(number, chosen, done)
+        for other in range(1, self._meeting.job.count):
+            ends |= self._collected(number, other, done)
+        return ends
+
+    def serve(self) -> int:
+        """Take a share of every choice of ranks until the verdict is there; its exit code."""
+        while True:
+            number = self._next_round()
+            self._meeting.wait([f"{number}/ranks"], of=0)
+            said = json.loads(self._meeting.take(f"{number}/ranks", of=0, keep=True))
+            if isinstance(said, int):
+                self._meeting.put_plain(f"left/{self._meeting.job.number}", "")
+                return said
+            ends = self._run_share(number, said, lambda count: None)
+            self._hand_over(number, ends)
+
+    def conclude(self, code: int) -> None:
+        """Tell the others the verdict's exit code, and let them go."""
+        self._meeting.put(f"{self._next_round()}/ranks", json.dumps(code).encode())
+        limit = time.monotonic() + _PARTING_SECONDS
+        others = [f"left/{other}" for other in range(1, self._meeting.job.count)]
+        while time.monotonic() < limit and not all(map(self._meeting.has, others)):
+            time.sleep(0.02)
+
+    def _next_round(self) -> int:
+        self._round += 1
+        return self._round
+
+    def _run_share(self, number: int, chosen: Sequence[int], done: Progress) -> dict[int, LoneEnd]:
+        counted = 0
+
+        def ended(count: int) -> None:
+            nonlocal counted
+            done(self._meeting.add(f"{number}/done", count - counted))
+            counted = count
+
+        ranks = self._dealt(number, chosen)
+        return run_ranks(self._dry_run, self._plan, ranks, ended)
+
+    def _dealt(self, number: int, chosen: Sequence[int]) -> Iterator[int]:
+        """The ranks that this process gets: the next one that nobody has."""
+        while (place := self._meeting.add(f"{number}/dealt") - 1) < len(chosen):
+            self._meeting.check()
+            yield chosen[place]
+
+    def _hand_over(self, number: int, ends: dict[int, LoneEnd]) -> None:
+        """Send how the ranks ended, what they recorded and what they wrote, not too much at a time."""
+        own = f"{number}/{self._meeting.job.number}"
+        document = [[rank, end.exit_code, end.time_ns, end.overdue, end.short] for rank, end in ends.items()]
+        self._meeting.put(f"{own}/ends", json.dumps(document).encode())
+        ranks = list(ends)
+        for place, rank in enumerate(ranks):
+            while place >= _AHEAD and self._meeting.has(f"{own}/{ranks[place - _AHEAD]}/log"):
+                self._meeting.check(0)
+                time.sleep(0.01)
+            for kind, path in self._files(rank):
+                self._meeting.put(f"{own}/{rank}/{kind}", zlib.compress(_last(path), 1))
+                path.unlink(missing_ok=True)
+
+    def _collected(self, number: int, other: int, done: Progress) -> dict[int, LoneEnd]:
+        own = f"{number}/{other}"
+
+        def waiting() -> None:
+            done(self._meeting.add(f"{number}/done", 0))
+
+        self._meeting.wait([f"{own}/ends"], while_waiting=waiting)
+        document = json.loads(self._meeting.take(f"{own}/ends"))
+        for rank, *_ in document:
+            for kind, path in self._files(rank):
+                # Nothing where the rank made no group: no more than an absent file says that.
+                if data := zlib.decompress(self._meeting.take(f"{own}/{rank}/{kind}")):
+                    path.write_bytes(data)
+                    if kind == "box":
+                        make_sparse(path)
+        return {rank: LoneEnd(code, ended, overdue, short) for rank, code, ended, overdue, short in document}
+
+    def _files(self, rank: int) -> tuple[tuple[str, Path], tuple[str, Path]]:
+        folder = self._dry_run.folder
+        return ("box", folder / box_name(rank)), ("log", folder / log_name(rank))
+
+
+def _last(path: Path) -> bytes:
+    """A record as a whole, of a log the end; nothing where there is none."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    return data if path.suffix != ".log" else data[-_LOG_BYTES:]

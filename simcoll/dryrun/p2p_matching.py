@@ -1,0 +1,190 @@
+"""The sends and receives of a dry run as they would meet: by sender, receiver and tag, each end when it is posted.
+
+Tags count on CPUs alone, as with Gloo; NCCL knows none. A receive from any source takes what was posted first. A
+message to or from a rank of which nothing is known counts as taken. What Gloo would not survive, more bytes than the
+receive has room for, never ends; nor does a message whose Work was let go before the other end came.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from simcoll.core.trace import AWAITED, LET_GO, Life, Trace, lives
+from simcoll.spec.call import ANY_SOURCE, Call, bytes_of
+
+End: TypeAlias = tuple[int, int]
+"""One end of a message: a rank, and the row of its trace."""
+
+
+class _Lane(NamedTuple):
+    """A life of a group, the group ranks of sender and receiver, and the tag, None where tags do not count."""
+
+    life: Life
+    sender: int
+    receiver: int
+    tag: int | None
+
+    def is_with(self, rank: int, *, sends: bool) -> bool:
+        """Whether this (global) rank is its sender, or its receiver."""
+        place = self.sender if sends else self.receiver
+        return place != ANY_SOURCE and self.life[1][place] == rank
+
+
+ANY_SOURCE_SPELLING = "recv_anysource"
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What of a call matters here; ``peer`` is None for what is no message."""
+
+    sends: bool
+    peer: int | None
+    tag: int | None
+    on_cpu: bool
+    bytes: int | None
+
+
+class _Posted(NamedTuple):
+    end: End
+    number: int
+    form: _Form
+    place: int
+
+
+class _Rows(NamedTuple):
+    """A rank's calls, column by column, and what its signatures and groups say."""
+
+    signature: list[int]
+    group: list[int]
+    let_go: list[bool]
+    forms: list[_Form]
+    places: list[int | None]
+    lives: list[Life]
+
+
+@dataclass(slots=True)
+class LoneMessages:
+    """What is posted and has not met its other end. ``taken`` says of receives from any source whose message it was.
+
+    ``pairs`` gives each end that has met another one that other.
+    """
+
+    traces: Mapping[int, Trace]
+    taken: dict[End, int] = field(default_factory=dict)
+    pairs: dict[End, End] = field(default_factory=dict)
+    _unknown: set[int] = field(default_factory=set)
+    _rows: dict[int, _Rows] = field(default_factory=dict)
+    _sends: dict[_Lane, deque[_Posted]] = field(default_factory=dict)
+    _receives: dict[_Lane, deque[_Posted]] = field(default_factory=dict)
+    _count: int = 0
+
+    def post(self, end: End) -> Sequence[End]:
+        """An end is posted: the ends that are done now."""
+        rank, row = end
+        rows = self._rows.get(rank)
+        if rows is None:
+            rows = self._rows[rank] = _rows(self.traces[rank])
+        form, group = rows.forms[rows.signature[row]], rows.group[row]
+        place, peer, life = rows.places[group], form.peer, rows.lives[group]
+        if place is None or peer is None or (form.on_cpu and rows.let_go[row]):
+            return ()
+        if peer != ANY_SOURCE and (not 0 <= peer < len(life[1]) or not self._is_known(life[1][peer])):
+            return (end,)
+        self._count += 1
+        posted = _Posted(end, self._count, form, place)
+        return self._send(posted, life, peer) if form.sends else self._receive(posted, life, peer)
+
+    def _is_known(self, rank: int) -> bool:
+        return rank in self.traces and rank not in self._unknown
+
+    def _send(self, send: _Posted, life: Life, receiver: int) -> Sequence[End]:
+        tag = send.form.tag
+        waiting = [
+            lane
+            for sender in (send.place, ANY_SOURCE)
+            if self._receives.get(lane := _Lane(life, sender, receiver, tag))
+        ]
+        if not waiting:
+            self._sends.setdefault(_Lane(life, send.place, receiver, tag), deque()).append(send)
+            return ()
+        first = min(waiting, key=lambda lane: self._receives[lane][0].number)
+        return self._meet(send, self._receives[first].popleft(), any_source=first.sender == ANY_SOURCE)
+
+    def _receive(self, receive: _Posted, life: Life, sender: int) -> Sequence[End]:
+        tag = receive.form.tag
+        senders = range(len(life[1])) if sender == ANY_SOURCE else (sender,)
+        there = [lane for one in senders if self._sends.get(lane := _Lane(life, one, receive.place, tag))]
+        if not there:
+            self._receives.setdefault(_Lane(life, sender, receive.place, tag), deque()).append(receive)
+            return ()
+        first = min(there, key=lambda lane: self._sends[lane][0].number)
+        return self._meet(self._sends[first].popleft(), receive, any_source=sender == ANY_SOURCE)
+
+    def _meet(self, send: _Posted, receive: _Posted, *, any_source: bool) -> Sequence[End]:
+        if any_source:
+            self.taken[receive.end] = send.place
+        self.pairs[send.end], self.pairs[receive.end] = receive.end, send.end
+        sent, room = send.form.bytes, receive.form.bytes
+        on_cpu = send.form.on_cpu and receive.form.on_cpu
+        aborts = on_cpu and sent is not None and room is not None and sent > room
+        return () if aborts else (send.end, receive.end)
+
+    def forget(self, rank: int) -> list[End]:
+        """Nothing is known of a rank from here on: the ends that wait for it, which are done now."""
+        self._unknown.add(rank)
+        done = []
+        for waiting in (self._sends, self._receives):
+            for lane, posted in waiting.items():
+                if lane.is_with(rank, sends=waiting is self._receives):
+                    done += [one.end for one in posted]
+                    posted.clear()
+        return done
+
+    def guess(self) -> list[End]:
+        """Nobody can go on: receives from any source that a rank of which nothing is known may have sent to."""
+        done = []
+        for lane, posted in self._receives.items():
+            if lane.sender == ANY_SOURCE and not all(map(self._is_known, lane.life[1])):
+                done += [one.end for one in posted]
+                posted.clear()
+        return done
+
+
+def never_met(traces: Mapping[int, Trace], ends: Collection[End]) -> set[End]:
+    """Those of the ends that would meet no other one if all ranks came to the ends of their programs.
+
+    Where nothing is known of a possible peer, it may be there.
+    """
+    if not ends:
+        return set()
+    messages = LoneMessages(traces)
+    done: set[End] = set()
+    for rank, trace in traces.items():
+        for row in np.flatnonzero(trace.slots["p2p_sequence"] > 0).tolist():
+            done.update(messages.post((rank, row)))
+    done.update(messages.guess())
+    return {end for end in ends if end not in done and end not in messages.pairs}
+
+
+def _rows(trace: Trace) -> _Rows:
+    slots = trace.slots
+    return _Rows(
+        slots["signature"].tolist(),
+        slots["group"].tolist(),
+        (slots["flags"] & (LET_GO | AWAITED) == LET_GO).tolist(),
+        [_form(call) for call in trace.signatures],
+        [group.place(trace.rank) for group in trace.groups],
+        lives(trace),
+    )
+
+
+def _form(call: Call) -> _Form:
+    on_cpu = all(buffer.device == "cpu" for buffer in (*call.inputs, *call.outputs))
+    peer = ANY_SOURCE if call.spelling == ANY_SOURCE_SPELLING else call.peer
+    tag = call.tag or 0 if on_cpu else None
+    return _Form(call.op == "send", peer, tag, on_cpu, bytes_of(call.inputs or call.outputs))

@@ -1,0 +1,212 @@
+"""Which device a tensor of a dry run is on: its memory is the CPU's, and a mark says which GPU the program put it on.
+
+Programs that ask a tensor are told the mark; what runs within :func:`truthfully`, such as torch's own kernels, sees the
+CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from simcoll.dryrun.rank.tensor_marks import DEVICE, mark, put_mark
+
+_CPU = torch.device("cpu")
+_TO = ("device", "dtype", "non_blocking", "copy")
+
+ORIGINAL = "_simcoll_original"
+"""The attribute of a function that stands in for one of torch's, by which that is found."""
+
+_TensorBase: Any = torch._C.TensorBase
+_true_device: Callable[[torch.Tensor], torch.device] = _TensorBase.device.__get__
+_fake_device: Callable[[Any], torch.device] = vars(FakeTensor)["device"].fget
+
+
+class _Depth(threading.local):
+    """How many calls of the thread see the truth."""
+
+    within = 0
+
+
+_depth = _Depth()
+
+
+@contextmanager
+def truthfully(*, told: bool = True) -> Iterator[None]:
+    """Have tensors tell the device of their memory, or with ``told=False`` the pretended one again."""
+    before, _depth.within = _depth.within, int(told)
+    try:
+        yield
+    finally:
+        _depth.within = before
+
+
+class Devices:
+    """The GPUs that the process pretends to have, and the one that it uses now."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.current = 0
+        self.initialised = False
+        """Whether the program has used one: until then torch chooses the one of LOCAL_RANK by itself."""
+
+    def use(self, asked: object) -> int:
+        """Change the current GPU; the one before. None and negative numbers change nothing."""
+        before, self.initialised = self.current, True
+        index = asked if isinstance(asked, int) else getattr(torch.device(asked), "index", None)  # type: ignore[call-overload]
+        if index is not None and index >= 0:
+            self.current = self.checked(index)
+        return before
+
+    def checked(self, index: int) -> int:
+        """The number of a GPU; raises RuntimeError as CUDA does where there is none of it."""
+        if index >= self.count:
+            raise RuntimeError(f"CUDA error: invalid device ordinal: cuda:{index} of a node with {self.count} GPUs")
+        return index
+
+    def of(self, asked: object) -> torch.device | None:
+        """The device that an argument names; None for no device."""
+        if asked is None:
+            return None
+        if isinstance(asked, int):
+            return torch.device("cuda", self.checked(asked))
+        device = asked if isinstance(asked, torch.device) else torch.device(str(asked))
+        if device.type != "cuda":
+            return device
+        self.initialised = True
+        return torch.device("cuda", self.current if device.index is None else self.checked(device.index))
+
+
+def put_on(tensor: torch.Tensor, device: torch.device | None) -> None:
+    """Say which device a tensor's memory is on."""
+    put_mark(tensor, DEVICE, _gpu(device))
+
+
+def _gpu(device: torch.device | None) -> torch.device | None:
+    return device if device is not None and device.type == "cuda" else None
+
+
+def tell_pretended_devices(devices: Devices) -> None:
+    """Have tensors tell their pretended device and move between those, from now on in this process."""
+    tensor: Any = torch.Tensor
+    tensor.device = property(_told(_true_device))
+    fake: Any = FakeTensor
+    fake.device = property(_told(_fake_device))
+    tensor._make_wrapper_subclass = _in_cpu_memory(tensor._make_wrapper_subclass)
+    tensor.is_cuda = property(lambda self: self.device.type == "cuda")
+    tensor.is_cpu = property(lambda self: self.device.type == "cpu")
+    tensor.get_device = lambda self: self.device.index if self.device.type == "cuda" else -1
+    tensor.to = _moving(tensor.to, devices)
+    tensor.cuda = lambda self, device=None, *args, **kwargs: self.to(devices.of("cuda" if device is None else device))
+    tensor.cpu = lambda self, *args, **kwargs: self.to(_CPU)
+    tensor.pin_memory = lambda self, *args, **kwargs: self
+    tensor.is_pinned = lambda self, *args, **kwargs: False
+    tensor.record_stream = lambda self, stream: None
+    tensor.type = _typed(tensor.type)
+    tensor.__deepcopy__ = _copied(tensor.__deepcopy__)
+    torch.load = _loading(torch.load, devices)
+
+
+def _told(true: Callable[[Any], torch.device]) -> Callable[[Any], torch.device]:
+    def device(tensor: torch.Tensor) -> torch.device:
+        found = true(tensor)
+        if _depth.within or found.type != "cpu":
+            return found
+        return mark(tensor, DEVICE) or found
+
+    return device
+
+
+def _in_cpu_memory(make: Callable[..., Any]) -> Any:
+    """Have tensors that are made of others, which have the marks, be on the CPU for C++: it asks for CUDA otherwise."""
+
+    @functools.wraps(make)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type == "cuda":
+            kwargs["device"] = _CPU
+        return make(*args, **kwargs)
+
+    return staticmethod(wrapper)
+
+
+def _moving(to: Callable[..., Any], devices: Devices) -> Callable[..., Any]:
+    @functools.wraps(to)
+    def move(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        named = _named(args, kwargs)
+        device = None if _depth.within else devices.of(named.get("device"))
+        if device is None or device.type not in ("cpu", "cuda"):
+            return to(tensor, *args, **kwargs)
+        if device == tensor.device:
+            del named["device"]
+            return to(tensor, **{"dtype": tensor.dtype, **named})
+        moved = to(tensor, **{**named, "device": _CPU, "copy": True})
+        put_on(moved, device)
+        return moved
+
+    return _original(move, to)
+
+
+def _original(wrapper: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a mode of torch that is asked for the wrapper call what it wraps: the wrapper has run by then."""
+    setattr(wrapper, ORIGINAL, wrapped)
+    return wrapper
+
+
+def _named(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``to`` by name, a tensor's device and dtype in the place of the tensor."""
+    names = _TO if not args or not isinstance(args[0], (torch.Tensor, torch.dtype)) else ("other", *_TO[2:])
+    if args and isinstance(args[0], torch.dtype):
+        names = _TO[1:]
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    if (other := named.pop("other", None)) is not None:
+        named |= {"device": other.device, "dtype": other.dtype}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _typed(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def type_of(tensor: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            return original(tensor, dtype.replace("torch.cuda.", "torch.", 1), *args, **kwargs).cuda()
+        found = original(tensor, dtype, *args, **kwargs)
+        return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) and tensor.is_cuda else found
+
+    return _original(type_of, original)
+
+
+def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def deepcopy(tensor: torch.Tensor, memo: Any) -> Any:
+        with truthfully():
+            copy = original(tensor, memo)
+        if (device := mark(tensor, DEVICE)) is not None and copy is not tensor:
+            put_on(copy, device)
+        return copy
+
+    return deepcopy
+
+
+def _loading(load: Callable[..., Any], devices: Devices) -> Callable[..., Any]:
+    """``torch.load`` that leaves every storage on the CPU and marks where it was to be."""
+
+    @functools.wraps(load)
+    def loading(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if callable(map_location):
+            return load(file, map_location, *args, **kwargs)
+
+        def place(storage: Any, location: str) -> Any:
+            mapped = map_location.get(location, location) if isinstance(map_location, Mapping) else map_location
+            device = devices.of(location if mapped is None else mapped)
+            setattr(storage, DEVICE, _gpu(device))
+            return storage
+
+        return load(file, place, *args, **kwargs)
+
+    return loading

@@ -1,0 +1,180 @@
+"""Runs a program's operators on tensors that have shapes and no memory, as far as these are large and no integers.
+
+What a program reckons with stays real: whole numbers and truths, such as tokens, masks and counts, and tensors of a few
+elements. Where these follow from tensors without memory, or where the size of a result does, the operator runs on
+numbers about 1 in the place of what is not known; what comes out is marked as unknown.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils import _pytree as pytree
+
+from simcoll.dryrun.rank.fake_device import truthfully
+from simcoll.dryrun.rank.tensor_marks import DEVICE, UNKNOWN, mark, put_mark, tensors_in
+
+_FEW = 16
+"""Tensors of so few elements are real: losses, metrics, an optimiser's count of steps."""
+
+_MOST_REAL = 1 << 24
+"""Whole numbers of more elements are without memory too, as is what stands in for unknown values."""
+
+_COLLECTIVES = ("_c10d_functional", "c10d_functional", "c10d", "_dtensor")
+"""Operators that call process groups, which have to see them."""
+
+_KERNELS = (torch._C.DispatchKey.CompositeExplicitAutograd, torch._C.DispatchKey.CPU)
+_UNKNOWN = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+class UnknownValuesError(RuntimeError):
+    """What a program asks for rests on values that tensors without memory do not have."""
+
+
+class FakeTensors:
+    """Runs operators: a :data:`~simcoll.dryrun.rank.torch_modes.Compute`."""
+
+    def __init__(self) -> None:
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        fake: Any = FakeTensor
+        fake.__reduce_ex__ = _as_zeros
+        fake.__format__ = _formatted
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
+
+    def __call__(
+        self, operator: Any, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run an operator on tensors some of which may be without memory."""
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+            return operator(*args, **kwargs)  # torch tries out shapes of its own
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            return self._with_fakes(operator, args, kwargs)
+        device = kwargs.get("device")
+        if device is not None and device.type == "meta":
+            return operator(*args, **kwargs)
+        if tensors and (device is None or operator.is_view):
+            return operator(*args, **kwargs)
+        shown = self._faked(operator, args, kwargs)
+        return operator(*args, **kwargs) if all(map(_is_real, tensors_in((shown,)))) else shown
+
+    def without_memory(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor like the given one, without its memory; integers and what is on ``meta`` stay as they are."""
+        if isinstance(tensor, FakeTensor) or tensor.device.type == "meta" or not _has_unknown_values(tensor):
+            return tensor
+        with truthfully():
+            fake = self._mode.from_tensor(tensor)
+        self._forget()
+        put_mark(fake, DEVICE, mark(tensor, DEVICE))
+        return fake
+
+    def loaded(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What stands for a tensor that was loaded: one like it, without its memory unless it has few elements."""
+        if _is_real(tensor) or isinstance(tensor, FakeTensor):
+            return tensor.contiguous()
+        with truthfully(), self._mode:
+            fake = torch.empty(tensor.shape, dtype=tensor.dtype)
+        put_mark(fake, DEVICE, mark(tensor, DEVICE))
+        return fake
+
+    def _faked(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._mode:
+            result = operator(*args, **kwargs)
+        self._forget()
+        return result
+
+    def _forget(self) -> None:
+        """Keep no weak references to parameters: ``Module.to`` refuses to swap those that have one."""
+        if len(memo := self._mode.fake_tensor_converter.meta_converter.tensor_memo):
+            memo.clear()
+
+    def _with_fakes(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if operator.namespace in _COLLECTIVES:
+            key = next(key for key in _KERNELS if operator.has_kernel_for_dispatch_key(key))
+            return operator._op_dk(key, *args, **kwargs)
+        try:
+            result = self._faked(operator, args, kwargs)
+        except _UNKNOWN:
+            return self._with_stand_ins(operator, args, kwargs)
+        if operator._schema.is_mutable:
+            return _written(operator, args, kwargs, result)
+        if operator.is_view or all(map(_has_unknown_values, tensors_in((result,)))):
+            return result
+        if _elements((args, kwargs, result)) <= _MOST_REAL:
+            return self._with_stand_ins(operator, args, kwargs)
+        return result
+
+    def _with_stand_ins(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator with numbers in the place of unknown values; its integers are real and marked."""
+        _refuse_more(_elements((args, kwargs)), operator)
+        args, kwargs = pytree.tree_map_only(FakeTensor, stand_in, (args, kwargs))
+        result = operator(*args, **kwargs)
+        for tensor in tensors_in((result,)):
+            put_mark(tensor, UNKNOWN, True)
+        return pytree.tree_map_only(torch.Tensor, self.without_memory, result)
+
+
+def _is_real(tensor: torch.Tensor) -> bool:
+    return tensor.numel() <= (_FEW if _has_unknown_values(tensor) else _MOST_REAL)
+
+
+def _has_unknown_values(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _elements(values: object) -> int:
+    return sum(leaf.numel() for leaf in pytree.tree_leaves(values) if isinstance(leaf, FakeTensor))
+
+
+def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of numbers about 1 in the place of one without memory, equal for equal shapes; any other tensor itself.
+
+    They differ from each other, so that what is sent to the greatest of them spreads; a single one is 1.
+    """
+    if not isinstance(tensor, FakeTensor):
+        return tensor
+    _refuse_more(tensor.numel(), "what the program reads")
+    if not tensor.dim():
+        return torch.ones((), dtype=tensor.dtype)
+    numbers = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0))
+    return (numbers + 0.5).to(tensor.dtype)
+
+
+def _refuse_more(elements: int, what: object) -> None:
+    if elements > _MOST_REAL:
+        raise UnknownValuesError(f"{what} rests on {elements} values, which --fake-tensors leaves out")
+
+
+def _formatted(tensor: FakeTensor, spec: str) -> str:
+    return format(str(tensor) if tensor.dim() else tensor.item(), spec)
+
+
+def _as_zeros(tensor: FakeTensor, protocol: Any) -> Any:
+    """A tensor in a file: its shape, with a single zero for memory."""
+    return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape).__reduce_ex__(protocol)
+
+
+def _written(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    """The result of an operator that writes to arguments, with these themselves for what it gives back of them."""
+    schema = operator._schema
+    given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
+    written = {
+        alias: given[one.name]
+        for one in schema.arguments
+        if one.alias_info is not None and one.alias_info.is_write and one.name in given
+        for alias in one.alias_info.before_set
+    }
+    several = len(schema.returns) > 1
+    results = list(result) if several else [result]
+    for place, returned in enumerate(schema.returns):
+        if returned.alias_info is not None and returned.alias_info.is_write:
+            results[place] = next(written[alias] for alias in returned.alias_info.before_set if alias in written)
+    return tuple(results) if several else results[0]

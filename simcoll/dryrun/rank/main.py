@@ -1,0 +1,173 @@
+"""What happens in a process that is forked to be one rank of a dry run, from its beginning to its end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import multiprocessing.util
+import os
+import re
+import resource
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from simcoll.backends.engine.outcome import exit_code
+from simcoll.dryrun.rank.environment import tell_rank
+from simcoll.dryrun.rank.event_kinds import STEPS_MADE
+from simcoll.dryrun.rank.fake_cuda import pretend_cuda
+from simcoll.dryrun.rank.fake_device import Devices
+from simcoll.dryrun.rank.fake_distributed import be_alone
+from simcoll.dryrun.rank.fsdp_shards import cut_few_shards
+from simcoll.dryrun.rank.known_inputs import Known, SmallInputs, inputs_name
+from simcoll.dryrun.rank.pipeline_stages import StageMetadata, know_neighbours
+from simcoll.dryrun.rank.surroundings import surrounded
+from simcoll.dryrun.rank.taint import ReceivedValues
+from simcoll.launch.fork import end_as_interpreter, leave_parent
+from simcoll.pricing.device_ops import EVENT, DeviceOrder, Item
+from simcoll.recorder.session import active_session
+from simcoll.recorder.source import program_begins
+from simcoll.wrapper.hooks import enable
+
+if TYPE_CHECKING:
+    from simcoll.dryrun.rank.flop_counter import WorkCounter
+
+_WANTED_MEMORY = re.compile(rb"MemoryError|allocate memory|std::bad_alloc|failed to map segment|Errno 12\b")
+_TAIL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end.
+
+    ``script`` is a module's name, as ``python -m`` takes it, where ``module`` is true. With ``cuda`` each node pretends
+    to have a GPU for each of its ranks; with ``counts`` what it computes is counted. ``known`` is what ranks gave to
+    calls in the pass before.
+    """
+
+    script: Path
+    arguments: Sequence[str]
+    world_size: int
+    local_world_size: int
+    folder: Path
+    steps: int | None = None
+    fake_tensors: bool = False
+    memory: int | None = None
+    module: bool = False
+    cuda: bool = True
+    counts: bool = False
+    known: Known | None = None
+
+
+def log_name(rank: int) -> str:
+    """The file that a rank's own output goes to."""
+    return f"rank{rank:05d}.log"
+
+
+def wanted_memory(dry_run: DryRun, rank: int) -> bool:
+    """Whether what a rank that failed wrote at last says that there was no memory for it."""
+    try:
+        with open(dry_run.folder / log_name(rank), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            return _WANTED_MEMORY.search(file.read()) is not None
+    except OSError:
+        return False
+
+
+def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
+    """Run the script as ``rank``, and end as an interpreter does."""
+    code, names = 1, dict[str, Any]()
+    try:
+        with _begin(dry_run, rank):
+            # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
+            names |= _run(dry_run)
+        code = 0
+    except BaseException as error:
+        code = exit_code(error)
+        if not isinstance(error, SystemExit):
+            sys.excepthook(*sys.exc_info())
+        elif isinstance(error.code, str):
+            print(error.code, file=sys.stderr)  # noqa: T201
+    finally:
+        end_as_interpreter(code)
+
+
+def _run(dry_run: DryRun) -> dict[str, Any]:
+    """Run the program; gives its variables."""
+    if dry_run.module:
+        return runpy.run_module(str(dry_run.script), run_name="__main__", alter_sys=True)
+    return runpy.run_path(str(dry_run.script), run_name="__main__")
+
+
+def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
+    """Make this process the rank; gives what its program is to run in."""
+    leave_parent()
+    program_begins(_run.__code__)
+    # Of the exit functions a rank needs these, as any interpreter does; the last is called first.
+    atexit.register(logging.shutdown)
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+    log = os.open(dry_run.folder / log_name(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    for number in (1, 2):
+        os.dup2(log, number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # ranks side by side cannot share a terminal's input
+    tell_rank(os.environ, rank, dry_run.world_size, dry_run.local_world_size)
+    sys.argv = [str(dry_run.script), *dry_run.arguments]
+    sys.path[0] = os.getcwd() if dry_run.module else str(dry_run.script.resolve().parent)
+    if dry_run.memory is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (dry_run.memory, dry_run.memory))
+    devices = pretend_cuda(dry_run.local_world_size) if dry_run.cuda else None
+    enable("record", dry_run.folder)
+    cut_few_shards()
+    counter = _counter() if dry_run.counts else None
+    small = SmallInputs(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)
+    received = be_alone(rank, dry_run.world_size, small, counter)
+    know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
+    if dry_run.steps is not None:
+        _end_after(dry_run.steps)
+    return _around(dry_run, rank, devices, received, counter)
+
+
+@contextlib.contextmanager
+def _around(
+    dry_run: DryRun, rank: int, devices: Devices | None, received: ReceivedValues, counter: WorkCounter | None
+) -> Iterator[None]:
+    around = surrounded(devices, received, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0)
+    with around, counter or nullcontext():
+        yield
+
+
+def _counter() -> WorkCounter:
+    """Writes what is computed into this rank's black box."""
+    from simcoll.dryrun.rank.flop_counter import WorkCounter
+
+    def write(items: list[Item]) -> None:
+        _note(EVENT, items=items)
+
+    return WorkCounter(DeviceOrder(write))
+
+
+def _note(kind: str, **data: object) -> None:
+    """Write an event into this rank's black box, if it has one by now."""
+    session = active_session()
+    if session is not None and (recorder := session.current_recorder()) is not None:
+        recorder.event(kind, **data)
+
+
+def _end_after(steps: int) -> None:
+    """End the program as if it had come to its end, when an optimiser has made so many steps."""
+    made: dict[int, int] = {}
+
+    def count(optimizer: Any, args: Any, kwargs: Any) -> None:
+        made[id(optimizer)] = made.get(id(optimizer), 0) + 1
+        if made[id(optimizer)] >= steps:
+            _note(STEPS_MADE)
+            raise SystemExit(0)
+
+    register_optimizer_step_post_hook(count)

@@ -1,0 +1,92 @@
+"""What one rank gets from a collective if every other rank has the same inputs, without making the others' parts.
+
+The values that a dry run goes on with. They follow from what a row of the table says of itself (whether it reduces,
+which buffers it divides, where its root is) and equal the row's ``result`` where all ranks make the same call with the
+same inputs, up to the rounding of a sum that is added one by one. Where ranks would send different amounts, what this
+rank sends is repeated or cut to the size that it expects. What nobody here can know is zero: what a rank receives in a
+message, or as its part from a root that it is not. A broadcast leaves the buffer as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from simcoll.spec import flows
+from simcoll.spec.call import Buffer, Call
+from simcoll.spec.semantics import Array, Outputs
+from simcoll.spec.table import Kind, Rooted, spec_of
+
+
+def _power(piece: Array, ranks: int) -> Array:
+    return piece if piece.dtype.kind == "b" else piece**ranks
+
+
+def _times(piece: Array, ranks: int) -> Array:
+    return piece if piece.dtype.kind == "b" else piece * np.asarray(ranks).astype(piece.dtype)
+
+
+_REPEATED: MappingProxyType[str, Callable[[Array, int], Array]] = MappingProxyType(
+    {
+        "sum": _times,
+        "premul_sum": _times,
+        "product": _power,
+        "bxor": lambda piece, ranks: piece if ranks % 2 else piece ^ piece,
+    }
+)
+"""Reductions of so many equal values; any other gives the value itself."""
+
+
+def outputs_alike(call: Call, group_rank: int, size: int, inputs: Sequence[Array]) -> Outputs:
+    """What a rank gets of ``call`` in a group of ``size`` ranks that all have ``inputs``; None leaves one as it is.
+
+    Raises ValueError for a call whose buffers and splits contradict each other.
+    """
+    spec = spec_of(call)
+    undefined = spec.rooted is Rooted.TO_ROOT and call.root != group_rank
+    if spec.kind is Kind.SYNCHRONISATION or undefined or not call.outputs:
+        return [None] * len(call.outputs)
+    if spec.kind is Kind.POINT_TO_POINT or not inputs:
+        return [np.zeros(buffer.shape, np.float32) for buffer in call.outputs]
+    if call.coalesced:
+        one = [array.reshape(-1) for array in inputs]
+        return [
+            _filled(_piece(call, group_rank, size, one[place % len(one)]), [buffer])[0]
+            for place, buffer in enumerate(call.outputs)
+        ]
+    row = inputs[0].reshape(-1) if len(inputs) == 1 else np.concatenate([array.reshape(-1) for array in inputs])
+    return _filled(_piece(call, group_rank, size, row), call.outputs)
+
+
+def is_from_elsewhere(call: Call, group_rank: int) -> bool:
+    """Whether the call brings this rank the data of a root that it is not."""
+    return spec_of(call).rooted is Rooted.FROM_ROOT and call.root != group_rank
+
+
+def _piece(call: Call, group_rank: int, size: int, row: Array) -> Array:
+    """What every rank contributes to this rank's outputs."""
+    spec = spec_of(call)
+    if "inputs" in spec.divided:
+        row = _part(call, group_rank, size, row)
+    if spec.kind is Kind.REDUCTION:
+        with np.errstate(all="ignore"):
+            repeated = _REPEATED.get(call.reduce_op or "sum")
+            row = row if repeated is None else repeated(row, size)
+    return row
+
+
+def _part(call: Call, group_rank: int, size: int, row: Array) -> Array:
+    if call.coalesced:
+        return np.split(row, size)[group_rank]
+    sizes = flows.parts(call.inputs, call.input_splits, size)
+    begin = sum(sizes[peer] for peer in range(group_rank))
+    return row[begin : begin + sizes[group_rank]]
+
+
+def _filled(piece: Array, buffers: Sequence[Buffer]) -> Outputs:
+    """The buffers, one after another, with the piece as often as it takes."""
+    ends = np.cumsum([buffer.elements for buffer in buffers])
+    row = piece if len(piece) == ends[-1] else np.resize(piece, int(ends[-1]))
+    return [part.reshape(buffer.shape) for part, buffer in zip(np.split(row, ends), buffers, strict=False)]

@@ -1,0 +1,178 @@
+"""The flow engine: a collective's transfers, routed over the topology and sharing its links, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from simcoll.core.estimate import Bottleneck, Estimate
+from simcoll.core.overheads import BARE, Overheads
+from simcoll.estimator.flow.algorithms import algorithms, schedule
+from simcoll.estimator.flow.layout import Layout, layout
+from simcoll.estimator.flow.paths import Floats
+from simcoll.estimator.flow.phases import Phase, Prices
+from simcoll.estimator.flow.routes import router
+from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.topology.graph import LINKS, TopologyError, derived
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A collective whose steps are priced one by one, on no other's links."""
+
+    op: str
+    size: int
+    group: Layout
+    algorithm: str
+    prices: Prices
+    phases: tuple[Phase, ...]
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts by itself, from its launch on."""
+        return self.prices.overheads.launch + sum(phase.seconds for phase in self.phases)
+
+
+def price(
+    op: str,
+    size: int,
+    graph: nx.DiGraph[Any],
+    ranks: Sequence[int] | None = None,
+    algorithm: str | None = None,
+    *,
+    root: int = 0,
+    overheads: Overheads | None = None,
+    delays: Sequence[float] | None = None,
+) -> Estimate:
+    """What a collective costs on the graph.
+
+    ``size`` is nccl-tests' size in bytes, ``ranks`` the group's (all by default; the first and the last of them for
+    send and recv), ``root`` a place in the group, ``delays`` how many seconds each rank of the group comes late. The
+    algorithm is the cheapest of the row's that apply where none is given. Without ``overheads`` it is the bare graph's
+    price. Raises TopologyError for what is no topology, cannot be routed, or does not apply.
+    """
+    found = plan(op, size, graph, ranks, algorithm, root=root, overheads=overheads)
+    late = _late(found, delays)
+    return estimate_of(found, found.seconds + late, late, overheads is not None)
+
+
+def plan(
+    op: str,
+    size: int,
+    graph: nx.DiGraph[Any],
+    ranks: Sequence[int] | None = None,
+    algorithm: str | None = None,
+    *,
+    root: int = 0,
+    overheads: Overheads | None = None,
+) -> Plan:
+    """The same, as priced steps."""
+    names = algorithms(op) if algorithm is None else (algorithm,)
+    if not size >= 0:
+        raise TopologyError(f"size is {size!r}, expected bytes of at least 0")
+    size = 0 if COLLECTIVES[op].kind is Kind.SYNCHRONISATION else size
+    way = router(graph)
+    group = _group(graph, ranks)
+    nodes = np.array([way.network.number[node] for node in group.nodes], np.int64)
+    prices = Prices(way, nodes, overheads or BARE)
+    plans, refused = [], []
+    for name in names:
+        try:
+            made = schedule(op, name, group, float(size), root)
+        except TopologyError as error:
+            refused.append(error)
+            continue
+        plans.append(Plan(op, size, group, name, prices, tuple(prices.phases(made))))
+    if not plans:
+        raise refused[0]
+    return min(plans, key=lambda each: each.seconds)
+
+
+def _group(graph: nx.DiGraph[Any], ranks: Sequence[int] | None) -> Layout:
+    key = ("layout", None if ranks is None else tuple(ranks))
+    return derived(graph, key, lambda each: layout(each, ranks))
+
+
+def estimate_of(found: Plan, seconds: float, late: float, calibrated: bool) -> Estimate:
+    """The plan as an estimate, if it took so many seconds, ``late`` of them waiting for ranks or for links."""
+    count = found.group.size
+    rate = found.size / seconds if seconds else 0.0
+    launch = found.prices.overheads.launch
+    latency = sum(phase.latency for phase in found.phases)
+    terms = [("launch", launch), ("latency", latency), ("bandwidth", seconds - late - launch - latency)]
+    terms += [("waiting", late)] if late else []
+    return Estimate(
+        found.op,
+        found.size,
+        count,
+        seconds,
+        found.algorithm,
+        None,
+        COLLECTIVES[found.op].traffic(count) * rate,
+        rate,
+        _bottleneck(found, seconds),
+        "flow",
+        calibrated,
+        tuple(terms),
+    )
+
+
+def _bottleneck(found: Plan, seconds: float) -> Bottleneck | None:
+    """The link that is busy for longest; None where no byte is sent."""
+    total = sum((phase.loads for phase in found.phases), np.zeros(1))
+    busy: Floats = total / found.prices.bandwidth
+    if not busy.any():
+        return None
+    network, fabric = found.prices.router.network, found.prices.router.fabric
+    link = int(fabric.member[int(busy.argmax())])
+    return Bottleneck(
+        network.nodes[network.source[link]],
+        network.nodes[network.target[link]],
+        LINKS[network.kind[link]],
+        float(network.bandwidth[link]),
+        min(1.0, float(busy.max()) / seconds),
+    )
+
+
+def _late(found: Plan, delays: Sequence[float] | None) -> float:
+    """How much later it ends because ranks come late.
+
+    A transfer begins when both ends have done their earlier steps, and never before its step's turn; a pipeline, and
+    shifts, when all of their ranks have.
+    """
+    if delays is None:
+        return 0.0
+    if len(delays) != found.group.size or not all(delay >= 0 for delay in delays):
+        raise TopologyError(
+            f"delays are {list(delays)[:16]}, expected seconds of at least 0 for each of {found.group.size} ranks"
+        )
+    ready = np.zeros(len(found.group.nodes))
+    ready[: found.group.size] = delays
+    now = 0.0
+    for phase in found.phases:
+        _pass_on(phase, ready, now)
+        now += phase.seconds
+    return max(0.0, float(ready.max()) - now)
+
+
+def _pass_on(phase: Phase, ready: Floats, now: float) -> None:
+    """When each rank is ready after the phase."""
+    step = phase.step
+    if step is None or step.stages is not None:
+        taking = np.arange(len(ready)) if step is None else np.union1d(step.sources, step.targets)
+        ready[taking] = max(now, float(ready[taking].max())) + phase.seconds
+        return
+    lasts = phase.seconds / step.rounds
+    taking = np.union1d(step.sources, step.targets)
+    for number in range(step.rounds):
+        start = now + number * lasts
+        if np.ptp(np.maximum(ready[taking], start)) == 0.0:
+            ready[taking] = np.maximum(ready[taking], start) + (step.rounds - number) * lasts
+            return
+        begins = np.maximum(np.maximum(ready[step.sources], ready[step.targets]), start) + lasts
+        np.maximum.at(ready, step.sources, begins)
+        np.maximum.at(ready, step.targets, begins)

@@ -1,0 +1,249 @@
+"""Exchanges in log2(N) steps (recursive halving and doubling, Bruck, PAT), in N-1 steps (pairwise) or in one (direct).
+
+Ranks are taken in the order of their hosts, and what is near exchanges most: in step k partners are 2^k apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+
+from simcoll.estimator.flow.layout import Layout
+from simcoll.estimator.flow.paths import Integers
+from simcoll.estimator.flow.schedule import Schedule, Shifts, Step
+
+
+def _order(layout: Layout) -> Integers:
+    return np.concatenate(layout.groups)
+
+
+def _powers(count: int) -> list[int]:
+    return [1 << bit for bit in range((count - 1).bit_length())]
+
+
+def bruck_all_gather(layout: Layout, size: float, root: int) -> Schedule:
+    """In step k a rank gives the up to 2^k blocks that it has to the one 2^k places before it (Bruck et al.)."""
+    order, count = _order(layout), layout.size
+
+    def step(distance: int) -> Step:
+        held = min(distance, count - distance)
+        return Step(
+            order,
+            np.roll(order, distance),
+            np.full(count, held * size / count),
+            lambda _: [[(int(order[(p + j) % count]),) for j in range(held)] for p in range(count)],
+        )
+
+    return tuple(step(distance) for distance in _powers(count))
+
+
+def bruck_all_to_all(layout: Layout, size: float, root: int) -> Schedule:
+    """In step k each block goes 2^k places on whose way has that bit (Bruck et al.)."""
+    order, count = _order(layout), layout.size
+
+    def step(distance: int) -> Step:
+        ways = [way for way in range(count) if way & distance]
+        low = distance - 1
+
+        def block(place: int, way: int) -> tuple[int, int]:
+            source = (place - (way & low)) % count
+            return int(order[source]), int(order[(source + way) % count])
+
+        return Step(
+            order,
+            np.roll(order, -distance),
+            np.full(count, len(ways) * size / count),
+            lambda _: [[block(place, way) for way in ways] for place in range(count)],
+        )
+
+    return tuple(step(distance) for distance in _powers(count))
+
+
+def pat_all_gather(layout: Layout, size: float, root: int) -> Schedule:
+    """Parallel aggregated trees (NCCL's PAT, all blocks of a step in one message): far first, one block, then more."""
+    order, count = _order(layout), layout.size
+
+    def step(distance: int) -> Step:
+        offsets = range(0, count - distance, 2 * distance)
+        return Step(
+            order,
+            np.roll(order, -distance),
+            np.full(count, len(offsets) * size / count),
+            lambda _: [[(int(order[(p - offset) % count]),) for offset in offsets] for p in range(count)],
+        )
+
+    return tuple(step(distance) for distance in reversed(_powers(count)))
+
+
+def pat_reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
+    """The trees of PAT's all-gather, backwards."""
+    order, count = _order(layout), layout.size
+
+    def step(distance: int) -> Step:
+        offsets = range(0, count - distance, 2 * distance)
+        return Step(
+            order,
+            np.roll(order, distance),
+            np.full(count, len(offsets) * size / count),
+            lambda _: [[(int(order[(p - offset - distance) % count]),) for offset in offsets] for p in range(count)],
+        )
+
+    return tuple(step(distance) for distance in _powers(count))
+
+
+class _Halving:
+    """Recursive halving over the largest power of two; of the first ranks, two each take part as one."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.order, self.count = _order(layout), layout.size
+        self.bits = layout.size.bit_length() - 1
+        self.half = 1 << self.bits
+        self.extra = layout.size - self.half
+        self.even = self.order[0 : 2 * self.extra : 2]
+        self.odd = self.order[1 : 2 * self.extra : 2]
+        self.place = np.concatenate([self.odd, self.order[2 * self.extra :]])
+        self.number = np.arange(self.half)
+
+    def owners(self, number: int) -> list[int]:
+        """The ranks whose blocks one of the halved belongs to."""
+        own = [int(self.place[number])]
+        return [int(self.even[number]), *own] if number < self.extra else own
+
+    def weights(self, bit: int) -> Integers:
+        """How many blocks go in step ``bit`` to each partner."""
+        held = np.where(self.number < self.extra, 2, 1)
+        found: Integers = held.reshape(-1, 2 << bit).sum(axis=0)
+        return found
+
+    def held(self, number: int, bit: int) -> list[int]:
+        """Those that agree with ``number`` in the bits 0 to ``bit``."""
+        span = 2 << bit
+        return list(range(number % span, self.half, span))
+
+    def fold(self, size: float, blocks: Sequence[tuple[int, ...]]) -> list[Step]:
+        if not self.extra:
+            return []
+        return [Step(self.even, self.odd, np.full(self.extra, size), lambda _: [blocks] * self.extra)]
+
+
+def halving_doubling_all_reduce(layout: Layout, size: float, root: int) -> Schedule:
+    """Rabenseifner: halve and reduce, then double and gather; ranks beyond a power of two give and get everything."""
+    it = _Halving(layout)
+    every = [(number,) for number in range(it.half)]
+
+    def step(bit: int, doubling: bool) -> Step:
+        partner = it.number ^ (1 << bit)
+        return Step(
+            it.place,
+            it.place[partner],
+            np.full(it.half, size / (2 << bit)),
+            lambda _: [[(each,) for each in it.held(n if doubling else n ^ (1 << bit), bit)] for n in range(it.half)],
+        )
+
+    after = [Step(it.odd, it.even, s.sizes, s.carried) for s in it.fold(size, every)]
+    halving = [step(bit, False) for bit in range(it.bits)]
+    return (*it.fold(size, every), *halving, *(step(bit, True) for bit in reversed(range(it.bits))), *after)
+
+
+def halving_doubling_reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
+    """Recursive halving; where two ranks take part as one, it gives the other its block at the end."""
+    it = _Halving(layout)
+    part = size / it.count
+
+    def step(bit: int) -> Step:
+        partner = it.number ^ (1 << bit)
+        return Step(
+            it.place,
+            it.place[partner],
+            it.weights(bit)[partner % (2 << bit)] * part,
+            lambda _: [
+                [(owner,) for each in it.held(n ^ (1 << bit), bit) for owner in it.owners(each)] for n in range(it.half)
+            ],
+        )
+
+    every = [(int(rank),) for rank in it.order]
+    last = [Step(it.odd, it.even, np.full(it.extra, part), lambda _: [[(int(rank),)] for rank in it.even])]
+    return (*it.fold(size, every), *(step(bit) for bit in range(it.bits)), *(last if it.extra else []))
+
+
+def _shifts(layout: Layout, size: float, block: Callable[[int, int], Hashable], at_once: bool) -> Schedule:
+    """For each distance, every rank sends a block to the one so many places on; ``block`` names it."""
+    sources, part = np.arange(layout.size), np.full(layout.size, size / layout.size)
+
+    def step(distance: int) -> Step:
+        targets = (sources + distance) % layout.size
+        return Step(
+            sources,
+            targets,
+            part,
+            lambda _: [[block(one, other)] for one, other in zip(sources.tolist(), targets.tolist(), strict=True)],
+        )
+
+    return (Shifts(layout.size, step, layout.width if layout.square else 1, at_once),)
+
+
+def pairwise_all_to_all(layout: Layout, size: float, root: int) -> Schedule:
+    """In step k each rank sends to the one k places on."""
+    return _shifts(layout, size, lambda one, other: (one, other), False)
+
+
+def direct_all_to_all(layout: Layout, size: float, root: int) -> Schedule:
+    """Everybody sends to everybody at once."""
+    return _shifts(layout, size, lambda one, other: (one, other), True)
+
+
+def direct_all_gather(layout: Layout, size: float, root: int) -> Schedule:
+    """Everybody sends its block to everybody at once."""
+    return _shifts(layout, size, lambda one, other: (one,), True)
+
+
+def direct_reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
+    """Everybody sends to each rank that rank's block at once."""
+    return _shifts(layout, size, lambda one, other: (other,), True)
+
+
+def direct_all_reduce(layout: Layout, size: float, root: int) -> Schedule:
+    """A direct reduce-scatter, then a direct all-gather."""
+    return (*direct_reduce_scatter(layout, size, root), *direct_all_gather(layout, size, root))
+
+
+def from_root(layout: Layout, size: float, root: int) -> Schedule:
+    """The root sends everything to each rank at once."""
+    return (_star(layout, size, root, True, None),)
+
+
+def to_root(layout: Layout, size: float, root: int) -> Schedule:
+    """Each rank sends everything to the root at once."""
+    return (_star(layout, size, root, False, None),)
+
+
+def direct_scatter(layout: Layout, size: float, root: int) -> Schedule:
+    """The root sends each rank its block at once."""
+    return (_star(layout, size / layout.size, root, True, "own"),)
+
+
+def direct_gather(layout: Layout, size: float, root: int) -> Schedule:
+    """Each rank sends its block to the root at once."""
+    return (_star(layout, size / layout.size, root, False, "own"),)
+
+
+def meet_at_root(layout: Layout, size: float, root: int) -> Schedule:
+    """Everybody tells the root, then the root tells everybody."""
+    return (*to_root(layout, size, root), *from_root(layout, size, root))
+
+
+def _star(layout: Layout, size: float, root: int, away: bool, block: str | None) -> Step:
+    others = np.delete(np.arange(layout.size), root)
+    centre = np.full(len(others), root)
+    return Step(
+        centre if away else others,
+        others if away else centre,
+        np.full(len(others), size),
+        lambda _: [[(int(each),) if block else ("all",)] for each in others],
+    )
+
+
+def message(layout: Layout, size: float, root: int) -> Schedule:
+    """From the first of the ranks to the last."""
+    return (Step(np.array([0]), np.array([layout.size - 1]), np.array([float(size)]), lambda _: [[("all",)]]),)

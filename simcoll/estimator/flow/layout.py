@@ -1,0 +1,123 @@
+"""Where the ranks of a group are: what a schedule needs to know of the topology to follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from simcoll.estimator.flow.mesh import LARGEST, mesh_rings
+from simcoll.estimator.flow.paths import Integers
+from simcoll.topology.graph import TopologyError, link_kind, ranks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """A group's ranks, by their places 0 to ``size - 1`` in it.
+
+    ``groups`` are the places of each host's ranks, or each NVLink domain's where that is larger. ``switches`` are, for
+    each of these, the endpoints of the switches that reduce for all of its ranks (`schedule`); ``nodes`` are the
+    graph's nodes of all endpoints, ranks first. ``meshes`` are, for each group whose GPUs are linked without a
+    switch, rings over its links (`mesh`).
+    """
+
+    size: int
+    groups: tuple[Integers, ...]
+    switches: tuple[tuple[int, ...], ...]
+    nodes: tuple[Hashable, ...]
+    meshes: tuple[tuple[Integers, ...], ...]
+
+    @property
+    def width(self) -> int:
+        """The ranks of the largest group: one channel for each, and for the NIC that is nearest to it."""
+        return max(len(group) for group in self.groups)
+
+    @property
+    def square(self) -> bool:
+        """Whether there are several groups of several ranks, all of one size."""
+        return len(self.groups) > 1 and {len(group) for group in self.groups} == {self.width} and self.width > 1
+
+    def orders(self) -> list[Integers]:
+        """The ranks around each channel's ring.
+
+        Hosts are contiguous. Channel k leaves every other host by its k-th GPU and comes in by the next one in its
+        ring, and the hosts between run the other way round, so that a channel stays on its rail and all NICs are
+        used alike.
+        """
+        if len(self.groups) == 1:
+            return list(self.meshes[0] or self.groups)
+        return [
+            np.concatenate([self._turned(host, channel) for host in range(len(self.groups))])
+            for channel in range(self.width)
+        ]
+
+    def _turned(self, host: int, channel: int) -> Integers:
+        rings = self.meshes[host] or (self.groups[host],)
+        ring, last = rings[channel % len(rings)], self.groups[host][channel % len(self.groups[host])]
+        order = np.roll(ring, -1 - int(np.flatnonzero(ring == last)[0]))
+        return order[::-1] if host % 2 else order
+
+
+def layout(graph: nx.DiGraph[Any], chosen: Sequence[int] | None = None) -> Layout:
+    """The group of the given ranks, or of all; raises TopologyError for ranks that the topology does not have."""
+    members = _members(graph, chosen)
+    place = {node: number for number, node in enumerate(members)}
+    groups = _groups(graph, members)
+    switches, nodes = [], list(members)
+    for group in groups:
+        found = _reducing(graph, group)
+        switches.append(tuple(range(len(nodes), len(nodes) + len(found))))
+        nodes.extend(found)
+    places = tuple(np.array([place[node] for node in group], np.int64) for group in groups)
+    meshes = tuple(_meshes(graph, group, own) for group, own in zip(groups, places, strict=True))
+    return Layout(len(members), places, tuple(switches), tuple(nodes), meshes)
+
+
+def _meshes(graph: nx.DiGraph[Any], group: Sequence[Hashable], places: Integers) -> tuple[Integers, ...]:
+    if len(group) > LARGEST:
+        return ()
+    bandwidth = np.zeros((len(group), len(group)))
+    for source, one in enumerate(group):
+        for target, other in enumerate(group):
+            data = graph.get_edge_data(one, other)
+            if data is not None and link_kind(graph, one, other) == "nvlink":
+                bandwidth[source, target] = data["bandwidth"]
+    return tuple(places[ring] for ring in mesh_rings(bandwidth))
+
+
+def _members(graph: nx.DiGraph[Any], chosen: Sequence[int] | None) -> tuple[Hashable, ...]:
+    every = ranks(graph)
+    if chosen is None:
+        return every
+    wrong = [rank for rank in chosen if not 0 <= rank < len(every)]
+    if wrong or len(set(chosen)) != len(chosen) or not chosen:
+        raise TopologyError(
+            f"ranks are {list(chosen)[:16]}, expected at least one, each once, of the topology's 0 to {len(every) - 1}"
+        )
+    return tuple(every[rank] for rank in chosen)
+
+
+def _groups(graph: nx.DiGraph[Any], members: Sequence[Hashable]) -> list[list[Hashable]]:
+    """Ranks of one host, or joined by NVLink, in the order of the first rank of each."""
+    joined: nx.Graph[Any] = nx.Graph()
+    for node, data in graph.nodes(data=True):
+        if data["kind"] == "gpu":
+            joined.add_edge(("node", node), ("host", data.get("host", ("node", node))))
+    for one, other in graph.edges:
+        if link_kind(graph, one, other) == "nvlink":
+            joined.add_edge(("node", one), ("node", other))
+    domain = {end: number for number, part in enumerate(nx.connected_components(joined)) for end in part}
+    found: dict[int, list[Hashable]] = {}
+    for node in members:
+        found.setdefault(domain[("node", node)], []).append(node)
+    return list(found.values())
+
+
+def _reducing(graph: nx.DiGraph[Any], group: Sequence[Hashable]) -> list[Hashable]:
+    """The switches with the attribute ``sharp`` that are linked with every rank of the group, both ways."""
+    first = group[0]
+    near = [node for node in graph.successors(first) if graph.nodes[node].get("sharp")]
+    return [node for node in near if all(graph.has_edge(rank, node) and graph.has_edge(node, rank) for rank in group)]

@@ -1,0 +1,77 @@
+"""Rings and chains (Patarasso and Yuan's ring; the pipelined chain that NCCL's broadcast and reduce are)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+
+from simcoll.estimator.flow.layout import Layout
+from simcoll.estimator.flow.paths import Integers
+from simcoll.estimator.flow.schedule import Schedule, Step, together
+
+
+def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
+    """Reduce-scatter, then all-gather, around the same rings: 2(N-1) rounds of one step."""
+    return _rings(layout, size, 2 * (layout.size - 1), 0)
+
+
+def all_gather(layout: Layout, size: float, root: int) -> Schedule:
+    """Each rank passes on what came last, its own block first: N-1 rounds."""
+    return _rings(layout, size, layout.size - 1, 0)
+
+
+def reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
+    """Each rank adds its part of a block and passes it on, so that its own comes last: N-1 rounds."""
+    return _rings(layout, size, layout.size - 1, 1)
+
+
+def _rings(layout: Layout, size: float, rounds: int, behind: int) -> Schedule:
+    orders = layout.orders()
+    part = size / layout.size / len(orders)
+    return (together([ring(order, part, rounds, behind, _owned(order, k)) for k, order in enumerate(orders)]),)
+
+
+def _owned(order: Integers, channel: int) -> Callable[[int], list[tuple[int, int]]]:
+    return lambda place: [(int(order[place]), channel)]
+
+
+def ring(
+    order: Integers, size: float, rounds: int, behind: int, blocks: Callable[[int], Sequence[tuple[Hashable, ...]]]
+) -> Step:
+    """One ring: the p-th rank sends in round t what belongs to place p - t - ``behind``, ``size`` bytes."""
+    count = len(order)
+    return Step(
+        order,
+        np.roll(order, -1),
+        np.full(count, size),
+        lambda time: [list(blocks((place - time - behind) % count)) for place in range(count)],
+        rounds,
+    )
+
+
+def broadcast(layout: Layout, size: float, root: int) -> Schedule:
+    """From the root along each channel's ring, chunk after chunk."""
+    orders = layout.orders()
+    turned = [np.roll(order, -int(np.flatnonzero(order == root)[0])) for order in orders]
+    return (together([chain(order, size / len(orders), channel) for channel, order in enumerate(turned)]),)
+
+
+def reduce(layout: Layout, size: float, root: int) -> Schedule:
+    """Along each channel's ring to the root, chunk after chunk."""
+    orders = layout.orders()
+    turned = [np.roll(order, -int(np.flatnonzero(order == root)[0]) - 1) for order in orders]
+    return (together([chain(order, size / len(orders), channel) for channel, order in enumerate(turned)]),)
+
+
+def chain(order: Integers, size: float, channel: int) -> Step:
+    """From the first to the last, each rank passing on what came last."""
+    count = len(order) - 1
+    return Step(
+        order[:-1],
+        order[1:],
+        np.full(count, size),
+        lambda time: [[(channel, time)]] * count,
+        count,
+        np.arange(count),
+    )

@@ -1,0 +1,178 @@
+"""Trees: NCCL's double binary tree (Sanders, Speck and Traeff) between hosts with chains inside; binomial trees.
+
+Each of the two trees carries half of the data, and a rank that has children in the one is a leaf of the other (nearly),
+so that none sends much more than twice the data in an all-reduce. Up and down are one pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from simcoll.estimator.flow.layout import Layout
+from simcoll.estimator.flow.paths import Integers
+from simcoll.estimator.flow.schedule import Schedule, Step, together
+
+
+def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
+    """Up the trees to their roots and down again."""
+    trees = [(channel, tree) for channel in range(_width(layout)) for tree in (0, 1)]
+    part = size / len(trees)
+    return _joined([_both(_spanning(layout, *tree), part, tree) for tree in trees])
+
+
+def broadcast(layout: Layout, size: float, root: int) -> Schedule:
+    """The root feeds both trees over the other hosts."""
+    trees = [(channel, tree) for channel in range(_width(layout)) for tree in (0, 1)]
+    return _joined([down(_rooted(layout, root, *tree), size / len(trees), tree) for tree in trees])
+
+
+def reduce(layout: Layout, size: float, root: int) -> Schedule:
+    """The way of a broadcast, backwards."""
+    trees = [(channel, tree) for channel in range(_width(layout)) for tree in (0, 1)]
+    return _joined([up(_rooted(layout, root, *tree), size / len(trees), tree) for tree in trees])
+
+
+def _hosts(layout: Layout) -> list[Integers]:
+    """Hosts, or the ranks one by one where they are all on one."""
+    if len(layout.groups) > 1:
+        return list(layout.groups)
+    return [np.array([place]) for place in layout.groups[0]]
+
+
+def _width(layout: Layout) -> int:
+    return max(len(host) for host in _hosts(layout))
+
+
+def double_tree(nodes: int, tree: int) -> Integers:
+    """The parent of each node in the first or second tree, -1 for its root.
+
+    Odd places of the first tree are leaves; the second is the first with its places mirrored, or shifted where the
+    number of nodes is odd.
+    """
+    place = np.arange(nodes)
+    bit = place & -place
+    parent = (place ^ bit) | (bit << 1)
+    parent = np.where(parent < nodes, parent, place ^ bit)
+    parent[0] = -1
+    if tree == 0:
+        return parent
+    moved = (nodes - 1 - place) if nodes % 2 == 0 else (place + 1) % nodes
+    second = np.full(nodes, -1, np.int64)
+    second[moved] = np.where(parent < 0, -1, moved[parent])
+    return second
+
+
+def _spanning(layout: Layout, channel: int, tree: int) -> Integers:
+    """The parent of each rank: the tree joins the hosts' heads in this channel, a chain the ranks of each host."""
+    hosts = _hosts(layout)
+    chains = [np.roll(host, -(channel % len(host))) for host in hosts]
+    heads = np.array([each[0] for each in chains])
+    parent = np.full(layout.size, -1, np.int64)
+    above = double_tree(len(heads), tree)
+    parent[heads] = np.where(above < 0, -1, heads[above])
+    for each in chains:
+        parent[each[1:]] = each[:-1]
+    return parent
+
+
+def _rooted(layout: Layout, root: int, channel: int, tree: int) -> Integers:
+    """The same with a given root, which gives to its host's head in this channel, and that to the other hosts' tree."""
+    chains = [np.roll(host, -(channel % len(host))) for host in _hosts(layout)]
+    own = next(each for each in chains if root in each)
+    heads = np.array([each[0] for each in chains if each is not own], np.int64)
+    parent = np.full(layout.size, -1, np.int64)
+    if len(heads):
+        above = double_tree(len(heads), tree)
+        parent[heads] = np.where(above < 0, own[0], heads[above])
+    for each in chains:
+        line = np.concatenate([[root], each[each != root]]) if each is own else each
+        parent[line[1:]] = line[:-1]
+    return parent
+
+
+def up(parent: Integers, size: float, tree: Hashable) -> Step:
+    """Towards the root, each rank when its children have given."""
+    child = np.flatnonzero(parent >= 0)
+    return _step(child, parent[child], size, tree, heights(parent)[child])
+
+
+def down(parent: Integers, size: float, tree: Hashable, after: int = 0) -> Step:
+    """Away from the root, ``after`` so many rounds."""
+    child = np.flatnonzero(parent >= 0)
+    return _step(parent[child], child, size, tree, depths(parent)[child] - 1 + after)
+
+
+def _both(parent: Integers, size: float, tree: Hashable) -> list[Step]:
+    return [up(parent, size, tree), down(parent, size, tree, int(heights(parent).max()))]
+
+
+def _step(sources: Integers, targets: Integers, size: float, tree: Hashable, stages: Integers) -> Step:
+    return Step(
+        sources,
+        targets,
+        np.full(len(sources), size),
+        lambda time: [[(tree, time)]] * len(sources),
+        1 + int(stages.max(initial=0)),
+        stages,
+    )
+
+
+def pipeline(parts: list[Step]) -> Step:
+    """Steps with stages as one: it lasts as long as the one of most stages."""
+    rounds = max(step.rounds for step in parts)
+    return together([Step(s.sources, s.targets, s.sizes, s.carried, rounds, s.stages) for s in parts])
+
+
+def _joined(parts: list[Step] | list[list[Step]]) -> Schedule:
+    flat: list[Step] = []
+    for part in parts:
+        flat.extend(part if isinstance(part, list) else [part])
+    return (pipeline(flat),)
+
+
+def depths(parent: Integers) -> Integers:
+    """How many links are above each node."""
+    found, above = np.zeros(len(parent), np.int64), parent
+    while (above >= 0).any():
+        found += above >= 0
+        above = np.where(above >= 0, parent[above], -1)
+    return found
+
+
+def heights(parent: Integers) -> Integers:
+    """How many links the longest way down from each node has."""
+    deep = depths(parent)
+    found = np.zeros(len(parent), np.int64)
+    for level in range(int(deep.max()), 0, -1):
+        child = np.flatnonzero(deep == level)
+        np.maximum.at(found, parent[child], found[child] + 1)
+    return found
+
+
+def gather(layout: Layout, size: float, root: int) -> Schedule:
+    """A binomial tree: in step k, what 2^k ranks had goes to one."""
+    distances = [1 << bit for bit in range((layout.size - 1).bit_length())]
+    return tuple(_binomial(layout.size, size, root, distance, False) for distance in distances)
+
+
+def scatter(layout: Layout, size: float, root: int) -> Schedule:
+    """The way of a gather, backwards."""
+    distances = [1 << bit for bit in reversed(range((layout.size - 1).bit_length()))]
+    return tuple(_binomial(layout.size, size, root, distance, True) for distance in distances)
+
+
+def _binomial(count: int, size: float, root: int, distance: int, away: bool) -> Step:
+    far = np.arange(distance, count, 2 * distance)
+    held = np.minimum(distance, count - far)
+    outer, inner = (far + root) % count, (far - distance + root) % count
+    return Step(
+        inner if away else outer,
+        outer if away else inner,
+        held * (size / count),
+        lambda _: [
+            [((first + place + root) % count,) for place in range(blocks)]
+            for first, blocks in zip(far.tolist(), held.tolist(), strict=True)
+        ],
+    )

@@ -1,0 +1,141 @@
+"""``simcoll.time_estimator``: what a piece of a torch program would spend on communication, with nothing sent.
+
+Every c10d call passes torch's dispatcher, whatever the backend and whoever makes it (torch.distributed, functional
+collectives, C++ such as DistributedDataParallel's reducer). A dispatch mode takes it there, prices it, and gives back a
+Work whose ``wait`` moves the estimator's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from simcoll.core.estimate import Estimate
+from simcoll.errors import ConfigurationError
+from simcoll.estimator.estimate import estimate
+from simcoll.estimator.timeline import Timeline, Transfer
+from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.topology.graph import check
+from simcoll.topology.graph import ranks as ranks_of
+from simcoll.wrapper.dispatch_mode import Dispatched, Wait, dispatched
+
+_MESSAGES = tuple(spec.name for spec in COLLECTIVES.values() if spec.kind is Kind.POINT_TO_POINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """One call that was not sent: its estimate, and when it would have run, in seconds since the block began."""
+
+    estimate: Estimate
+    group: str
+    transfer: Transfer
+
+
+class TimeEstimator:
+    """What the calls of a `time_estimator` block cost: the result of ``with simcoll.time_estimator(...) as it``."""
+
+    def __init__(self, topology: nx.DiGraph[Any]) -> None:
+        self._topology = topology
+        self._size = len(ranks_of(topology))
+        self._timeline = Timeline()
+        self._priced: list[Priced] = []
+        self._sections: list[list[Dispatched]] = []
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the block's begin until the last call so far has ended, overlapping ones counted once."""
+        ahead = deepcopy(self._timeline)
+        ahead.wait_all()
+        return ahead.now
+
+    @property
+    def estimated_time(self) -> float:
+        """The same in microseconds, as torch's ``_time_estimator`` gives it."""
+        return self.seconds * 1e6
+
+    @property
+    def calls(self) -> tuple[Priced, ...]:
+        """Every call, in the order in which they were made."""
+        return tuple(self._priced)
+
+    def finish(self) -> None:
+        """The block ends when its last call has."""
+        self._timeline.wait_all()
+
+    def take(self, call: Dispatched) -> Wait:
+        """A call is made: price it, alone or with the section that it stands in; gives what waits for its end."""
+        if self._sections:
+            self._sections[-1].append(call)
+            return _nothing
+        return self._launch([call])
+
+    def begin_section(self) -> None:
+        """What follows is launched together; one section may stand in another, of another group."""
+        self._sections.append([])
+
+    def end_section(self) -> Wait:
+        """Launch what was made since; gives what waits for its end."""
+        return self._launch(self._sections.pop() if self._sections else [])
+
+    def _launch(self, calls: Sequence[Dispatched]) -> Wait:
+        """Calls that are launched together: those that differ in nothing but their bytes go as one."""
+        sizes: dict[tuple[str, tuple[int, ...], str], int] = {}
+        for call in calls:
+            key = (call.op, call.members, call.group)
+            sizes[key] = sizes.get(key, 0) + call.bytes
+        launched = [self._submit(*key, size) for key, size in sizes.items()]
+
+        def wait() -> None:
+            for transfer in launched:
+                self._timeline.wait(transfer)
+
+        return wait
+
+    def _submit(self, op: str, members: tuple[int, ...], group: str, size: int) -> Transfer:
+        """Collectives of a group run in order; messages in either direction, and with each peer, beside all else.
+
+        A message keeps a link busy in its own direction, a collective in both.
+        """
+        if max(members) >= self._size:
+            raise ConfigurationError(
+                f"{op} among the ranks up to {max(members)}, and the topology has {self._size}: "
+                f"give time_estimator one of at least {max(members) + 1} ranks"
+            )
+        priced = estimate(op, size, self._topology, ranks=members)
+        message = COLLECTIVES[op].kind is Kind.POINT_TO_POINT
+        transfer = Transfer(priced.seconds)
+        if priced.bottleneck is not None:
+            transfer.links = tuple((priced.bottleneck.link, way) for way in ((op,) if message else _MESSAGES))
+            transfer.utilisation = priced.bottleneck.utilisation
+        self._timeline.submit((group, op, members) if message else group, transfer)
+        self._priced.append(Priced(priced, group, transfer))
+        return transfer
+
+
+def _nothing() -> None:
+    """The wait for a call that is not launched yet: its section's end is what the program waits for."""
+
+
+@contextmanager
+def time_estimator(topology: nx.DiGraph[Any]) -> Iterator[TimeEstimator]:
+    """Price the c10d calls of a block on a topology instead of making them; works with any backend, and needs no GPU.
+
+    Rank i of the program is rank i of the topology, which must have at least as many. Nothing is sent: a reduction and
+    a broadcast leave their tensors as they are, a gather finds this rank's own part in every place. Calls of one group
+    run in order, those of several side by side, sharing the links that hold them up; the program's own computing takes
+    no time. It is the block of its thread, with the backward passes that this one runs; other threads' calls are sent
+    as ever. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
+    not have.
+    """
+    check(topology)
+    estimator = TimeEstimator(topology)
+    try:
+        with dispatched(estimator.take, estimator.begin_section, estimator.end_section):
+            yield estimator
+    finally:
+        estimator.finish()

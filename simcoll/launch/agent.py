@@ -1,0 +1,288 @@
+"""Starts the ranks of a job with torchrun's own parser and agent, and writes down how each of them ended.
+
+It is a process of its own (:mod:`simcoll.launch.launcher_process`), so that the command that watches it needs no torch
+and survives it. Nothing here reaches into the ranks: they are started by torch's agent as torchrun starts them. The
+account is a JSON file, rewritten whole whenever a rank starts or ends:
+
+    {"schema": "simcoll.launch/1", "host": ..., "node": 0, "world_size": 4, "attempt": 0, "error": null,
+     "interrupted": null, "ranks": [{"rank": 0, "local_rank": 0, "pid": ..., "exit_code": -11, "signal": "SIGSEGV",
+     "ended_ns": ..., "stopped": false, "message": "..."}]}
+
+``exit_code`` is null while a rank runs and negative for a signal; ``stopped`` says that the agent ended the rank
+because another one had failed, or because the job was interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
+from torch.distributed.launcher import api
+
+from simcoll.autoload import autoload
+
+SCHEMA = "simcoll.launch/1"
+_SETTLE_SECONDS = 2.0
+_ENDING = frozenset({-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT})
+
+
+class Ledger:
+    """How the ranks of this node ended, kept on disk while it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._closing = False
+        self._unwritten = False
+        self._watchers: list[threading.Thread] = []
+        self._document: dict[str, Any] = {
+            "schema": SCHEMA,
+            "host": socket.gethostname(),
+            "node": 0,
+            "world_size": 0,
+            "attempt": 0,
+            "error": None,
+            "interrupted": None,
+            "ranks": [],
+        }
+
+    def say(self, **values: object) -> None:
+        """Set top-level values and write the file."""
+        with self._lock:
+            self._document.update(values)
+            self._write()
+
+    def start(self, workers: list[dict[str, Any]], **values: object) -> None:
+        """The agent has started its workers, for the first time or again: the ranks of an earlier attempt are gone."""
+        self._closing = False
+        self.say(ranks=[{**worker, **_RUNNING} for worker in workers], **values)
+        self._watchers = [
+            threading.Thread(target=self._watch, args=(entry,), daemon=True) for entry in self._document["ranks"]
+        ]
+        for watcher in self._watchers:
+            watcher.start()
+
+    def closing(self) -> None:
+        """The agent ends its workers now: a signal from here on is the agent's."""
+        self._closing = True
+
+    def ended(self, entry: dict[str, Any], exit_code: int) -> None:
+        """A rank's process has ended; the first word on it counts."""
+        with self._lock:
+            if entry["exit_code"] is not None:
+                return
+            entry["exit_code"] = exit_code
+            entry["signal"] = signal_name(exit_code)
+            entry["ended_ns"] = time.time_ns()
+            entry["stopped"] = self._closing and exit_code in _ENDING
+            self._write()
+
+    def failed(self, failures: dict[int, Any]) -> None:
+        """What torch says of the ranks that failed: exit codes that no watcher saw, and error messages."""
+        by_rank = {entry["rank"]: entry for entry in self._document["ranks"]}
+        for rank, failure in failures.items():
+            entry = by_rank.get(rank)
+            if entry is None:
+                continue
+            self.ended(entry, int(failure.exitcode))
+            entry["message"] = _message(failure)
+        self.say()
+
+    @property
+    def started(self) -> bool:
+        """Whether the agent has started ranks."""
+        return bool(self._document["ranks"])
+
+    def reaped(self, exit_codes: dict[int, int]) -> None:
+        """What the agent saw of processes that it reaped before their watchers looked, by local rank."""
+        for entry in self._document["ranks"]:
+            if (code := exit_codes.get(entry["local_rank"])) is not None:
+                self.ended(entry, code)
+
+    def settle(self) -> None:
+        """The agent has ended: wait for the last watchers to say what they saw.
+
+        torch names every rank that did not return zero, so a process that is gone and was named by nobody did; of a job
+        that was interrupted it names none.
+        """
+        for watcher in self._watchers:
+            watcher.join(_SETTLE_SECONDS)
+        unseen = -signal.SIGTERM if self._document["interrupted"] else 0
+        for entry in self._document["ranks"]:
+            if entry["exit_code"] is None and not Path(f"/proc/{entry['pid']}").exists():
+                self.ended(entry, unseen)
+
+    def _watch(self, entry: dict[str, Any]) -> None:
+        """Wait for one rank's end without reaping it, which is its agent's part."""
+        try:
+            info = os.waitid(os.P_PID, entry["pid"], os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if info is not None:
+            self.ended(entry, info.si_status if info.si_code == os.CLD_EXITED else -info.si_status)
+
+    def _write(self) -> None:
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            draft.write_text(json.dumps(self._document), encoding="utf-8")
+            draft.replace(self._path)
+        except OSError as error:
+            # A disk that filled up costs the account of the ranks, never the job.
+            if self._unwritten:
+                return
+            self._unwritten = True
+            print(f"simcoll: cannot write {self._path}: {error.strerror}", file=sys.stderr)  # noqa: T201
+
+
+_RUNNING: dict[str, Any] = {"exit_code": None, "signal": None, "ended_ns": 0, "stopped": False, "message": ""}
+
+
+def signal_name(exit_code: int) -> str | None:
+    """The name of the signal that an exit code stands for; None for an ordinary exit."""
+    if exit_code >= 0:
+        return None
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+def observed_agent(ledger: Ledger) -> type[LocalElasticAgent]:
+    """The agent of torch, which also tells the ledger when it starts and when it ends its workers."""
+
+    class ObservedAgent(LocalElasticAgent):
+        def _start_workers(self, worker_group: Any) -> dict[int, Any]:
+            pids: dict[int, Any] = super()._start_workers(worker_group)
+            workers = [
+                {"rank": worker.global_rank, "local_rank": worker.local_rank, "pid": pids[worker.local_rank]}
+                for worker in worker_group.workers
+            ]
+            _observe_close(self._pcontext, ledger)
+            ledger.start(
+                workers,
+                node=worker_group.group_rank,
+                world_size=worker_group.workers[0].world_size,
+                attempt=worker_group.spec.max_restarts - self._remaining_restarts,
+            )
+            return pids
+
+    return ObservedAgent
+
+
+def _observe_close(context: Any, ledger: Ledger) -> None:
+    close = context.close
+
+    def observed(*arguments: Any, **options: Any) -> None:
+        ledger.closing()
+        try:
+            close(*arguments, **options)
+        finally:
+            ledger.reaped(_exit_codes(context))
+
+    context.close = observed
+
+
+def _exit_codes(context: Any) -> dict[int, int]:
+    """The exit codes that torch's own context knows, by local rank; it reaps the processes that it closes."""
+    codes = {rank: handler.proc.returncode for rank, handler in getattr(context, "subprocess_handlers", {}).items()}
+    started = getattr(context, "_pc", None)
+    if started is not None:
+        codes |= {rank: process.exitcode for rank, process in enumerate(started.processes)}
+    return {rank: code for rank, code in codes.items() if code is not None}
+
+
+def launch(ledger: Ledger, arguments: list[str]) -> int:
+    """Run a job to its end; 0 if every rank of this node returned zero, 2 for wrong arguments, else 1."""
+    try:
+        options = _parser().parse_args(arguments)
+        _quieten()
+        _take_free_port(options)
+        if options.run_path and options.start_method == "fork":
+            # These ranks never import torch anew, so that its hook does not run in them.
+            autoload()
+        setattr(api, "LocalElasticAgent", observed_agent(ledger))  # noqa: B010
+        record(torchrun.run)(options)
+    except ChildFailedError as error:
+        ledger.failed(error.failures)
+        return 1
+    except SignalException as error:
+        ledger.say(interrupted=signal.Signals(error.sigval).name)
+        return 1
+    except KeyboardInterrupt:
+        ledger.say(interrupted="SIGINT")
+        return 1
+    except _UsageError as error:
+        ledger.say(error=str(error))
+        return 2
+    except Exception as error:
+        ledger.say(error=f"torchrun: {type(error).__name__}: {str(error) or 'it gives no reason; see torchrun --help'}")
+        return 2 if isinstance(error, ValueError | AssertionError) and not ledger.started else 1
+    finally:
+        ledger.settle()
+    return 0
+
+
+class _UsageError(Exception):
+    """The arguments are not torchrun's."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = torchrun.get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise _UsageError(message)
+
+    setattr(parser, "error", refuse)  # noqa: B010
+    return parser
+
+
+def _take_free_port(options: argparse.Namespace) -> None:
+    """Let ranks of one node meet at a port that is free, unless the user has said where: 29500 may be another job's."""
+    # On all interfaces, as the store listens: whether the master's address is one of them is for torchrun to find out.
+    said = options.standalone or options.master_port is not None or options.rdzv_endpoint
+    if said or options.rdzv_backend != "static" or options.nnodes not in ("1", "1:1"):
+        return
+    with contextlib.closing(socket.create_server(("", 0))) as door:
+        options.master_port = door.getsockname()[1]
+
+
+def _quieten() -> None:
+    """Keep the agent's own log off the screen, where it would bury the report; LOGLEVEL brings it back."""
+    if "LOGLEVEL" in os.environ:
+        return
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(("torch.distributed.elastic", "torch.distributed.run", "torch.distributed.launcher")):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _message(failure: Any) -> str:
+    """The message of torch's error file, where the rank wrote one (``@record``); else nothing."""
+    if failure.error_file_data.get("message") in (None, "<NONE>"):
+        return ""
+    message = failure.message
+    return str(message.get("message", "")) if isinstance(message, dict) else str(message)
+
+
+def main(told: Sequence[str]) -> int:
+    """``told``: RESULT (the account), MODE, OUT and torchrun's arguments; the exit code of :func:`launch`."""
+    result, mode, out, *arguments = told
+    # Sent to a whole job it is for the ranks; a handler, as what is ignored they would inherit.
+    signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    # For the ranks alone: torch has been imported here without them, so that this process is not recorded.
+    os.environ.update(SIMCOLL_MODE=mode, SIMCOLL_OUT=out, SIMCOLL_STACKS=out, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
+    return launch(Ledger(Path(result)), arguments)

@@ -1,0 +1,255 @@
+"""Watches a running job from outside: sees that it stands still, why, and whether it can ever go on.
+
+Nothing here runs in a rank: a rank that sits in C++ with the GIL held, is stopped, or is gone is seen as well as any
+other. The job moves while a black box changes. It stands where none does and somebody waits.
+
+Hosts that queue calls on devices may go on for long while these stand. So a job in which a device runs a call stands as
+well where no device begins or ends any more, whatever the hosts add.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from simcoll.blackbox.gather import Launch, files_of, gather, read_launch
+from simcoll.blackbox.reader import last_activity
+from simcoll.blackbox.stacks import Stack, ask, read_stacks, stack_path
+from simcoll.blackbox.stall_file import write_stall
+from simcoll.core.trace import Stall
+from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.postmortem import standstill
+
+DEFAULT_SECONDS = 30.0
+"""How long a job may stand still that can be proved to never go on."""
+
+LOOK_SECONDS = 0.5
+_AGAIN_SECONDS = 5.0
+_TRANSFER_SECONDS = 10.0
+"""What ``--stall`` grants on top to a call that all ranks have come to."""
+
+_CONNECT_SECONDS = 60.0
+"""What it grants on top to a rank in which simcoll connects to the store: a name that is looked up may take long."""
+
+_ANSWER_SECONDS = 1.0
+_PIECE_SECONDS = 0.02
+_BUSY_SHARE = 0.1
+_LONG_ENOUGH_TO_TELL = 5.0
+_SEEN_BEFORE_ABORT_NS = 15 * 10**9
+"""So long before torch aborts a rank the job must have been seen to stand for that to be why."""
+
+
+@dataclass(slots=True)
+class Monitor:
+    """Looks at one job, again and again. ``seconds`` is what ``--stall`` gave; ``say`` takes a line for the user.
+
+    ``patience`` is how long a job may stand still that can be proved to never go on, where ``--stall`` says nothing.
+    """
+
+    folder: Path
+    account: Path
+    since_ns: int
+    seconds: float | None
+    say: Callable[[str], None]
+    patience: float = DEFAULT_SECONDS
+    stall: Stall | None = None
+    _witnessed: Stall | None = None
+    _seen: dict[Path, object] = field(default_factory=dict)
+    _devices: dict[Path, int] = field(default_factory=dict)
+    _moved: float = field(default_factory=time.monotonic)
+    _moved_ns: int = field(default_factory=time.time_ns)
+    _evaluated: float = 0.0
+    _used: dict[int, float] = field(default_factory=dict)
+    _reported: set[object] = field(default_factory=set)
+
+    def look(self) -> bool:
+        """Whether the job is to be ended now; ``stall`` then says why."""
+        now = time.monotonic()
+        if self._has_moved():
+            return False
+        idle = self._idle()
+        if not self._used:
+            self._used = self._processor_seconds(read_launch(self.account))
+        patience = self.patience if self.seconds is None else self.seconds
+        if idle < patience or now - self._evaluated < min(_AGAIN_SECONDS, patience):
+            return False
+        self._evaluated = now
+        try:
+            return self._evaluate()
+        except Exception as error:
+            # The job must not pay for what its monitor cannot read.
+            self._say_once(type(error), f"this job cannot be judged while it runs: {type(error).__name__}: {error}")
+            return False
+
+    def _has_moved(self) -> bool:
+        """Whether the job has moved since it was last asked: its hosts, and its devices where these run a call."""
+        if not self._changed():
+            return False
+        self._moved, self._moved_ns = time.monotonic(), time.time_ns()
+        self._used.clear()
+        return True
+
+    def _idle(self) -> float:
+        """For how many seconds the job has stood still."""
+        return time.monotonic() - self._moved
+
+    def pids(self) -> list[int]:
+        """The processes of this node's ranks that have not ended."""
+        return [rank.pid for rank in read_launch(self.account).ranks if rank.exit_code is None and rank.pid]
+
+    def interrupted(self) -> None:
+        """The job was ended from outside: write down that it had stood still, unless it had just moved."""
+        if self.stall is None and time.monotonic() - self._moved >= _LONG_ENOUGH_TO_TELL:
+            self._keep(Stall(self._moved_ns, time.time_ns(), over=False))
+
+    def ended(self, launch: Launch) -> None:
+        """All ranks have ended: where torch's watchdog aborted one while the job stood, write down how it had stood."""
+        aborted = [one.ended_ns for one in launch.ranks if one.exit_code == -signal.SIGABRT and not one.stopped]
+        seen = self._witnessed
+        if self.stall is not None or seen is None or not aborted:
+            return
+        if 0 <= min(aborted) - seen.seen_ns <= _SEEN_BEFORE_ABORT_NS:
+            self._keep(replace(seen, over=False))
+
+    def _keep(self, stall: Stall) -> None:
+        """Write it down beside the launcher's account, for the other nodes and for who reads the files later."""
+        self.stall = stall
+        with contextlib.suppress(OSError):
+            write_stall(self.account.with_name(self.account.name.replace("launch", "stall", 1)), stall)
+
+    def _changed(self) -> bool:
+        """Whether any black box, or the launcher's account, is not what it was at the last look.
+
+        While devices run calls, what hosts queue behind these does not count: only what devices begin and end does.
+        """
+        found = {path: last_activity(path) for path in files_of(self.folder)}
+        seen: dict[Path, object] = dict(found)
+        with contextlib.suppress(OSError):
+            seen[self.account] = self.account.stat().st_mtime_ns
+        devices = {path: one.device_ns for path, one in found.items() if one is not None and one.device_ns}
+        before, self._seen = self._seen, seen
+        stood, self._devices = self._devices, devices
+        if not devices or devices != stood:
+            return seen != before
+        # Whoever has no call on a device moves the job as ever.
+        return any(seen[path] != before.get(path) for path in seen.keys() - devices.keys())
+
+    def _evaluate(self) -> bool:
+        launch = read_launch(self.account)
+        evidence = gather(files_of(self.folder), [launch], since_ns=self.since_ns, workers=0)
+        stall = self._stall(launch)
+        if stall.connecting and self._idle() < (self.seconds or self.patience) + _CONNECT_SECONDS:
+            # Whoever waits for these ranks waits for simcoll: of the program nothing is proved by it.
+            return False
+        findings, proved = standstill(evidence.traces, evidence.outcome, stall)
+        if not proved and not any(finding.culprits for finding in findings):
+            # All have come, and the call takes its time: a large transfer, or connections that are being made.
+            findings = findings if self._idle() >= (self.seconds or math.inf) + _TRANSFER_SECONDS else ()
+        if findings and self._has_moved():
+            # While it was looked at: what was found is over.
+            return False
+        if findings and (proved or self.seconds is not None):
+            # Before the job ends: whoever reports on all nodes looks for it as soon as their ranks are gone.
+            self._keep(stall)
+            return True
+        self._witnessed = stall if findings else None
+        for finding in findings:
+            self._report(finding)
+        return False
+
+    def _report(self, finding: Finding) -> None:
+        """Say once that somebody is waited for; it is not for simcoll to give up on who may come."""
+        key = finding.code, finding.group, finding.sequence, finding.culprits
+        line = f"{finding.message}; the job goes on until its own timeout (--stall SECONDS ends it sooner)"
+        self._say_once(key, line)
+
+    def _say_once(self, key: object, line: str) -> None:
+        if key not in self._reported:
+            self._reported.add(key)
+            self.say(line)
+
+    def _stall(self, launch: Launch) -> Stall:
+        stacks = self._stacks(launch)
+        window = time.monotonic() - self._moved
+        used = self._processor_seconds(launch)
+        busy = {rank for rank in used if used[rank] - self._used.get(rank, used[rank]) > _BUSY_SHARE * window}
+        busy |= {rank for rank, threads in stacks.items() if any(thread.works_for_user() for thread in threads[:-1])}
+        places = {rank: place for rank, threads in stacks.items() if (place := threads[-1].place()) is not None}
+        return Stall(
+            self._moved_ns,
+            time.time_ns(),
+            places=places,
+            blocked=frozenset(rank for rank, threads in stacks.items() if threads[-1].waits_in_torch()),
+            busy=frozenset(busy),
+            connecting=frozenset(rank for rank, threads in stacks.items() if any(map(Stack.connects, threads))),
+            stopped=frozenset(
+                rank.rank for rank in launch.ranks if rank.exit_code is None and _state(rank.pid) in ("T", "t")
+            ),
+        )
+
+    def _stacks(self, launch: Launch) -> Mapping[int, list[Stack]]:
+        """The stacks of this node's ranks, of those that answer in time."""
+        paths = {
+            rank.rank: (rank.pid, stack_path(self.folder, rank.rank))
+            for rank in launch.ranks
+            if rank.exit_code is None and rank.pid
+        }
+        asked = {}
+        for rank, (pid, path) in paths.items():
+            # It is gone where the rank has offered nothing, or its folder was cleared away.
+            with contextlib.suppress(OSError):
+                os.truncate(path, 0)
+                ask(pid)
+                asked[rank] = path
+        _await_texts(asked.values())
+        found = {rank: read_stacks(path) for rank, path in asked.items()}
+        return {rank: threads for rank, threads in found.items() if threads}
+
+    def _processor_seconds(self, launch: Launch) -> dict[int, float]:
+        """What each rank's process has computed so far, in seconds of one core."""
+        ticks = os.sysconf("SC_CLK_TCK")
+        used = {}
+        for rank in launch.ranks:
+            fields = _stat(rank.pid)
+            if rank.exit_code is None and len(fields) > 14:
+                used[rank.rank] = (int(fields[11]) + int(fields[12])) / ticks
+        return used
+
+
+def _await_texts(paths: Collection[Path]) -> None:
+    """Wait until every file has a text that grows no more: a stack is written piece by piece."""
+    before: list[int] = []
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while time.monotonic() < deadline:
+        sizes = [_size(path) for path in paths]
+        if all(sizes) and sizes == before:
+            return
+        before = sizes
+        time.sleep(_PIECE_SECONDS)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on; none where there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def _state(pid: int) -> str:
+    fields = _stat(pid)
+    return fields[0] if fields else ""

@@ -1,0 +1,187 @@
+"""A running job: the launcher's process, the signals that end it, and what it must not leave behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Protocol
+
+from simcoll.blackbox.stack_signal import ask_for_dump
+
+_PR_SET_CHILD_SUBREAPER = 36
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOOK_SECONDS = 0.5
+_GENTLE_SECONDS = 1.5
+"""How long the launcher has to end a job that was given up, and then once more after its ranks were killed."""
+
+PATIENCE_SECONDS = 5.0
+"""After an interrupt, how long ranks may take before they are terminated: one that sits in C++ never sees a SIGINT."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How the launcher ended: its exit code, and the number of the signal that ended the job from outside, if any."""
+
+    exit_code: int
+    signal: int | None
+
+
+class Watch(Protocol):
+    """Who looks at a running job from outside."""
+
+    def look(self) -> bool:
+        """Whether the job is to be ended now."""
+        ...
+
+    def pids(self) -> Sequence[int]:
+        """The ranks' processes on this node."""
+        ...
+
+
+def run_job(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    stdout: IO[bytes] | int | None = None,
+    watch: Watch | None = None,
+) -> JobEnd:
+    """Run the launcher to its end, passing on SIGINT, SIGTERM and SIGHUP, and ending the job when ``watch`` says so.
+
+    The launcher has a session of its own, so that Ctrl-C reaches the ranks once, through torch's agent. The first
+    signal ends the job as torchrun ends it, a second one at once; SIGUSR1 has the ranks write their stacks. Where a job
+    does not end well, whatever its ranks left running is killed; daemons of a clean job are the program's business.
+    """
+    before = _children()
+    _adopt_orphans()
+    process = subprocess.Popen(command, env=dict(environment), stdout=stdout, start_new_session=True)
+    received: list[int] = []
+    with _passing_on(process, received), _asking_for_dumps(watch):
+        exit_code = process.wait() if watch is None else _wait_watching(process, watch)
+    if exit_code != 0 or received:
+        _kill_orphans(before)
+    return JobEnd(exit_code, received[0] if received else None)
+
+
+def _wait_watching(process: subprocess.Popen[bytes], watch: Watch) -> int:
+    while True:
+        try:
+            return process.wait(_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            if watch.look():
+                return _end(process, watch)
+
+
+def _end(process: subprocess.Popen[bytes], watch: Watch) -> int:
+    """End the launcher and its ranks, whatever they sit in: torch's agent waits long for a rank that does not react."""
+    pids = list(watch.pids())
+    _send(process, signal.SIGTERM)
+    try:
+        return process.wait(_GENTLE_SECONDS)
+    except subprocess.TimeoutExpired:
+        for pid in pids:
+            _kill(pid)
+    try:
+        return process.wait(_GENTLE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+@contextmanager
+def _passing_on(process: subprocess.Popen[bytes], received: list[int]) -> Iterator[None]:
+    """Pass ending signals on to the launcher while it runs."""
+    timer = threading.Timer(PATIENCE_SECONDS, _send, (process, signal.SIGTERM))
+    timer.daemon = True
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        del frame
+        received.append(number)
+        if len(received) == 1:
+            _send(process, signal.Signals(number))
+            timer.start()
+        else:
+            # The user does not want to wait: without the launcher the ranks are orphans, and those are killed.
+            _send(process, signal.SIGKILL)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # What nohup or a shell's background job ignores stays ignored.
+    handled = [number for number in _ENDING_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, pass_on) for number in handled}
+    try:
+        yield
+    finally:
+        timer.cancel()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _asking_for_dumps(watch: Watch | None) -> Iterator[None]:
+    """Pass SIGUSR1 on to the ranks of this node while they run."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        for pid in watch.pids() if watch is not None else ():
+            ask_for_dump(pid)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGUSR1, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+
+
+def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except ProcessLookupError:
+        return
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _adopt_orphans() -> None:
+    """Have the kernel give this process the children of a launcher that died, instead of losing them to init."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _children() -> set[int]:
+    """The processes whose parent this process is; none where /proc does not say."""
+    children: set[int] = set()
+    for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        try:
+            children.update(map(int, path.read_text().split()))
+        except OSError:
+            continue
+    return children
+
+
+def _kill_orphans(before: set[int]) -> None:
+    """Kill what the launcher left: each round makes the children of those killed ours, until none is left."""
+    while orphans := _children() - before:
+        for pid in orphans:
+            _kill(pid)
+        for pid in orphans:
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                continue

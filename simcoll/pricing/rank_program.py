@@ -1,0 +1,138 @@
+"""One rank's program as its record tells of it: calls, waits, and the time that it computed before each.
+
+*Compute* is all the time between two calls of a rank in which no call of it was blocking. A call *blocks* if it was
+synchronous and the rank made no other call before it ended. An asynchronous call is waited for where its record shows
+it: before the first call that the rank made after the recorded end. Where it does not (the future was handed on, the
+record has no end) the wait is taken to be at the end of the step, or before the next call of its group
+whose wait is known, or at the end of the trace, whichever comes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.core.record import State
+from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
+from simcoll.pricing.roofline import WorkBetween
+from simcoll.pricing.steps import Steps, came_ns
+
+LAUNCH, BLOCK, WAIT = 0, 1, 2
+"""What an operation does: begin a call and go on, begin it and wait for it, wait for an earlier one."""
+
+_SECOND = 1e9
+_LATEST = (1 << 62) - 1
+"""A file may state any time; what is computed with it must fit 64 bits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """One rank's operations: which kind, on which collective, after how many seconds of compute.
+
+    ``place`` numbers the rank's calls from 0; a wait has the number of the call that it stands before. ``seen`` is
+    False where the record has no times. ``work`` is what is done before each, where a dry run counted it.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    instance: npt.NDArray[np.int32]
+    gap: npt.NDArray[np.float64]
+    place: npt.NDArray[np.int32]
+    seen: bool
+    work: WorkBetween | None = None
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def program_of(trace: Trace, instances: npt.NDArray[np.int32], steps: Steps | None) -> Program:
+    """The program of one rank, of the calls that were matched, in the order in which they were made."""
+    matched = instances >= 0
+    slots, own = (trace.slots, instances) if matched.all() else (trace.slots[matched], instances[matched])
+    made, ended = (np.minimum(one, _LATEST).astype(np.int64) for one in (came_ns(slots), slots["finished_ns"]))
+    blocks = _blocks(slots, made, ended)
+    gap = _gaps(made, ended, blocks)
+    kind = np.where(blocks, BLOCK, LAUNCH).astype(np.uint8)
+    place = np.arange(len(own), dtype=np.int32)
+    seen = bool((made > 0).any())
+    if blocks.all():
+        return Program(kind, own, gap, place, seen)
+    return _with_waits(Program(kind, own, gap, place, seen), slots, made, ended, blocks, steps)
+
+
+def _blocks(slots: Slots, made: npt.NDArray[np.int64], ended: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    synchronous = (slots["flags"] & ASYNCHRONOUS) == 0
+    later = np.append(made[1:], np.iinfo(np.int64).max)
+    # Clocks have a grain, and writing down takes a moment: a call made in the very instant of the end comes after it.
+    blocks: npt.NDArray[np.bool_] = synchronous & ((ended == 0) | (later >= ended))
+    return blocks
+
+
+def _gaps(
+    made: npt.NDArray[np.int64], ended: npt.NDArray[np.int64], blocks: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    """Seconds from the end of the blocking call before, or from the making of another one, to each call."""
+    free = np.where(blocks, np.maximum(made, ended), made)
+    if len(free):
+        free = np.concatenate([made[:1], np.maximum.accumulate(free)[:-1]])
+    gaps: npt.NDArray[np.float64] = np.where((made > 0) & (free > 0), np.maximum(made - free, 0), 0) / _SECOND
+    return gaps
+
+
+def _with_waits(
+    plain: Program,
+    slots: Slots,
+    made: npt.NDArray[np.int64],
+    ended: npt.NDArray[np.int64],
+    blocks: npt.NDArray[np.bool_],
+    steps: Steps | None,
+) -> Program:
+    """The waits for what does not block, each before a call; a wait that is seen comes after the compute before it."""
+    asked = np.flatnonzero(~blocks)
+    told = (slots["flags"][asked] & AWAITED != 0) & (slots["flags"][asked] & HANDED_ON == 0)
+    told &= (ended[asked] > 0) & (slots["state"][asked] == State.COMPLETED)
+    shown = np.maximum(np.searchsorted(np.maximum.accumulate(made), ended[asked]), asked + 1)
+    before = shown.copy()
+    if not told.all():
+        before[~told] = _unseen(asked[~told], slots["group"], steps)
+    waits = len(asked)
+    # A wait that nobody saw stands directly behind the calls before it, another one directly before the next call.
+    order = np.argsort(np.concatenate([4 * plain.place.astype(np.int64) + 2, 4 * before + told]), kind="stable")
+    kind = np.concatenate([plain.kind, np.full(waits, WAIT, np.uint8)])[order]
+    instance = np.concatenate([plain.instance, plain.instance[asked]])[order]
+    place = np.concatenate([plain.place, before.astype(np.int32)])[order]
+    seen = np.concatenate([np.ones(len(plain), np.bool_), told])[order]
+    return Program(kind, instance, _moved(plain.gap, place, seen), place, plain.seen)
+
+
+def _moved(
+    gap: npt.NDArray[np.float64], place: npt.NDArray[np.int32], seen: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    """The compute before each call stands before the first of the waits that were seen there."""
+    found = np.zeros(len(place))
+    candidates = np.flatnonzero(seen & (place < len(gap)))
+    # Places ascend.
+    at = candidates[np.diff(place[candidates], prepend=-1) > 0]
+    found[at] = gap[place[at]]
+    return found
+
+
+def _unseen(
+    asked: npt.NDArray[np.int64],
+    group: npt.NDArray[np.uint32],
+    steps: Steps | None,
+) -> npt.NDArray[np.int64]:
+    """Before which call each is waited for where no record shows it: the end of the step, another call, the end."""
+    last = np.full(len(asked), len(group), np.int64)
+    if steps is not None:
+        edges = np.append(steps.starts, steps.stop)
+        after = np.searchsorted(edges, asked, side="right")
+        last = np.where(after < len(edges), edges[np.minimum(after, len(edges) - 1)], last)
+    for number in np.unique(group[asked]):
+        mine = group[asked] == number
+        other = group == number
+        other[asked] = False
+        others = np.append(np.flatnonzero(other), len(group))
+        last[mine] = np.minimum(last[mine], others[np.searchsorted(others, asked[mine])])
+    return last

@@ -1,0 +1,236 @@
+"""A job replayed in virtual time: when each collective would run, and how long each rank would wait for it.
+
+All ranks go on at once, call by call: a *wave* takes every rank that can go on over its next operation, with a few
+numpy operations for all of them. A collective begins when its last rank has come and its stream is free, as on a real
+communicator. Time is dataflow: the result does not depend on the order of the waves, but for links that two
+collectives of different groups want at once (`simcoll.pricing.link_queue`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.pricing.collective_prices import JobPrices
+from simcoll.pricing.job import Floats, Integers, Job
+from simcoll.pricing.link_queue import LinkQueue
+from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT
+
+_NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replayed:
+    """When all of it happened, in seconds from the begin.
+
+    Of each collective: its begin and end, when its first and its last rank came, the column of the last, and seconds
+    that ranks were held up by it while it ran (``exposed``) and before (``waited``), all ranks together. Of each rank:
+    the same two, seconds of compute, and its end. ``arrived`` is when each operation of all programs (end to end,
+    ``offsets``) was come to. ``let_go`` lists those that were not waited for because nobody could have gone on,
+    ``cut_short`` counts collectives that did not wait for all who come.
+    """
+
+    begin: Floats
+    end: Floats
+    first: Floats
+    last: Floats
+    latecomer: npt.NDArray[np.int32]
+    exposed: Floats
+    waited: Floats
+    rank_exposed: Floats
+    rank_waited: Floats
+    rank_compute: Floats
+    rank_end: Floats
+    arrived: Floats
+    offsets: Integers
+    let_go: Integers
+    cut_short: int
+
+    @property
+    def seconds(self) -> float:
+        """Until the last rank has ended."""
+        return float(self.rank_end.max(initial=0.0))
+
+
+def replay(job: Job, prices: JobPrices) -> Replayed:
+    """Run the job's programs with these prices."""
+    return _Replay(job, prices).run()
+
+
+class _Replay:
+    """The state of a replay. ``at`` is each rank's next operation, ``held`` are ranks that wait."""
+
+    def __init__(self, job: Job, prices: JobPrices) -> None:
+        self._job, self._seconds = job, prices.seconds
+        self._stream = job.collectives.stream
+        lengths = [len(program) for program in job.programs]
+        self._offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        self._kind = _joined([program.kind for program in job.programs], np.uint8)
+        self._instance = _joined([program.instance for program in job.programs], np.int32)
+        self._gap = _joined([program.gap for program in job.programs], np.float64)
+        count, ranks = len(job.collectives), len(job.programs)
+        self._left = job.collectives.came.copy()
+        self._done = np.zeros(count, np.bool_)
+        self._begin, self._end, self._last = np.zeros(count), np.zeros(count), np.zeros(count)
+        self._now, self._at = np.zeros(ranks), self._offsets[:-1].copy()
+        self._free = np.zeros(len(job.streams))
+        self._mark, self._stream_mark = np.zeros(count, np.int64), np.zeros(len(job.streams), np.int64)
+        self._arrived = np.zeros(len(self._kind))
+        # Where every call blocks, a rank has one call at a time, and no link is wanted twice.
+        overlapping = bool((self._kind == LAUNCH).any())
+        self._links = LinkQueue(job, prices) if overlapping else None
+        self._let_go: list[Integers] = []
+        self._cut_short = 0
+
+    def run(self) -> Replayed:
+        """Wave after wave, until no rank has anything left to do."""
+        fresh, held = np.arange(len(self._now)), np.zeros(0, np.int64)
+        while True:
+            fresh = fresh[self._at[fresh] < self._offsets[fresh + 1]]
+            if len(fresh):
+                kinds = self._come(fresh)
+                going = fresh[kinds == LAUNCH]
+                held = np.concatenate([held, fresh[kinds != LAUNCH]])
+            elif len(held):
+                going = self._force(held)
+                held = held[~np.isin(held, going)]
+            else:
+                break
+            free = self._done[self._instance[self._at[held]]]
+            released, held = held[free], held[~free]
+            self._release(released)
+            fresh = np.concatenate([going, released])
+            self._at[fresh] += 1
+        return self._result()
+
+    def _come(self, ranks: Integers) -> npt.NDArray[np.uint8]:
+        """These ranks come to their next operations; collectives to which all have come then are settled."""
+        at = self._at[ranks]
+        kinds: npt.NDArray[np.uint8] = self._kind[at]
+        now = self._now[ranks] + self._gap[at]
+        self._now[ranks] = self._arrived[at] = now
+        calls = kinds != WAIT
+        if not calls.all():
+            at, now = at[calls], now[calls]
+        mine = self._instance[at]
+        np.maximum.at(self._last, mine, now)
+        np.subtract.at(self._left, mine, 1)
+        ready = mine[(self._left[mine] == 0) & ~self._done[mine]]
+        if len(ready):
+            # Each once, by whichever of its ranks wrote its place last.
+            self._mark[ready] = np.arange(len(ready))
+            self._settle(ready[self._mark[ready] == np.arange(len(ready))])
+        return kinds
+
+    def _settle(self, ready: npt.NDArray[np.int32]) -> None:
+        """All who come have come: these collectives run, each when its stream is free."""
+        stream = self._stream[ready]
+        if len(ready) > 1:
+            self._stream_mark[stream] = np.arange(len(ready))
+            if (self._stream_mark[stream] != np.arange(len(ready))).any():
+                # Ranks that made their calls in other orders; a stream takes one after the other.
+                for one in np.sort(ready):
+                    self._settle(np.array([one], np.int32))
+                return
+        begin = np.maximum(self._last[ready], self._free[stream])
+        end = begin + self._seconds[ready]
+        if self._links is not None:
+            end = self._links.ends(ready, begin, end)
+        self._begin[ready], self._end[ready], self._free[stream] = begin, end, end
+        self._done[ready] = True
+
+    def _release(self, ranks: Integers) -> None:
+        """These ranks go on: what they waited for has ended, or ends while they wait."""
+        self._now[ranks] = np.maximum(self._now[ranks], self._end[self._instance[self._at[ranks]]])
+
+    def _force(self, held: Integers) -> Integers:
+        """Nobody can go on: senders do as if messages were buffered, else those who only wait, else one call runs.
+
+        Gives the ranks that go on; a call that runs does so with those who came. The real run went on here: its
+        messages were buffered, a wait was not where it is taken to be, or the records have gaps.
+        """
+        at = self._at[held]
+        mine = self._instance[at]
+        senders = np.array(
+            [
+                stream.message and stream.members[0] == rank
+                for rank, stream in zip(held, (self._job.streams[self._stream[one]] for one in mine), strict=True)
+            ],
+            np.bool_,
+        )
+        blocking = self._kind[at] == BLOCK
+        for going in (senders & blocking, ~blocking):
+            if going.any():
+                self._let_go.append(at[going])
+                released: Integers = held[going]
+                return released
+        self._cut_short += 1
+        self._settle(mine[np.argmin(self._last[mine])][None])
+        return np.zeros(0, np.int64)
+
+    def _result(self) -> Replayed:
+        """What the ranks waited for, added up by collective and by rank from when they came and when it ended."""
+        count, ranks = len(self._begin), len(self._now)
+        first, late = np.full(count, np.inf), np.full(count, _NOBODY, np.int32)
+        waited, exposed = np.zeros(count), np.zeros(count)
+        of_rank = np.zeros((3, ranks))
+        let_go = np.sort(np.concatenate([np.zeros(0, np.int64), *self._let_go]))
+        for rank in range(ranks):
+            own = slice(self._offsets[rank], self._offsets[rank + 1])
+            free = let_go[slice(*np.searchsorted(let_go, [own.start, own.stop]))] - own.start
+            held = held_up(self._kind[own], self._arrived[own], self._instance[own], self._last, self._end, free)
+            mine, arrived = self._instance[own], self._arrived[own]
+            # A wait and its call are two operations on one collective.
+            np.add.at(waited, mine, held[0])
+            np.add.at(exposed, mine, held[1])
+            calls = self._kind[own] != WAIT
+            mine, arrived = (mine, arrived) if calls.all() else (mine[calls], arrived[calls])
+            first[mine] = np.minimum(first[mine], arrived)
+            late[mine[arrived >= self._last[mine]]] = rank
+            of_rank[:, rank] = held[0].sum(), held[1].sum(), self._gap[own].sum()
+        return Replayed(
+            self._begin,
+            self._end,
+            np.where(np.isfinite(first), first, self._begin),
+            self._last,
+            late,
+            exposed,
+            waited,
+            of_rank[1],
+            of_rank[0],
+            of_rank[2],
+            self._now,
+            self._arrived,
+            self._offsets,
+            let_go,
+            self._cut_short,
+        )
+
+
+def held_up(
+    kind: npt.NDArray[np.uint8],
+    arrived: Floats,
+    instance: npt.NDArray[np.int32],
+    last: Floats,
+    end: Floats,
+    free: Integers,
+) -> tuple[Floats, Floats]:
+    """Seconds that each operation of a rank waits: for the last who comes to the collective, and for its end.
+
+    ``free`` are the places of those that were not waited for.
+    """
+    came, until = last[instance], end[instance]
+    waited = np.maximum(np.minimum(came, until) - arrived, 0.0)
+    exposed = np.maximum(until - np.maximum(arrived, came), 0.0)
+    if (goes_on := kind == LAUNCH).any():
+        waited[goes_on] = exposed[goes_on] = 0.0
+    waited[free] = exposed[free] = 0.0
+    return waited, exposed
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], kind: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.concatenate([np.zeros(0, kind), *parts])

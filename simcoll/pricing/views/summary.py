@@ -1,0 +1,245 @@
+"""A priced job in rows: totals over the ranks, kinds of calls, groups, links, steps; what the reports show."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.core.estimate import Estimate
+from simcoll.pricing.job import Floats, Stream
+from simcoll.pricing.price import Pricing
+from simcoll.pricing.rank_program import LAUNCH, WAIT
+from simcoll.pricing.replay import held_up
+from simcoll.verifier.findings.describe import group_name
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Seconds of all ranks: their mean, the least and the most, and the ranks that have these."""
+
+    mean: float
+    least: float
+    most: float
+    least_rank: int
+    most_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Where the ranks' time goes.
+
+    ``communication`` is the time of all collectives that a rank takes part in, ``exposed`` the part of it in which the
+    rank was held up, ``overlapped`` the rest; ``waiting`` is for ranks that come later.
+    """
+
+    communication: Spread
+    exposed: Spread
+    overlapped: Spread
+    waiting: Spread
+    compute: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Calls that cost the same in groups that are alike: one estimate for all, how many, seconds of all together.
+
+    ``groups`` of ``size`` ranks are called ``group``. ``exposed`` and ``waiting`` are means over the ranks that made
+    these calls.
+    """
+
+    estimate: Estimate
+    group: str
+    groups: int
+    size: int
+    calls: int
+    seconds: float
+    exposed: float
+    waiting: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCost:
+    """One process group: its collectives and messages, bytes, seconds; the last two as means over its ranks."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+    collectives: int
+    messages: int
+    bytes: int
+    seconds: float
+    exposed: float
+    waiting: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCost:
+    """A link that held collectives up: seconds in which it was busy, and how many collectives name it."""
+
+    source: Hashable
+    target: Hashable
+    link: str
+    bandwidth: float
+    busy: float
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankTimes:
+    """One rank's operations in the replay, a column each: when it came, seconds waited, exposed, computed before."""
+
+    kind: npt.NDArray[np.uint8]
+    instance: npt.NDArray[np.int32]
+    place: npt.NDArray[np.int32]
+    arrived: Floats
+    waited: Floats
+    exposed: Floats
+    compute: Floats
+
+
+def rank_times(priced: Pricing, column: int) -> RankTimes:
+    """What one rank's operations took."""
+    program, done = priced.job.programs[column], priced.replayed
+    begin, stop = done.offsets[column], done.offsets[column + 1]
+    arrived = done.arrived[begin:stop]
+    free = done.let_go[slice(*np.searchsorted(done.let_go, [begin, stop]))] - begin
+    waited, exposed = held_up(program.kind, arrived, program.instance, done.last, done.end, free)
+    return RankTimes(program.kind, program.instance, program.place, arrived, waited, exposed, program.gap)
+
+
+def totals_of(priced: Pricing) -> Totals:
+    """Over all ranks that left records."""
+    done, ranks = priced.replayed, priced.job.ranks
+    took = done.end - done.begin
+    communication = np.array(
+        [took[program.instance[program.kind != WAIT]].sum() for program in priced.job.programs], np.float64
+    )
+    overlapped = np.maximum(communication - done.rank_exposed, 0.0)
+    columns = communication, done.rank_exposed, overlapped, done.rank_waited, done.rank_compute
+    return Totals(*(_spread(column, ranks) for column in columns))
+
+
+def _spread(seconds: Floats, ranks: tuple[int, ...]) -> Spread:
+    if not len(seconds):
+        return Spread(0.0, 0.0, 0.0, 0, 0)
+    low, high = int(seconds.argmin()), int(seconds.argmax())
+    return Spread(float(seconds.mean()), float(seconds[low]), float(seconds[high]), ranks[low], ranks[high])
+
+
+def kinds_of(priced: Pricing) -> list[Kind]:
+    """Kinds of calls, those that take the most seconds of all ranks together first."""
+    sums = _sums(priced)
+    found: dict[object, list[tuple[Estimate, Stream, _Sums]]] = defaultdict(list)
+    for one in sums:
+        estimate, stream = priced.prices.estimates[one.estimate], priced.job.streams[one.stream]
+        label = group_name(stream.group)
+        key = (
+            estimate.op,
+            estimate.bytes,
+            estimate.seconds,
+            estimate.algorithm,
+            label if stream.group.description else "",
+            len(stream.group.ranks),
+        )
+        found[key].append((estimate, stream, one))
+    kinds = [_kind(rows) for rows in found.values()]
+    return sorted(kinds, key=lambda kind: -kind.seconds * kind.size)
+
+
+def _kind(rows: list[tuple[Estimate, Stream, _Sums]]) -> Kind:
+    estimate, stream, _ = rows[0]
+    groups = len({(one.group.name, one.group.ranks) for _, one, _ in rows})
+    members = max(len({int(rank) for _, one, _ in rows for rank in one.members}), 1)
+    return Kind(
+        estimate,
+        group_name(stream.group),
+        groups,
+        len(stream.ranks),
+        sum(each.calls for _, _, each in rows),
+        sum(each.seconds for _, _, each in rows),
+        sum(each.exposed for _, _, each in rows) / members,
+        sum(each.waited for _, _, each in rows) / members,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What the collectives of one stream and one estimate add up to, all ranks together."""
+
+    stream: int
+    estimate: int
+    calls: int
+    bytes: int
+    seconds: float
+    exposed: float
+    waited: float
+
+
+def _sums(priced: Pricing) -> list[_Sums]:
+    all_of, done, prices = priced.job.collectives, priced.replayed, priced.prices
+    width = max(len(prices.estimates), 1)
+    ran = all_of.came > 0
+    keys, place = np.unique(all_of.stream[ran].astype(np.int64) * width + prices.which[ran], return_inverse=True)
+    columns = (
+        np.ones(len(place)),
+        all_of.bytes[ran],
+        (done.end - done.begin)[ran],
+        done.exposed[ran],
+        done.waited[ran],
+    )
+    added = [np.bincount(place, weights=column, minlength=len(keys)) for column in columns]
+    return [
+        _Sums(int(key) // width, int(key) % width, int(calls), int(size), float(took), float(shown), float(waited))
+        for key, calls, size, took, shown, waited in zip(keys, *added, strict=True)
+    ]
+
+
+def groups_of(priced: Pricing) -> list[GroupCost]:
+    """Every process group, those that take the most seconds first."""
+    found: dict[object, list[_Sums]] = defaultdict(list)
+    for one in _sums(priced):
+        group = priced.job.streams[one.stream].group
+        found[group.name, group.ranks].append(one)
+    return sorted((_group(priced, rows) for rows in found.values()), key=lambda one: -one.seconds)
+
+
+def _group(priced: Pricing, rows: list[_Sums]) -> GroupCost:
+    streams = [priced.job.streams[one.stream] for one in rows]
+    group = streams[0].group
+    members = max(len({int(rank) for stream in streams for rank in stream.members}), 1)
+    messages = sum(one.calls for one, stream in zip(rows, streams, strict=True) if stream.message)
+    return GroupCost(
+        group.name,
+        group.description,
+        tuple(group.ranks),
+        sum(one.calls for one in rows) - messages,
+        messages,
+        sum(one.bytes for one in rows),
+        sum(one.seconds for one in rows),
+        sum(one.exposed for one in rows) / members,
+        sum(one.waited for one in rows) / members,
+    )
+
+
+def links_of(priced: Pricing) -> list[LinkCost]:
+    """The links that hold collectives up, those that are busy for longest first."""
+    ran = priced.job.collectives.came > 0
+    counts = np.bincount(priced.prices.which[ran], minlength=len(priced.prices.estimates))
+    found: dict[tuple[Hashable, Hashable, str], tuple[float, float, int]] = {}
+    for estimate, count in zip(priced.prices.estimates, counts, strict=True):
+        link = estimate.bottleneck
+        if link is not None and count:
+            key = link.source, link.target, link.link
+            _, busy, calls = found.get(key, (0.0, 0.0, 0))
+            found[key] = link.bandwidth, busy + estimate.seconds * link.utilisation * int(count), calls + int(count)
+    costs = [LinkCost(*key, *value) for key, value in found.items()]
+    return sorted(costs, key=lambda cost: (-cost.busy, str(cost.source), str(cost.target)))
+
+
+def overlapping_calls(priced: Pricing) -> int:
+    """Calls of all ranks that go on before they have ended."""
+    return sum(int((program.kind == LAUNCH).sum()) for program in priced.job.programs)

@@ -1,0 +1,183 @@
+"""A priced job on a terminal: where the time goes, the steps, what costs most, and scenarios side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from simcoll.core.text import plain
+from simcoll.core.units import counted, show_size
+from simcoll.pricing.price import Pricing
+from simcoll.pricing.views.steps import StepCosts, steps_of_rank
+from simcoll.pricing.views.summary import (
+    GroupCost,
+    Kind,
+    Spread,
+    groups_of,
+    kinds_of,
+    links_of,
+    totals_of,
+)
+from simcoll.reports.tables import Rows
+
+_KINDS, _GROUPS, _LINKS = 12, 6, 5
+_LEAST_US = 5e-8
+"""Seconds that are no tenth of a microsecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class PricingText:
+    """One priced job; where there are several scenarios they come first, side by side."""
+
+    main: Pricing
+    scenarios: Sequence[Pricing]
+    notes: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if len(self.scenarios) > 1:
+            yield _comparison(self.scenarios)
+        yield from _report(self.main)
+        yield from (plain(f"note: {note}") for note in self.notes)
+
+
+def _report(priced: Pricing) -> Iterator[Rows | Text]:
+    yield plain(_headline(priced), "bold")
+    yield _totals(priced)
+    steps = steps_of_rank(priced)
+    if steps is not None:
+        yield _steps(steps)
+        yield _volumes(steps)
+    yield _kinds(priced)
+    groups = groups_of(priced)
+    if len(groups) > 1:
+        yield _groups(groups)
+    if links_of(priced):
+        yield _links(priced)
+
+
+def _headline(priced: Pricing) -> str:
+    return f"{counted_calls(priced)} on {priced.topology}: {shown(priced.seconds)}"
+
+
+def counted_calls(priced: Pricing) -> str:
+    """How many collectives and messages of how many ranks."""
+    job = priced.job
+    ran = job.collectives.came > 0
+    messages = sum(int(job.streams[stream].message) for stream in job.collectives.stream[ran])
+    calls = [counted(int(ran.sum()) - messages, "collective")]
+    calls += [counted(messages, "message")] if messages else []
+    return f"{' and '.join(calls)} of {counted(len(job.ranks), 'rank')}"
+
+
+def shown(seconds: float) -> str:
+    """Seconds in a unit that leaves few digits."""
+    if seconds >= 1:
+        return f"{seconds:,.3f} s"
+    if 0 < seconds < _LEAST_US:
+        return f"{seconds * 1e9:.2g} ns"
+    return f"{seconds * 1e3:,.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.1f} us"
+
+
+def _table(title: str, *columns: str, left: int = 1) -> Rows:
+    """Numbers stand to the right; the first ``left`` columns are texts, and may be folded."""
+    table = Rows(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for place, column in enumerate(columns):
+        text = place < left
+        table.add_column(column, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+    return table
+
+
+def _totals(priced: Pricing) -> Rows:
+    totals = totals_of(priced)
+    table = _table("a rank's time", "", "mean", "least", "rank", "most", "rank")
+    rows: tuple[tuple[str, Spread], ...] = (
+        ("compute", totals.compute),
+        ("communication, exposed", totals.exposed),
+        ("communication, overlapped", totals.overlapped),
+        ("waiting for other ranks", totals.waiting),
+    )
+    for name, one in rows:
+        table.add_row(name, shown(one.mean), shown(one.least), str(one.least_rank), shown(one.most), str(one.most_rank))
+    return table
+
+
+def _steps(found: StepCosts) -> Rows:
+    count = len(found.steps)
+    title = f"{counted(count, 'step')} of {counted(found.period, 'call')}, as rank {found.rank} has them"
+    table = _table(title, "", "mean", "least", "most")
+    for name, column in (("step", "seconds"), ("exposed", "exposed"), ("waiting", "waiting"), ("compute", "compute")):
+        values = [float(getattr(step, column)) for step in found.steps]
+        table.add_row(name, shown(sum(values) / count), shown(min(values)), shown(max(values)))
+    return table
+
+
+def _volumes(found: StepCosts) -> Rows:
+    """To the byte: what a step moves can be reckoned from the model."""
+    table = _table(f"volumes of a step, as rank {found.rank} has them", "op", "group", "calls", "bytes", left=2)
+    for one in found.volumes:
+        group = f"{one.description or one.group} ({one.size})"
+        table.add_row(plain(one.op), plain(group), f"{one.calls:,}", f"{one.bytes:,}")
+    return table
+
+
+def _kinds(priced: Pricing) -> Rows:
+    kinds = kinds_of(priced)
+    hidden = len(kinds) - _KINDS
+    title = "calls, the dearest first" + (f" ({hidden:,} more kinds)" if hidden > 0 else "")
+    table = _table(title, "op", "group", "bytes", "calls", "each", "in all", "algorithm", left=2)
+    for kind in kinds[:_KINDS]:
+        found = kind.estimate
+        table.add_row(
+            plain(found.op),
+            _where(kind),
+            show_size(found.bytes) if found.bytes else "",
+            f"{kind.calls:,}",
+            shown(kind.seconds / max(kind.calls, 1)),
+            shown(kind.seconds / max(kind.groups, 1)),
+            " ".join(filter(None, (found.algorithm, found.protocol))),
+        )
+    return table
+
+
+def _where(kind: Kind) -> Text:
+    alike = f"{kind.size}" if kind.groups == 1 else f"{kind.groups:,} x {kind.size}"
+    return plain(f"{kind.group} ({alike})")
+
+
+def _groups(groups: Sequence[GroupCost]) -> Rows:
+    hidden = len(groups) - _GROUPS
+    title = "groups" + (f" ({hidden:,} more)" if hidden > 0 else "")
+    table = _table(title, "group", "ranks", "calls", "time", "exposed", "waiting")
+    for group in groups[:_GROUPS]:
+        name = f"{group.name} {group.description}" if group.description else group.name
+        calls = group.collectives + group.messages
+        times = (shown(one) for one in (group.seconds, group.exposed, group.waiting))
+        table.add_row(plain(name), f"{len(group.ranks):,}", f"{calls:,}", *times)
+    return table
+
+
+def _links(priced: Pricing) -> Rows:
+    links = links_of(priced)
+    hidden = len(links) - _LINKS
+    title = "bottleneck links" + (f" ({hidden:,} more)" if hidden > 0 else "")
+    table = _table(title, "link", "GB/s", "calls", "busy")
+    for link in links[:_LINKS]:
+        name = f"{link.link} {link.source} -> {link.target}"
+        table.add_row(plain(name), f"{link.bandwidth / 1e9:,.1f}", f"{link.calls:,}", shown(link.busy))
+    return table
+
+
+def _comparison(scenarios: Sequence[Pricing]) -> Rows:
+    table = _table("what if", "scenario", "ranks", "time", "", "exposed", "waiting", "step")
+    first = scenarios[0].seconds
+    for priced in scenarios:
+        totals, steps = totals_of(priced), steps_of_rank(priced)
+        step = "" if steps is None else shown(sum(one.seconds for one in steps.steps) / len(steps.steps))
+        ratio = f"x{priced.seconds / first:.2f}" if first else ""
+        times = shown(priced.seconds), ratio, shown(totals.exposed.mean), shown(totals.waiting.mean), step
+        table.add_row(plain(priced.name), f"{priced.job.world_size:,}", *times)
+    return table

@@ -1,0 +1,115 @@
+"""What compares a group's calls with the other ranks', by mode, and where the ranks meet for it."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch
+from torch._C._distributed_c10d import ProcessGroup, Store, Work
+from torch.distributed import PrefixStore
+
+from simcoll.backends.registry import KNOWN
+from simcoll.core.record import Group
+from simcoll.proof.check_rounds import LATE, Made, Rounds
+from simcoll.proof.checker import Checker, MessageChecker, calls_between_rounds
+from simcoll.proof.p2p_check import Letters
+from simcoll.proof.p2p_detail import LATE_END, Messages, StandIn
+from simcoll.proof.polled_store import PolledStore
+from simcoll.proof.prover import Prover
+from simcoll.proof.side_channel import own_connection
+
+_UNPROVABLE_BACKENDS = ("fake", "mpi")
+"""Backends without peers or without a store: there is nobody, or no way, to prove a call to."""
+
+
+class Watchers(NamedTuple):
+    """A prover and messages in ``detail`` mode; in ``check`` mode a checker, and one for sends and receives.
+
+    ``post`` proves messages between GPUs in ``detail`` mode too: an end that came first is done before the other comes.
+    """
+
+    prover: Prover | None = None
+    messages: Messages | None = None
+    checker: Checker[Made] | None = None
+    post: MessageChecker | None = None
+
+
+def watchers_of(
+    mode: str, group: Group, group_rank: int, plain: ProcessGroup, store: Store, timeout: Callable[[], timedelta]
+) -> Watchers:
+    """What compares the calls of ``group``, which the backends of ``plain`` run and whose ranks meet in ``store``."""
+    names = {device.type: plain._get_backend(device).name() for device in plain._device_types}
+    if mode not in ("check", "detail") or not names or set(names.values()) & set(_UNPROVABLE_BACKENDS):
+        return Watchers()
+    # Under keys that no earlier group of this name has used.
+    store = PrefixStore(_incarnation(group), store)
+    known = {device: KNOWN[name] for device, name in names.items() if name in KNOWN and len(group.ranks) > 1}
+    beyond = [device for device, backend in known.items() if device != "cpu" or not backend.tagged]
+    if mode == "check" or beyond:
+        _checked.add(plain)
+    if mode == "check":
+        rounds = Rounds(group, group_rank, _polled(store, "simcoll-check"))
+        checker = Checker(group, "check", rounds, calls_between_rounds(), _keep_all)
+        return Watchers(checker=checker, post=_message_checker(group, group_rank, store, list(known), LATE))
+    messages = Messages(group, group_rank, store, _stand_in_of(plain)) if known else None
+    prover = Prover(group, group_rank, store, timeout)
+    return Watchers(prover, messages, post=_message_checker(group, group_rank, store, beyond, LATE_END))
+
+
+def _message_checker(
+    group: Group, group_rank: int, store: Store, devices: Collection[str], note: str
+) -> MessageChecker | None:
+    """What compares sends and receives of tensors on these devices in the background; ``note`` ends its errors."""
+    if not devices:
+        return None
+    letters = Letters(group, group_rank, _polled(store, "simcoll-letters"), devices, note)
+    return MessageChecker(group, letters, calls_between_rounds(), _keep_all)
+
+
+_checked: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+
+
+def _keep_all() -> None:
+    """Have groups outlive the interpreter: calls that ranks disagree about may never end, and a Gloo group that is
+    freed waits for them, so that a process that has raised a mismatch would not end before the group's timeout.
+    """
+    for plain in list(_checked):
+        keep_for_good(plain)
+    _checked.clear()
+
+
+def keep_for_good(plain: ProcessGroup) -> None:
+    """Have a group outlive the interpreter."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(plain))
+
+
+def _polled(store: Store, prefix: str) -> PolledStore:
+    """A connection of its own for the background, which must not stand in line behind the program's waits."""
+    return PolledStore(lambda: PrefixStore(prefix, own_connection(store)))
+
+
+_incarnations: Counter[Group] = Counter()
+
+
+def _incarnation(group: Group) -> str:
+    """Tells apart groups of one name made one after the other, whose keys may meet in the same store."""
+    _incarnations[group] += 1
+    return str(_incarnations[group])
+
+
+def _stand_in_of(inner: ProcessGroup) -> StandIn:
+    """Makes sends and receives on a plain group that nobody recorded, without keeping the group alive."""
+    known = weakref.ref(inner)
+
+    def stand_in(op: str, tensor: torch.Tensor, peer: int, tag: int) -> Work | None:
+        alive = known()
+        if alive is None:
+            return None
+        return alive.send([tensor], peer, tag) if op == "send" else alive.recv([tensor], peer, tag)
+
+    return stand_in

@@ -1,0 +1,192 @@
+"""Proves sends and receives in ``detail`` mode: the two ends of a message compare notes through the group's store.
+
+Each end writes down what it is about to do in a place that both know, the n-th message of its sender, receiver and
+tag, with one atomic compare-and-set. The end that comes first finds the place empty, and its call is launched at once;
+the second finds what the first has written and judges. If the two agree, nothing more happens. If not, the second end
+gives the backend, in its own call's place, one that fits the first end's, so that nothing aborts and nobody waits for
+ever, and raises; the first end learns of it when its call is done.
+
+No call waits for its peer here, so that no deadlock appears that the program did not have. A receive from any source
+does not know its place before it is done: such tags are left to the post-mortem.
+
+Between GPUs, the end that came first is done, as far as the host knows, before the other comes: it learns what the
+second found in the background (:mod:`simcoll.proof.p2p_check`), and the second end clears the place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.distributed import PrefixStore, Store, Work
+
+from simcoll.core.record import Group, Record
+from simcoll.errors import CollectiveMismatchError
+from simcoll.proof.p2p_ends import disagreement_error, end_document, end_of
+from simcoll.proof.side_channel import own_connection
+from simcoll.recorder.arguments import Arguments
+from simcoll.recorder.recorder import Entry
+from simcoll.spec.call import ANY_SOURCE, Call, MalformedCallError
+
+StandIn = Callable[[str, torch.Tensor, int, int], Work | None]
+"""Gives the backend a send or receive (the op) of a tensor, with a peer (group rank) and a tag."""
+
+_LANES = 1 << 16
+"""Distinct peers and tags that a group keeps count of; a program that uses more is no longer proved, only recorded."""
+
+_AGREED = 4096
+
+LATE_END = (
+    "  found in the background (mode detail): this end had been launched before the other one was known, and what was "
+    "computed since may be wrong; only the end that comes second can raise before its launch"
+)
+"""What is said beside the finding to an end between GPUs that came first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What one end of a message is about to do: how many bytes it sends, or has room for."""
+
+    size: int
+    record: Record
+
+    def text(self) -> str:
+        return json.dumps([self.size, *end_document(self.record)])
+
+    @classmethod
+    def read(cls, group: Group, said: bytes) -> _Header:
+        """What the other end wrote; raises ValueError on anything else."""
+        document = json.loads(said)
+        if not isinstance(document, list) or len(document) != 3 or type(document[0]) is not int or document[0] < 0:
+            raise MalformedCallError(f"a peer wrote {said!r:.80}, expected its call")
+        return cls(document[0], end_of(group, document[1:]))
+
+
+class Messages:
+    """The sends and receives of one group on this rank; calls of one peer and tag come in the order of their launch."""
+
+    def __init__(self, group: Group, group_rank: int, store: Store, stand_in: StandIn) -> None:
+        self._group = group
+        self._rank = group_rank
+        self._base = store
+        self._stand_in = stand_in
+        self._counts: dict[tuple[int, int, int], int] = {}
+        self._loose: set[int] = set()
+        self._agreed: set[tuple[bytes, str]] = set()
+        self._stood_in: list[tuple[Work | None, torch.Tensor]] = []
+        self._guard = threading.Lock()
+        self._off = False
+
+    @functools.cached_property
+    def _store(self) -> PrefixStore:
+        """Where the ends meet; made with the first message."""
+        return PrefixStore("messages", own_connection(self._base))
+
+    def announce(self, entry: Entry, arguments: Arguments, tag: int) -> Callable[[], None] | None:
+        """Judge a call if its other end has come, before it is launched; otherwise leave word for it.
+
+        ``tag`` is what tells its lane from others, as :meth:`~simcoll.backends.base.Backend.lane` does. What comes back
+        is to be called when the call is done. Both raise :class:`CollectiveMismatchError`.
+        """
+        place = self._place(entry.call, tag)
+        tensors = [tensor for tensors in arguments.tensors.values() for tensor in tensors]
+        if place is None or self._off or not all(_is_plain(tensor, tag) for tensor in tensors):
+            return None
+        mine = _Header(sum(tensor.nbytes for tensor in tensors), entry.record())
+        text = mine.text()
+        try:
+            said = self._store.compare_set(place, "", text)
+        except RuntimeError:
+            self._give_up()
+            return None
+        if said == text.encode():
+            return functools.partial(self._done, place, mine)
+        if (said, text) not in self._agreed:
+            self._judge(place, entry, mine, said, tensors[0].device)
+            if len(self._agreed) < _AGREED:
+                self._agreed.add((said, text))
+        if tag < 0:
+            self._clear(place)
+        return None
+
+    def _clear(self, place: str) -> None:
+        try:
+            self._store.delete_key(place)
+        except RuntimeError:
+            self._give_up()
+
+    def _place(self, call: Call, tag: int) -> str | None:
+        """The key at which this call's two ends meet; None where they cannot know it."""
+        peer = call.peer
+        with self._guard:
+            if peer == ANY_SOURCE:
+                self._loose.add(tag)
+            if peer is None or not 0 <= peer < len(self._group.ranks) or peer == self._rank:
+                return None
+            if call.op == "recv" and tag in self._loose:
+                return None
+            lane = (self._rank, peer, tag) if call.op == "send" else (peer, self._rank, tag)
+            if lane not in self._counts and len(self._counts) >= _LANES:
+                self._give_up()
+                return None
+            self._counts[lane] = count = self._counts.get(lane, 0) + 1
+        return f"{lane[0]}/{lane[1]}/{tag}/{count}"
+
+    def stop(self, announced: Callable[[], None] | None) -> None:
+        """Prove no more; take back the last announcement."""
+        if announced is not None:
+            with contextlib.suppress(CollectiveMismatchError):
+                announced()
+        self._off = True
+
+    def _give_up(self) -> None:
+        """The store is gone with the process that held it, or there are too many lanes: prove no more."""
+        self._off = True
+
+    def _judge(self, place: str, entry: Entry, mine: _Header, said: bytes, device: torch.device) -> None:
+        """The other end is there: raise if the two disagree, after making way for it."""
+        try:
+            theirs = _Header.read(self._group, said)
+        except (ValueError, TypeError):
+            return
+        error = disagreement_error(self._group, self._rank, mine.record, theirs.record)
+        if error is None:
+            return
+        try:
+            self._store.set(f"{place}/refused", mine.text())
+            self._store.delete_key(place)
+        except RuntimeError:
+            self._give_up()
+        scratch = torch.zeros(theirs.size, dtype=torch.uint8, device=device)
+        # A peer that is gone needs no message in place of this one.
+        with contextlib.suppress(RuntimeError):
+            work = self._stand_in(entry.call.op, scratch, entry.call.peer or 0, entry.call.tag or 0)
+            self._stood_in.append((work, scratch))
+        raise error
+
+    def _done(self, place: str, mine: _Header) -> None:
+        """See, when the call of the end that came first is done, whether the other end refused it."""
+        if self._off:
+            return
+        try:
+            if self._store.delete_key(place) or not self._store.check([f"{place}/refused"]):
+                return
+            theirs = _Header.read(self._group, self._store.get(f"{place}/refused"))
+            self._store.delete_key(f"{place}/refused")
+        except (RuntimeError, ValueError, TypeError):
+            self._give_up()
+            return
+        error = disagreement_error(self._group, self._rank, mine.record, theirs.record)
+        if error is not None:
+            raise error
+
+
+def _is_plain(tensor: torch.Tensor, tag: int) -> bool:
+    """Whether the backend takes the tensor as it is; Gloo, which has tags, copies what is on a GPU."""
+    place = "cpu" if tag >= 0 else "cuda"
+    return tensor.layout is torch.strided and tensor.device.type == place and tensor.is_contiguous()

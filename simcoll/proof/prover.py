@@ -1,0 +1,225 @@
+"""Proves that all ranks of a group make the same call, before it runs: the core of ``detail`` mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from types import MappingProxyType
+
+from torch.distributed import Store
+
+from simcoll.core.record import Group, Record, Source, State, source_document
+from simcoll.errors import CollectiveMismatchError, MissingRankError
+from simcoll.proof.side_channel import ChannelBrokenError, SideChannel
+from simcoll.recorder.recorder import Entry, Prepared
+from simcoll.spec.call import Call, MalformedCallError
+from simcoll.spec.checksum import digest_word, positioned, statement_digest
+from simcoll.spec.ddp_model import from_json, to_json
+from simcoll.spec.table import spec_of
+from simcoll.verifier.agreement.compare import compare
+from simcoll.verifier.agreement.ddp_models import compare_models, unnamed_mismatch
+from simcoll.verifier.findings.error_text import mismatch_text, missing_text
+from simcoll.verifier.findings.finding import Finding, Severity
+
+_SHORTEST = timedelta(milliseconds=1)
+
+_MOST_LISTED = 200_000
+"""Parameters that the ranks of a group together tell each other by name; of larger models they compare the digests."""
+
+_MASK = (1 << 64) - 1
+
+_NO_DOCUMENTS: Mapping[int, object] = MappingProxyType({})
+
+
+class Prover:
+    """Proves the calls of one group, in order. Each rank calls :meth:`post` and :meth:`verdict` for each call."""
+
+    def __init__(self, group: Group, group_rank: int, store: Store, timeout: Callable[[], timedelta]) -> None:
+        self._group = group
+        self._rank = group_rank
+        self._timeout = timeout
+        self._channel = SideChannel(store, group_rank, len(group.ranks), timeout) if len(group.ranks) > 1 else None
+        self._tolerance = Tolerance()
+
+    def prove(self, entry: Entry, timeout: timedelta | None, *, first_absent_only: bool = False) -> None:
+        """Return when all ranks make this call; raises :class:`CollectiveMismatchError` if they do not.
+
+        Calls are proved in the order in which the group makes them. ``first_absent_only`` is for the wording where
+        ranks do not come (:func:`~simcoll.verifier.findings.error_text.missing_text`).
+        """
+        self._prove_alone(entry, str(entry.sequence), timeout, first_absent_only)
+
+    def _prove_alone(
+        self, entry: Entry, place: str, timeout: timedelta | None = None, first_absent_only: bool = False
+    ) -> None:
+        """``place`` names, if ranks differ, where they tell each other."""
+        if self._channel is None:
+            if entry.prepared.flows != 0:
+                self._judge(entry, {0: entry.record()})
+            return
+        word = positioned(self._word(entry), entry.sequence)
+        if self._total(self._channel, entry, word, timeout, first_absent_only) != 0:
+            self._judge(entry, *self._told(self._channel, place, document_of(entry)))
+
+    def prove_run(self, run: Sequence[Prepared], first: Entry, begin: Callable[[], Entry]) -> None:
+        """As :meth:`prove`, for calls that are launched all at once: with one sum, where all ranks launch as many.
+
+        ``first`` is the first call of the run; ``begin`` writes the next one down and gives it its place, which takes
+        place when those before are proved: what follows a call that differs takes no place on any rank.
+        """
+        entry, proved = first, self._prove_together(run, first, begin)
+        while proved < len(run):
+            entry = begin()
+            proved += self._prove_together(run[proved:], entry, begin)
+
+    def _prove_together(self, run: Sequence[Prepared], first: Entry, begin: Callable[[], Entry]) -> int:
+        """How many calls from the first on are proved: as many as the ranks have in common."""
+        if self._channel is None:
+            self._prove_alone(first, "")
+            return 1
+        words = (self._tolerance.word(prepared, self._rank, len(self._group.ranks)) for prepared in run)
+        word = sum(positioned(word, place) for place, word in enumerate(words, first.sequence))
+        if self._total(self._channel, first, word & _MASK, None) == 0:
+            for _ in run[1:]:
+                begin()
+            return len(run)
+        told = {**document_of(first), "run": len(run)}
+        records, documents = self._told(self._channel, str(first.sequence), told)
+        common = min(_run_length(document) for document in documents.values())
+        if common == 1:
+            self._judge(first, records, documents)
+            return 1
+        for number in range(common):
+            entry = begin() if number else first
+            self._prove_alone(entry, f"{entry.sequence}/alone")
+        return common
+
+    def _total(
+        self,
+        channel: SideChannel,
+        entry: Entry,
+        word: int,
+        timeout: timedelta | None,
+        first_absent_only: bool = False,
+    ) -> int:
+        # A timeout of zero means "none at all" to a store.
+        asked = self._timeout() if timeout is None else timeout
+        try:
+            return channel.total(word, max(asked, _SHORTEST), {"sequence": entry.sequence, "op": entry.call.op})
+        except ChannelBrokenError as error:
+            entry.finished(State.FAILED)
+            raise self._missing(entry, error, asked, first_absent_only) from None
+
+    def _told(
+        self, channel: SideChannel, place: str, document: Mapping[str, object]
+    ) -> tuple[dict[int, Record], dict[int, object]]:
+        """What all ranks are about to do, after telling them what this one is."""
+        documents = channel.exchange(place, document)
+        return {rank: record_of(self._group, told) for rank, told in documents.items()}, documents
+
+    def _word(self, entry: Entry) -> int:
+        claimed = 0 if entry.claim is None else entry.claim.digest
+        return self._tolerance.word(entry.prepared, self._rank, len(self._group.ranks), claimed)
+
+    def _judge(self, entry: Entry, records: dict[int, Record], documents: Mapping[int, object] = _NO_DOCUMENTS) -> None:
+        findings = compare(self._group, records, strict=True)
+        if not findings:
+            findings = self._models(entry.sequence, records, documents)
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            entry.finished(State.REJECTED)
+            raise CollectiveMismatchError(mismatch_text(self._group, records, self._rank, findings), tuple(findings))
+        self._tolerance.accept(records, len(self._group.ranks))
+
+    def _models(self, sequence: int, records: Mapping[int, Record], documents: Mapping[int, object]) -> list[Finding]:
+        """What is wrong with the models that DistributedDataParallel begins to check with this call."""
+        ranks = self._group.ranks
+        sources = {ranks[rank]: record.source for rank, record in records.items()}
+        models = {ranks[rank]: document["model"] for rank, document in _objects(documents) if "model" in document}
+        digests = {rank: model.get("digest") for rank, model in _objects(models)}
+        listed = {rank: from_json(model.get("parameters")) for rank, model in _objects(models)}
+        known = {rank: parameters for rank, parameters in listed.items() if parameters is not None}
+        if len(known) == len(digests) and known:
+            found = compare_models(self._group, known, sources, sequence)
+        else:
+            found = unnamed_mismatch(self._group, digests, sources, sequence)
+        return [] if found is None else [found]
+
+    def _missing(
+        self, entry: Entry, error: ChannelBrokenError, timeout: timedelta, first_only: bool
+    ) -> MissingRankError:
+        milliseconds = round(timeout.total_seconds() * 1000)
+        waited = round(error.waited.total_seconds() * 1000)
+        text = missing_text(
+            self._group,
+            self._rank,
+            error.absent,
+            milliseconds,
+            entry.record(),
+            first_only=first_only,
+            waited_ms=waited,
+        )
+        return MissingRankError(text, tuple(self._group.ranks[rank] for rank in error.absent), waited)
+
+    def close(self) -> None:
+        """Let the side channel go."""
+        if self._channel is not None:
+            self._channel.close()
+
+
+class Tolerance:
+    """Statements that count as one, because ranks were found to differ in them in a way that does no harm."""
+
+    def __init__(self) -> None:
+        self._counts_as: dict[int, int] = {}
+
+    def word(self, prepared: Prepared, group_rank: int, group_size: int, claimed: int = 0) -> int:
+        """The word of a call, by what its statement counts as; ``claimed`` is the digest of what it says besides."""
+        digest = self._counts_as.get(prepared.statement, prepared.statement)
+        return digest_word(digest ^ claimed, group_rank, group_size) + prepared.flows
+
+    def accept(self, records: Mapping[int, Record], group_size: int) -> None:
+        """From now on these statements count as one; every rank draws the same conclusion from the same records."""
+        stated = {
+            statement_digest(spec_of(record.call).statement(record.call, rank, group_size))
+            for rank, record in records.items()
+        }
+        merged = {self._counts_as.get(digest, digest) for digest in stated}
+        common = min(merged)
+        members = [digest for digest, counts_as in self._counts_as.items() if counts_as in merged]
+        self._counts_as.update(dict.fromkeys([*stated, *members], common))
+
+
+def document_of(entry: Entry) -> dict[str, object]:
+    """What a rank tells the others of its call; JSON values, read back by :func:`record_of`."""
+    document: dict[str, object] = {
+        "sequence": entry.sequence,
+        "asynchronous": entry.asynchronous,
+        "call": entry.call.to_json(),
+        "source": source_document(entry.source),
+    }
+    if (claim := entry.claim) is not None:
+        model: dict[str, object] = {"digest": claim.digest}
+        if claim.count * len(entry.log.group.ranks) <= _MOST_LISTED:
+            model["parameters"] = to_json(claim.parameters)
+        document["model"] = model
+    return document
+
+
+def _run_length(document: object) -> int:
+    """How many calls a rank is about to launch at once; one that launches a call by itself says nothing of it."""
+    length = document.get("run", 1) if isinstance(document, dict) else 1
+    return length if type(length) is int and length > 0 else 1
+
+
+def _objects(documents: Mapping[int, object]) -> list[tuple[int, dict[str, object]]]:
+    return [(rank, document) for rank, document in documents.items() if isinstance(document, dict)]
+
+
+def record_of(group: Group, document: object) -> Record:
+    """A peer's call from its document; raises :class:`~simcoll.spec.call.MalformedCallError`."""
+    if not isinstance(document, dict):
+        raise MalformedCallError(f"a peer sent {document!r:.80}, expected its call")
+    file, line, function, code = document["source"]
+    source = Source(str(file), int(line), str(function), str(code))
+    call = Call.from_json(document["call"])
+    return Record(group.name, int(document["sequence"]), call, source, asynchronous=bool(document["asynchronous"]))

@@ -1,0 +1,47 @@
+"""The line in which the calls of a group stand that are proved before they run: ``detail`` mode."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from simcoll.recorder.recorder import Entry
+
+
+class Line:
+    """The calls of a group that are not launched yet: one at a time is served, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[Entry] = deque()
+
+    def join(self, begin: Callable[[], Entry], joined: Callable[[Entry], object] = bool) -> Entry:
+        """Make a call's entry, give it its place and tell ``joined``, in one step."""
+        with self._changed:
+            entry = begin()
+            self._waiting.append(entry)
+            try:
+                joined(entry)
+            except BaseException:
+                # Whoever comes next must not wait for it.
+                self._waiting.remove(entry)
+                raise
+        return entry
+
+    def await_turn(self, entry: Entry) -> None:
+        """Return when every call before this one has left."""
+        if self._waiting[0] is not entry:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting[0] is entry)
+
+    def leave(self, entry: Entry) -> None:
+        """Make way for the next; also for a call that was given up before its turn."""
+        with self._changed:
+            self._waiting.remove(entry)
+            self._changed.notify_all()
+
+    def await_end(self, seconds: float | None = None) -> None:
+        """Return when nobody waits any more, or after ``seconds``; None: however long that takes."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, seconds)

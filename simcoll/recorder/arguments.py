@@ -1,0 +1,247 @@
+"""Reads the arguments of a c10d call into a :class:`~simcoll.spec.call.Call`.
+
+The arguments of every overload are told apart by their place (the tensors come first) and their type (an options
+object, a reduce op, a timeout, integers), as the rows of :data:`simcoll.spec.table.METHODS` describe them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from datetime import timedelta
+from operator import index
+from typing import TypeGuard
+
+import torch
+from torch.distributed import ReduceOp
+
+from simcoll.spec.call import ANY_SOURCE, SPARSE, Buffer, Call
+from simcoll.spec.table import METHODS, CollectiveSpec, Kind, Method
+
+_REDUCE_OP_TYPES = (ReduceOp, ReduceOp.RedOpType)
+# By number: hashing and comparing an enum of pybind takes ten times as long.
+_REDUCE_OP_NAMES = {op.value: name.lower() for name, op in ReduceOp.RedOpType.__members__.items() if name != "UNUSED"}
+_NO_TIME = timedelta(0)
+_METHODS = dict(METHODS)  # a proxy of it would take twice as long at every call
+_INTEGER_KEYWORDS = {"root": "root", "dstRank": "peer", "srcRank": "peer", "tag": "tag"}
+_BUFFER_KEYWORDS = {
+    "tensor": "inout",
+    "tensors": "inout",
+    "output": "outputs",
+    "outputs": "outputs",
+    "output_tensor": "outputs",
+    "output_tensors": "outputs",
+    "output_lists": "outputs",
+    "outputTensor": "outputs",
+    "outputTensors": "outputs",
+    "input": "inputs",
+    "inputs": "inputs",
+    "input_tensor": "inputs",
+    "input_tensors": "inputs",
+    "input_list": "inputs",
+    "inputTensor": "inputs",
+    "inputTensors": "inputs",
+}
+
+
+@dataclass(slots=True)
+class Arguments:
+    """The arguments of one c10d call, told apart."""
+
+    spec: CollectiveSpec
+    method: Method
+    tensors: dict[str, list[torch.Tensor]]
+    reduce_op: str | None
+    integers: dict[str, int]
+    splits: dict[str, tuple[int, ...]]
+    stated_timeout: timedelta | None = None
+    options: object = None
+    """The options object of c10d that the call was given, or None."""
+    asynchronous: bool = False
+    synchronous: bool = False
+    """Whether the call says that whoever makes it waits for it at once; one without options says nothing."""
+    place: torch.device | None = None
+    """Of a call without tensors: the GPU that it runs on, as far as it is known."""
+    first_absent_only: bool = False
+    """Whether only the first of several absent ranks is asked for (monitored_barrier without wait_all_ranks)."""
+
+    @property
+    def timeout(self) -> timedelta | None:
+        """The call's own time limit, or None."""
+        timeout = getattr(self.options, "timeout", None)
+        return timeout if isinstance(timeout, timedelta) and timeout > _NO_TIME else self.stated_timeout
+
+    @property
+    def device(self) -> str:
+        """The device type of the first tensor; a call without tensors is the CPU's where no other place is known."""
+        place = self.on
+        return "cpu" if place is None else place.type
+
+    @property
+    def on(self) -> torch.device | None:
+        """The device of the first tensor, or the place of a call without tensors."""
+        return next((tensor.device for tensors in self.tensors.values() for tensor in tensors), self.place)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """A hashable stand-in for :meth:`call`, cheap to build: calls of equal keys are equal."""
+        key: list[object] = [self.method.name, self.reduce_op, *self.integers.items(), *self.splits.items()]
+        for role, tensors in self.tensors.items():
+            key.append(role)
+            for tensor in tensors:
+                key += _tensor_key(tensor)
+        return tuple(key)
+
+    def call(self) -> Call:
+        """The call as a value."""
+        buffers = {role: tuple(map(_buffer, tensors)) for role, tensors in self.tensors.items()}
+        both = buffers.get("inout", ())
+        point_to_point = self.spec.kind is Kind.POINT_TO_POINT
+        return Call(
+            self.spec.name,
+            self.method.name,
+            inputs=buffers.get("inputs", both),
+            outputs=buffers.get("outputs", both),
+            reduce_op=self.reduce_op,
+            root=self.integers.get("root"),
+            input_splits=self.splits.get("input"),
+            output_splits=self.splits.get("output"),
+            peer=self.integers.get("peer", ANY_SOURCE) if point_to_point else None,
+            tag=self.integers.get("tag"),
+            coalesced=self.method.coalesced,
+            form=self._form(),
+        )
+
+    def _form(self) -> str | None:
+        sparse = any(tensor.layout is not torch.strided for tensors in self.tensors.values() for tensor in tensors)
+        return SPARSE if sparse else None
+
+
+def arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Arguments:
+    """Tell the arguments of the c10d method ``name`` apart; TypeError or ValueError where they are of no known form."""
+    spec, method = _METHODS[name]
+    found = Arguments(spec, method, {}, "sum" if "reduce_op" in spec.agree else None, {}, {})
+    if spec.names_absent:
+        found.first_absent_only = True
+    if "root" in method.integers:
+        found.integers["root"] = 0
+    taken = 0
+    for role in method.buffers[: len(args)]:
+        found.tensors[role] = _tensors(args[taken])
+        taken += 1
+    for value in args[taken:]:
+        _positional(found, value)
+    for keyword, value in kwargs.items():
+        _keyword(found, keyword, value)
+    return found
+
+
+def _positional(found: Arguments, value: object) -> None:
+    """Take an argument that only its type tells apart; torch takes whatever counts for an integer or for a list."""
+    if (asynchronous := getattr(value, "asyncOp", None)) is not None:
+        found.asynchronous = bool(asynchronous)
+        found.synchronous = not asynchronous
+        _options(found, value)
+    elif isinstance(value, _REDUCE_OP_TYPES):
+        found.reduce_op = _reduce_op_name(value)
+    elif isinstance(value, timedelta):
+        found.stated_timeout = value
+    elif value is None:
+        return
+    elif isinstance(value, bool) and not found.method.integers:
+        found.first_absent_only &= not value
+    elif hasattr(value, "__index__") and not getattr(value, "ndim", 0):
+        found.integers[_open_place(found, value)] = index(value)
+    elif isinstance(value, Iterable):
+        found.splits["input" if "output" in found.splits else "output"] = tuple(map(index, value))
+    else:
+        _options(found, value)
+
+
+def _open_place(found: Arguments, value: object) -> str:
+    """Which integer of the method a positional one is; a root has a default that it replaces."""
+    for name in found.method.integers:
+        if name == "root" or name not in found.integers:
+            return name
+    raise TypeError(f"{found.method.name} takes no further integer, got {value}")
+
+
+def _keyword(found: Arguments, keyword: str, value: object) -> None:
+    if keyword in _INTEGER_KEYWORDS:
+        found.integers[_INTEGER_KEYWORDS[keyword]] = index(value)  # type: ignore[arg-type]  # TypeError is the answer
+    elif keyword.endswith("_split_sizes") and isinstance(value, Iterable):
+        found.splits[keyword.partition("_")[0]] = tuple(map(index, value))
+    elif keyword in _BUFFER_KEYWORDS:
+        role = _BUFFER_KEYWORDS[keyword]
+        found.tensors[role if role in found.method.buffers else found.method.buffers[0]] = _tensors(value)
+    else:
+        _positional(found, value)
+
+
+def _options(found: Arguments, options: object) -> None:
+    """Take what an options object of c10d states; each kind has only some of the attributes."""
+    if "root" in found.integers:
+        found.integers["root"] = getattr(options, "rootRank", found.integers["root"])
+    if found.reduce_op is not None and (reduce_op := getattr(options, "reduceOp", None)) is not None:
+        found.reduce_op = _reduce_op_name(reduce_op)
+    found.options = options
+
+
+def _reduce_op_name(reduce_op: object) -> str:
+    kind = getattr(reduce_op, "op", reduce_op)
+    name = _REDUCE_OP_NAMES.get(getattr(kind, "value", None))
+    return str(kind) if name is None else name
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    """The tensors of an argument: one, a list, or lists in a list. What can be read only once is left alone."""
+    # Lists first, and tensors of that very class: to ask torch whether something else is one takes long.
+    if not isinstance(value, (list, tuple)):
+        if isinstance(value, torch.Tensor):
+            return [value]
+        if not _is_collection(value):
+            raise TypeError(f"expected tensors, got {type(value).__name__}")
+    found: list[torch.Tensor] = []
+    for item in value:
+        if type(item) is torch.Tensor or isinstance(item, torch.Tensor):
+            found.append(item)
+        else:
+            found += _tensors(item)
+    return found
+
+
+def _is_collection(value: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(value, Iterable) and isinstance(value, Sized) and not isinstance(value, (str, bytes, Mapping))
+
+
+def _tensor_key(tensor: torch.Tensor) -> tuple[object, ...]:
+    if tensor.layout is not torch.strided:
+        return (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
+    return (tensor.shape, tensor.dtype, tensor.device, None if tensor.is_contiguous() else tensor.stride())
+
+
+def _buffer(tensor: torch.Tensor) -> Buffer:
+    return Buffer(
+        tuple(int(size) for size in tensor.shape),
+        str(tensor.dtype).removeprefix("torch."),
+        tensor.device.type,
+        tensor.device.index,
+        _memory_order(tensor),
+    )
+
+
+def _memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The order in which a dense tensor's dimensions lie in memory; None for row-major and for anything not dense.
+
+    A tensor with gaps is copied or refused by the backends, so that its strides never reach another rank.
+    """
+    if tensor.layout is not torch.strided or tensor.is_contiguous():
+        return None
+    sizes = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+    order = tuple(sorted(range(len(sizes)), key=lambda dimension: -sizes[dimension][1]))
+    expected = 1
+    for dimension in reversed(order):
+        if sizes[dimension][1] != expected:
+            return None
+        expected *= sizes[dimension][0]
+    return None if order == tuple(range(len(sizes))) else order

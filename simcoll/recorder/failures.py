@@ -1,0 +1,101 @@
+"""Notes what goes wrong above the groups: calls that torch.distributed refuses, exceptions that end the rank."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed import c10d_logger, distributed_c10d
+
+from simcoll.core.record import source_document
+from simcoll.recorder.recorder import Recorder
+from simcoll.recorder.source import current_source, traceback_source
+
+if TYPE_CHECKING:
+    from simcoll.recorder.session import Session
+
+_session: Callable[[], Session | None] = lambda: None  # noqa: E731
+_previous_hook: Callable[..., Any] | None = None
+
+
+class _RefusalHandler(logging.Handler):
+    """c10d logs every exception that leaves one of its functions; those that are no call's own are refusals."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a refusal down, once."""
+        error = sys.exc_info()[1]
+        recorder = _recorder()
+        if recorder is None or error is None or recorder.noted is error or not isinstance(record.msg, dict):
+            return
+        if type(error).__name__ in ("CollectiveMismatchError", "MissingRankError"):
+            return
+        recorder.noted = error
+        recorder.event(
+            "rejected",
+            group=None,
+            sequence=None,
+            function=str(record.msg.get("func_name")),
+            type=type(error).__name__,
+            message=str(error),
+            source=source_document(current_source()),
+        )
+
+
+_handler = _RefusalHandler()
+
+
+def _recorder() -> Recorder | None:
+    session = _session()
+    return None if session is None else session.current_recorder()
+
+
+def install_failure_hooks(session: Callable[[], Session | None]) -> None:
+    """Begin to note refusals and the exception that ends this process."""
+    global _session, _previous_hook
+    _session = session
+    c10d_logger._c10d_logger.addHandler(_handler)
+    _previous_hook = sys.excepthook
+    sys.excepthook = _on_uncaught
+
+
+def remove_failure_hooks() -> None:
+    """Stop noting."""
+    global _previous_hook
+    c10d_logger._c10d_logger.removeHandler(_handler)
+    if sys.excepthook is _on_uncaught and _previous_hook is not None:
+        sys.excepthook = _previous_hook
+    _previous_hook = None
+
+
+def _on_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if (recorder := _recorder()) is not None:
+        note_uncaught(recorder, error, traceback)
+    (_previous_hook or sys.__excepthook__)(kind, error, traceback)
+
+
+def note_uncaught(recorder: Recorder, error: BaseException, traceback: TracebackType | None) -> None:
+    """Write down the exception that ends the rank."""
+    recorder.event(
+        "exception",
+        type=type(error).__name__,
+        message=str(error),
+        source=source_document(traceback_source(traceback)),
+        api=_api(traceback),
+    )
+
+
+def _api(traceback: TracebackType | None) -> str | None:
+    """The torch.distributed function whose own check raised, if one did."""
+    last, function = None, None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if code.co_filename == distributed_c10d.__file__:
+            function = function or code.co_name
+            last = function
+        elif function is not None:
+            last = None
+        traceback = traceback.tb_next
+    return last

@@ -1,0 +1,404 @@
+"""Writes down the calls of this process: one black box a process, one log a group."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+from simcoll.backends.base import Backend
+from simcoll.blackbox import BlackBoxWriter
+from simcoll.blackbox.format import AWAITED, CAPTURED, HANDED_ON, LET_GO, REPLAYED
+from simcoll.blackbox.memory_box import MemoryBox
+from simcoll.blackbox.stack_signal import answer_into
+from simcoll.blackbox.stacks import offer_recorded_stacks, stack_path
+from simcoll.core.device_errors import device_error
+from simcoll.core.record import Group, Record, Source, State, source_document
+from simcoll.errors import MissingRankError
+from simcoll.recorder.arguments import Arguments
+from simcoll.recorder.dump import heading, stacks_name
+from simcoll.spec.call import Call
+from simcoll.spec.checksum import flow_word, message_digest, statement_digest
+from simcoll.spec.ddp_model import Claim
+from simcoll.spec.table import Kind, spec_of
+from simcoll.verifier.findings.failures import Nature, nature_of
+
+if TYPE_CHECKING:
+    from simcoll.cuda.timing import Told
+
+Box: TypeAlias = "BlackBoxWriter | MemoryBox"
+
+_PREPARED_LIMIT = 8192
+"""Distinct calls that a group keeps at hand; a program with ever-changing shapes starts over at this many."""
+
+
+class Recorder:
+    """The black box of this process, or nothing where it could not be made: recording never fails a job."""
+
+    def __init__(self, out: Path, mode: str, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.noted: BaseException | None = None
+        """The last exception that was written down, so that it is not written again on its way up."""
+        self._box: Box | None = None
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            box = self._box = BlackBoxWriter(out / box_name(rank), rank=rank, world_size=world_size, mode=mode)
+            offer_recorded_stacks(stack_path(out, rank))
+            answer_into(
+                out / stacks_name(box.path.name),
+                heading(f"rank {rank}: each SIGUSR1 from now on adds those of that moment"),
+            )
+        except OSError as error:
+            _warn(f"rank {rank}: no black box in {out}: {error.strerror or error}; the job goes on unrecorded")
+
+    @classmethod
+    def into(cls, box: Box, rank: int) -> Recorder:
+        """A recorder that writes into a box that is there already, and that nobody else finds."""
+        recorder = cls.__new__(cls)
+        recorder.rank, recorder.noted, recorder._box = rank, None, box
+        return recorder
+
+    @property
+    def box(self) -> Box | None:
+        """The black box, or None."""
+        return self._box
+
+    def event(self, kind: str, **data: object) -> None:
+        """Write down an :class:`~simcoll.core.record.Event`."""
+        if self._box is not None:
+            self._box.event(kind, **data)
+
+    def failed(self, entry: Entry, error: Exception) -> None:
+        """Write down that a call failed while it ran."""
+        self._note("failed", entry, error)
+
+    def rejected(self, entry: Entry, error: Exception) -> None:
+        """Write down that the backend refused a call."""
+        self._note("rejected", entry, error)
+
+    def missing(self, entry: Entry, error: MissingRankError) -> None:
+        """Write down which ranks did not come to a collective."""
+        self.noted = error
+        self.event(
+            "missing",
+            group=entry.log.group.name,
+            sequence=entry.sequence,
+            missing=list(error.absent),
+            waited_ms=error.waited_ms,
+            source=source_document(entry.source),
+        )
+
+    def _note(self, kind: str, entry: Entry, error: Exception) -> None:
+        self.noted = error
+        self.event(
+            kind,
+            group=entry.log.group.name,
+            sequence=entry.sequence,
+            function=entry.call.op,
+            type=type(error).__name__,
+            message=str(error),
+            source=source_document(entry.source),
+        )
+
+    def close(self) -> None:
+        """Write what is pending; the box stays readable whether or not this is called."""
+        if self._box is not None:
+            self._box.close()
+
+
+def box_name(rank: int) -> str:
+    """The file name of a rank's black box; an elastic restart keeps the boxes of the attempts before it."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"rank{rank:05d}.simcoll" if attempt == "0" else f"rank{rank:05d}.attempt{attempt}.simcoll"
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"simcoll: {text}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What stays the same whenever a rank makes a call again.
+
+    ``statement`` is the digest of what it states, ``flows`` the part of its word that its flows make, ``message``
+    what a send or receive states of its data (:func:`~simcoll.spec.checksum.message_digest`).
+    """
+
+    call: Call
+    statement: int
+    flows: int
+    message: int
+    signature: int
+    use: Use
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a call uses its buffers, as long as it is in flight.
+
+    ``writes`` and ``sends`` say whether this rank's buffers are written to, and whether what they hold reaches anybody;
+    ``copies`` that the backend writes them back by a copy, which their versions show; ``tells`` that its Work says by
+    itself when the call has ended. ``device`` is the index of the device on whose streams it is queued (-1: on none);
+    calls of one ``lane`` of a group run one after the other there; of ``marked_late`` ones
+    no stream may be made to wait before the program has waited.
+    """
+
+    writes: bool
+    sends: bool
+    copies: bool
+    tells: bool
+    on_cpu: bool
+    device: int = -1
+    lane: int = -1
+    marked_late: bool = False
+
+
+@dataclass(slots=True)
+class Entry:
+    """One call as it is written down while it runs."""
+
+    log: GroupLog
+    prepared: Prepared
+    sequence: int
+    source: Source
+    asynchronous: bool
+    ticket: int
+    claim: Claim | None = None
+    """What the call stands for beside itself: the model that DistributedDataParallel begins to check with it."""
+    taken_from: int | None = None
+    """Of a receive from any source that has a message: whose it was (a group rank)."""
+    timed: Told | None = None
+    """What tells of the call's end on a device, where the host sees none."""
+
+    @property
+    def call(self) -> Call:
+        """What the rank asked for."""
+        return self.prepared.call
+
+    @property
+    def use(self) -> Use:
+        """How it uses its buffers."""
+        return self.prepared.use
+
+    @property
+    def number(self) -> int:
+        """Its number among the group's collectives, or among its sends and receives."""
+        return self.sequence if self.call.peer is None else self.log.place[1]
+
+    def started(self) -> None:
+        """The backend has been given the call."""
+        if self.log.box is not None:
+            self.log.box.started(self.ticket)
+
+    def awaited(self) -> None:
+        """A thread begins to wait for the call's end."""
+        if self.log.box is not None:
+            self.log.box.mark(self.ticket, AWAITED)
+
+    def handed_on(self) -> None:
+        """The call's future was taken."""
+        if self.log.box is not None:
+            self.log.box.mark(self.ticket, HANDED_ON)
+
+    def let_go(self) -> None:
+        """The program dropped the call's Work, for which nobody had waited."""
+        if self.log.box is not None:
+            self.log.box.mark(self.ticket, LET_GO)
+
+    def lacked(self, missing: MissingRankError) -> None:
+        """Ranks did not come to the call."""
+        self.log.recorder.missing(self, missing)
+
+    def received_from(self, group_rank: int) -> None:
+        """A receive from any source has taken a message: write down whose."""
+        self.taken_from = group_rank
+        if self.log.box is not None:
+            known = replace(self.call, peer=group_rank)
+            self.log.box.resign(self.ticket, self.log.box.signature(known))
+
+    def finished(self, state: State = State.COMPLETED) -> None:
+        """The call ended, as far as the host sees."""
+        if self.timed is not None and state is State.COMPLETED:
+            return
+        if self.log.box is not None:
+            self.log.box.finished(self.ticket, state)
+
+    def waited_for(self) -> None:
+        """Somebody has waited for the call, which ended well."""
+        if self.timed is None:
+            self.finished()
+        else:
+            self.timed.awaited()
+
+    def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
+        """A device began the call then, and ended it (0: it runs)."""
+        if self.log.box is not None:
+            self.log.box.ran_on_device(self.ticket, began_ns, ended_ns)
+
+    def ended_on_device(self) -> None:
+        """A device has ended the call; when is not known."""
+        if self.log.box is not None:
+            self.log.box.ended_on_device(self.ticket)
+
+    def failed(self, error: Exception, *, refused: bool = False) -> None:
+        """The call ended with an exception; some backends refuse a call only when they come to run it."""
+        about = type(error).__name__, str(error)
+        # An error of the device comes up at whichever call asks next, and a peer that is gone shows when the call is
+        # made, or later: neither refuses anything.
+        refused = refused and device_error(*about) is None and nature_of(*about) is Nature.OWN
+        if refused or self.log.refusal(self.call) is not None:
+            self.finished(State.REJECTED)
+            self.log.recorder.rejected(self, error)
+        else:
+            self.finished(State.FAILED)
+            self.log.recorder.failed(self, error)
+
+    def record(self) -> Record:
+        """The call as the verifier reads it."""
+        return Record(self.log.group.name, self.sequence, self.call, self.source, asynchronous=self.asynchronous)
+
+
+class GroupLog:
+    """The calls of one group on this rank, in order."""
+
+    def __init__(
+        self, recorder: Recorder, group: Group, group_rank: int, backends: Mapping[str, Backend] = MappingProxyType({})
+    ) -> None:
+        self.recorder = recorder
+        self._backends = backends
+        self.box = recorder.box
+        self.group = group
+        self.group_rank = group_rank
+        self._index = 0 if self.box is None else self.box.group(group)
+        self._prepared: dict[tuple[object, ...], Prepared] = {}
+        self._sequence = 0
+        self._p2p_sequence = 0
+        self._lock = threading.Lock()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The sequence number and the p2p sequence number of the calls made last."""
+        return self._sequence, self._p2p_sequence
+
+    def backend(self, device: str) -> Backend | None:
+        """What is known of the backend for a device type."""
+        return self._backends.get(device)
+
+    def refusal(self, call: Call) -> str | None:
+        """Why the backend of the call's device cannot do it, as far as that is known, or None."""
+        backend = self._backend_of(call)
+        return None if backend is None else backend.refusal(call, self.group_rank, len(self.group.ranks))
+
+    def _backend_of(self, call: Call) -> Backend | None:
+        devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
+        return self.backend(devices.pop()) if len(devices) == 1 else None
+
+    def begin(
+        self,
+        arguments: Arguments,
+        source: Source,
+        claim: Claim | None = None,
+        *,
+        started: bool = False,
+        awaited: bool = False,
+    ) -> Entry:
+        """Write down that a call was made; gives it its place in the group.
+
+        A ``started`` call is given to the backend at once; an ``awaited`` one the thread that makes it waits for.
+        """
+        prepared = self._prepare(arguments)
+        point_to_point = arguments.spec.kind is Kind.POINT_TO_POINT
+        with self._lock:
+            self._sequence += not point_to_point
+            self._p2p_sequence += point_to_point
+            entry = Entry(self, prepared, self._sequence, source, arguments.asynchronous, 0, claim)
+            if self.box is not None:
+                entry.ticket = self.box.schedule(
+                    self._index,
+                    entry.sequence,
+                    prepared.signature,
+                    self.box.source(source),
+                    asynchronous=arguments.asynchronous,
+                    p2p_sequence=self._p2p_sequence if point_to_point else 0,
+                    started=started,
+                    awaited=awaited,
+                )
+        return entry
+
+    def begin_captured(self, arguments: Arguments, source: Source) -> Entry:
+        """Write down that a CUDA graph captures a call, which takes no place in the group: it does not run."""
+        return self._of_graph(self._prepare(arguments), source, CAPTURED, counts=False)
+
+    def begin_replayed(self, prepared: Prepared, source: Source) -> Entry:
+        """Write down that a CUDA graph is about to run a call that it captured: it takes its place in the group."""
+        # Nobody has its Work, and nobody can wait for it but with all that the graph does.
+        return self._of_graph(prepared, source, REPLAYED | HANDED_ON, counts=True)
+
+    def _of_graph(self, prepared: Prepared, source: Source, flags: int, *, counts: bool) -> Entry:
+        point_to_point = spec_of(prepared.call).kind is Kind.POINT_TO_POINT
+        with self._lock:
+            self._sequence += counts and not point_to_point
+            self._p2p_sequence += counts and point_to_point
+            entry = Entry(self, prepared, self._sequence, source, asynchronous=True, ticket=0)
+            if self.box is not None:
+                entry.ticket = self.box.schedule(
+                    self._index,
+                    entry.sequence,
+                    prepared.signature,
+                    self.box.source(source),
+                    asynchronous=True,
+                    p2p_sequence=self._p2p_sequence if point_to_point else 0,
+                    flags=flags,
+                )
+        return entry
+
+    def _prepare(self, arguments: Arguments) -> Prepared:
+        key = arguments.key
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            if len(self._prepared) >= _PREPARED_LIMIT:
+                self._prepared.clear()
+            prepared = self._prepared[key] = self._fold(arguments.call())
+        return prepared
+
+    def _fold(self, call: Call) -> Prepared:
+        if (backend := self._backend_of(call)) is not None:
+            call = backend.formed(call)
+        spec, size = spec_of(call), len(self.group.ranks)
+        return Prepared(
+            call,
+            statement_digest(spec.statement(call, self.group_rank, size)),
+            flow_word(spec.flows(call, self.group_rank, size), self.group_rank),
+            message_digest(call) if spec.kind is Kind.POINT_TO_POINT else 0,
+            0 if self.box is None else self.box.signature(call),
+            self._use(call),
+        )
+
+    def _use(self, call: Call) -> Use:
+        spec, backend = spec_of(call), self._backend_of(call)
+        devices = {buffer.device for buffer in (*call.inputs, *call.outputs)}
+        queued = backend is not None and backend.on_streams
+        return Use(
+            writes=spec.brings_result(call, self.group_rank),
+            sends=spec.sends_inputs(call, self.group_rank),
+            copies=call.coalesced or (backend is not None and backend.staged and devices != {"cpu"}),
+            # Of a backend that is not known nothing is taken for granted.
+            tells=devices == {"cuda"} if backend is None else call.op not in backend.untold,
+            on_cpu=devices <= {"cpu"},
+            device=_index(call) if queued else -1,
+            lane=-1 if call.peer is None else call.peer,
+            # The end of a call whose Work blocks the host cannot be marked before the program waits for it.
+            marked_late=backend is not None and (backend.waits_on_host or call.spelling in backend.allocates),
+        )
+
+
+def _index(call: Call) -> int:
+    """The device of a call's buffers; -1 where they are on several, or say none."""
+    indices = {buffer.index for buffer in (*call.inputs, *call.outputs)}
+    index = indices.pop() if len(indices) == 1 else None
+    return -1 if index is None else index

@@ -1,0 +1,120 @@
+"""Runs a scenario: on simulated ranks, on threads with torch tensors, or on real Gloo ranks in processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simcoll.backends.engine.outcome import Outcome
+from simcoll.backends.simulated import simulate
+from simcoll.backends.simulated.comm import Comm
+from simcoll.blackbox.gather import LAUNCH_PATTERN, files_of, gather, matching, read_launch
+from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
+from simcoll.blackbox.stall_file import read_stall, together
+from simcoll.core.trace import Trace
+from simcoll.errors import SimcollError
+from simcoll.launch.preconditions import CANNOT_START, RefusedError
+from simcoll.simulation.play_numpy import play
+from simcoll.simulation.player import Result, read_results
+from simcoll.simulation.scenario import Scenario
+from simcoll.verifier.findings.finding import Report
+from simcoll.verifier.postmortem import judge
+
+if TYPE_CHECKING:
+    from simcoll.topology.graph import Topology
+
+MOST_PROCESSES = 64
+"""Ranks as processes of one machine."""
+
+MOST_THREADS = 512
+"""Ranks as threads with torch tensors."""
+
+
+class RunError(SimcollError):
+    """A backend cannot run a scenario; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What became of a scenario. ``seconds`` is virtual time, None without a topology; ``results`` are by rank.
+
+    ``schedule`` replays it, by the command line ``replay`` where it was found by trying ``tried`` schedules.
+    """
+
+    backend: str
+    report: Report
+    results: Mapping[int, Sequence[Result]] = field(default_factory=dict)
+    seconds: float | None = None
+    schedule: str = ""
+    traces: Sequence[Trace] = ()
+    replay: str = ""
+    tried: int = 0
+    failed: int = 0
+
+
+def run_of(outcome: Outcome[Any], topology: Topology | None) -> Run:
+    """A run on simulated ranks, by its outcome."""
+    results = {rank: found for rank, found in outcome.results.items() if isinstance(found, list)}
+    seconds = None if topology is None else outcome.seconds
+    return Run("simulated", outcome.report, results, seconds, outcome.schedule, outcome.traces)
+
+
+def run_simulated(
+    scenario: Scenario, topology: Topology | None, *, seed: int, sends: str, schedule: str | None = None
+) -> Run:
+    """Play the scenario on simulated ranks in this process."""
+
+    def program(comm: Comm) -> list[Result]:
+        return play(scenario, comm)
+
+    return run_of(simulate(program, scenario.ranks, topology, seed, schedule=schedule, sends=sends), topology)
+
+
+def run_threaded(scenario: Scenario, *, seed: int) -> Run:
+    """Play the scenario on torch tensors, with threads of this process for ranks."""
+    from simcoll.backends.threaded.run import run_threaded as run_threads
+    from simcoll.simulation.play_torch import play_on_torch
+
+    if scenario.ranks > MOST_THREADS:
+        raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_THREADS} as threads")
+    # What a rank gives back holds its tensors until it has been judged.
+    outcome = run_threads(scenario.ranks, lambda rank: play_on_torch(scenario), seed=seed)
+    results = {rank: stage.results for rank, stage in outcome.results.items()}
+    return Run("threaded", outcome.report, results, traces=outcome.traces)
+
+
+def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
+    """Play the scenario on real Gloo ranks under ``simcoll run``, which leaves its records in the folder.
+
+    ``stall`` is after how many seconds without progress the job is ended. Raises RunError for too many ranks, and
+    :class:`~simcoll.launch.preconditions.RefusedError` where they did not start.
+    """
+    if scenario.ranks > MOST_PROCESSES:
+        raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_PROCESSES} as processes")
+    with tempfile.TemporaryDirectory() as brought:
+        options = ["--mode", "detail", "--out", str(folder), "--stall", str(stall), "--json"]
+        ranks = ["--standalone", f"--nproc-per-node={scenario.ranks}", "-m", "simcoll.simulation.gloo_rank"]
+        command = [sys.executable, "-m", "simcoll", "run", *options, *ranks, str(Path(scenario.path).resolve())]
+        done = subprocess.run(
+            [*command, brought],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        results = {rank: found for rank in range(scenario.ranks) if (found := read_results(Path(brought), rank))}
+    evidence = gather(files_of(folder), [read_launch(path) for path in matching(folder, LAUNCH_PATTERN)])
+    if not evidence.traces:
+        said = done.stderr.strip().splitlines()
+        why = said[-1] if said else f"exit code {done.returncode}"
+        raise RefusedError(CANNOT_START, f"the Gloo ranks did not start: {why}")
+    stalls = together(filter(None, map(read_stall, matching(folder, STALL_PATTERN))))
+    return Run("gloo", judge(evidence.traces, evidence.outcome, stalls), results, traces=evidence.traces)

@@ -1,0 +1,126 @@
+"""A scenario on simulated ranks: numpy arrays, one :class:`~simcoll.backends.simulated.comm.Comm` a rank and group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from simcoll.backends.simulated.comm import Comm
+from simcoll.backends.simulated.requests import Request
+from simcoll.simulation.operations import Verb
+from simcoll.simulation.player import Exchange, JoinedGroup, Result, Stage
+from simcoll.simulation.scenario import Scenario, Step
+from simcoll.spec.call import ANY_SOURCE
+from simcoll.spec.semantics import Array
+
+
+def play(scenario: Scenario, comm: Comm) -> list[Result]:
+    """Play one rank's part; gives what its calls brought it. Raises what the calls and the faults raise."""
+    stage = NumpyStage(scenario, comm)
+    stage.play()
+    return stage.results
+
+
+class DeviceArray(np.ndarray[Any, Any]):
+    """An array that claims to be on some device."""
+
+    device: Any = "cpu"
+
+
+class NumpyStage(Stage[Array]):
+    """One rank on numpy arrays."""
+
+    def __init__(self, scenario: Scenario, comm: Comm) -> None:
+        super().__init__(scenario, comm.rank)
+        self._comm = comm
+
+    def world(self) -> JoinedGroup:
+        """The group of all ranks."""
+        return _joined(self._comm)
+
+    def tensor(self, shape: tuple[int, ...], dtype: str, device: str, order: tuple[int, ...] | None) -> Array:
+        """An array that holds the rank's number plus one everywhere."""
+        if order is None or len(order) != len(shape):
+            array = np.full(shape, self.rank + 1, dtype)
+        else:
+            array = np.full([shape[axis] for axis in order], self.rank + 1, dtype).transpose(np.argsort(order))
+        if device == "cpu":
+            return array
+        claimed = array.view(DeviceArray)
+        claimed.device = device
+        return claimed
+
+    def rows(self, whole: Array, first: int, end: int) -> Array:
+        """Some rows of an array, in the same memory."""
+        return whole[first:end]
+
+    def total(self, tensor: Array) -> complex:
+        """The sum over an array."""
+        return complex(np.asarray(tensor).astype(np.complex128).sum())
+
+    def call(self, exchange: Exchange[Array]) -> object:
+        """Make a call; gives the request of an asynchronous one."""
+        step, verb = exchange.step, exchange.verb
+        spec = verb.spec
+        stated: dict[str, Any] = {}
+        if "reduce_op" in spec.agree:
+            stated["reduce_op"] = step.reduce_op
+        if "root" in spec.agree:
+            stated["root"] = step.root
+        if "tag" in spec.agree:
+            stated |= {"peer": exchange.peer, "tag": step.tag}
+        if not verb.spelling.listed:
+            stated |= {
+                name: getattr(step, name) for name in ("input_splits", "output_splits") if name in spec.law_reads
+            }
+        spelling = "recv_anysource" if exchange.peer == ANY_SOURCE and verb.method == "recv" else verb.method
+        comm = _comm(exchange.group)
+        make = comm.post if step.asynchronous or verb.asynchronous else comm.call
+        return make(spelling, exchange.role("inputs"), exchange.role("outputs"), **stated)
+
+    def outside(self, step: Step, verb: Verb) -> None:
+        """Make a call on a group to which this rank does not belong."""
+        self._comm.outside(verb.name)
+
+    def wait(self, work: object) -> None:
+        """Wait for a request."""
+        cast(Request, work).wait()
+
+    def write(self, tensor: Array) -> None:
+        """Write to an array."""
+        tensor += 1
+
+    def compute(self, seconds: float) -> None:
+        """Compute for so long in virtual time."""
+        self._comm.compute(seconds)
+
+    def parameters(self, step: Step) -> None:
+        """State a model's parameters."""
+        named = {each.name: np.zeros(each.shape, each.dtype) for each in step.parameters}
+        frozen = [each.name for each in step.parameters if not each.trained]
+        if (joined := self._joined[step.group]) is not None:
+            _comm(joined).state_parameters(named, frozen)
+
+    def new_group(self, ranks: Sequence[int], name: str) -> JoinedGroup | None:
+        """Make a group of global ranks."""
+        made = self._comm.new_group(list(ranks), name)
+        return None if made is None else _joined(made)
+
+    def destroy_group(self, joined: JoinedGroup) -> None:
+        """Destroy a group."""
+        _comm(joined).destroy()
+
+    def hang(self) -> NoReturn:
+        """Never return."""
+        self._comm.hang()
+        raise RuntimeError("a rank that hangs goes on")
+
+
+def _joined(comm: Comm) -> JoinedGroup:
+    return JoinedGroup(comm, comm.rank, comm.size)
+
+
+def _comm(joined: JoinedGroup) -> Comm:
+    return cast(Comm, joined.handle)

@@ -1,0 +1,122 @@
+"""A scenario on torch.distributed: the same list of steps, with the functions that a user's program calls."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn, cast
+
+import torch
+import torch.distributed as dist
+
+from simcoll.simulation.operations import Verb
+from simcoll.simulation.player import Exchange, JoinedGroup, Stage
+from simcoll.simulation.scenario import Scenario, Step
+from simcoll.simulation.shapes import stated_splits
+from simcoll.spec.call import ANY_SOURCE
+
+
+def play_on_torch(scenario: Scenario) -> TorchStage:
+    """Play this process's (or thread's) rank of the default group; the stage holds its tensors and its results."""
+    stage = TorchStage(scenario, dist.get_rank())
+    stage.play()
+    return stage
+
+
+class TorchStage(Stage[torch.Tensor]):
+    """One rank of torch.distributed."""
+
+    def world(self) -> JoinedGroup:
+        """The default group."""
+        return JoinedGroup(None, dist.get_rank(), dist.get_world_size())
+
+    def tensor(self, shape: tuple[int, ...], dtype: str, device: str, order: tuple[int, ...] | None) -> torch.Tensor:
+        """A tensor that holds the rank's number plus one everywhere."""
+        made = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        if order is not None and len(order) == len(shape):
+            inner = torch.empty([shape[axis] for axis in order], dtype=made.dtype, device=device)
+            made = inner.permute([order.index(axis) for axis in range(len(order))])
+        return made.fill_(self.rank + 1)
+
+    def rows(self, whole: torch.Tensor, first: int, end: int) -> torch.Tensor:
+        """Some rows of a tensor, in the same memory."""
+        return whole[first:end]
+
+    def total(self, tensor: torch.Tensor) -> complex:
+        """The sum over a tensor."""
+        return complex(tensor.to(torch.complex128).sum().item())
+
+    def call(self, exchange: Exchange[torch.Tensor]) -> object:
+        """Make a call; gives the work of an asynchronous one."""
+        leading = [_argument(exchange, role) for role in exchange.verb.buffers]
+        return getattr(dist, exchange.verb.name)(*leading, **_keywords(exchange.verb, exchange))
+
+    def outside(self, step: Step, verb: Verb) -> None:
+        """Make a call on a group to which this rank does not belong: torch warns and returns."""
+        tensors = [self.tensor(step.shapes[0], step.dtype, step.device, step.order) for _ in verb.buffers]
+        arguments = [[each] if verb.spelling.listed and not number else each for number, each in enumerate(tensors)]
+        ranked = {verb.rank: 0} if verb.rank else {}
+        getattr(dist, verb.name)(*arguments, group=dist.GroupMember.NON_GROUP_MEMBER, **ranked)
+
+    def wait(self, work: object) -> None:
+        """Wait for a work, or for the future that torch gives in its place."""
+        cast(dist.Work, work).wait()
+
+    def write(self, tensor: torch.Tensor) -> None:
+        """Write to a tensor."""
+        tensor.add_(1)
+
+    def compute(self, seconds: float) -> None:
+        """Sleep so long: what a rank computes, others only see as time."""
+        time.sleep(seconds)
+
+    def parameters(self, step: Step) -> None:
+        """Wrap a model of these parameters in DistributedDataParallel."""
+        model = torch.nn.Module()
+        for each in step.parameters:
+            tensor = torch.zeros(each.shape, dtype=getattr(torch, each.dtype))
+            model.register_parameter(each.name, torch.nn.Parameter(tensor, requires_grad=each.trained))
+        joined = self._joined[step.group]
+        self._kept.append(torch.nn.parallel.DistributedDataParallel(model, process_group=joined and joined.handle))
+
+    def new_group(self, ranks: Sequence[int], name: str) -> JoinedGroup | None:
+        """Make a group of global ranks."""
+        made = dist.new_group(list(ranks), group_desc=name)
+        rank = dist.get_rank(made)
+        return None if rank < 0 else JoinedGroup(made, rank, len(ranks))
+
+    def destroy_group(self, joined: JoinedGroup) -> None:
+        """Destroy a group."""
+        dist.destroy_process_group(joined.handle)
+
+    def hang(self) -> NoReturn:
+        """Wait for what never comes."""
+        while True:
+            threading.Event().wait()
+
+
+def _argument(exchange: Exchange[torch.Tensor], role: str) -> object:
+    """What a function takes for a role: a list, a tensor, or None where this rank has none."""
+    tensors = list(exchange.tensors.get(role, ()))
+    spelling = exchange.verb.spelling
+    if spelling.coalesced or (spelling.listed and role in exchange.verb.spec.divided):
+        return tensors or None
+    return tensors[0]
+
+
+def _keywords(verb: Verb, exchange: Exchange[torch.Tensor]) -> dict[str, Any]:
+    step, spec = exchange.step, verb.spec
+    found: dict[str, Any] = {"group": exchange.group.handle}
+    if "reduce_op" in spec.agree:
+        found["op"] = getattr(dist.ReduceOp, step.reduce_op.upper())
+    if "tag" in spec.agree:
+        found |= {verb.rank: None if exchange.peer == ANY_SOURCE else exchange.peer, "tag": step.tag}
+    elif verb.rank:
+        found[verb.rank] = step.root
+    for name in stated_splits(verb):
+        if (rows := getattr(step, name)) is not None:
+            found[name.replace("splits", "split_sizes")] = list(rows)
+    if step.asynchronous:
+        found["async_op"] = True
+    return found

@@ -1,0 +1,287 @@
+"""Plays one rank's part of a scenario, step by step, whatever the ranks run on.
+
+A :class:`Stage` is a rank on one kind of tensors: what it adds is how to make a tensor, how to call, how to compute.
+Each step runs inside a function that claims to stand in the scenario's file, at the step's line, so that records,
+stacks and findings name that line, as they would name a line of a program.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, Generic, NoReturn, TypeVar
+
+from simcoll.simulation.operations import VERBS, Verb
+from simcoll.simulation.rank_steps import part_of
+from simcoll.simulation.scenario import WORLD, BufferPlan, Relative, Scenario, Step
+from simcoll.simulation.shapes import own_role, shapes_of
+from simcoll.spec.table import Kind, Rooted
+
+Tensor = TypeVar("Tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedGroup:
+    """A group as a rank uses it: the handle, the rank's group rank, the group's size."""
+
+    handle: Any
+    rank: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange(Generic[Tensor]):
+    """A call with everything that it needs: the step, its verb, its group, its peer (a group rank), its tensors."""
+
+    step: Step
+    verb: Verb
+    group: JoinedGroup
+    peer: int
+    tensors: Mapping[str, Sequence[Tensor]]
+
+    def role(self, name: str) -> Sequence[Tensor]:
+        """The tensors of a role; in-place calls have the same ones as inputs and outputs."""
+        return self.tensors.get(name, self.tensors.get("inout", ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call brought a rank: the line of the call, and the sum over its outputs."""
+
+    line: int
+    total: complex
+
+
+def write_results(folder: Path, rank: int, results: Sequence[Result]) -> None:
+    """Write what a rank's calls brought it into a folder, for :func:`read_results`."""
+    document = [[each.line, each.total.real, each.total.imag] for each in results]
+    (folder / f"rank{rank:05d}.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def read_results(folder: Path, rank: int) -> list[Result]:
+    """What a rank wrote; nothing where it did not come to it."""
+    try:
+        rows = json.loads((folder / f"rank{rank:05d}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [Result(line, complex(real, imaginary)) for line, real, imaginary in rows]
+
+
+class Stage(ABC, Generic[Tensor]):
+    """One rank (global) that plays its part of a scenario."""
+
+    def __init__(self, scenario: Scenario, rank: int) -> None:
+        self.scenario = scenario
+        self.rank = rank
+        self.results: list[Result] = []
+        self._joined: dict[str, JoinedGroup | None] = {}
+        self._buffers: dict[str, Tensor] = {}
+        self._open: dict[str, list[tuple[object, Exchange[Tensor]]]] = {}
+        # A program that lets its tensors go is another one.
+        self._kept: list[object] = []
+        self._line = _LineRunner(scenario.path)
+        self._keeps = False
+
+    def play(self) -> None:
+        """Play the part from its first step to its last; raises what a call raises, and what a crash is to raise."""
+        self._joined[WORLD] = self.world()
+        for plan in self.scenario.buffers:
+            self._buffers[plan.name] = self._named(plan)
+        part = part_of(self.scenario, self.rank)
+        for step, self._keeps in zip(part, _awaited(part), strict=True):
+            if step.op == "exit" and not step.exit_code:
+                return
+            self._line.run(step, lambda step=step: self._perform(step))  # type: ignore[misc]
+
+    @abstractmethod
+    def world(self) -> JoinedGroup:
+        """The group of all ranks."""
+
+    @abstractmethod
+    def tensor(self, shape: tuple[int, ...], dtype: str, device: str, order: tuple[int, ...] | None) -> Tensor:
+        """A tensor that holds the rank's number plus one everywhere."""
+
+    @abstractmethod
+    def rows(self, whole: Tensor, first: int, end: int) -> Tensor:
+        """Some rows of a tensor, in the same memory."""
+
+    @abstractmethod
+    def total(self, tensor: Tensor) -> complex:
+        """The sum over a tensor."""
+
+    @abstractmethod
+    def call(self, exchange: Exchange[Tensor]) -> object:
+        """Make a call; gives the work of an asynchronous one."""
+
+    @abstractmethod
+    def outside(self, step: Step, verb: Verb) -> None:
+        """Make a call on a group to which this rank does not belong."""
+
+    @abstractmethod
+    def wait(self, work: object) -> None:
+        """Wait for the work of an asynchronous call."""
+
+    @abstractmethod
+    def write(self, tensor: Tensor) -> None:
+        """Write to a tensor."""
+
+    @abstractmethod
+    def compute(self, seconds: float) -> None:
+        """Compute so long."""
+
+    @abstractmethod
+    def parameters(self, step: Step) -> None:
+        """State a model's parameters as DistributedDataParallel does."""
+
+    @abstractmethod
+    def new_group(self, ranks: Sequence[int], name: str) -> JoinedGroup | None:
+        """Make a group of global ranks; None where this rank is no member."""
+
+    @abstractmethod
+    def destroy_group(self, joined: JoinedGroup) -> None:
+        """Destroy a group."""
+
+    @abstractmethod
+    def hang(self) -> NoReturn:
+        """Neither go on nor end."""
+
+    def _perform(self, step: Step) -> None:
+        if step.op in VERBS:
+            self._call(step, VERBS[step.op])
+        else:
+            _ACTIONS[step.op](self, step)
+
+    def _call(self, step: Step, verb: Verb) -> None:
+        joined = self._joined[step.group]
+        if joined is None:
+            self.outside(step, verb)
+            return
+        exchange = Exchange(step, verb, joined, _peer(step, joined), self._tensors(step, verb, joined))
+        self._kept.append(exchange.tensors)
+        work = self.call(exchange)
+        if step.asynchronous or verb.asynchronous:
+            # What nothing waits for later is let go, as by a program that ignores what the call gives it.
+            if not self._keeps:
+                return
+            self._open.setdefault(step.name or step.op, []).append((work, exchange))
+        else:
+            self._note(exchange)
+
+    def _tensors(self, step: Step, verb: Verb, joined: JoinedGroup) -> dict[str, list[Tensor]]:
+        own = own_role(verb)
+        found = {}
+        for role, shapes in shapes_of(step, joined.rank, joined.size).items():
+            named = step.buffer if role == own else step.output if role == "outputs" else ""
+            if named:
+                found[role] = [self._buffers[named]]
+            else:
+                found[role] = [self.tensor(shape, step.dtype, step.device, step.order) for shape in shapes]
+        return found
+
+    def _named(self, plan: BufferPlan) -> Tensor:
+        if plan.of:
+            return self.rows(self._buffers[plan.of], *plan.rows)
+        return self.tensor(plan.shape, plan.dtype, "cpu", None)
+
+    def _note(self, exchange: Exchange[Tensor]) -> None:
+        """Write down what the call brought; what a standard leaves undefined is not."""
+        spec, root = exchange.verb.spec, exchange.step.root
+        undefined = spec.rooted is Rooted.TO_ROOT and root != exchange.group.rank
+        outputs = exchange.role("outputs")
+        if outputs and not undefined and not (spec.kind is Kind.POINT_TO_POINT and "outputs" not in exchange.tensors):
+            self.results.append(Result(exchange.step.line, sum(map(self.total, outputs), 0j)))
+
+    def _wait(self, step: Step) -> None:
+        names = [step.of] if step.of else list(self._open)
+        for name in names:
+            for work, exchange in self._open.pop(name, []):
+                self._kept.append(work)
+                self.wait(work)
+                self._note(exchange)
+
+    def _new_group(self, step: Step) -> None:
+        self._joined[step.group] = self.new_group(self.scenario.members(step.group, self.rank), step.group)
+
+    def _destroy_group(self, step: Step) -> None:
+        if (joined := self._joined[step.group]) is not None:
+            self.destroy_group(joined)
+
+    def _crash(self, step: Step) -> NoReturn:
+        raise exception_named(step.exception or "RuntimeError")(step.message or "the crash that the scenario states")
+
+    def _exit(self, step: Step) -> NoReturn:
+        raise SystemExit(step.exit_code)
+
+
+_ACTIONS: Mapping[str, Callable[[Stage[Any], Step], object]] = {
+    "wait": lambda stage, step: stage._wait(step),
+    "write": lambda stage, step: stage.write(stage._buffers[step.buffer]),
+    "compute": lambda stage, step: stage.compute(step.seconds),
+    "parameters": lambda stage, step: stage.parameters(step),
+    "new_group": lambda stage, step: stage._new_group(step),
+    "destroy_group": lambda stage, step: stage._destroy_group(step),
+    "crash": lambda stage, step: stage._crash(step),
+    "exit": lambda stage, step: stage._exit(step),
+    "hang": lambda stage, step: stage.hang(),
+}
+
+
+def exception_named(name: str) -> type[Exception]:
+    """The built-in exception of this name, otherwise a new one."""
+    known = getattr(builtins, name, None)
+    if isinstance(known, type) and issubclass(known, Exception):
+        return known
+    return type(name, (RuntimeError,), {})
+
+
+def _awaited(part: Sequence[Step]) -> list[bool]:
+    """Of each step whether a later one waits for it."""
+    names: set[str] = set()
+    everything, found = False, []
+    for step in reversed(part):
+        found.append(everything or (step.name or step.op) in names)
+        if step.op == "wait":
+            names.add(step.of)
+            everything = everything or not step.of
+    return found[::-1]
+
+
+def _peer(step: Step, joined: JoinedGroup) -> int:
+    if isinstance(step.peer, Relative):
+        return (joined.rank + step.peer.distance) % joined.size
+    return step.peer
+
+
+def _line_template(run: Callable[[], None]) -> None:
+    run()
+
+
+_BODY = _line_template.__code__
+_NO_NAME = re.compile(r"\W+", re.ASCII)
+
+
+class _LineRunner:
+    """Runs functions as if a line of a file called them."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._runners: dict[tuple[int, str], Callable[[Callable[[], None]], None]] = {}
+
+    def run(self, step: Step, function: Callable[[], None]) -> None:
+        """Call ``function`` from the step's line; the calling function has the step's name."""
+        key = step.line, step.name or step.op
+        if key not in self._runners:
+            self._runners[key] = FunctionType(_code_at(self._path, *key), {})
+        self._runners[key](function)
+
+
+def _code_at(path: str, line: int, name: str) -> CodeType:
+    """The code of a function of this name, of which every line is that line."""
+    # The body stands one line below the first one.
+    return _BODY.replace(co_filename=path, co_firstlineno=max(line - 1, 0), co_name=_NO_NAME.sub("_", name))

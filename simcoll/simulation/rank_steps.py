@@ -1,0 +1,205 @@
+"""One rank's part of a scenario: a plain list of steps, loops unrolled, overrides and faults worked in.
+
+Any backend plays the same list. A fault is nothing but a rewriting of it: a skipped call is not there, a crash stands
+where the call stood and ends the list.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeAlias
+
+from simcoll.simulation.operations import keys_of
+from simcoll.simulation.scenario import WORLD, CallPlan, Fault, GroupPlan, Loop, Scenario, Step
+
+MAX_STEPS = 100_000
+"""Steps of one rank."""
+
+MAX_ALL_STEPS = 4_000_000
+"""Steps of all ranks together."""
+
+_MAX_REWRITTEN = 20_000_000
+"""Steps that faults look at."""
+
+Part: TypeAlias = "list[Step]"
+
+
+def check_parts(scenario: Scenario) -> None:
+    """Work every rank's part out; raises ScenarioError where one cannot be played.
+
+    It is too long, a fault finds no call, or the rank uses a group that it has not made.
+    """
+    total = rewritten = 0
+    for rank in range(scenario.ranks):
+        part = part_of(scenario, rank)
+        _check_groups(scenario, rank, part)
+        total += len(part)
+        rewritten += len(part) * sum(rank in fault.ranks for fault in scenario.faults)
+        if rewritten > _MAX_REWRITTEN:
+            raise scenario.error(scenario.faults[0].line, "too many faults on too many calls; state fewer of either")
+        if total > MAX_ALL_STEPS:
+            raise scenario.error(1, f"the ranks make more than {MAX_ALL_STEPS:,} calls together; repeat less")
+
+
+def _check_groups(scenario: Scenario, rank: int, part: Part) -> None:
+    made = {WORLD}
+    for step in part:
+        if step.op == "new_group":
+            made.add(step.group)
+        elif step.group not in made:
+            raise scenario.error(step.line, f"{step.op}: rank {rank} uses group {step.group!r} before it has made it")
+
+
+def part_of(scenario: Scenario, rank: int) -> Part:
+    """What a rank (global) does, from its first call to its last; raises ScenarioError."""
+    steps = list(_groups(scenario, rank))
+    begins = len(steps)
+    for step in _unrolled(scenario, scenario.calls, rank):
+        steps.append(step)
+        if len(steps) > MAX_STEPS:
+            raise scenario.error(step.line, f"rank {rank} makes more than {MAX_STEPS:,} calls; repeat less")
+    calls = steps[begins:]
+    for fault in scenario.faults:
+        if rank in fault.ranks:
+            calls = _faulty(scenario, fault, rank, calls)
+    return steps[:begins] + calls
+
+
+def _groups(scenario: Scenario, rank: int) -> Iterator[Step]:
+    """The groups that are made at the start: those that no call makes later."""
+    later = {plan.step.group for plan in _plans(scenario.calls) if plan.step.op == "new_group"}
+    for group in scenario.groups:
+        if group.name not in later and _makes(group, rank):
+            yield Step("new_group", group.line, name=group.name, group=group.name)
+
+
+def _makes(group: GroupPlan, rank: int) -> bool:
+    return group.made_by is None or rank in group.made_by
+
+
+def _plans(calls: Sequence[CallPlan | Loop]) -> Iterator[CallPlan]:
+    for each in calls:
+        if isinstance(each, Loop):
+            yield from _plans(each.calls)
+        else:
+            yield each
+
+
+def _unrolled(scenario: Scenario, calls: Sequence[CallPlan | Loop], rank: int) -> Iterator[Step]:
+    for each in calls:
+        if isinstance(each, CallPlan):
+            if (step := _step(scenario, each, rank)) is not None:
+                yield step
+        elif each.ranks is None or rank in each.ranks:
+            body = list(_unrolled(scenario, each.calls, rank))
+            for _ in range(each.repeat if body else 0):
+                yield from body
+
+
+def _step(scenario: Scenario, plan: CallPlan, rank: int) -> Step | None:
+    """The step as this rank plays it; None where it does not."""
+    step = plan.step
+    for override in plan.overrides:
+        if rank in override.ranks:
+            step = replace(step, **override.fields)
+    if plan.ranks is not None:
+        return step if rank in plan.ranks else None
+    group = scenario.group(plan.step.group)
+    if group is not None and not _makes(group, rank):
+        return None
+    return step if step.op == "new_group" or rank in scenario.members(step.group, rank) else None
+
+
+Rewrite: TypeAlias = Callable[[Fault, Part, "list[int]"], Part]
+"""Fault, the steps, the places where it happens -> the steps with it."""
+
+
+def _faulty(scenario: Scenario, fault: Fault, rank: int, steps: Part) -> Part:
+    places = _places(fault, steps)
+    if not places and fault.kind != "slow-rank":
+        raise scenario.error(fault.line, f"{fault.kind}: {_no_place(fault, rank, steps)}")
+    for place in places if fault.kind not in REWRITES else ():
+        if unfit := _unfit(fault, steps[place]):
+            raise scenario.error(fault.line, f"{fault.kind}: {steps[place].op} has no {unfit}")
+    return REWRITES.get(fault.kind, _changed)(fault, steps, places)
+
+
+def _unfit(fault: Fault, step: Step) -> str:
+    """What the fault changes and the call does not state."""
+    takes = keys_of(step.op)
+    stated = ("shape" if name == "shapes" else name for name in fault.fields)
+    return next((name for name in stated if name not in takes), "")
+
+
+def _places(fault: Fault, steps: Part) -> list[int]:
+    if fault.at:
+        return [fault.at - 1] if fault.at <= len(steps) else []
+    found = [place for place, step in enumerate(steps) if not fault.call or fault.call in (step.name, step.op)]
+    return found[fault.iteration - 1 : fault.iteration] if fault.iteration else found
+
+
+def _no_place(fault: Fault, rank: int, steps: Part) -> str:
+    if fault.at:
+        return f"rank {rank} makes {len(steps)} calls, none is number {fault.at}"
+    made = [step for step in steps if fault.call in (step.name, step.op)]
+    if made:
+        return f"rank {rank} makes the call {fault.call!r} {len(made)} times, iteration is {fault.iteration}"
+    names = sorted({name for step in steps for name in (step.name, step.op) if name})
+    close = difflib.get_close_matches(fault.call, names, n=1)
+    advice = f"did you mean {close[0]!r}?" if close else f"it makes {', '.join(names[:8]) or 'none'}"
+    return f"rank {rank} never makes the call {fault.call!r}; {advice}"
+
+
+def _ended(fault: Fault, steps: Part, places: list[int]) -> Part:
+    """The rank ends, or hangs, where the call was to be."""
+    first = places[0]
+    return [*steps[:first], Step(fault.kind, fault.line, name=steps[first].name, **fault.fields)]
+
+
+def _skipped(fault: Fault, steps: Part, places: list[int]) -> Part:
+    left_out = set(places)
+    return [step for place, step in enumerate(steps) if place not in left_out]
+
+
+def _extra(fault: Fault, steps: Part, places: list[int]) -> Part:
+    doubled = set(places)
+    return [step for place, step in enumerate(steps) for _ in range(2 if place in doubled else 1)]
+
+
+def _swapped(fault: Fault, steps: Part, places: list[int]) -> Part:
+    steps, place = list(steps), -1
+    for first in places:
+        # A call that has just been moved back stays where it is.
+        if first > place and first + 1 < len(steps):
+            place = first + 1
+            steps[first], steps[place] = steps[place], steps[first]
+    return steps
+
+
+def _slowed(fault: Fault, steps: Part, places: list[int]) -> Part:
+    slow, seconds = set(places), float(str(fault.fields["seconds"]))
+    pause = Step("compute", fault.line, seconds=seconds)
+    return [each for place, step in enumerate(steps) for each in ([pause, step] if place in slow else [step])]
+
+
+def _changed(fault: Fault, steps: Part, places: list[int]) -> Part:
+    """The rank states something else."""
+    wrong = set(places)
+    return [replace(step, **fault.fields) if place in wrong else step for place, step in enumerate(steps)]
+
+
+REWRITES: Mapping[str, Rewrite] = MappingProxyType(
+    {
+        "crash": _ended,
+        "exit": _ended,
+        "hang": _ended,
+        "skip": _skipped,
+        "extra": _extra,
+        "swap": _swapped,
+        "slow-rank": _slowed,
+    }
+)
+"""What each kind of fault makes of a rank's steps; the others change what a step states."""

@@ -1,0 +1,87 @@
+"""Reads the ``[[faults]]`` of a scenario: what goes wrong, where, and which links are slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import MappingProxyType
+
+from simcoll.simulation.keys import KINDS
+from simcoll.simulation.read_calls import CallReader
+from simcoll.simulation.scenario import Fault, SlowLink
+from simcoll.simulation.scenario_names import Names
+from simcoll.simulation.table import Table
+
+MAX_FAULTS = 200
+_WHERE = frozenset({"ranks", "call", "at", "iteration"})
+"""The keys that say where a fault happens."""
+
+
+class FaultReader:
+    """Reads the faults of one file, once its calls are known."""
+
+    def __init__(self, names: Names, calls: CallReader) -> None:
+        self._names = names
+        self._calls = calls
+
+    def faults(self, tables: Iterable[Table]) -> tuple[tuple[Fault, ...], tuple[SlowLink, ...]]:
+        """Those of ranks, and those of links."""
+        faults: list[Fault] = []
+        links: list[SlowLink] = []
+        for number, table in enumerate(tables, 1):
+            if number > MAX_FAULTS:
+                table.refuse("", f"is fault number {number}, expected at most {MAX_FAULTS}")
+            kind = table.text("kind", choices=KINDS)
+            _check_keys(table, kind)
+            if kind == "slow-link":
+                links.append(_slow_link(table, self._names.world))
+            else:
+                faults.append(self._fault(table, kind))
+        return tuple(faults), tuple(links)
+
+    def _fault(self, table: Table, kind: str) -> Fault:
+        if not table.has("ranks"):
+            table.refuse("kind", f"is {kind!r}, which needs the key `ranks`: where it happens")
+        if table.has("call") + table.has("at") != 1 and (kind != "slow-rank" or table.has("at")):
+            table.refuse("kind", f"is {kind!r}, which needs either `call` or `at`: at which call it happens")
+        return Fault(
+            kind,
+            frozenset(table.ranks("ranks", self._names.world)),
+            table.line_of("kind"),
+            self._names.call(table, "call"),
+            table.whole("at", 0, least=1),
+            table.whole("iteration", 0, least=1),
+            MappingProxyType({**self._calls.stated(table, ""), **_fate(table)}),
+        )
+
+
+def _check_keys(table: Table, kind: str) -> None:
+    own = KINDS[kind][0]
+    where = frozenset[str]() if kind == "slow-link" else _WHERE
+    for key in table.stated:
+        if key not in own | where | {"kind"}:
+            table.refuse(key, f"does not go with {kind!r}, which takes {', '.join(sorted(own | where))}")
+    needed = {"between"} if kind == "slow-link" else own if kind.startswith(("wrong", "slow")) else frozenset[str]()
+    if needed and not any(map(table.has, needed)):
+        table.refuse("kind", f"is {kind!r}, which needs {' or '.join(f'`{key}`' for key in sorted(needed))}")
+
+
+def _slow_link(table: Table, world: int) -> SlowLink:
+    between = table.ranks("between", world)
+    if len(between) != 2:
+        table.refuse("between", f"has {len(between)} ranks, expected the two ends of a path, such as [0, 4]")
+    factor = table.number("factor", 1.0, above=0.0, most=1.0)
+    return SlowLink((between[0], between[1]), factor, table.number("latency"), table.line)
+
+
+def _fate(table: Table) -> dict[str, object]:
+    """What a crash or an exit states."""
+    fields: dict[str, object] = {}
+    if table.has("exception"):
+        fields["exception"] = table.text("exception")
+        if not table.text("exception").isidentifier():
+            table.refuse("exception", f"is {table.text('exception')!r:.40}, expected a type such as ValueError")
+    if table.has("message"):
+        fields["message"] = table.text("message")
+    if table.has("exit_code"):
+        fields["exit_code"] = table.whole("exit_code", most=255)
+    return fields

@@ -1,0 +1,217 @@
+"""A scenario as a value: ranks, groups, what each rank calls, what goes wrong, and what is expected to be found.
+
+A scenario comes from a file (:mod:`simcoll.simulation.reader`), is turned into one list of steps for each rank
+(:mod:`simcoll.simulation.rank_steps`), and that list is played on a backend. Everything here is frozen and free of
+torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from simcoll.simulation.toml import TomlError
+from simcoll.spec.call import ANY_SOURCE
+
+WORLD: Final = ""
+"""The group of a call that names none: all ranks."""
+
+
+class ScenarioError(TomlError):
+    """A scenario that contradicts itself or cannot be played; one line that names the file, the line and the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """A peer by its distance in the group, around its end: ``+1`` is the next rank."""
+
+    distance: int
+
+
+Peer: TypeAlias = "int | Relative"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a model: its name, its shape, its dtype, whether it is trained."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    trained: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that one rank does: a call of torch.distributed, an action, or the end that a fault puts there.
+
+    ``op`` is one of :data:`~simcoll.simulation.operations.VERBS` or :data:`~simcoll.simulation.operations.ACTIONS`, or
+    a :data:`FATES`. ``line`` is its line in the file, ``shapes`` one shape for each tensor of the call. Roots and peers
+    are group ranks, splits and parts count rows. ``buffer`` and ``output`` name buffers; ``of`` the calls that a wait
+    is for. ``order`` lists the dimensions, outermost in memory first.
+    """
+
+    op: str
+    line: int
+    name: str = ""
+    group: str = WORLD
+    shapes: tuple[tuple[int, ...], ...] = ((4,),)
+    dtype: str = "float32"
+    device: str = "cpu"
+    order: tuple[int, ...] | None = None
+    reduce_op: str = "sum"
+    root: int = 0
+    peer: Peer = ANY_SOURCE
+    tag: int = 0
+    input_splits: tuple[int, ...] | None = None
+    output_splits: tuple[int, ...] | None = None
+    parts: tuple[int, ...] | None = None
+    asynchronous: bool = False
+    buffer: str = ""
+    output: str = ""
+    of: str = ""
+    seconds: float = 0.0
+    parameters: tuple[Parameter, ...] = ()
+    exception: str = ""
+    message: str = ""
+    exit_code: int = 0
+
+
+FATES = ("crash", "exit", "hang")
+"""How a fault ends a rank: with an exception, with an exit code, or never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What some ranks (global) state otherwise: fields of a :class:`Step`."""
+
+    ranks: frozenset[int]
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    """A ``[[calls]]`` entry: the step, who plays it (None: the group's members), and who plays it otherwise."""
+
+    step: Step
+    ranks: frozenset[int] | None = None
+    overrides: tuple[Override, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A ``[[calls]]`` entry with ``repeat``: its calls, so many times, on ``ranks`` (None: all)."""
+
+    repeat: int
+    calls: tuple[CallPlan | Loop, ...]
+    line: int
+    ranks: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """A process group: its members as global ranks, who makes it, and who makes it with other members."""
+
+    name: str
+    ranks: tuple[int, ...]
+    line: int
+    made_by: frozenset[int] | None = None
+    variants: tuple[tuple[frozenset[int], tuple[int, ...]], ...] = ()
+
+    def members(self, rank: int) -> tuple[int, ...]:
+        """The members as a rank (global) states them."""
+        return next((members for ranks, members in self.variants if rank in ranks), self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferPlan:
+    """A named tensor; with ``of`` the rows from ``rows[0]`` to ``rows[1]`` of another one, in the same memory."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    line: int
+    of: str = ""
+    rows: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong: on which ranks (global), at which call, the how-manieth time (0: every time).
+
+    ``call`` is a call's name or its op, ``at`` the how-manieth call of the rank from 1 (0: not used).
+    """
+
+    kind: str
+    ranks: frozenset[int]
+    line: int
+    call: str = ""
+    at: int = 0
+    iteration: int = 0
+    fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """A path between two ranks of the topology that has a part of its bandwidth, and more latency (seconds)."""
+
+    between: tuple[int, int]
+    factor: float
+    latency: float
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A finding that is to be there; what is None is not compared. Ranks are global."""
+
+    code: str
+    culprits: tuple[int, ...] | None = None
+    ranks: tuple[int, ...] | None = None
+    sequence: int | None = None
+    group: str | None = None
+    severity: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a run is to give: these findings and no others; ``seconds`` of virtual time, up to a part ``within``."""
+
+    findings: tuple[Expected, ...] = ()
+    seconds: float | None = None
+    within: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A whole file. ``topology`` holds the options of :mod:`simcoll.cli.topology_arguments`, None where none is given."""
+
+    path: str
+    title: str
+    description: str
+    ranks: int
+    calls: tuple[CallPlan | Loop, ...]
+    groups: tuple[GroupPlan, ...] = ()
+    buffers: tuple[BufferPlan, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    slow_links: tuple[SlowLink, ...] = ()
+    topology: argparse.Namespace | None = None
+    sends: str = "synchronous"
+    seed: int = 0
+    expect: Expectation | None = None
+
+    def group(self, name: str) -> GroupPlan | None:
+        """The group of this name; None for the world."""
+        return next((group for group in self.groups if group.name == name), None)
+
+    def members(self, name: str, rank: int) -> Sequence[int]:
+        """The members of a group as a rank (global) states them."""
+        group = self.group(name)
+        return range(self.ranks) if group is None else group.members(rank)
+
+    def error(self, line: int, problem: str) -> ScenarioError:
+        """An error about what stands in a line of the file."""
+        return ScenarioError(f"{self.path}, line {line}: {problem}")

@@ -1,0 +1,131 @@
+"""What is raised in a test for what became of its ranks: the first failure as it was, or the findings."""
+
+from __future__ import annotations
+
+import os
+from io import StringIO
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+
+import simcoll
+from simcoll import backends
+from simcoll.backends.engine.outcome import Outcome
+from simcoll.backends.engine.parking import StuckError
+from simcoll.backends.engine.tickets import RefusedCallError, RefusedPeerError, is_skip, was_ended_by_others
+from simcoll.errors import CollectiveMismatchError
+from simcoll.reports.terminal import TerminalReport, summary_line
+from simcoll.verifier.findings.finding import Finding, Report, Severity
+from simcoll.verifier.findings.rules import RULES
+from simcoll.verifier.findings.rules_job import RANK_FAILED
+
+_WIDTH = 100
+_OWN_ERRORS = (CollectiveMismatchError, RefusedCallError, RefusedPeerError, StuckError)
+"""What ranks raise for what the report says better."""
+
+_FOLDERS = tuple(os.path.dirname(os.path.abspath(str(package.__file__))) + os.sep for package in (simcoll, backends))
+
+
+class FindingsError(AssertionError):
+    """The ranks disagree, or wait for each other for ever; the text is the report.
+
+    ``outcome`` is the whole run, ``report`` the verdict on it, ``findings`` what is wrong, causes first.
+    """
+
+    def __init__(self, text: str, outcome: Outcome[Any]) -> None:
+        super().__init__(text)
+        self.outcome = outcome
+
+    @property
+    def report(self) -> Report:
+        """The verdict."""
+        return self.outcome.report
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong, causes first."""
+        return self.outcome.findings
+
+
+FindingsError.__module__ = "simcoll.testing"  # where users find it
+
+
+def complaint(outcome: Outcome[Any], *, fail_on: str = "warning", brief: bool = False) -> BaseException | None:
+    """What a run is to be failed with, or None; ``brief``: who shows the report itself needs a few lines only."""
+    failed = {rank: error for rank, error in outcome.exceptions.items() if not was_ended_by_others(error)}
+    skips = {rank: error for rank, error in failed.items() if is_skip(error)}
+    if skips and skips == failed:
+        return _at_the_program(skips[min(skips)])
+    wrong = [one for one in outcome.findings if fail_on == "warning" or one.severity is Severity.ERROR]
+    program = {rank: error for rank, error in failed.items() if not isinstance(error, _OWN_ERRORS)}
+    first = next((rank for one in wrong[:1] if one.code == RANK_FAILED.code for rank in one.ranks), None)
+    if program and (first is not None or not wrong):
+        rank = first if first in program else min(program)
+        return _noted(_at_the_program(program[rank]), f"rank {rank} of {outcome.report.world_size}")
+    if not wrong and not outcome.exceptions:
+        return None
+    error = FindingsError(_headline(outcome, wrong) if brief else report_text(outcome.report), outcome)
+    concerned = [rank for one in wrong for rank in (*one.culprits, *one.ranks)] + list(outcome.exceptions)
+    cause = next((outcome.exceptions[rank] for rank in concerned if rank in outcome.exceptions), None)
+    if cause is None:
+        return error
+    if isinstance(cause, _OWN_ERRORS) or was_ended_by_others(cause):
+        # It says less than the report; the program's line at which it was raised is what is wanted of it.
+        return error.with_traceback(_programs_part(cause.__traceback__))
+    error.__cause__ = _at_the_program(cause)
+    return error
+
+
+def report_text(report: Report, *, width: int = _WIDTH, colour: bool = False) -> str:
+    """The report as ``simcoll run`` shows it, in a width, with or without colour."""
+    stream = StringIO()
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        no_color=not colour,
+    )
+    console.print(TerminalReport(report))
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).rstrip()
+
+
+def _headline(outcome: Outcome[Any], wrong: list[Finding]) -> str:
+    lines = [f"{one.code} {RULES[one.code].name}: {one.message}" for one in wrong]
+    return "\n".join(lines or [summary_line(outcome.report)])
+
+
+def _noted(error: BaseException, note: str) -> BaseException:
+    """With a note, where Python has them (3.11 and newer)."""
+    if hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+    return error
+
+
+def _at_the_program(error: BaseException) -> BaseException:
+    """With its way here from the program on: without the frames of simcoll that called it."""
+    way = error.__traceback__
+    while way is not None and _is_own(way):
+        way = way.tb_next
+    return error if way is None else error.with_traceback(way)
+
+
+def _programs_part(way: TracebackType | None) -> TracebackType | None:
+    """A way without the frames of simcoll that called the program, and without those that it called."""
+    frames = []
+    while way is not None:
+        frames.append(way)
+        way = way.tb_next
+    users = [place for place, frame in enumerate(frames) if not _is_own(frame)]
+    part: TracebackType | None = None
+    for frame in reversed(frames[users[0] : users[-1] + 1] if users else ()):
+        part = TracebackType(part, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return part
+
+
+def _is_own(way: TracebackType) -> bool:
+    return os.path.abspath(way.tb_frame.f_code.co_filename).startswith(_FOLDERS)

@@ -1,0 +1,218 @@
+"""The pytest plugin: ``@pytest.mark.simcoll`` runs a test on every rank, and what is found fails it.
+
+Fixtures are set up once, in the main thread, and shared by all ranks. Loading this imports neither numpy nor torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from simcoll.errors import ConfigurationError
+from simcoll.testing.marker import MARKER, SIGNATURE, axes, check_function, is_marked, options_of, stated, variants
+from simcoll.testing.options import NAMES, Options, check_names
+
+if TYPE_CHECKING:
+    from simcoll.backends.engine.outcome import Outcome
+
+SECTION = "simcoll findings"
+
+
+class _EachRanks:
+    """Stands for a value that each rank has of its own, until the test runs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<each rank's {self.name}>"
+
+
+_PLAN = pytest.StashKey[Options]()
+_OUTCOME = pytest.StashKey["tuple[Outcome[Any], Options]"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--simcoll-seed``."""
+    group = parser.getgroup("simcoll", "tests that run on several ranks")
+    text = "the seed of the order in which ranks go on, for tests that state none (default: 0, first come first served)"
+    group.addoption("--simcoll-seed", type=int, default=0, metavar="N", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line("markers", SIGNATURE)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Check a marked test, and parametrise it."""
+    if not is_marked(metafunc.definition):
+        return
+    try:
+        check_function(metafunc.function)
+        said = stated(metafunc.definition)
+        found = list(axes(said))
+        for chosen in variants(said):
+            # A test may be parametrised with world_size by itself.
+            own = {"world_size": 1} if "world_size" in metafunc.fixturenames else {}
+            options_of(own | said, chosen, seed=0, takes_comm="comm" in metafunc.fixturenames)
+    except ConfigurationError as error:
+        raise pytest.Collector.CollectError(_refusal(metafunc.definition, error)) from None
+    for axis in found:
+        metafunc.fixturenames.append(axis.name)
+        metafunc.parametrize(axis.name, axis.values, ids=axis.ids())
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse what is not parametrised by pytest, and so was not checked: the methods of a unittest.TestCase."""
+    try:
+        _options(item)
+    except ConfigurationError as error:
+        pytest.fail(_refusal(item, error), pytrace=False)
+
+
+def _refusal(item: pytest.Item, error: ConfigurationError) -> str:
+    return f"{item.nodeid}: pytest.mark.simcoll: {error}"
+
+
+def _options(item: pytest.Item) -> Options | None:
+    """What the markers ask for; None for a test that has none."""
+    if not is_marked(item):
+        return None
+    if _PLAN not in item.stash:
+        item.stash[_PLAN] = _plan(item)
+    return item.stash[_PLAN]
+
+
+def _plan(item: pytest.Item) -> Options:
+    if not isinstance(item, pytest.Function):
+        raise ConfigurationError(f"a {type(item).__name__} cannot run on ranks: mark a test function")
+    check_function(item.function)
+    said, params = stated(item), item.callspec.params if hasattr(item, "callspec") else {}
+    chosen: dict[str, Any] = {}
+    for axis in axes(said):
+        if axis.name not in params:
+            raise ConfigurationError(f"several values of {axis.option}: pytest cannot parametrise this kind of test")
+        chosen[axis.option] = params[axis.name]
+    if "world_size" not in said and "world_size" in params:
+        chosen["world_size"] = params["world_size"]
+    seed = item.config.getoption("--simcoll-seed")
+    return options_of(said, chosen, seed=seed, takes_comm="comm" in item.fixturenames)
+
+
+@pytest.fixture
+def comm(request: pytest.FixtureRequest) -> Any:
+    """The communicator of this rank, in a test marked ``simcoll`` that runs on the backend ``simulated``."""
+    return _each_ranks(request, "comm")
+
+
+@pytest.fixture
+def rank(request: pytest.FixtureRequest) -> Any:
+    """The number of this rank, in a test marked ``simcoll``."""
+    return _each_ranks(request, "rank")
+
+
+@pytest.fixture
+def world_size(request: pytest.FixtureRequest) -> int:
+    """On how many ranks a test marked ``simcoll`` runs."""
+    return _marked_options(request, "world_size").world_size
+
+
+@pytest.fixture
+def simcoll_ranks(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
+    """:func:`simcoll.testing.run_ranks`, with the seed of ``--simcoll-seed`` unless it is given another one."""
+
+    def run_on(world_size: int, fn: Callable[..., Any], **options: Any) -> list[Any]:
+        __tracebackhide__ = True
+        from simcoll.testing import run_ranks
+
+        check_names(options, set(NAMES) - {"world_size"})
+        return run_ranks(world_size, fn, **{"seed": request.config.getoption("--simcoll-seed"), **options})
+
+    return run_on
+
+
+def _each_ranks(request: pytest.FixtureRequest, name: str) -> _EachRanks:
+    options = _marked_options(request, name)
+    if name not in inspect.signature(request.node.function).parameters:
+        _refuse(f"a fixture asks for {name!r}: fixtures are set up once for all ranks; let the test itself ask for it")
+    if name == "comm" and options.backend != "simulated":
+        _refuse(f"'comm' is for the backend 'simulated', and this is {options.backend!r}: call torch.distributed there")
+    return _EachRanks(name)
+
+
+def _marked_options(request: pytest.FixtureRequest, name: str) -> Options:
+    options = _options(request.node)
+    return (
+        _refuse(f"the fixture {name!r} is for tests marked with pytest.mark.{MARKER}") if options is None else options
+    )
+
+
+def _refuse(text: str) -> NoReturn:
+    pytest.fail(f"simcoll: {text}", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Put in the place of a marked test's function one that runs it on every rank."""
+    options = _options(item)
+    if options is None or not isinstance(item, pytest.Function):
+        return (yield)
+    program = item.obj
+    item.obj = _on_every_rank(item, program, options)
+    try:
+        return (yield)
+    finally:
+        item.obj = program
+
+
+def _on_every_rank(item: pytest.Item, program: Callable[..., object], options: Options) -> Callable[..., None]:
+    def run_test(**fixtures: Any) -> None:
+        __tracebackhide__ = True
+        from simcoll.testing import carry_out
+        from simcoll.testing.failures import complaint
+
+        def on_a_rank(own: Any) -> None:
+            place = {"comm": own, "rank": getattr(own, "rank", own)}
+            given = {name: place[one.name] if isinstance(one, _EachRanks) else one for name, one in fixtures.items()}
+            program(**given)
+
+        outcome = carry_out(options, on_a_rank)
+        item.stash[_OUTCOME] = outcome, options
+        error = complaint(outcome, fail_on=options.fail_on, brief=True)
+        if error is not None:
+            raise error
+
+    return run_test
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the findings to the report of a test that ran on ranks."""
+    report = yield
+    if call.when == "call" and (ran := item.stash.get(_OUTCOME, None)) is not None and not report.skipped:
+        outcome, options = ran
+        if outcome.findings:
+            report.sections.append((SECTION, "\n".join(_section(item.config, outcome, options))))
+    return report
+
+
+def _section(config: pytest.Config, outcome: Outcome[Any], options: Options) -> Iterator[str]:
+    from simcoll.testing.failures import report_text
+
+    writer = config.get_terminal_writer()
+    yield report_text(outcome.report, width=max(writer.fullwidth, 80), colour=writer.hasmarkup)
+    where = f"{options.world_size} ranks, backend {options.backend}"
+    if options.explore is not None:
+        yield f"{where}: the smallest of the failing schedules of explore={options.explore}"
+        yield f"replay it with schedule={outcome.schedule!r} in place of explore={options.explore}"
+    elif options.schedule is None and outcome.schedule:
+        yield f"{where}, seed {options.seed}; the same with schedule={outcome.schedule!r}"
+    else:
+        yield f"{where}, seed {options.seed}"

@@ -1,0 +1,186 @@
+"""JSON and YAML documents whose errors name the line: a value, and where each part of it stands in the text.
+
+The text is parsed by the standard decoder; only when something is wrong is the line of a part looked for. What a
+hostile text can do is bounded: its size, its depth, its numbers, repeated keys, and in YAML everything but plain data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from json.decoder import scanstring  # type: ignore[attr-defined]  # documented nowhere, and the decoder's own
+from pathlib import Path
+
+from simcoll.core.io import open_at_once
+from simcoll.topology.graph import TopologyError
+
+MAX_BYTES = 1 << 28
+"""A topology of 16,384 GPUs takes about 20 MB."""
+
+MAX_DEPTH = 64
+
+Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
+Place = tuple[str | int, ...]
+"""The way from the top of a document to a part of it: keys and positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: its name, its value, and ``line``, which finds the line of a part, counted from 1."""
+
+    name: str
+    value: Json
+    line: Callable[[Place], int]
+
+    def error(self, place: Place, problem: str) -> TopologyError:
+        """An error about a part: file, line, the part, and what is wrong with it."""
+        gap = " " if place and not problem.startswith(":") else ""
+        return TopologyError(f"{self.name}, line {self.line(place)}: {_spelled(place)}{gap}{problem}")
+
+
+def _spelled(place: Place) -> str:
+    """``links[3].bandwidth``, or nothing for the whole document."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).lstrip(".")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; raises TopologyError for what is absent, no file, too large, or no UTF-8 text."""
+    try:
+        with open_at_once(path) as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise TopologyError(f"cannot read {path}: {error.strerror}; give a topology file") from None
+    if len(content) > MAX_BYTES:
+        raise TopologyError(f"{path} has more than {MAX_BYTES:,} bytes, expected a topology file")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise TopologyError(f"{path}, line {line}: byte 0x{content[error.start]:02x} is no UTF-8 text") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise TopologyError(f"{path}, line {line}: a zero byte; this is no text file")
+    return text
+
+
+def parse_json(name: str, text: str) -> Document:
+    """A JSON document; raises TopologyError, which names the line, for a text that is none."""
+    repeated: list[str] = []
+
+    def members(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            repeated.append(next(key for key in keys if keys.count(key) > 1))
+        return found
+
+    try:
+        value = json.loads(text, object_pairs_hook=members, parse_constant=_no_constant, parse_int=_integer)
+    except json.JSONDecodeError as error:
+        raise TopologyError(f"{name}, line {error.lineno}: no JSON: {error.msg} (column {error.colno})") from None
+    except RecursionError:
+        raise TopologyError(f"{name}, line 1: nested too deeply, expected at most {MAX_DEPTH} levels") from None
+    except _Unwanted as error:
+        line = _line_of(text, re.escape(error.token))
+        raise TopologyError(f"{name}, line {line}: {error.shown}, expected a finite number") from None
+    if repeated:
+        key = repeated[0]
+        line = _line_of(text, re.escape(json.dumps(key, ensure_ascii=False)) + r"\s*:", last=True)
+        raise TopologyError(f"{name}, line {line}: the key {key!r} is repeated, expected it once")
+    return bounded(Document(name, value, lambda place: _json_line(text, place)))
+
+
+class _Unwanted(ValueError):  # noqa: N818  # it never leaves this module
+    """A number that JSON or a float does not have."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(token)
+        self.token = token
+        self.shown = token if len(token) < 24 else f"{token[:12]}... ({len(token)} digits)"
+
+
+def _no_constant(token: str) -> float:
+    raise _Unwanted(token)
+
+
+def _integer(token: str) -> int:
+    """Beyond what a float holds an integer is no quantity here, and Python would take long to read it."""
+    if len(token) > 300:
+        raise _Unwanted(token)
+    return int(token)
+
+
+def _line_of(text: str, pattern: str, *, last: bool = False) -> int:
+    """The line of the first or last match of a pattern."""
+    start = 0
+    for found in re.finditer(pattern, text):
+        start = found.start()
+        if not last:
+            break
+    return text.count("\n", 0, start) + 1
+
+
+def bounded(document: Document) -> Document:
+    """The document, if it is no deeper than any topology and has only finite numbers and printable texts."""
+    for place, value in _parts(document.value):
+        if len(place) > MAX_DEPTH:
+            raise document.error(place[:4], f"is nested too deeply, expected at most {MAX_DEPTH} levels")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise document.error(place, f"is {value}, expected a finite number")
+        # Names end up on terminals and in pictures, where an escape sequence or half a character does harm.
+        if isinstance(value, str) and not value.isprintable():
+            raise document.error(place, f"is {ascii(value)[:60]}, expected a text that can be printed")
+        if isinstance(value, dict) and not all(key.isprintable() for key in value):
+            raise document.error(place, "has a key that cannot be printed, expected plain text")
+    return document
+
+
+def _parts(value: Json) -> Iterator[tuple[Place, Json]]:
+    """Every part of a document with its place, without recursion."""
+    pending: list[tuple[Place, Json]] = [((), value)]
+    while pending:
+        place, part = pending.pop()
+        yield place, part
+        if isinstance(part, dict):
+            pending += [((*place, key), member) for key, member in part.items()]
+        elif isinstance(part, list):
+            pending += [((*place, position), member) for position, member in enumerate(part)]
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder()
+
+
+def _json_line(text: str, place: Place) -> int:
+    """The line at which a part of a well-formed JSON text begins; of its key where it is a member."""
+    start = at = _skip(text, 0)
+    for step in place:
+        for key, key_start, value_start in _members(text, at):
+            if key == step:
+                start, at = key_start, value_start
+                break
+    return text.count("\n", 0, start) + 1
+
+
+def _members(text: str, at: int) -> Iterator[tuple[str | int, int, int]]:
+    """Each member of the object or array that begins at a position: key or number, where it begins, where its value."""
+    named = text[at] == "{"
+    at, number = _skip(text, at + 1), 0
+    while text[at] not in "]}":
+        key, start = number, at
+        if named:
+            key, at = scanstring(text, at + 1)
+            at = _skip(text, _skip(text, at) + 1)
+        yield key, start, at
+        _, at = _DECODER.raw_decode(text, at)
+        at, number = _skip(text, at), number + 1
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at

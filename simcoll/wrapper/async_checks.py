@@ -1,0 +1,288 @@
+"""Watches the memory of asynchronous calls until somebody has waited for them: SC502, SC503, and half of SC501.
+
+A call is *open* from the moment when it is made until its end has been observed. A backend may have finished it long
+before; but as long as the program has not waited for anything since, nothing entitles it to rely on that. Where it has
+waited for something else (a barrier, an answer), which may imply the end of this call, only a call that is still
+running counts.
+
+Watched are the calls whose Work is in the program's own hands. What torch makes for itself (DistributedDataParallel,
+functional collectives, pipelines) it waits for in ways of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from simcoll.core.rank_local import RankLocal
+from simcoll.cuda.launch_order import LAUNCHES
+from simcoll.recorder.arguments import Arguments
+from simcoll.recorder.events import report_change, report_overlap
+from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.recorder import Entry
+from simcoll.recorder.source import made_by_torch
+from simcoll.spec.table import Kind
+from simcoll.wrapper.memory import Memory, Region, memory_of
+
+T = TypeVar("T")
+
+_MOST_ORPHANS = 4096
+"""Calls whose Work was dropped that are remembered; of older ones the program holds the result."""
+
+_OUTLIVED_SECONDS = 0.05
+"""A result that is still there so long after its Work was dropped is held by the program."""
+
+
+class Ending(Protocol):
+    """A Work that says whether the call has ended."""
+
+    def has_ended(self) -> bool:
+        """Whether it has."""
+        ...
+
+
+class Flight:
+    """One call that is open."""
+
+    __slots__ = ("_flights", "_queued", "_watched", "_work", "_written", "entry", "regions", "shared", "since")
+
+    def __init__(self, flights: Flights, entry: Entry, memory: Memory) -> None:
+        self.entry = entry
+        self.regions = memory.regions
+        self.since = flights.waits
+        self.shared = False
+        self._work: Callable[[], Ending | None] = _nothing
+        self._queued = False
+        self._written = memory.written
+        self._watched = memory.watched
+        self._flights = flights
+
+    @property
+    def open(self) -> bool:
+        """Whether a program may not rely on its end yet."""
+        return self._flights.waits == self.since or self.running
+
+    @property
+    def running(self) -> bool:
+        """Whether it is known not to have ended yet."""
+        work = self._work()
+        if work is None or not self.entry.use.tells or _captures(self.entry):
+            return False
+        # A backend may raise here what the program is to hear of where it waits.
+        with contextlib.suppress(RuntimeError):
+            return not work.has_ended()
+        return False
+
+    def follow(self, work: Ending) -> None:
+        """``work`` is what the program was given for it."""
+        self._work = weakref.ref(work)
+
+    def dropped(self) -> None:
+        """The program let its Work go; nobody can wait any more."""
+        self.entry.let_go()
+        self._flights.orphaned(self.entry, self._written)
+        self.end()
+
+    def launching(self, launch: Callable[[], T]) -> Callable[[], T]:
+        """``launch``, for a call that is launched later than it was made: what it was to send may have changed."""
+
+        def launched() -> T:
+            self._check(known=True)
+            self._queued = False
+            return launch()
+
+        self._queued = True
+        return launched
+
+    def runs(self) -> None:
+        """A backend that runs it later than it was launched comes to do so: what it was to send may have changed."""
+        self._check(known=True)
+
+    def awaited(self) -> None:
+        """Somebody begins to wait for it: the last moment at which a write to its buffers can be seen."""
+        if self.open:
+            self._check(known=self._queued)
+        self.end()
+
+    def end(self) -> None:
+        """Watch it no more."""
+        self._watched = []
+        self._flights.remove(self)
+
+    def _check(self, *, known: bool) -> None:
+        if not self.shared and any(watched.changed() for watched in self._watched):
+            self._watched = []
+            report_change(self.entry, known=known)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Orphan:
+    """A call whose Work is gone, the memory of its result, and when that was."""
+
+    entry: Entry
+    storages: tuple[StorageWeakRef, ...]
+    since: float
+    waits: int
+
+
+class Flights:
+    """The open calls of this process, by the memory that they use."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+        """How often somebody has waited for the end of a call; it only has to differ."""
+        self._by_storage: dict[int, list[Flight]] = {}
+        self._lock = threading.RLock()
+        self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
+        self._looked = 0.0
+
+    def forget(self) -> None:
+        """Start anew: this process is a forked child, and the calls are its parent's."""
+        self.__init__()  # type: ignore[misc]  # the lock may be held by a thread that is not here
+
+    def open(self, entry: Entry, arguments: Arguments) -> Flight | None:
+        """Note that a call was made whose Work goes to the program; None where there is no memory to watch."""
+        memory = _memory(entry, arguments)
+        if not memory.regions:
+            return None
+        flight = Flight(self, entry, memory)
+        if self._by_storage:
+            self._meet(entry, memory.regions, flight)
+        with self._lock:
+            for storage in {region.storage for region in memory.regions}:
+                self._by_storage.setdefault(storage, []).append(flight)
+        return flight
+
+    def pass_by(self, entry: Entry, arguments: Arguments) -> None:
+        """Note that a call was made that nobody can leave open; costs nothing while none is."""
+        if self._by_storage and (regions := _memory(entry, arguments).regions):
+            self._meet(entry, regions, None)
+
+    def remove(self, flight: Flight) -> None:
+        """Forget a call."""
+        with self._lock:
+            for storage in {region.storage for region in flight.regions}:
+                others = [other for other in self._by_storage.get(storage, ()) if other is not flight]
+                if others:
+                    self._by_storage[storage] = others
+                else:
+                    self._by_storage.pop(storage, None)
+
+    def orphaned(self, entry: Entry, written: list[weakref.ref[torch.Tensor]]) -> None:
+        """Note that nobody will wait for a call: no matter, if its result goes with it."""
+        tensors = [tensor for reference in written if (tensor := reference()) is not None]
+        if tensors and len(tensors) == len(written):
+            storages = tuple(StorageWeakRef(tensor.untyped_storage()) for tensor in tensors)
+            self._orphans.append(_Orphan(entry, storages, time.monotonic(), self.waits))
+
+    def look_after(self, *, last: bool = False) -> None:
+        """Absolve the calls whose result nobody can read, and give up on those whose result is there to be read.
+
+        ``last`` gives those that have just been dropped a moment to end.
+        """
+        if not self._orphans:
+            return
+        orphans, now = list(self._orphans), time.monotonic()
+        if not last and now - self._looked < _OUTLIVED_SECONDS:
+            return
+        self._looked = now
+        if last and orphans:
+            self.waits += 1
+            time.sleep(max(0.0, orphans[-1].since + _OUTLIVED_SECONDS - time.monotonic()))
+        for orphan in orphans:
+            gone = all(storage.expired() for storage in orphan.storages)
+            outlived = time.monotonic() - orphan.since >= _OUTLIVED_SECONDS
+            if gone:
+                orphan.entry.handed_on()
+            # Until the end a program may still wait for a whole device.
+            decided = outlived and orphan.entry.use.on_cpu and self.waits != orphan.waits
+            if gone or decided:
+                with contextlib.suppress(ValueError):
+                    self._orphans.remove(orphan)
+
+    def device_synchronized(self) -> None:
+        """Note that the program has waited for all that its devices had to do."""
+        # Lists first: a Work that is let go meanwhile, in this thread too, takes its call out.
+        with self._lock:
+            flights = {id(one): one for members in list(self._by_storage.values()) for one in members}
+        self.waits += 1
+        for flight in flights.values():
+            if not flight.entry.use.on_cpu:
+                flight.entry.awaited()
+                flight.awaited()
+        for orphan in list(self._orphans):
+            if not orphan.entry.use.on_cpu:
+                orphan.entry.awaited()
+                with contextlib.suppress(ValueError):
+                    self._orphans.remove(orphan)
+
+    def _meet(self, entry: Entry, regions: list[Region], flight: Flight | None) -> None:
+        with self._lock:
+            met = {id(one): one for region in regions for one in self._by_storage.get(region.storage, ())}
+        for other in met.values():
+            other.shared = True
+            if flight is not None:
+                flight.shared = True
+            overlaps = [(mine, its) for mine in regions for its in other.regions if mine.overlaps(its)]
+            if overlaps and other.open and not _in_order(entry, other.entry) and not made_by_torch():
+                both = any(mine.writes and its.writes for mine, its in overlaps)
+                report_overlap(entry, other.entry, both_write=both, running=other.running)
+
+
+flights = RankLocal(Flights)
+os.register_at_fork(after_in_child=lambda: flights.here.forget())
+
+
+def noting_synchronization(synchronize: Callable[..., None]) -> Callable[..., None]:
+    """What waits for a whole device, which no Work is told of: also for what ``detail`` has yet to launch there."""
+
+    @functools.wraps(synchronize)
+    def synchronized(*args: Any, **kwargs: Any) -> None:
+        LAUNCHES.await_launches(VERDICTS.raise_due)
+        synchronize(*args, **kwargs)
+        flights.here.device_synchronized()
+
+    return synchronized
+
+
+def _nothing() -> None:
+    return None
+
+
+def _memory(entry: Entry, arguments: Arguments) -> Memory:
+    """What a call uses; nothing where a tensor is of a kind that does not say: a call must not fail for it."""
+    use = entry.use
+    try:
+        return memory_of(arguments.tensors, writes=use.writes, sends=use.sends and not use.copies)
+    except (RuntimeError, TypeError, AttributeError):
+        return Memory([], [], [])
+
+
+def _captures(entry: Entry) -> bool:
+    """Whether a CUDA graph is being captured, in which no Work may be asked whether it has ended."""
+    return not entry.use.on_cpu and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _in_order(entry: Entry, other: Entry) -> bool:
+    """Whether the backend runs both, one after the other."""
+    if entry.log is not other.log:
+        return False
+    devices = {buffer.device for buffer in (*entry.call.inputs, *entry.call.outputs)}
+    backends = [backend for device in devices if (backend := entry.log.backend(device)) is not None]
+    return all(backend.in_order for backend in backends)
+
+
+def watches(arguments: Arguments) -> bool:
+    """Whether a call returns before its end: it says so, or is a send or receive, which never say."""
+    return arguments.asynchronous or arguments.spec.kind is Kind.POINT_TO_POINT

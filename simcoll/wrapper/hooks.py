@@ -1,0 +1,302 @@
+"""Turns recording on and off in this process.
+
+Activation replaces one name: ``ProcessGroup`` where torch.distributed makes groups. It is lazy: nothing is written
+and no thread started before a group makes its first call, so that it may happen before the process that will be a
+rank is forked.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import (
+    DebugLevel,
+    ProcessGroup,
+    Store,
+    _register_process_group,
+    _unregister_process_group,
+)
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import distributed as ddp_module
+
+from simcoll.blackbox.stack_signal import answer_no_more, answer_signal
+from simcoll.blackbox.stacks import withdraw_stacks
+from simcoll.cuda.graphs import ignore_graphs, watch_graphs
+from simcoll.cuda.timing import calls_between_times
+from simcoll.cuda.watcher import close_device_times
+from simcoll.errors import ConfigurationError
+from simcoll.proof.checker import calls_between_rounds
+from simcoll.recorder.failures import install_failure_hooks, remove_failure_hooks
+from simcoll.recorder.group_creation import LET_GO_SECONDS, aborting, destroying, initialising, noted, shrinking
+from simcoll.recorder.nonmember import noting_non_members
+from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.recorder import Recorder
+from simcoll.recorder.session import Session, activate, active_session, claim_rank, conductors, own_recorders
+from simcoll.wrapper.async_checks import flights, noting_synchronization
+from simcoll.wrapper.ddp import recorded_verification
+from simcoll.wrapper.process_group import RecordedProcessGroup, to_plain, wrap_backend
+
+_DRAIN_SECONDS = 2.0
+"""How long the end of the process waits for calls that nobody waited for."""
+
+MODES = ("off", "record", "check", "detail")
+
+
+def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -> None:
+    """Record every collective from now on; in ``detail`` mode prove it first, in ``check`` mode in the background.
+
+    Groups that torch.distributed knows already are included, but a group object that the program holds from before
+    stays what it is: calls on ``dist.new_group``'s result of before go unrecorded. The default group has no such limit
+    where it is named by ``group=None``.
+
+    ``mode`` is ``record``, ``check``, ``detail`` or ``off`` (default: the environment's SIMCOLL_MODE, else ``detail``);
+    ``out`` is the folder of the black boxes (default: ``SIMCOLL_OUT``, else a folder under ``simcoll-out``). Raises
+    :class:`~simcoll.errors.ConfigurationError` on an unknown mode, or a SIMCOLL_CHECK_EVERY or
+    SIMCOLL_TIMES_EVERY that is no number.
+    """
+    mode = mode or os.environ.get("SIMCOLL_MODE") or "detail"
+    if mode not in MODES:
+        raise ConfigurationError(f"unknown mode {mode!r}: expected one of {', '.join(MODES)}")
+    if mode == "off":
+        disable()
+        return
+    calls_between_times()
+    if mode == "check":
+        calls_between_rounds()
+    session = Session(mode, _folder(out))
+    current = active_session()
+    if current is not None and (current.mode, current.out) == (mode, session.out):
+        return
+    claim_rank()
+    answer_signal()
+    activate(session)
+    _install()
+    _adopt_existing()
+
+
+def disable() -> None:
+    """Make no more recorded groups; groups that exist go on working, unrecorded."""
+    _drain()
+    activate(None)
+    _uninstall()
+
+
+def _folder(out: str | os.PathLike[str] | None) -> Path | None:
+    stated = out or os.environ.get("SIMCOLL_OUT")
+    return Path(stated).absolute() if stated else None
+
+
+def wrap_process_group(
+    pg: Any, *, store: Store | None = None, timeout: timedelta | float | None = None, mode: str = "detail"
+) -> ProcessGroup:
+    """Wrap one group explicitly.
+
+    ``pg`` is a ``ProcessGroup`` or a bare backend such as ``ProcessGroupGloo``; ``store`` is where its ranks meet
+    (a group's own by default), ``timeout`` how long a proof waits for a rank (the group's own by default).
+    """
+    if mode not in MODES:
+        raise ConfigurationError(f"unknown mode {mode!r}: expected one of {', '.join(MODES)}")
+    if mode == "off":
+        return pg  # type: ignore[no-any-return]
+    limit = timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
+    active = active_session()
+    session = Session(mode, active.out if active else _folder(None))
+    _wrapped.append(mode)
+    watch_graphs()
+    _end_with_the_process()
+    if type(pg) is RecordedProcessGroup:
+        pg = pg.plain
+    if isinstance(pg, ProcessGroup):
+        return RecordedProcessGroup.adopt(pg, session, store=store, timeout=limit)
+    if store is None:
+        raise ConfigurationError(f"a bare {type(pg).__name__} has no store of its own: give store=")
+    return wrap_backend(pg, session, store=store, timeout=limit)
+
+
+def _create_process_group_wrapper(
+    wrapped_pg: Any,
+    store_prefix: str,
+    store: Store,
+    rank: int,
+    world_size: int,
+    timeout: timedelta | float = timedelta(minutes=30),
+) -> Any:
+    """Stands in for c10d's function of this name, which wraps a backend in the group of DETAIL."""
+    return wrap_process_group(wrapped_pg, store=dist.PrefixStore(store_prefix, store), timeout=timeout)
+
+
+def _debug_level() -> DebugLevel:
+    """What c10d sees as its debug level where it makes groups: never DETAIL, whose wrapper would come in between."""
+    level = dist.get_debug_level()
+    if level != DebugLevel.DETAIL:
+        return level
+    _say_once("TORCH_DISTRIBUTED_DEBUG=DETAIL is set: simcoll takes the place of its process-group wrapper")
+    return DebugLevel.INFO
+
+
+_wrapped: list[str] = []
+"""The modes of groups that the program has wrapped by itself, which go on when :func:`disable` was called."""
+
+_said: set[str] = set()
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        sys.stderr.write(f"simcoll: {text}\n")
+
+
+_replaced: list[tuple[Any, str, Any]] = []
+
+
+@contextmanager
+def hooks(inner: Callable[[Any], Any], outer: Callable[[Any], Any]) -> Iterator[None]:
+    """What :func:`enable` replaces in torch, as long as the block lasts, whether or not simcoll is enabled.
+
+    ``inner`` and ``outer`` go around ``init_process_group``, within and without what is replaced here.
+    """
+    enabled = bool(_replaced)
+    _uninstall()
+    original = distributed_c10d.init_process_group
+    _set_initialise(inner(original))
+    _install()
+    _set_initialise(outer(distributed_c10d.init_process_group))
+    try:
+        yield
+    finally:
+        _uninstall()
+        _set_initialise(original)
+        if enabled:
+            _install()
+
+
+def _set_initialise(initialise: Any) -> None:
+    module: Any
+    for module in (distributed_c10d, dist):
+        module.init_process_group = initialise
+
+
+def _install() -> None:
+    if _replaced:
+        return
+    _replace(distributed_c10d, "ProcessGroup", RecordedProcessGroup)
+    _replace(distributed_c10d, "get_debug_level", _debug_level)
+    if (make := getattr(distributed_c10d, "_new_group_with_tag", None)) is not None:
+        _replace(distributed_c10d, "_new_group_with_tag", noted(make))
+    if (make := getattr(distributed_c10d, "_create_shrunk_process_group", None)) is not None:
+        _replace(distributed_c10d, "_create_shrunk_process_group", shrinking(make))
+    for name in ("HealthCheckHook", "FlightRecorderHook"):
+        if (kind := getattr(distributed_c10d, name, None)) is not None:
+            _replace(kind, "attach", staticmethod(to_plain(kind.attach)))
+    initialise = initialising(distributed_c10d.init_process_group)
+    destroy = destroying(distributed_c10d.destroy_process_group)
+    for module in (distributed_c10d, dist):
+        _replace(module, "init_process_group", initialise)
+        _replace(module, "destroy_process_group", destroy)
+    if (abort := getattr(distributed_c10d, "_abort_process_group", None)) is not None:
+        _replace(distributed_c10d, "_abort_process_group", aborting(abort))
+    for module in (distributed_c10d, dist):
+        _replace(module, "_create_process_group_wrapper", _create_process_group_wrapper)
+    if (dist2 := _dist2()) is not None:
+        _replace(dist2, "ProcessGroup", RecordedProcessGroup)
+    if (verify := getattr(ddp_module, "_verify_param_shape_across_processes", None)) is not None:
+        _replace(ddp_module, "_verify_param_shape_across_processes", recorded_verification(verify, _recorder))
+    watch_graphs()
+    for module in (torch.cuda, torch.accelerator):
+        _replace(module, "synchronize", noting_synchronization(module.synchronize))
+    _replace(distributed_c10d, "_warn_not_in_group", noting_non_members(_recorder))
+    install_failure_hooks(active_session)
+    _end_with_the_process()
+
+
+def _recorder() -> Recorder | None:
+    session = active_session()
+    return None if session is None else session.current_recorder()
+
+
+def _end_with_the_process() -> None:
+    """Have :func:`_end` called once, however often this is."""
+    atexit.unregister(_end)
+    atexit.register(_end)
+
+
+def _dist2() -> Any:
+    """torch.distributed._dist2, which some versions of torch have."""
+    try:
+        from torch.distributed import _dist2
+    except ImportError:
+        return None
+    return _dist2
+
+
+def _replace(module: Any, name: str, value: Any) -> None:
+    if hasattr(module, name):
+        _replaced.append((module, name, getattr(module, name)))
+        setattr(module, name, value)
+
+
+def _uninstall() -> None:
+    while _replaced:
+        module, name, value = _replaced.pop()
+        setattr(module, name, value)
+    if not _wrapped:
+        ignore_graphs()
+    remove_failure_hooks()
+
+
+def _drain() -> None:
+    """End every group's work within the time of one."""
+    ending = list(conductors.here)
+    for conductor in ending:
+        conductor.finish()
+    deadline = time.monotonic() + _DRAIN_SECONDS
+    for conductor in ending:
+        conductor.close(max(deadline - time.monotonic(), 0))
+
+
+def _end() -> None:
+    """The end of the interpreter, whether or not simcoll is still enabled: a box stays open while it may be again."""
+    _drain()
+    close_device_times(_DRAIN_SECONDS)
+    if conductors.here:
+        # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
+        # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.
+        time.sleep(LET_GO_SECONDS)
+    for error in VERDICTS.rest():
+        sys.stderr.write(f"simcoll: found when the program had ended: {error}\n")
+    flights.here.look_after(last=True)
+    for recorder in own_recorders():
+        recorder.event("exit")
+        recorder.close()
+    answer_no_more()
+    withdraw_stacks()
+
+
+def _adopt_existing() -> None:
+    """Put recorded groups in the place of the plain ones that torch.distributed already knows."""
+    world = distributed_c10d._world
+    plain = [group for group in world.pg_map if type(group) is ProcessGroup]
+    twins = {group: RecordedProcessGroup.adopt(group, None) for group in plain}
+    default = distributed_c10d.GroupMember.WORLD
+    tables: list[Any] = [world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_to_tag]
+    for table in tables:
+        for group, twin in twins.items():
+            if group in table:
+                table[twin] = table.pop(group)
+    for groups in world.tags_to_pg.values():
+        groups[:] = [twins.get(group, group) for group in groups]
+    for twin in twins.values():
+        _unregister_process_group(twin.group_name)
+        _register_process_group(twin.group_name, twin)
+    if default in twins:
+        distributed_c10d._update_default_pg(twins[default])

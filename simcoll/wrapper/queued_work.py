@@ -1,0 +1,152 @@
+"""The ``Work`` of a call that its group's queue proves and launches later: ``detail`` mode, asynchronous calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed import Work
+from torch.futures import Future
+
+from simcoll.core.record import State
+from simcoll.cuda.launch_order import LOOK_UP_SECONDS
+from simcoll.recorder.dynamo import leave_class_uncompiled
+from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.recorder import Entry
+from simcoll.wrapper.async_checks import Flight
+from simcoll.wrapper.work import NO_TIMEOUT, RecordedWork
+from simcoll.wrapper.worker_threads import Threads
+
+
+class QueuedWork(RecordedWork):
+    """A call that is proved, then launched, by the group's queue; everything waits for that first."""
+
+    def __init__(
+        self, entry: Entry, callbacks: Threads, flight: Flight | None = None, device: torch.device | None = None
+    ) -> None:
+        """``device`` is the one that the call runs on, if it is known."""
+        super().__init__(Work(), entry, flight)
+        self._device = None if device is None or device.type == "cpu" else device
+        # Neither the queue's thread nor a backend's own may run what users attach to a future: a callback may make
+        # calls of its own and wait for them, and Gloo's barrier waits for every call before it, its own included.
+        self._callbacks = callbacks
+        self._decided = threading.Lock()
+        self._decided.acquire()
+        self._error: Exception | None = None
+        self._launched = False
+        self._future: Future[Any] | None = None
+        self._trigger: Future[Any] | None = None
+        self._guard = threading.Lock()
+
+    def settle(self, inner: Work | None, error: Exception | None) -> None:
+        """Called once, by the queue: the backend's Work, or why the call was not launched."""
+        with self._guard:
+            if inner is not None:
+                self._inner = inner
+            self._error = error
+            self._launched = True
+            trigger = self._trigger
+        self._decided.release()
+        if trigger is not None:
+            self._complete(trigger)
+
+    def _await_launch(self) -> None:
+        if not self._launched:
+            # A message that does not fit may be why the others do not come.
+            while not self._decided.acquire(timeout=LOOK_UP_SECONDS):
+                VERDICTS.raise_due()
+            self._decided.release()
+        if self._error is not None:
+            raise self._error
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Wait for the proof and for the call; raises what either raises."""
+        VERDICTS.raise_due()
+        self._begin_wait()
+        self._await_launch()
+        return super().wait(timeout)
+
+    def has_ended(self) -> bool:
+        """Whether the call has ended, or was refused; asking is no waiting."""
+        return self._launched and (self._error is not None or self._inner.is_completed())
+
+    def is_success(self) -> bool:
+        """Whether the call has ended well, without waiting."""
+        return self._observed(self._launched and self._error is None and self._inner.is_success())
+
+    def exception(self) -> Any:
+        """What the call failed with so far, or None, without waiting."""
+        if not self._launched:
+            return None
+        return self._error or self._inner.exception()
+
+    def get_future(self) -> Future[Any]:
+        """A future of the call's result, to be had before the call is launched.
+
+        C++ takes an exception that was *set* on a future for a value, so the error is raised inside ``then``.
+        """
+        with self._guard:
+            if self._future is not None:
+                return self._future
+            self._entry.handed_on()
+            self._end_flight()
+            # A future gives tensors on a GPU to those only who have named it.
+            trigger: Future[Any] = Future() if self._device is None else Future(devices=[self._device])
+            self._future = trigger.then(self._outcome)
+            self._trigger = trigger
+            launched = self._launched
+        if launched:
+            self._complete(trigger)
+        return self._future
+
+    def _complete(self, trigger: Future[Any]) -> None:
+        if self._error is not None or self._device is not None:
+            self._callbacks.run(partial(trigger.set_result, None))
+        else:
+            self._inner.get_future().add_done_callback(
+                lambda done: self._callbacks.run(partial(trigger.set_result, done))
+            )
+
+    def _outcome(self, trigger: Future[Any]) -> Any:
+        if self._error is not None:
+            raise self._error
+        if self._device is not None:
+            # Complete at once: this thread's stream waits for the call, and whoever asks the future made of it for its
+            # value waits for this stream.
+            return self._inner.get_future().wait()
+        inner = trigger.value()
+        try:
+            value = inner.value()
+        except Exception:
+            self._entry.finished(State.FAILED)
+            raise
+        self._entry.finished()
+        return value
+
+
+def _after_launch(name: str) -> Callable[..., Any]:
+    def method(self: QueuedWork, *args: Any) -> Any:
+        self._await_launch()
+        return getattr(super(QueuedWork, self), name)(*args)
+
+    method.__name__ = name
+    method.__doc__ = getattr(RecordedWork, name).__doc__
+    return method
+
+
+for _name in (
+    "result",
+    "source_rank",
+    "_source_rank",
+    "synchronize",
+    "block_current_stream",
+    "get_future_result",
+    "_get_duration",
+    "_get_op_type",
+):
+    setattr(QueuedWork, _name, _after_launch(_name))
+leave_class_uncompiled(QueuedWork)

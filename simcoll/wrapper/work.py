@@ -1,0 +1,298 @@
+"""The ``Work`` that a recorded group returns: it tells the black box when the call ended.
+
+torch's C++ sees only ``wait`` and ``get_future`` of a Work written in Python; Python callers see everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Protocol
+
+from torch.distributed import Work
+from torch.futures import Future
+
+from simcoll.backends.base import Backend
+from simcoll.core.record import State
+from simcoll.cuda.timing import Told
+from simcoll.errors import CollectiveMismatchError, MissingRankError
+from simcoll.recorder.dynamo import leave_class_uncompiled
+from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.recorder import Entry
+from simcoll.spec.call import ANY_SOURCE, Call
+from simcoll.wrapper.async_checks import Flight, flights
+
+NO_TIMEOUT = timedelta(0)
+"""What a wait is given that names no timeout: the backend's own holds."""
+
+_LOOK_UP = timedelta(seconds=0.5)
+_LOOK_ON_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS = 0.0001
+_LONGEST_PAUSE_SECONDS = 0.01
+_VERDICT_SECONDS = 5.0
+"""How long a wait that failed waits for ranks that are about to find out why."""
+
+
+class Noted(Protocol):
+    """What is written down of a call: an :class:`~simcoll.recorder.recorder.Entry`, or several that run as one."""
+
+    @property
+    def call(self) -> Call:
+        """What the rank asked for."""
+        ...
+
+    @property
+    def timed(self) -> Told | None:
+        """What tells of its end, where the host does not."""
+        ...
+
+    def awaited(self) -> None:
+        """A thread begins to wait for it."""
+        ...
+
+    def handed_on(self) -> None:
+        """Its future was taken."""
+        ...
+
+    def finished(self, state: State = State.COMPLETED) -> None:
+        """It ended, as far as the host sees."""
+        ...
+
+    def waited_for(self) -> None:
+        """Somebody has waited for it, and it ended well."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """It ended with an exception."""
+        ...
+
+    def lacked(self, missing: MissingRankError) -> None:
+        """Ranks did not come to it."""
+        ...
+
+    def received_from(self, group_rank: int) -> None:
+        """It took a message of this group rank."""
+        ...
+
+
+class RecordedWork(Work):
+    """A call that the backend has been given; everything is the backend's own Work, but for the note of its end."""
+
+    def __init__(
+        self, inner: Work, entry: Noted, flight: Flight | None = None, check: Callable[[], None] | None = None
+    ) -> None:
+        """``check`` is called once, when the call is done, and may raise."""
+        super().__init__()
+        self._inner = inner
+        self._entry = entry
+        self._check = check
+        self._flight = flight
+        if flight is not None:
+            flight.follow(self)
+
+    def __del__(self) -> None:
+        if (flight := getattr(self, "_flight", None)) is not None and not sys.is_finalizing():
+            flight.dropped()
+
+    def tell_when_waited(self, tell: Callable[[], None]) -> None:
+        """Have ``tell`` called once, when somebody has waited for the call."""
+        self._check = tell
+
+    def has_ended(self) -> bool:
+        """Whether the backend says that the call has ended; asking is no waiting."""
+        return self._inner.is_completed()
+
+    def _begin_wait(self) -> None:
+        self._entry.awaited()
+        if self._flight is not None:
+            self._flight.awaited()
+            self._flight = None
+
+    def _end_flight(self) -> None:
+        if self._flight is not None:
+            self._flight.end()
+            self._flight = None
+
+    def _observed(self, ended: bool) -> bool:
+        """A program that has been told of the end need not wait for it."""
+        if ended:
+            self._entry.awaited()
+            self._end_flight()
+            flights.here.waits += 1
+        return ended
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Wait as the backend's Work does; raises what it raises, or a mismatch that was found meanwhile."""
+        VERDICTS.raise_due()
+        self._begin_wait()
+        try:
+            done = self._await(timeout)
+        except MissingRankError as missing:
+            self._entry.lacked(missing)
+            raise
+        except CollectiveMismatchError as error:
+            # Mostly raised on the way, in place of a longer wait: the call itself goes on.
+            if getattr(self._inner, "ended_with", None) is error:
+                self._disagreed()
+            raise
+        except Exception as error:
+            self._entry.failed(error)
+            raise
+        self._ended()
+        flights.here.waits += 1
+        return done
+
+    def _disagreed(self) -> None:
+        """Write down that the backend itself has ended it, because the ranks disagree."""
+        self._note_source()
+        self._entry.finished(State.FAILED)
+
+    def _note_source(self) -> None:
+        """A receive from any source knows only when it has ended whose message it took."""
+        if self._entry.call.peer == ANY_SOURCE:
+            with contextlib.suppress(RuntimeError):
+                self._entry.received_from(self._inner._source_rank())
+
+    def _ended(self) -> None:
+        """Write down that it ended well."""
+        self._note_source()
+        check, self._check = self._check, None
+        if check is not None:
+            try:
+                check()
+            except CollectiveMismatchError:
+                self._entry.finished(State.FAILED)
+                raise
+        self._entry.waited_for()
+
+    def _await(self, timeout: timedelta) -> bool:
+        return self._inner.wait(timeout) if timeout > NO_TIMEOUT else self._inner.wait()
+
+    def get_future(self) -> Future[Any]:
+        """The backend's future, whose completion is noted too."""
+        self._entry.handed_on()
+        self._end_flight()
+        future = self._inner.get_future()
+        # Where a device tells of the end, a future is complete as soon as the call is queued; and for a callback CUDA's
+        # would mark the results as used on another stream, which keeps their memory longer.
+        if self._entry.timed is None:
+            future.add_done_callback(lambda done: self._entry.finished())
+        return future
+
+    def is_completed(self) -> bool:
+        """Whether the call has ended, without waiting."""
+        return self._observed(self.has_ended())
+
+    def is_success(self) -> bool:
+        """Whether the call has ended well, without waiting."""
+        return self._observed(self._inner.is_success())
+
+    def exception(self) -> Any:
+        """What the call failed with, or None."""
+        return self._inner.exception()
+
+    def result(self) -> Any:
+        """The tensors that the call produced."""
+        # Gloo raises where the call has not ended; a result that is had tells of the end.
+        result = self._inner.result()
+        self._begin_wait()
+        return result
+
+    def source_rank(self) -> int:
+        """The group rank that a receive from any source got its message from."""
+        return self._inner.source_rank()
+
+    def _source_rank(self) -> int:
+        return self._inner._source_rank()
+
+    def synchronize(self) -> None:
+        """Make the current stream wait, as the backend's Work does."""
+        self._begin_wait()
+        self._inner.synchronize()
+        self._queued_behind()
+
+    def block_current_stream(self) -> None:
+        """Make the current stream wait without blocking the host."""
+        self._begin_wait()
+        self._inner.block_current_stream()
+        self._queued_behind()
+
+    def _queued_behind(self) -> None:
+        """What follows on this thread's stream follows the call."""
+        if self._entry.timed is not None:
+            self._entry.timed.awaited()
+
+    def get_future_result(self) -> Future[Any]:
+        """The future of the call's WorkResult."""
+        return self._inner.get_future_result()  # type: ignore[attr-defined,no-any-return]
+
+    def _get_duration(self) -> float:
+        return self._inner._get_duration()  # type: ignore[attr-defined,no-any-return]
+
+    def _get_op_type(self) -> Any:
+        return self._inner._get_op_type()  # type: ignore[attr-defined]
+
+
+class CheckedWork(RecordedWork):
+    """A call that is proved in the background: whoever waits for it is told of what was found meanwhile.
+
+    ``backend`` says how it waits, None that a wait must not look up; ``failed`` is called when a wait for it fails.
+    """
+
+    def __init__(
+        self,
+        inner: Work,
+        entry: Entry,
+        flight: Flight | None = None,
+        backend: Backend | None = None,
+        *,
+        failed: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(inner, entry, flight)
+        self._blocks = backend is not None and backend.waits_on_host
+        self._resumes = backend is not None and backend.resumes
+        self._tell_failed = failed
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Wait as the backend's Work does; raises what it raises, or why it did not complete."""
+        try:
+            return super().wait(timeout)
+        except CollectiveMismatchError:
+            raise
+        except Exception as error:
+            if self._tell_failed is not None:
+                self._tell_failed()
+            # The first rank that raises a mismatch may end, and its peers lose the connection before they know why.
+            if (verdict := VERDICTS.awaited(_VERDICT_SECONDS)) is not None:
+                raise verdict from error
+            raise
+
+    def _await(self, timeout: timedelta) -> bool:
+        """A call that ranks disagree about may never end: look up now and then."""
+        if self._blocks and timeout <= NO_TIMEOUT and not self._resumes:
+            self._look_on()
+        while self._blocks and self._resumes and timeout <= NO_TIMEOUT:
+            try:
+                return self._inner.wait(_LOOK_UP)
+            except RuntimeError:
+                if self._inner.is_completed():
+                    break
+            VERDICTS.raise_due()
+        return super()._await(timeout)
+
+    def _look_on(self) -> None:
+        """Where no wait can be tried for a moment, ask until the call has ended; at last the wait itself knows when
+        its time is up.
+        """
+        deadline, pause = time.monotonic() + _LOOK_ON_SECONDS, _FIRST_PAUSE_SECONDS
+        while time.monotonic() < deadline and not self._inner.is_completed():
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            VERDICTS.raise_due()
+
+
+leave_class_uncompiled(RecordedWork)
+leave_class_uncompiled(CheckedWork)

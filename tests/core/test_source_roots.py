@@ -1,0 +1,29 @@
+"""Which folders are simcoll's own: also where the installer or a build tool links its files one by one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import simcoll
+from simcoll import backends, reports, verifier
+from simcoll.core.source_roots import SKIP, kind_of
+
+
+def test_files_of_simcoll_are_passed_over() -> None:
+    for package in (simcoll, backends, reports, verifier):
+        assert kind_of(str(package.__file__)) == SKIP
+
+
+def test_a_package_of_links_is_passed_over(tmp_path: Path) -> None:
+    """As Bazel's runfiles and uv's link mode make it: real folders, each file a link."""
+    for folder, package in (("simcoll", simcoll), ("simcoll/backends", backends), ("simcoll/verifier", verifier)):
+        (tmp_path / folder).mkdir()
+        for path in Path(str(package.__file__)).parent.iterdir():
+            if path.is_file():
+                os.symlink(path, tmp_path / folder / path.name)
+    asked = "import simcoll.core.record; from simcoll.core.source_roots import kind_of; print(kind_of(simcoll.core.record.__file__))"
+    ended = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == str(SKIP)

@@ -1,0 +1,171 @@
+"""What programs find that ask torch for CUDA in a dry run, with memory and without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[3]
+
+RUNNER = """
+import json, sys, traceback
+import torch
+from torch import nn
+from simcoll.dryrun.rank.surroundings import surrounded
+from simcoll.dryrun.rank.fake_cuda import pretend_cuda
+from simcoll.dryrun.rank.taint import ReceivedValues
+
+snippets, found = json.load(sys.stdin), {}
+devices, received = pretend_cuda(4), ReceivedValues(lambda: None)
+with surrounded(devices, received, fake_tensors=sys.argv[1] == "fake"):
+    for name, snippet in snippets.items():
+        space = {"torch": torch, "nn": nn, "F": nn.functional}
+        try:
+            exec(snippet, space)
+            found[name] = str(space["found"])
+        except Exception:
+            found[name] = traceback.format_exc()
+json.dump(found, sys.stdout)
+"""
+
+CUDA_1 = "cuda:1"
+
+SNIPPETS: dict[str, tuple[str, str]] = {
+    "empty": ("found = torch.empty(30, device='cuda').device", "cuda:0"),
+    "tensor": ("found = torch.tensor([1.0], device='cuda:1').device", CUDA_1),
+    "moved": ("found = (torch.ones(30).to('cuda:1', non_blocking=True) * 2).device", CUDA_1),
+    "moved to another": ("found = torch.ones(30).cuda().to(torch.ones(30).cuda(1)).device", CUDA_1),
+    "moved to the same is the same": ("x = torch.ones(30).cuda(); found = x.to('cuda:0') is x", "True"),
+    "moved back": ("found = torch.ones(30).cuda(1).cpu().device", "cpu"),
+    "view": ("found = torch.ones(30, device='cuda:1').view(5, 6)[1:].detach().device", CUDA_1),
+    "as_tensor leaves its source": (
+        "x = torch.ones(30); found = (torch.as_tensor(x, device='cuda').device, x.device)",
+        "(device(type='cuda', index=0), device(type='cpu'))",
+    ),
+    "is_cuda": ("found = (torch.ones(3).is_cuda, torch.ones(3).cuda().is_cuda)", "(False, True)"),
+    "get_device": ("found = torch.ones(3, device='cuda:1').get_device()", "1"),
+    "type": ("found = torch.ones(30, device='cuda:1').type()", "torch.cuda.FloatTensor"),
+    "pinned": ("found = torch.ones(3, pin_memory=True).pin_memory().device", "cpu"),
+    "default device": (
+        "torch.set_default_device('cuda:1'); found = torch.ones(30).device; torch.set_default_device(None)",
+        CUDA_1,
+    ),
+    "generator": (
+        "g = torch.Generator('cuda').manual_seed(1); found = torch.randn(30, generator=g, device='cuda').device",
+        "cuda:0",
+    ),
+    "module": ("found = nn.Linear(30, 3).cuda(1).weight.device", CUDA_1),
+    "module from meta": ("found = nn.Linear(30, 3, device='meta').to_empty(device='cuda:1').weight.device", CUDA_1),
+    "module copied": (
+        "import copy; found = next(copy.deepcopy(nn.Linear(30, 3, device='cuda:1')).parameters()).device",
+        CUDA_1,
+    ),
+    "gradient": (
+        "x = torch.ones(30, device='cuda:1', requires_grad=True); (x * 2).sum().backward(); found = x.grad.device",
+        CUDA_1,
+    ),
+    "autocast": (
+        "m = nn.Linear(30, 30).cuda()\nwith torch.autocast('cuda', torch.bfloat16):\n    found = m(torch.ones(2, 30).cuda()).dtype",  # noqa: E501
+        "torch.bfloat16",
+    ),
+    "attention": (
+        "from torch.nn.attention import sdpa_kernel, SDPBackend\nq = torch.ones(2, 4, 8, 8, device='cuda:1')\n"
+        "with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):\n    found = F.scaled_dot_product_attention(q, q, q).device",
+        CUDA_1,
+    ),
+    "streams": (
+        "s = torch.cuda.Stream()\nwith torch.cuda.stream(s):\n    found = torch.cuda.current_stream() is s\n"
+        "s.wait_stream(torch.cuda.current_stream()); torch.ones(3).cuda().record_stream(s)",
+        "True",
+    ),
+    "events": ("e = torch.cuda.Event(enable_timing=True); e.record(); found = e.elapsed_time(e)", "1.0"),
+    "memory": ("found = (torch.cuda.memory_allocated(), torch.cuda.memory_stats()['reserved'])", "(0, 0)"),
+    "accelerator": (
+        "found = (torch.accelerator.current_accelerator(), torch.accelerator.device_count())",
+        "(device(type='cuda'), 4)",
+    ),
+    "beyond the last": (
+        "try:\n    torch.cuda.set_device(4)\nexcept RuntimeError as e:\n    found = 'invalid device ordinal' in str(e)",
+        "True",
+    ),
+    "a device context": ("with torch.cuda.device(1):\n    found = torch.empty(30, device='cuda').device", CUDA_1),
+    "saved and loaded": (
+        "import io; b = io.BytesIO(); torch.save(nn.Linear(30, 3, device='cuda').state_dict(), b); b.seek(0)\n"
+        "found = torch.load(b, map_location='cuda:1')['weight'].device",
+        CUDA_1,
+    ),
+    "vmap": ("found = torch.func.vmap(lambda x: x * 2)(torch.ones(30, 3, device='cuda:1')).device", CUDA_1),
+    "checkpointed": (
+        "from torch.utils.checkpoint import checkpoint\nx = torch.ones(2, 30, device='cuda:1', requires_grad=True)\n"
+        "checkpoint(nn.Linear(30, 30, device='cuda:1'), x, use_reentrant=False).sum().backward(); found = x.grad.device",  # noqa: E501
+        CUDA_1,
+    ),
+    "in a thread": (
+        "import threading; seen = []\n"
+        "t = threading.Thread(target=lambda: seen.append(torch.ones(30, device='cuda:1').device)); t.start(); t.join()\n"  # noqa: E501
+        "found = seen[0]",
+        CUDA_1,
+    ),
+    "trained": (
+        "m = nn.Sequential(nn.Linear(30, 30), nn.LayerNorm(30), nn.Linear(30, 3)).cuda()\n"
+        "o = torch.optim.AdamW(m.parameters(), fused=True); s = torch.amp.GradScaler('cuda')\n"
+        "for _ in range(3):\n"
+        "    loss = F.cross_entropy(m(torch.randn(8, 30).cuda()), torch.randint(0, 3, (8,), device='cuda'))\n"
+        "    s.scale(loss).backward(); s.unscale_(o); nn.utils.clip_grad_norm_(m.parameters(), 1.0)\n"
+        "    s.step(o); s.update(); o.zero_grad()\n"
+        "found = (loss.device, o.state_dict()['state'][0]['step'].item(), s.get_scale(), bool(torch.isnan(loss)))",
+        "(device(type='cuda', index=0), 3.0, 65536.0, False)",
+    ),
+}
+
+WITHOUT_MEMORY: dict[str, tuple[str, str]] = {
+    "large": (
+        "found = (torch.empty(1 << 20, 1 << 20).cuda() @ torch.empty(1 << 20, 8)).shape",
+        "torch.Size([1048576, 8])",
+    ),
+    "whole numbers are real": ("found = torch.bincount(torch.tensor([1, 1, 2])).tolist()", "[0, 2, 1]"),
+    "a number": ("found = torch.randn(99).mean().item()", "1.0"),
+    "printed": ("found = f'{torch.randn(99).mean():.2f}'", "1.00"),
+    "not a number": ("found = bool(torch.isnan(torch.randn(99)).any())", "False"),
+    "chosen experts": (
+        "e = torch.randn(64, 8).topk(2).indices; found = torch.bincount(e.flatten(), minlength=8).sum().item()",
+        "128",
+    ),
+    "masked": ("x = torch.randn(99, 3); found = x[torch.arange(99) < 40].shape", "torch.Size([40, 3])"),
+    "few elements": ("found = (torch.tensor([1.0, 2.0]) * 2).tolist()", "[2.0, 4.0]"),
+    "convolution": ("found = nn.Conv2d(3, 8, 3)(torch.randn(2, 3, 9, 9)).shape", "torch.Size([2, 8, 7, 7])"),
+    "too many to guess": (
+        "try:\n    torch.empty(1 << 30).nonzero()\nexcept RuntimeError as error:\n    found = '--fake-tensors' in str(error)",  # noqa: E501
+        "True",
+    ),
+}
+
+
+def outcomes(mode: str, snippets: dict[str, tuple[str, str]]) -> dict[str, Any]:
+    """What each snippet finds, all in one process."""
+    given = json.dumps({name: snippet for name, (snippet, _) in snippets.items()})
+    command = [sys.executable, "-W", "ignore", "-c", RUNNER, mode]
+    done = subprocess.run(command, input=given, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_a_program_finds_cuda(mode: str) -> None:
+    found = outcomes(mode, SNIPPETS)
+    assert found == {name: expected for name, (_, expected) in SNIPPETS.items()}
+
+
+def test_a_program_goes_on_without_memory() -> None:
+    found = outcomes("fake", WITHOUT_MEMORY)
+    assert found == {name: expected for name, (_, expected) in WITHOUT_MEMORY.items()}

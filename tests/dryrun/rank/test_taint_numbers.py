@@ -1,0 +1,61 @@
+"""Numbers that rest on unknown values compute as others do, stay marked, and tell of comparisons."""
+
+from __future__ import annotations
+
+import math
+import operator
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcoll.dryrun.rank.taint_numbers import ReceivedFloat, ReceivedInt, on_comparison, received, received_numbers
+
+OPERATORS: list[Callable[[Any, Any], Any]] = [
+    *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv),
+]
+WHOLE: list[Callable[[Any, Any], Any]] = [operator.and_, operator.or_, operator.xor]
+
+
+@given(st.integers(-50, 50), st.integers(1, 50), st.sampled_from(OPERATORS + WHOLE))
+def test_arithmetic_keeps_the_mark_on_either_side(one: int, other: int, compute: Callable[[Any, Any], Any]) -> None:
+    expected = compute(one, other)
+    for found in (compute(ReceivedInt(one), other), compute(one, ReceivedInt(other))):
+        assert found == expected
+        assert type(found) in (ReceivedInt, ReceivedFloat)
+
+
+@given(st.lists(st.integers(0, 99), min_size=1))
+def test_a_sum_of_splits_is_marked(splits: list[int]) -> None:
+    marked = received(splits)
+    assert type(sum(marked)) is ReceivedInt
+    assert received_numbers((sum(marked), 4)) >= {sum(splits)}
+    assert math.ceil(sum(marked) * 1.5) == math.ceil(sum(splits) * 1.5)
+
+
+@given(st.integers(2, 10**6))
+def test_sizes_that_int_has_stripped_are_known(value: int) -> None:
+    plain = int(ReceivedInt(value))
+    assert type(plain) is int
+    assert received_numbers((plain,)) == {value}
+
+
+@pytest.mark.parametrize("value", [3, 2.5])
+def test_a_comparison_is_told_and_a_print_is_not(value: float) -> None:
+    told: list[object] = []
+    on_comparison(told.append)
+    marked = received(value)
+    assert (str(marked), f"{marked:.1f}", hash(marked)) == (str(value), f"{value:.1f}", hash(value))
+    assert not told
+    assert marked < 10
+    assert not marked > 10
+    assert bool(marked)
+    assert told == [True, False, True]
+    on_comparison(lambda outcome: None)
+
+
+def test_a_mark_is_not_pickled() -> None:
+    assert [type(pickle.loads(pickle.dumps(received(value)))) for value in (3, 2.5)] == [int, float]

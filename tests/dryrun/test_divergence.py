@@ -1,0 +1,162 @@
+"""Programs whose flow rests on what other ranks send: correct ones are silent in a dry run, and bugs still found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.support.preflights import DryRuns
+
+pytestmark = [pytest.mark.slow]
+
+HEAD = """\
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(rank)
+tensor = torch.ones(8)
+"""
+
+FLOWS = {
+    "early stopping": """
+best, bad = float("inf"), 0
+for epoch in range(20):
+    loss = torch.rand(1) + 1 / (epoch + 1)
+    dist.all_reduce(loss)
+    if loss.item() < best:
+        best, bad = loss.item(), 0
+    else:
+        bad += 1
+    if bad > 1:
+        break
+    dist.barrier()
+""",
+    "a flag of uneven data": """
+batches = 4 + rank % 3
+step = 0
+while True:
+    flag = torch.tensor(int(step < batches))
+    dist.all_reduce(flag, dist.ReduceOp.MIN)
+    if not flag:
+        break
+    dist.all_reduce(torch.rand(100))
+    step += 1
+""",
+    "the least of lengths": """
+length = torch.tensor(3 + (rank * 7) % 5)
+dist.all_reduce(length, dist.ReduceOp.MIN)
+for _ in range(int(length)):
+    dist.all_reduce(torch.rand(100))
+""",
+    "lengths that are gathered": """
+lengths = [torch.zeros(1, dtype=torch.long) for _ in range(size)]
+dist.all_gather(lengths, torch.tensor([3 + (rank * 7) % 5]))
+for _ in range(max(one.item() for one in lengths)):
+    dist.all_reduce(torch.rand(100))
+""",
+    "a decision of rank 0": """
+for step in range(6):
+    stop = torch.tensor([float(torch.rand(()) < 0.3)]) if rank else torch.tensor([float(step == 4)])
+    dist.broadcast(stop, 0)
+    if stop.item() > 0.5:
+        break
+    dist.all_reduce(torch.rand(100))
+""",
+    "overflows that are found": """
+for step in range(6):
+    loss = torch.tensor(float("inf") if rank == step else 1.0)
+    found_inf = torch.isinf(loss).float()
+    dist.all_reduce(found_inf, dist.ReduceOp.MAX)
+    if found_inf.item():
+        continue
+    dist.all_reduce(torch.rand(100))
+""",
+    "inputs that are joined": """
+model = DistributedDataParallel(nn.Linear(3, 1))
+with model.join():
+    for _ in range(2 + rank % 3):
+        model(torch.ones(1, 3)).sum().backward()
+""",
+    "a stop that follows from a stop": """
+for epoch in range(2):
+    for step in range(10):
+        loss = torch.rand(1)
+        dist.all_reduce(loss)
+        if loss < 0.4 * size:
+            break
+        dist.all_reduce(torch.rand(100))
+""",
+}
+
+TWO = "the least of lengths", "a decision of rank 0"
+FLOWS[" then ".join(TWO)] = "".join(FLOWS[flow] for flow in TWO)
+FLOWS["more stops than passes"] = FLOWS["a stop that follows from a stop"].replace("range(2)", "range(9)")
+
+BUGS = {
+    "none": "dist.all_reduce(tensor)",
+    "skipped": "if rank != 5:\n    dist.all_reduce(tensor)",
+    "other operator": "dist.all_reduce(tensor, dist.ReduceOp.MAX if rank == 5 else dist.ReduceOp.SUM)",
+}
+"""What comes after the reads."""
+
+CODES = {"skipped": "SC202", "other operator": "SC104"}
+
+SILENT = ["early stopping", "a flag of uneven data", *list(FLOWS)[-2:]]
+
+CASES = [
+    *((flow, "none", 4 if number % 2 else 8) for number, flow in enumerate(SILENT)),
+    *((flow, list(CODES)[number % 2], 6) for number, flow in enumerate(list(FLOWS)[:-1])),
+]
+
+
+class Scripts:
+    """The scripts of the cases, and their dry runs."""
+
+    def __init__(self, folder: Path, runs: DryRuns) -> None:
+        self._folder = folder
+        self._runs = runs
+
+    def arguments(self, case: tuple[str, str, int]) -> tuple[object, ...]:
+        flow, bug, size = case
+        script = self._folder / f"train{CASES.index(case)}.py"
+        script.write_text(f"{HEAD}{FLOWS[flow]}{BUGS[bug]}\ndist.barrier()\n", encoding="utf-8")
+        return "--world-size", size, "--timeout", 60, "--jobs", 1, script
+
+    def begin(self, case: tuple[str, str, int]) -> None:
+        self._runs.begin(*self.arguments(case))
+
+    def __getitem__(self, case: tuple[str, str, int]) -> dict[str, Any]:
+        return self._runs.report(*self.arguments(case))
+
+
+@pytest.fixture(scope="module")
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+    """All chosen cases, in dry runs that go on while the first are judged."""
+    with DryRuns(tmp_path_factory.mktemp("dry")) as runs:
+        scripts = Scripts(tmp_path_factory.mktemp("ways"), runs)
+        for item in request.session.items:
+            if "reports" in getattr(item, "fixturenames", ()) and item.module is request.module:
+                scripts.begin(item.callspec.params["case"])
+        yield scripts
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)).replace(" ", "_"))
+def test_only_bugs_are_found(case: tuple[str, str, int], reports: Scripts) -> None:
+    flow, bug, _ = case
+    report = reports[case]
+    found = [(one["code"], one["culprits"]) for one in report["findings"]]
+    assert found == ([] if bug == "none" else [(CODES[bug], [5])]), report["notes"]
+    lines = (HEAD + FLOWS[flow]).count("\n")
+    for finding in report["findings"]:
+        assert {source["line"] for side in finding["sides"] for source in side["source"]} & {lines + 1, lines + 2}
+    parted = any("went different ways at" in note for note in report["notes"])
+    assert parted == (flow == "more stops than passes"), report["notes"]

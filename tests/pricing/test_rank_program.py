@@ -1,0 +1,100 @@
+"""What a rank computed and where it waited, as its record tells of it, and where it does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simcoll.core.record import Record, State
+from simcoll.core.trace import HANDED_ON, trace_of
+from simcoll.pricing.job import recorded_job
+from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT
+from tests.support.timed import BEGIN, Made, call, timed, world
+
+
+def program(*made):
+    return recorded_job(timed([world(1)], {0: list(made)})).programs[0]
+
+
+def shown(found):
+    return list(zip(found.kind.tolist(), found.instance.tolist(), found.gap.round(6).tolist(), strict=True))
+
+
+def test_blocking_calls_leave_the_time_between_them():
+    found = program(Made("0", call(), 0.5), Made("0", call(), 0.02), Made("0", call(), 0.03))
+    assert shown(found) == [(BLOCK, 0, 0.0), (BLOCK, 1, 0.02), (BLOCK, 2, 0.03)]
+
+
+def test_a_wait_that_is_seen_stands_behind_the_compute_before_the_next_call():
+    found = program(Made("0", call(), asynchronous=True, waits=0.01), Made("0", call(), 0.02))
+    assert shown(found) == [(LAUNCH, 0, 0.0), (WAIT, 0, 0.02), (BLOCK, 1, 0.0)]
+
+
+def test_a_call_that_another_one_overtakes_is_waited_for_when_it_has_ended():
+    found = program(Made("0", call(), asynchronous=True, waits=0.025), Made("0", call(), 0.01), Made("0", call(), 0.02))
+    assert shown(found) == [(LAUNCH, 0, 0.0), (BLOCK, 1, 0.01), (WAIT, 0, 0.02), (BLOCK, 2, 0.0)]
+
+
+def test_a_wait_that_nobody_saw_stands_before_the_next_call_that_tells():
+    found = program(
+        Made("0", call(), asynchronous=True),
+        Made("0", call(), 0.01, asynchronous=True, line=2),
+        Made("0", call(), 0.02, line=3),
+    )
+    assert shown(found) == [
+        (LAUNCH, 0, 0.0),
+        (LAUNCH, 1, 0.01),
+        (WAIT, 0, 0.0),
+        (WAIT, 1, 0.0),
+        (BLOCK, 2, 0.02),
+    ]
+
+
+def test_buckets_that_were_handed_on_are_waited_for_at_the_end_of_the_step():
+    step = [Made("0", call(size=size), gap, asynchronous=True, waits=0.001) for size, gap in ((8, 0.05), (16, 0.01))]
+    traces = timed([world(1)], {0: step * 4})
+    traces[0].slots["flags"] |= HANDED_ON
+    job = recorded_job(traces)
+    assert (job.steps[0].first, job.steps[0].period) == (0, 2)
+    found = job.programs[0]
+    assert found.kind.tolist() == [LAUNCH, LAUNCH, WAIT, WAIT] * 4
+    assert found.gap.round(6).tolist() == [0.0, 0.01, 0.0, 0.0, *[0.05, 0.01, 0.0, 0.0] * 3]
+
+
+def test_a_synchronous_call_that_had_not_ended_when_the_next_was_made_did_not_block():
+    # As Flight Recorder has it, which says of no call that it is asynchronous.
+    records = [
+        Record("0", 1, call(), scheduled_ns=BEGIN, finished_ns=BEGIN + 3_000_000, awaited=True),
+        Record("0", 2, call(), scheduled_ns=BEGIN + 1_000_000, finished_ns=BEGIN + 4_000_000, awaited=True),
+    ]
+    found = recorded_job([trace_of(0, 1, [world(1)], records)]).programs[0]
+    assert found.kind.tolist()[0] == LAUNCH
+    assert found.gap.sum() == pytest.approx(0.001)
+
+
+def test_a_device_comes_to_its_calls_long_after_the_host_has_queued_them():
+    records = [
+        Record(
+            "0",
+            number,
+            call(),
+            scheduled_ns=BEGIN + number,
+            started_ns=BEGIN + 10_000_000 * number,
+            finished_ns=BEGIN + 10_000_000 * number + 3_000_000,
+            awaited=True,
+            on_device=True,
+            state=State.COMPLETED,
+        )
+        for number in (1, 2, 3)
+    ]
+    found = recorded_job([trace_of(0, 1, [world(1)], records)]).programs[0]
+    assert shown(found) == [(BLOCK, 0, 0.0), (BLOCK, 1, 0.007), (BLOCK, 2, 0.007)]
+
+
+def test_records_without_times_have_no_compute():
+    traces = timed([world(1)], {0: [Made("0", call(), 1.0)] * 3})
+    for name in ("scheduled_ns", "started_ns", "finished_ns"):
+        traces[0].slots[name] = 0
+    found = recorded_job(traces).programs[0]
+    assert not found.seen
+    assert np.all(found.gap == 0.0)

@@ -1,0 +1,123 @@
+"""Folders that install as one package: what is shipped, and what it imports."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+FOLDERS: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
+SOURCES = sorted(
+    path for folder in FOLDERS.values() for path in (ROOT / folder).rglob("*.py") if "node_modules" not in path.parts
+)
+TORCH_FREE = ("backends/__init__.py", "reports/", "verifier/")
+TORCH_BLOCKED = "import sys; sys.modules['torch'] = None; "
+
+
+def test_every_folder_with_an_init_is_a_listed_package() -> None:
+    found = (*ROOT.glob("*/__init__.py"), *ROOT.glob("examples/*/__init__.py"))
+    assert {path.parent.relative_to(ROOT).as_posix() for path in found} == set(FOLDERS.values())
+    assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted(FOLDERS)
+
+
+@pytest.mark.parametrize("folder", FOLDERS.values())
+def test_a_mapped_folder_is_flat(folder: str) -> None:
+    nested = {path.parent.relative_to(ROOT) for path in (ROOT / folder).rglob("*.py")}
+    assert {path for path in nested if "node_modules" not in path.parts} == {Path(folder)}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_imports_are_absolute(path: Path) -> None:
+    """A relative import would resolve to another module in the checkout than in the wheel."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SOURCES if path.relative_to(ROOT).as_posix().startswith(TORCH_FREE)],
+    ids=lambda path: f"{path.parent.name}/{path.name}",
+)
+def test_a_module_that_must_not_need_torch_does_not_name_it(path: Path) -> None:
+    assert "torch" not in top_level_imports(path)
+
+
+def top_level_imports(path: Path) -> set[str]:
+    """The first part of each module that importing this one imports."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def test_importing_the_package_imports_neither_torch_nor_numpy() -> None:
+    program = "import simcoll, sys; print(sorted({'torch', 'numpy'} & set(sys.modules)))"
+    assert run_python(program).stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_every_torch_free_module_imports_where_torch_is_absent() -> None:
+    free = (*TORCH_FREE, "simcoll/cli")
+    modules = [module_name(path) for path in SOURCES if path.relative_to(ROOT).as_posix().startswith(free)]
+    program = TORCH_BLOCKED + "".join(f"import {name}; " for name in modules)
+    assert run_python(program).returncode == 0
+
+
+def module_name(path: Path) -> str:
+    package = next(name for name, folder in FOLDERS.items() if ROOT / folder == path.parent)
+    return package if path.stem == "__init__" else f"{package}.{path.stem}"
+
+
+def test_the_torch_hook_is_silent_and_needs_no_torch_where_no_mode_is_set() -> None:
+    answer = run_python(TORCH_BLOCKED + "from simcoll.autoload import autoload; autoload()")
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+
+
+def test_the_torch_hook_is_registered() -> None:
+    hooks = importlib.metadata.entry_points(group="torch.backends", name="simcoll")
+    assert {hook.value for hook in hooks} == {"simcoll.autoload:autoload"}
+
+
+def test_the_pytest_plugin_is_registered() -> None:
+    hooks = importlib.metadata.entry_points(group="pytest11", name="simcoll")
+    assert {hook.value for hook in hooks} == {"simcoll.testing.plugin"}
+
+
+def test_the_version_is_stated_once_in_effect() -> None:
+    import simcoll
+
+    assert "version" not in PROJECT["project"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"] == {"version": {"attr": "simcoll.__version__"}}
+    assert importlib.metadata.version("simcoll") == simcoll.__version__
+    assert f"## [{simcoll.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_constraints_pin_every_tool_and_dependency() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {normal(line.partition("==")[0]) for line in lines if "==" in line}
+    wanted = PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]
+    wanted += PROJECT["dependency-groups"]["docs"]
+    wanted += PROJECT["project"]["optional-dependencies"]["torch"]
+    assert {normal(re.split(r"[<>=!~;\[ ]", requirement)[0]) for requirement in wanted} <= pinned
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def run_python(program: str) -> subprocess.CompletedProcess[str]:
+    """Another interpreter, in a folder without the sources."""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=os.sep, text=True, capture_output=True, timeout=120, check=False)

@@ -1,0 +1,38 @@
+"""In which order workers take the files of tests: those that take longest first.
+
+A worker takes a whole file. One that takes minutes and is begun last would leave the other workers idle at the end, and
+pytest-xdist itself goes by the number of tests in a file: the slowest have few.
+"""
+
+from __future__ import annotations
+
+LONGEST = (
+    "tests/pytorch/test_same_results.py",
+    "tests/documents/test_documents.py",
+    "tests/programs/test_programs.py",
+    "tests/programs/test_faults.py",
+    "tests/release/test_distribution.py",
+    "tests/dryrun/test_process_pool.py",
+    "tests/cli/test_run.py",
+    "tests/dryrun/test_driver.py",
+    "tests/documents/test_gallery.py",
+    "tests/dryrun/test_preflight_programs.py",
+    "tests/documents/test_examples_training.py",
+    "tests/documents/test_docs_site.py",
+    "tests/reports/test_html_in_browser.py",
+    "tests/simulation/test_library.py",
+    "tests/programs/test_equal_backends.py",
+    "tests/cli/test_estimate_script.py",
+    "tests/dryrun/test_preflight_cuda.py",
+    "tests/verifier/flight_recorder/test_hostile.py",
+    "tests/programs/test_dumped_programs.py",
+    "tests/dryrun/test_distributed.py",
+    "tests/launch/test_nodes.py",
+)
+"""By the processor time that they took when all were measured, together with the time for which they wait."""
+
+
+def place_of(test: str) -> int:
+    """Where the file of a test, given by its node id, stands among those that take longest; all others are behind."""
+    file = test.partition("::")[0]
+    return LONGEST.index(file) if file in LONGEST else len(LONGEST)

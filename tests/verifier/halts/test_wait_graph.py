@@ -1,0 +1,39 @@
+"""Who can never go on: the least fixed point, whatever the order in which ranks come free."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcoll.core.record import Group, Record
+from simcoll.spec.call import Call
+from simcoll.verifier.halts.wait_graph import Wait, _stuck
+
+RANKS = 7
+WORLD = Group("0", "", tuple(range(RANKS)))
+NEEDS = st.frozensets(st.integers(0, RANKS - 1), max_size=3)
+WAITS = st.dictionaries(
+    st.integers(0, RANKS - 1), st.lists(st.tuples(NEEDS, st.booleans()), min_size=1, max_size=3), max_size=RANKS
+)
+
+
+def met(wait: Wait, free: set[int]) -> bool:
+    return not wait.needs.isdisjoint(free) if wait.any else wait.needs <= free
+
+
+@given(WAITS, st.frozensets(st.integers(0, RANKS - 1)))
+def test_the_stuck_are_the_least_fixed_point(chosen: dict[int, list[tuple[frozenset[int], bool]]], alive) -> None:
+    record = Record("0", 1, Call("barrier", "barrier"))
+    by_rank = {
+        rank: tuple(Wait(rank, WORLD, record, needs, any=one) for needs, one in waits) for rank, waits in chosen.items()
+    }
+    free, left = alive - set(by_rank), set(by_rank)
+    while freed := {rank for rank in left if any(met(wait, free) for wait in by_rank[rank])}:
+        free, left = free | freed, left - freed
+    needs = {rank: [(wait.needs, wait.any) for wait in waits] for rank, waits in by_rank.items()}
+    assert _stuck(needs, alive) == left
+
+
+def test_a_chain_of_thousands_comes_free_at_once() -> None:
+    needs = {rank: [(frozenset({rank - 1}), False)] for rank in range(1, 5000)}
+    assert _stuck(needs, range(5000)) == set()

@@ -1,0 +1,273 @@
+"""Calls in flight: what is noted of writes and overlaps while nobody has waited, and what is let pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+from simcoll.backends.gloo import GLOO  # noqa: E402
+from simcoll.blackbox import read_black_box  # noqa: E402
+from simcoll.blackbox.format import HANDED_ON, LET_GO  # noqa: E402
+from simcoll.core.record import Group, Source  # noqa: E402
+from simcoll.recorder.arguments import arguments  # noqa: E402
+from simcoll.recorder.recorder import Entry, GroupLog, Recorder  # noqa: E402
+from simcoll.wrapper.async_checks import Flight, Flights  # noqa: E402
+from simcoll.wrapper.pipeline import Conductor  # noqa: E402
+
+
+class Work:
+    """A call that the backend has not ended until it is told."""
+
+    ended = False
+
+    def has_ended(self) -> bool:
+        return self.ended
+
+
+class Program:
+    """One rank that makes calls; every work that it is given is kept."""
+
+    def __init__(self, folder: Path, backend: Any = GLOO) -> None:
+        self.flights = Flights()
+        self.folder = folder
+        self.recorder = Recorder(folder, "record", 0, 2)
+        self.log = self.group("0", backend)
+        self.works: list[Work] = []
+
+    def group(self, name: str, backend: Any = GLOO) -> GroupLog:
+        backends = {} if backend is None else {"cpu": backend}
+        return GroupLog(self.recorder, Group(name, "", (0, 1)), 0, backends)
+
+    def call(self, method: str, *args: Any, log: GroupLog | None = None, **kwargs: Any) -> Flight:
+        found = arguments(method, args, kwargs)
+        entry = (log or self.log).begin(found, Source("train.py", len(self.works) + 1, "step"))
+        flight = self.flights.open(entry, found)
+        assert flight is not None
+        self.works.append(Work())
+        flight.follow(self.works[-1])
+        return flight
+
+    def sync(self, method: str, *args: Any) -> Entry:
+        found = arguments(method, args, {})
+        entry = self.log.begin(found, Source("train.py", 99, "step"))
+        self.flights.pass_by(entry, found)
+        return entry
+
+    def noted(self, kind: str) -> list[dict[str, Any]]:
+        events = read_black_box(self.folder / "rank00000.simcoll").events
+        return [event.data for event in events if event.kind == kind]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    return Program(tmp_path)
+
+
+def test_a_write_before_the_wait_is_noted_with_both_lines(program: Program) -> None:
+    x = torch.ones(4)
+    flight = program.call("allreduce", [x])
+    x.add_(1)
+    flight.awaited()
+    [changed] = program.noted("changed")
+    assert (changed["op"], changed["known"], changed["source"][1]) == ("all_reduce", False, 1)
+    assert changed["noticed"][0] == __file__
+
+
+def test_a_write_before_the_launch_is_known_to_do_harm(program: Program) -> None:
+    x = torch.ones(4)
+    launch = program.call("allreduce", [x]).launching(lambda: "launched")
+    x.zero_()
+    assert launch() == "launched"
+    assert [changed["known"] for changed in program.noted("changed")] == [True]
+
+
+def test_a_wait_for_something_else_may_imply_the_end(program: Program) -> None:
+    x = torch.ones(4)
+    flight = program.call("allreduce", [x])
+    program.works[-1].ended = True
+    program.flights.waits += 1
+    x.add_(1)
+    flight.awaited()
+    assert program.noted("changed") == []
+
+
+def test_a_call_that_still_runs_is_open_whatever_else_was_waited_for(program: Program) -> None:
+    x = torch.ones(4)
+    flight = program.call("allreduce", [x])
+    program.flights.waits += 1
+    x.add_(1)
+    flight.awaited()
+    assert len(program.noted("changed")) == 1
+
+
+def test_a_message_that_was_answered_is_taken_as_sent(program: Program) -> None:
+    """The Work of a send on Gloo never says by itself that it has ended."""
+    x = torch.ones(4)
+    flight = program.call("send", [x], 1, 0)
+    program.flights.waits += 1
+    x.add_(1)
+    flight.awaited()
+    assert program.noted("changed") == []
+
+
+@pytest.mark.parametrize("method", ["broadcast", "all_gather_single"])
+def test_what_the_call_itself_writes_is_no_write(program: Program, method: str) -> None:
+    x = torch.ones(4)
+    options = dist.BroadcastOptions()
+    options.rootRank = 1
+    flight = program.call(method, [x], options) if method == "broadcast" else program.call(method, x, x[:2])
+    x.add_(1)
+    flight.awaited()
+    assert program.noted("changed") == []
+
+
+def test_a_view_shares_its_counter_and_is_not_judged_by_it(program: Program) -> None:
+    flat = torch.ones(8)
+    flight = program.call("allreduce", [flat[:4]])
+    flat[4:].add_(1)
+    flight.awaited()
+    assert program.noted("changed") == []
+
+
+def test_inference_tensors_have_no_counter(program: Program) -> None:
+    with torch.inference_mode():
+        x = torch.ones(4)
+        program.call("allreduce", [x]).awaited()
+    assert program.noted("changed") == []
+
+
+def test_two_writers_of_one_byte_are_noted(program: Program) -> None:
+    flat = torch.ones(10)
+    program.call("allreduce", [flat[:6]])
+    program.call("allreduce", [flat[5:]])
+    [overlap] = program.noted("overlap")
+    assert (overlap["both_write"], overlap["running"], overlap["source"][1]) == (True, True, 2)
+    assert (overlap["other"]["op"], overlap["other"]["source"][1]) == ("all_reduce", 1)
+
+
+def test_a_synchronous_call_meets_those_in_flight(program: Program) -> None:
+    x = torch.ones(10)
+    program.call("send", [x], 1, 0)
+    program.sync("allreduce", [x])
+    [overlap] = program.noted("overlap")
+    assert (overlap["both_write"], overlap["running"]) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        lambda x: (("allreduce", [x[:5]]), ("allreduce", [x[5:]])),
+        lambda x: (("send", [x], 1, 0), ("send", [x], 1, 1)),
+        lambda x: (("send", [x.view(5, 2)[:, 0]], 1, 0), ("recv", [x.view(5, 2)[:, 1]], 1, 0)),
+        lambda x: (("allreduce", [x]), ("allreduce", [x.clone()])),
+        lambda x: (("allreduce", [x[:0]]), ("allreduce", [x])),
+    ],
+    ids=["disjoint parts", "readers", "interleaved columns", "other memory", "nothing"],
+)
+def test_what_does_not_overlap_is_silent(program: Program, pair: Any) -> None:
+    x = torch.ones(10)
+    for method, *args in pair(x):
+        found = arguments(method, args, {})
+        program.flights.open(program.log.begin(found, Source("train.py", 1, "step")), found)
+    assert program.noted("overlap") == []
+
+
+def test_what_was_waited_for_overlaps_nothing(program: Program) -> None:
+    x = torch.ones(4)
+    program.call("allreduce", [x]).awaited()
+    program.call("allreduce", [x]).end()
+    program.call("allreduce", [x])
+    assert program.noted("overlap") == []
+
+
+def test_a_backend_that_runs_in_order_may_use_memory_again(tmp_path: Path) -> None:
+    program = Program(tmp_path, backend=None)
+    x = torch.ones(4)
+    program.call("allreduce", [x])
+    program.call("allreduce", [x])
+    assert program.noted("overlap") == []
+    program.call("allreduce", [x], log=program.group("1", None))
+    assert len(program.noted("overlap")) == 2
+
+
+def test_a_loop_is_noted_a_few_times(program: Program) -> None:
+    x = torch.ones(4)
+    for _ in range(100):
+        flight = program.call("allreduce", [x])
+        flight.entry.source = Source("train.py", 7, "step")
+        x.add_(1)
+        flight.launching(lambda: None)()
+        flight.end()
+    assert [changed["count"] for changed in program.noted("changed")] == [1, 2, 4, 8, 16, 32, 64]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_result_that_went_with_its_work_needs_no_wait(program: Program, held: bool) -> None:
+    x = torch.ones(4)
+    backend, own = [x], [x] if held else []
+    flight = program.call("allreduce", [x])
+    del x
+    flight.dropped()
+    backend.clear()
+    program.flights.look_after(last=True)
+    flags = read_black_box(program.folder / "rank00000.simcoll").slots["flags"]
+    assert int(flags[0]) == (LET_GO if own else LET_GO | HANDED_ON)
+
+
+def test_waiting_for_the_device_is_waiting(program: Program) -> None:
+    x = torch.ones(4)
+    program.call("allreduce", [x])
+    program.flights.device_synchronized()
+    flags = read_black_box(program.folder / "rank00000.simcoll").slots["flags"]
+    # What runs on the host's cores does not wait with the device.
+    assert int(flags[0]) == 0
+
+
+def test_a_work_that_raises_when_it_is_asked_counts_as_ended(program: Program) -> None:
+    x = torch.ones(4)
+    flight = program.call("allreduce", [x])
+
+    class Broken:
+        def has_ended(self) -> bool:
+            raise RuntimeError("connection closed")
+
+    work = Broken()
+    flight.follow(work)
+    program.flights.waits += 1
+    assert not flight.open
+
+
+def test_a_forked_child_has_nothing_in_flight(program: Program) -> None:
+    program.call("allreduce", [torch.ones(4)])
+    program.flights.forget()
+    program.sync("allreduce", [torch.ones(4)])
+    assert program.noted("overlap") == []
+
+
+def test_a_tensor_that_cannot_say_where_it_lies_is_not_watched(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise RuntimeError("no storage")
+
+    monkeypatch.setattr("simcoll.wrapper.memory.region_of", refuse)
+    found = arguments("allreduce", ([torch.ones(4)],), {})
+    entry = program.log.begin(found, Source("train.py", 1, "step"))
+    assert program.flights.open(entry, found) is None
+
+
+def test_a_call_that_the_backend_refused_uses_no_memory(program: Program) -> None:
+    conductor, x = Conductor(program.log), torch.ones(4)
+
+    def refuse() -> None:
+        raise RuntimeError("not supported")
+
+    with pytest.raises(RuntimeError, match="not supported"):
+        conductor.conduct(arguments("recv", ([x], 1, 0), {}), refuse)
+    conductor.conduct(arguments("allreduce", ([x],), {}), lambda: None)
+    assert program.noted("overlap") == []

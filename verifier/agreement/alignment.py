@@ -1,0 +1,177 @@
+"""Aligns one rank's sequence of calls with another's: which calls belong together, which one of them lacks.
+
+A global alignment with affine gaps (Gotoh: An improved algorithm for matching biological sequences, J. Mol. Biol. 1982)
+in a band that grows until no better alignment can lie outside of it (Ukkonen: Algorithms for approximate string
+matching, Information and Control 1985). The time is that of the shorter sequence times the width of the band, which is
+about twice the number of calls that differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.verifier.agreement.words import LINE, OP, OUTLINE, STATEMENT
+
+Ints = npt.NDArray[np.int64]
+
+UNKNOWN = -1
+"""A token that nobody recorded: it may be any call."""
+
+_WINDOW = 1 << 13
+"""Calls after a difference that are aligned at a time; the last quarter of each window is aligned again in the next."""
+
+_UNIT = 1 << 20
+"""One point; below it count lines, which decide only where the calls themselves leave a choice."""
+
+# A pair of different calls is a little cheaper than one missing call, and much cheaper than one missing on each side.
+_OPEN, _EXTEND = 3 * _UNIT // 2, 4 * _UNIT
+# Being behind by a call at the end costs a little less than lacking it.
+_TAIL = 7 * _UNIT // 2
+# The same op from the same line is the same call, whatever else it states, also where its rank is ahead at the end.
+_SAME_LINE, _OTHER_CALL = 3 * _UNIT // 2, 5 * _UNIT
+_NARROW, _WIDE = 32, 4096
+_FAR = np.int64(1) << np.int64(56)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Path:
+    """How a sequence lies along the reference.
+
+    ``partner`` has, for each of its calls, the place in the reference, or -1 for a call that the reference lacks; calls
+    beyond the reference's end count on from there. ``reached`` is how many calls of the reference it has come to: those
+    after it are still to come.
+    """
+
+    partner: Ints
+    reached: int
+
+
+def substitution(features: Ints, reference: Ints, other: Ints, *, by_line: bool = False) -> Ints:
+    """What it costs to pair tokens: one row for each of ``reference``, one column for each of ``other``.
+
+    Calls that state the same belong together from whatever lines they come; with ``by_line`` only those of one line do.
+    """
+    rows, columns = features[reference][:, None, :], features[other][None, :, :]
+    alike = rows == columns
+    cost = np.where(alike[..., OP] & alike[..., LINE], _SAME_LINE, _OTHER_CALL).astype(np.int64)
+    cost[alike[..., OUTLINE]] = _UNIT
+    cost[alike[..., STATEMENT]] = 0
+    if by_line:
+        cost = np.where(alike[..., STATEMENT] & alike[..., LINE], 0, _OTHER_CALL)
+    else:
+        cost += ~alike[..., LINE]
+    cost[reference == UNKNOWN, :] = 0
+    cost[:, other == UNKNOWN] = 0
+    return cost
+
+
+def align(features: Ints, reference: Ints, other: Ints, *, by_line: bool = False) -> Path:
+    """Align two sequences of tokens at the least cost, window by window where they are long.
+
+    A pair of different calls costs less than a call missing on each side.
+    """
+    partner = np.full(len(other), -1, np.int64)
+    i = j = 0
+    while True:
+        alike = common_prefix(reference[i:], other[j:])
+        partner[j : j + alike] = np.arange(i, i + alike)
+        i, j = i + alike, j + alike
+        if i == len(reference) or j == len(other):
+            partner[j:] = np.arange(i, i + len(other) - j)
+            return Path(partner, i)
+        here, there = reference[i : i + _WINDOW], other[j : j + _WINDOW]
+        last = i + len(here) == len(reference) and j + len(there) == len(other)
+        path = _window(features, here, there, by_line, 0 if not last else _TAIL)
+        if last:
+            partner[j:] = np.where(path.partner < 0, -1, path.partner + i)
+            return Path(partner, path.reached + i)
+        near = np.flatnonzero((path.partner >= 0) & (path.partner < min(path.reached, _WINDOW * 3 // 4)))
+        if not len(near):
+            # Nothing in a whole window belongs together.
+            partner[j:] = np.arange(len(reference), len(reference) + len(other) - j)
+            return Path(partner, i)
+        done = int(near[-1]) + 1
+        partner[j : j + done] = np.where(path.partner[:done] < 0, -1, path.partner[:done] + i)
+        i, j = int(partner[j + done - 1]) + 1, j + done
+
+
+def _window(features: Ints, reference: Ints, other: Ints, by_line: bool, tail: int) -> Path:
+    kinds, rows = np.unique(reference, return_inverse=True)
+    others, columns = np.unique(other, return_inverse=True)
+    table = substitution(features, kinds, others, by_line=by_line)
+    band = _NARROW
+    while True:
+        cost, path = _banded(table, rows, columns, min(band, _WIDE), tail)
+        # Outside of the band lies only what lacks more calls than it is wide.
+        if cost <= _EXTEND * (band + 1) or band >= min(_WIDE, max(len(rows), len(columns))):
+            return path
+        band *= 8
+
+
+def common_prefix(reference: Ints, other: Ints) -> int:
+    """How many calls the sequences have in common from the first on."""
+    length = min(len(reference), len(other))
+    apart = np.flatnonzero(reference[:length] != other[:length])
+    return int(apart[0]) if len(apart) else length
+
+
+_DIAGONAL, _VERTICAL, _HORIZONTAL = 0, 1, 2
+_OPENS_VERTICAL, _OPENS_HORIZONTAL = 4, 8
+
+
+def _banded(table: Ints, rows: Ints, columns: Ints, band: int, tail: int) -> tuple[int, Path]:
+    """The best path that stays within ``band`` of the diagonal, and its cost.
+
+    Row i of the band holds the columns j = i - band ... i + band. ``tail`` is the cost of each call after the end of
+    the other sequence.
+    """
+    n, m, width = len(rows), len(columns), 2 * band + 1
+    table = np.concatenate([table, np.full((len(table), 1), _FAR)], axis=1)
+    padded = np.full(m + 2 * width + n, table.shape[1] - 1, np.int64)
+    padded[band : band + m] = columns
+    slope = np.arange(width) * _EXTEND
+    best = np.where(np.arange(width) < band, _FAR, slope - band * _EXTEND + _OPEN)
+    best[band] = 0
+    vertical, above = np.full(width, _FAR), np.full(width, _FAR)
+    steps = np.zeros((n + 1, width), np.uint8)
+    steps[0] = _HORIZONTAL
+    steps[0, band + 1 : band + 2] |= _OPENS_HORIZONTAL
+    ends = [(int(best[m + band]) + n * tail, 0, m)] if m <= band else []
+    for i in range(1, n + 1):
+        diagonal = best + table[rows[i - 1]][padded[i - 1 : i - 1 + width]]
+        above[:-1] = best[1:] + (_OPEN + _EXTEND)
+        extended = np.append(vertical[1:], _FAR) + _EXTEND
+        vertical = np.minimum(above, extended)
+        reached = np.minimum(diagonal, vertical)
+        horizontal = np.full(width, _FAR)
+        horizontal[1:] = np.minimum.accumulate(reached - slope)[:-1] + slope[1:] + _OPEN
+        best = np.minimum(reached, horizontal)
+        step = np.where(diagonal <= best, _DIAGONAL, np.where(vertical <= best, _VERTICAL, _HORIZONTAL))
+        step |= (above <= extended) * _OPENS_VERTICAL
+        step[1:] |= (horizontal[1:] == reached[:-1] + (_OPEN + _EXTEND)) * _OPENS_HORIZONTAL
+        steps[i] = step
+        if 0 <= (last := m - i + band) < width:
+            ends.append((int(best[last]) + (n - i) * tail, i, m))
+    ends += [(int(best[j - n + band]) + (m - j) * tail, n, j) for j in range(max(0, n - band), min(m, n + band + 1))]
+    cost, i, j = min(ends, key=lambda end: (end[0], -end[1] - end[2]))
+    return cost, _trace_back(steps, band, i, j, m, n)
+
+
+def _trace_back(steps: npt.NDArray[np.uint8], band: int, i: int, j: int, m: int, n: int) -> Path:
+    partner = np.full(m, -1, np.int64)
+    partner[j:] = np.arange(n, n + m - j)
+    reached, move = i, None
+    while i > 0 or j > 0:
+        step = int(steps[i, j - i + band])
+        here = step & 3 if move is None else move
+        if here == _DIAGONAL:
+            i, j, move = i - 1, j - 1, None
+            partner[j] = i
+        elif here == _VERTICAL:
+            i, move = i - 1, None if step & _OPENS_VERTICAL else _VERTICAL
+        else:
+            j, move = j - 1, None if step & _OPENS_HORIZONTAL else _HORIZONTAL
+    return Path(partner, reached)

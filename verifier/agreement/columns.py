@@ -1,0 +1,325 @@
+"""The same-call check over whole traces, column by column.
+
+Each record gets the word of its call (:mod:`simcoll.verifier.agreement.words`; one computation per distinct call and
+group rank). Where all ranks of a group have recorded a position, it holds if the words add up to zero modulo 2^64;
+where some have not, if those that have state the same. Only the positions left over are looked at record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
+from simcoll.core.trace import Slots, Trace, record_at
+from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.verifier.agreement.alignment import UNKNOWN
+from simcoll.verifier.agreement.words import Words
+
+_MASK = (1 << 64) - 1
+_BEFORE = 3
+_FEW, _MANY = 16, 1024
+"""Positions that are looked at together, at first and later on."""
+
+_SPARSE = 4
+"""So many times as many numbers as records may there be for a table of them all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stated:
+    """What one rank's distinct calls of a group say."""
+
+    words: npt.NDArray[np.uint64]
+    digests: npt.NDArray[np.uint64]
+    tokens: npt.NDArray[np.int32]
+    calls: npt.NDArray[np.int32]
+    even: npt.NDArray[np.bool_]
+
+
+def fingerprint(column: npt.NDArray[Any]) -> bytes:
+    """16 bytes that stand for a column's values."""
+    return blake2b(np.ascontiguousarray(column).data, digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One trace's records of one group, by position: which rows, and of which kind each is.
+
+    ``sequences`` is where each stands among the group's collectives, ascending. ``kinds`` index what the distinct
+    calls of this rank say: their words, digests and tokens.
+    """
+
+    trace: Trace
+    group_rank: int
+    rows: npt.NDArray[np.int32]
+    sequences: npt.NDArray[np.uint32]
+    kinds: npt.NDArray[np.int32]
+    stated: Stated
+
+    @property
+    def words(self) -> npt.NDArray[np.uint64]:
+        """The word of each record."""
+        return self.stated.words[self.kinds]
+
+    @property
+    def digests(self) -> npt.NDArray[np.uint64]:
+        """The digest of each record's statement, 0 where flows speak as well."""
+        return self.stated.digests[self.kinds]
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """The token of each record."""
+        return self.stated.tokens[self.kinds]
+
+    def course(self) -> tuple[bytes, bytes]:
+        """What is equal for parts that made the same calls, from the same lines, at the same positions."""
+        return fingerprint(self.sequences), fingerprint(self.tokens)
+
+    def record(self, place: int) -> Record | None:
+        """The record at one of these places, or None where it cannot be read."""
+        return record_at(self.trace, int(self.rows[place])) if 0 <= place < len(self.rows) else None
+
+    def place(self, sequence: int) -> int | None:
+        """Where a position's record is, or None where this rank has none."""
+        place = int(np.searchsorted(self.sequences, sequence))
+        return place if place < len(self.rows) and self.sequences[place] == sequence else None
+
+    def dense(self, first: int, end: int) -> npt.NDArray[np.int64]:
+        """The tokens of positions ``first`` to ``end`` (without it), :data:`UNKNOWN` where this rank has no record."""
+        inside = slice(*np.searchsorted(self.sequences, [first, end]).tolist())
+        tokens = np.full(max(end - first, 0), UNKNOWN, np.int64)
+        tokens[self.sequences[inside].astype(np.int64) - first] = self.stated.tokens[self.kinds[inside]]
+        return tokens
+
+    def at(self, sequence: int) -> Record | None:
+        """The record at a position, or None where this rank has none that can be read."""
+        place = self.place(sequence)
+        return None if place is None else self.record(place)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Suspect:
+    """A position at which the words do not prove agreement; positions with one ``key`` have the same calls and lines.
+
+    ``complete`` says that all ranks of the group have come to it.
+    """
+
+    sequence: int
+    key: bytes
+    complete: bool
+
+
+class GroupColumns:
+    """All ranks' collectives of one group (one life of it, where it was destroyed and made again)."""
+
+    def __init__(self, group: Group, words: Words) -> None:
+        self.group = group
+        self.words = words
+        self.parts: list[Part] = []
+        self._sequences: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._good: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._complete: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._counts: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def add(self, part: Part) -> None:
+        """Take in one trace's records of this group."""
+        self.parts.append(part)
+
+    def check(self) -> int:
+        """Compare what is stated; returns at how many positions all ranks of the group are proved to agree.
+
+        Equal digests of all ranks of a group are words that add up to zero, if each is even. Ranks with equal columns
+        are looked at together, and words are added up only where digests leave it open.
+        """
+        courses: dict[tuple[bytes, bytes], tuple[Part, int]] = {}
+        for part in self.parts:
+            key = fingerprint(part.sequences), fingerprint(part.digests)
+            courses[key] = part, courses.get(key, (part, 0))[1] + 1
+        # The columns of courses that are many are joined bit by bit, those of a few at once.
+        self._sequences = np.unique(np.concatenate([part.sequences for part, _ in courses.values()])).astype(np.int64)
+        counts = np.zeros(len(self._sequences), np.int64)
+        least, most = np.full(len(counts), _MASK, np.uint64), np.zeros(len(counts), np.uint64)
+        for part, often in courses.values():
+            place, digests = np.searchsorted(self._sequences, part.sequences), part.digests
+            np.add.at(counts, place, often)
+            np.minimum.at(least, place, digests)
+            np.maximum.at(most, place, digests)
+        self._counts, self._complete = counts, counts == len(self.group.ranks)
+        alike = (least == most) & (least != 0)
+        proved = alike & self._once_each() & (~self._uneven() | self.group.partial)
+        self._good = np.where(self._complete, proved, alike | (counts == 1))
+        if not self.group.partial:
+            self._add_up(np.flatnonzero(self._complete & ~self._good))
+        return int((self._complete & self._good).sum())
+
+    def agreed_among(self, present: int) -> int:
+        """At how many positions these many members, all that there are records of, state the same (after `check`)."""
+        return int((self._good & (self._complete | ((self._counts == present) & (present > 1)))).sum())
+
+    def _once_each(self) -> bool:
+        """Whether no rank has two records at one position, nor two parts: counting ranks is then counting records."""
+        ranks = {part.group_rank for part in self.parts}
+        return len(ranks) == len(self.parts) and all((np.diff(part.sequences) > 0).all() for part in self.parts)
+
+    def _uneven(self) -> npt.NDArray[np.bool_]:
+        """At which positions some rank's word is not its statement's alone."""
+        uneven = np.zeros(len(self._sequences), np.bool_)
+        for part in self.parts:
+            if not part.stated.even.all():
+                odd = part.sequences[~part.stated.even[part.kinds]]
+                uneven[np.searchsorted(self._sequences, odd)] = True
+        return uneven
+
+    def _add_up(self, places: npt.NDArray[np.intp]) -> None:
+        """Note at which of these positions the words add up to zero."""
+        if not len(places):
+            return
+        totals, sequences = np.zeros(len(places), np.uint64), self._sequences[places]
+        for part in self.parts:
+            here = np.searchsorted(sequences, part.sequences)
+            inside = sequences[np.minimum(here, len(sequences) - 1)] == part.sequences
+            np.add.at(totals, here[inside], part.words[inside])
+        self._good[places] = totals == 0
+
+    def suspects(self) -> Iterator[Suspect]:
+        """The positions that :meth:`check` did not prove, in order."""
+        left, size = np.flatnonzero(~self._good), _FEW
+        while len(left):
+            places, left, size = left[:size], left[size:], min(2 * size, _MANY)
+            for place, row in zip(places.tolist(), self._calls_at(self._sequences[places]), strict=True):
+                yield Suspect(int(self._sequences[place]), fingerprint(row), bool(self._complete[place]))
+
+    def _calls_at(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """Which call each part (a column) made at each of these positions (a row), as a number; -1 for none."""
+        found = np.full((len(sequences), len(self.parts)), -1, np.int32)
+        for column, part in enumerate(self.parts):
+            if len(part.sequences):
+                place = np.minimum(np.searchsorted(part.sequences, sequences), len(part.sequences) - 1)
+                there = part.sequences[place] == sequences
+                found[there, column] = part.stated.calls[part.kinds[place[there]]]
+        return found
+
+    def records(self, sequence: int) -> dict[int, Record]:
+        """The records at one position, by group rank."""
+        found = {}
+        for part in self.parts:
+            if (record := part.at(sequence)) is not None:
+                found[part.group_rank] = record
+        return found
+
+    def before(self, sequence: int, ranks: Container[int]) -> tuple[Record, ...]:
+        """The last positions before this one that were proved, as one of these group ranks recorded them."""
+        earlier = self._sequences[self._good & self._complete & (self._sequences < sequence)][-_BEFORE:]
+        part = next((part for part in self.parts if part.group_rank in ranks), None)
+        if part is None:
+            return ()
+        places = np.flatnonzero(np.isin(part.sequences, earlier))
+        return tuple(record for place in places if (record := part.record(int(place))) is not None)
+
+    def last_ns(self) -> int:
+        """When the last of all these calls was made or ended (wall clock, nanoseconds)."""
+        times = [part.trace.slots[name][part.rows] for part in self.parts for name in ("scheduled_ns", "finished_ns")]
+        return max((int(column.max()) for column in times if len(column)), default=0)
+
+
+def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
+    """The collectives of every group, from all traces; a group is known by its name, its members and its life."""
+    wrapped = {(group.name, group.ranks) for trace in traces for group in _dropped_groups(trace)}
+    unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
+    words, found = Words(unknown), dict[object, GroupColumns]()
+    for trace in traces:
+        ours = [(index, group) for index, group in enumerate(trace.groups) if group.place(trace.rank) is not None]
+        found_rows, known = _collective_rows(trace, [index for index, _ in ours]), _known(trace)
+        for (_, group), rows in zip(ours, found_rows, strict=True):
+            for life, own in _by_life(
+                rows, trace.slots["sequence"][rows], from_end=(group.name, group.ranks) in wrapped
+            ):
+                mine = own if known.all() else own[known[trace.slots["signature"][own]]]
+                if len(mine):
+                    columns = found.setdefault((group.name, group.ranks, life), GroupColumns(group, words))
+                    columns.add(_rows(trace, group, mine, words))
+    return list(found.values())
+
+
+def _dropped_groups(trace: Trace) -> list[Group]:
+    return [trace.groups[index] for index in trace.dropped if index < len(trace.groups)]
+
+
+def _known(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Which of a trace's calls are collectives of the table."""
+    specs = [COLLECTIVES.get(call.op) for call in trace.signatures]
+    return np.array([spec is not None and spec.kind is not Kind.POINT_TO_POINT for spec in specs], np.bool_)
+
+
+def _collective_rows(trace: Trace, groups: Sequence[int]) -> list[npt.NDArray[np.int32]]:
+    """Rows of each of these groups that are collectives, of whatever kind."""
+    slots: Slots = trace.slots
+    sound = (slots["p2p_sequence"] == 0) & (slots["signature"] < len(trace.signatures))
+    column = np.ascontiguousarray(slots["group"])
+    return [np.flatnonzero(sound & (column == index)).astype(np.int32) for index in groups]
+
+
+def _by_life(
+    rows: npt.NDArray[np.int32], sequences: npt.NDArray[np.uint32], *, from_end: bool
+) -> list[tuple[int, npt.NDArray[np.int32]]]:
+    """The rows of each life of a group, by its number."""
+    if len(rows) and not (sequences[1:] == 1).any():
+        return [(0 if from_end else 1, rows)]
+    lives = _lives(sequences, from_end=from_end)
+    return [(int(life), rows[lives == life]) for life in np.unique(lives)]
+
+
+def _lives(sequences: npt.NDArray[np.uint32], *, from_end: bool) -> npt.NDArray[np.int64]:
+    """Which life of the group each record belongs to: a group made anew counts from 1 again.
+
+    Lives count from the first, or backwards from the last where some rank's first records are gone.
+    """
+    lives: npt.NDArray[np.int64] = np.maximum(np.cumsum(sequences == 1), 0 if from_end else 1).astype(np.int64)
+    return lives - lives[-1] if from_end and len(lives) else lives
+
+
+def _rows(trace: Trace, group: Group, rows: npt.NDArray[np.int32], words: Words) -> Part:
+    sequences = trace.slots["sequence"][rows]
+    if (sequences[1:] < sequences[:-1]).any():
+        # Threads may write down their calls a little out of order.
+        order = np.argsort(sequences, kind="stable")
+        rows, sequences = rows[order], sequences[order]
+    group_rank = group.place(trace.rank) or 0
+    used, kinds = _distinct(trace.slots["signature"][rows], trace.slots["source"][rows])
+    said = [words.of(trace.signatures[signature], group_rank, len(group.ranks)) for signature, _ in used]
+    sources = [_source(trace, source) for _, source in used]
+    stated = Stated(
+        np.array([word.whole for word in said], np.uint64),
+        np.array([word.digest for word in said], np.uint64),
+        np.array([words.token(word, source) for word, source in zip(said, sources, strict=True)], np.int32),
+        np.array([words.call(trace.signatures[used[k][0]], source) for k, source in enumerate(sources)], np.int32),
+        np.array([word.even for word in said], np.bool_),
+    )
+    return Part(trace, group_rank, rows, sequences, kinds, stated)
+
+
+def _distinct(
+    signatures: npt.NDArray[np.uint32], sources: npt.NDArray[np.uint32]
+) -> tuple[list[tuple[int, int]], npt.NDArray[np.int32]]:
+    """The distinct pairs, ascending, and which of them each is."""
+    width = int(sources.max(initial=0)) + 1
+    calls = signatures.astype(np.int64) * width + sources
+    size = int(calls.max(initial=0)) + 1
+    if size > max(_SPARSE * len(calls), 1):
+        used, kinds = np.unique(calls, return_inverse=True)
+    else:
+        # Small numbers are told apart by a table of them all, without sorting.
+        used = np.flatnonzero(np.bincount(calls, minlength=1))
+        table = np.zeros(size, np.int32)
+        table[used] = np.arange(len(used))
+        kinds = table[calls]
+    return [divmod(int(call), width) for call in used], kinds.astype(np.int32)
+
+
+def _source(trace: Trace, index: int) -> Source:
+    return trace.sources[index] if index < len(trace.sources) else UNKNOWN_SOURCE

@@ -1,0 +1,159 @@
+"""Judges the calls of one collective: all ranks' records in, findings SC101 to SC110 out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from simcoll.core.record import Group, Record, State
+from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.verifier.agreement.fields import Difference, differing_fields, differing_ops, faulty_calls, shown_root
+from simcoll.verifier.agreement.flows import BrokenLaw, broken_law, broken_total
+from simcoll.verifier.agreement.shapes import judge_shapes
+from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.findings.sides import Parts, Voice, finding, side
+from simcoll.verifier.findings.stated import stated, unknown_fields
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+def compare(
+    group: Group, records: Mapping[int, Record], *, strict: bool = True, unknown: frozenset[str] = _NOTHING
+) -> list[Finding]:
+    """Findings on one collective, whose calls are given by group rank; ranks that are not there are not judged.
+
+    An empty list says that the calls belong together. Fields that part the ranks in the same way have one cause and
+    give one finding, which lists them all as ``differing``. ``strict`` makes other shapes an error for pure movement
+    too, as ``detail`` mode wants. Send and receive are no collectives and are passed over. Odd calls (as read from a
+    file) are judged by what they state, never refused. ``unknown`` fields are not compared.
+    """
+    members = [(rank, record) for rank, record in sorted(records.items()) if 0 <= rank < len(group.ranks)]
+    voices = [_voice(group, rank, record, unknown) for rank, record in members]
+    voices = [voice for voice in voices if voice.spec is None or voice.spec.kind is not Kind.POINT_TO_POINT]
+    if any(voice.call.coalesced for voice in voices):
+        voices = [voice for voice in voices if not _has_just_begun(voice)]
+    if not voices:
+        return []
+    if (ops := differing_ops(voices)) is not None:
+        return [_combine(group, [ops], voices)]
+    return [] if voices[0].spec is None else _judge(group, _with_root(voices), voices[0].spec.kind, strict)
+
+
+def _voice(group: Group, group_rank: int, record: Record, unknown: frozenset[str]) -> Voice:
+    spec = COLLECTIVES.get(record.call.op)
+    rank, size = group.ranks[group_rank], len(group.ranks)
+    if spec is None:
+        return Voice(group_rank, rank, size, record, None, None, unknown)
+    statement = stated(spec, record.call, group_rank, size, unknown)
+    if "root" in unknown and spec.shows_root(record.call):
+        statement = replace(statement, root=group_rank)
+    return Voice(group_rank, rank, size, record, spec, statement, unknown)
+
+
+def _has_just_begun(voice: Voice) -> bool:
+    """Whether a call may be the first part of a coalesced one: its rank's dump was written while it was made."""
+    just_made = voice.record.state is State.SCHEDULED and not voice.record.awaited
+    return bool(voice.unknown) and just_made and not voice.call.coalesced
+
+
+def _with_root(voices: Sequence[Voice]) -> Sequence[Voice]:
+    """Voices that know the root which no record states, where one rank's buffers give it away."""
+    root = shown_root(voices)
+    return voices if root is None else [replace(voice, root=root) for voice in voices]
+
+
+def _judge(group: Group, voices: Sequence[Voice], kind: Kind, strict: bool) -> list[Finding]:
+    if all(voice.fault() is not None for voice in voices):
+        # The backend refuses every one of them, in its own words; nobody waits for anybody.
+        return []
+    faults = faulty_calls(voices)
+    # The flows and counts of a call that contradicts itself mean nothing.
+    sound = [voice for voice in voices if faults is None or voice.rank not in (faults.culprits or ())]
+    differences = [] if faults is None else [faults]
+    differences += differing_fields(group, voices)
+    # Flows rest on the size of the group.
+    uneven = not group.partial and any(voice.flows() is not None for voice in sound)
+    if uneven or faults is not None:
+        differences = [difference for difference in differences if difference.name not in ("count", "contents")]
+    causes = [_combine(group, same, voices) for same in _by_partition(differences)]
+    if any(difference.name == "root" for difference in differences) and uneven:
+        # Flows depend on the root: where the ranks differ on it, broken flows are its symptom.
+        return causes
+    if uneven:
+        return _with_law(group, causes, broken_law(group, sound), voices)
+    if (total := broken_total(group, voices)) is not None:
+        return _with_law(group, causes, total, voices)
+    if any(difference.name in ("count", "contents") for difference in differences):
+        return causes
+    return _with_shapes(causes, judge_shapes(group, sound, kind, strict=strict))
+
+
+def _by_partition(differences: Sequence[Difference]) -> list[list[Difference]]:
+    """Differences that part the ranks alike, together, in order of the first of each."""
+    together: dict[object, list[Difference]] = {}
+    for difference in differences:
+        together.setdefault(_partition(difference.parts), []).append(difference)
+    return list(together.values())
+
+
+def _partition(parts: Parts) -> frozenset[frozenset[int]]:
+    return frozenset(frozenset(voice.rank for voice in members) for members in parts.values())
+
+
+def _combine(group: Group, differences: Sequence[Difference], voices: Sequence[Voice]) -> Finding:
+    """One finding for differences with one cause: the first gives the code, all give their names and sentences."""
+    first = differences[0]
+    found = finding(
+        first.rule,
+        group,
+        first.parts,
+        "; ".join(difference.message for difference in differences),
+        differing=tuple(difference.name for difference in differences),
+        culprits=first.culprits,
+    )
+    return replace(found, unknown=_unknown(voices, found.differing))
+
+
+def _unknown(voices: Sequence[Voice], differing: Sequence[str] = ()) -> tuple[str, ...]:
+    """Fields that these ranks must agree on and that no record states."""
+    agree = frozenset() if voices[0].spec is None else voices[0].spec.agree
+    silent = [name for name in ("reduce_op", "root") if name in agree and _is_silent(voices, name)]
+    left_out = unknown_fields({voice.call.op for voice in voices}, voices[0].unknown)
+    return tuple(name for name in dict.fromkeys([*silent, *left_out]) if name not in differing)
+
+
+def _is_silent(voices: Sequence[Voice], name: str) -> bool:
+    return all(getattr(voice.call, name) is None for voice in voices)
+
+
+def _with_law(group: Group, causes: list[Finding], law: BrokenLaw | None, voices: Sequence[Voice]) -> list[Finding]:
+    """Add broken flows as a finding of their own, or as one more field of a finding on the same ranks."""
+    if law is None:
+        return causes
+    name = "splits" if law.rule.code == "SC106" else "count"
+    for index, cause in enumerate(causes):
+        if cause.culprits == law.culprits:
+            together = replace(cause, message=f"{cause.message}; {law.message}", differing=(*cause.differing, name))
+            return [*causes[:index], together, *causes[index + 1 :]]
+    found = finding(law.rule, group, law.parts, law.message, differing=(name,), culprits=law.culprits)
+    ranks = tuple(sorted(voice.rank for voice in voices))
+    sides = tuple(
+        side(members, "; ".join(dict.fromkeys(law.notes[voice.rank] for voice in members if voice.rank in law.notes)))
+        for members in law.parts.values()
+    )
+    return [*causes, replace(found, ranks=ranks, sides=sides, unknown=_unknown(voices))]
+
+
+def _with_shapes(causes: list[Finding], shapes: list[Finding]) -> list[Finding]:
+    """Add a difference of shapes, unless a finding on the same ranks already names them: then it is a field of it."""
+    for shape in shapes:
+        ranks = {one.ranks for one in shape.sides}
+        for index, cause in enumerate(causes):
+            if {one.ranks for one in cause.sides} == ranks:
+                joined = replace(
+                    cause,
+                    message=f"{cause.message}; {shape.message}",
+                    differing=(*cause.differing, *shape.differing),
+                )
+                return [*causes[:index], joined, *causes[index + 1 :]]
+    return [*causes, *shapes]

@@ -1,0 +1,165 @@
+"""Where ranks that end in different calls had come apart before: in calls that look alike, made from different lines.
+
+A rank that skips a call goes on unnoticed while what it calls instead looks like what the others call. The finding is
+on the first call that differs; the bug is where the lines did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simcoll.verifier.agreement.alignment import UNKNOWN, Ints
+from simcoll.verifier.agreement.columns import GroupColumns, Part
+from simcoll.verifier.agreement.flows import SPLIT_MISMATCH
+from simcoll.verifier.agreement.shapes import LAYOUT_MISMATCH, SHAPE_MISMATCH
+from simcoll.verifier.agreement.words import LINE, STATEMENT, Words
+from simcoll.verifier.findings.finding import CameApart, Finding, Severity, Side
+from simcoll.verifier.findings.rules_fields import FIELD_RULES
+from simcoll.verifier.findings.rules_job import RANK_EXITED_EARLY
+from simcoll.verifier.findings.rules_order import CALL_SKIPPED, MISSING_RANK, ORDER_SWAPPED
+from simcoll.verifier.findings.sides import lines
+
+_WINDOW = 1024
+"""Collectives before a finding that are looked at."""
+
+_SIDES, _COURSES, _LINES = 8, 64, 4
+"""Sides of a finding, ways in which the ranks of one went, and lines they came from, beyond which nothing is said."""
+
+_EXPLAINED = (CALL_SKIPPED.code, ORDER_SWAPPED.code)
+"""Findings that say by themselves where the ranks of their group came apart."""
+
+_ASKING = frozenset(
+    rule.code
+    for rule in (*FIELD_RULES, SPLIT_MISMATCH, LAYOUT_MISMATCH, SHAPE_MISMATCH, MISSING_RANK, RANK_EXITED_EARLY)
+)
+"""Findings on a call in which ranks do not meet, which may be no more than what a call before has led to."""
+
+
+def with_came_apart(findings: Sequence[Finding], columns: Sequence[GroupColumns]) -> tuple[Finding, ...]:
+    """The findings; the first error of each group says where the ranks had come apart, if they had before it."""
+    lives: dict[object, list[GroupColumns]] = {}
+    for one in columns:
+        lives.setdefault(one.group, []).append(one)
+    told: set[object] = {finding.group for finding in findings if finding.code in _EXPLAINED}
+    features: _Features | None = None
+    found = []
+    for finding in findings:
+        asking = finding.code in _ASKING and finding.severity is Severity.ERROR and finding.group not in told
+        if asking and len(lives.get(finding.group, ())) == 1:
+            told.add(finding.group)
+            features = features or _Features(columns[0].words)
+            found.append(replace(finding, came_apart=_came_apart(finding, lives[finding.group][0], features)))
+        else:
+            found.append(finding)
+    return tuple(found)
+
+
+class _Features:
+    """What is said by each token, and from which line; :data:`UNKNOWN` stands for itself and for no line at all."""
+
+    def __init__(self, words: Words) -> None:
+        table = words.features()
+        known = np.where(np.isin(table[:, LINE], words.nowhere()), UNKNOWN, table[:, LINE])
+        # UNKNOWN is the last place of a table as well.
+        self.line = np.append(known, UNKNOWN)
+        self.statement = np.append(table[:, STATEMENT], UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Courses:
+    """The different ways in which the ranks of a side went: a row each, as tokens, and one rank's records of it."""
+
+    tokens: Ints
+    parts: tuple[Part, ...]
+
+    def reach(self) -> int:
+        """How far all of them came."""
+        made = (self.tokens != UNKNOWN)[:, ::-1]
+        return int(np.where(made.any(axis=1), made.shape[1] - made.argmax(axis=1), 0).min())
+
+
+def _came_apart(finding: Finding, columns: GroupColumns, features: _Features) -> CameApart | None:
+    """Where sides of a finding first came from other lines than its largest, of the collectives right before it."""
+    sides = sorted((side for side in finding.sides if side.ranks), key=lambda side: -len(side.ranks))
+    parts = [_parts(columns, side) for side in sides]
+    recorded = all(len(asked) == len(side.ranks) for asked, side in zip(parts, sides, strict=True))
+    if finding.sequence is None or not 2 <= len(sides) <= _SIDES or not recorded:
+        return None
+    last = finding.sequence
+    first = max(*(int(part.sequences[0]) for asked in parts for part in asked), last - _WINDOW)
+    if first >= last:
+        return None
+    courses = [went for asked in parts if (went := _courses(asked, first, last + 1)) is not None]
+    if len(courses) < len(sides):
+        return None
+    places = [_first_apart(courses[0], went, features) for went in courses[1:]]
+    place = min((place for place in places if place is not None), default=None)
+    if place is None:
+        return None
+    apart = [0, *(number for number, other in enumerate(places, 1) if other == place)]
+    told = [_told(sides[number], courses[number], place, first + place, features) for number in apart]
+    known = tuple(side for side in told if side is not None)
+    return CameApart(first + place, known) if len(known) == len(told) else None
+
+
+def _parts(columns: GroupColumns, side: Side) -> list[Part]:
+    ranks = set(side.ranks)
+    return [part for part in columns.parts if columns.group.ranks[part.group_rank] in ranks]
+
+
+def _courses(parts: Sequence[Part], first: int, end: int) -> _Courses | None:
+    """From one collective to another; None where they are too many, or a rank has two records of one collective."""
+    found: dict[bytes, tuple[Ints, Part]] = {}
+    for part in parts:
+        inside = slice(*np.searchsorted(part.sequences, [first, end]).tolist())
+        if (np.diff(part.sequences[inside]) == 0).any() or len(found) > _COURSES:
+            return None
+        tokens = part.dense(first, end)
+        found.setdefault(tokens.tobytes(), (tokens, part))
+    rows, kept = zip(*found.values(), strict=True)
+    return _Courses(np.stack(rows), kept)
+
+
+def _first_apart(main: _Courses, other: _Courses, features: _Features) -> int | None:
+    """The place at which two sides came apart for good, before the last one, which is that of the finding.
+
+    Not where nothing shows that they were together before. Ranks may have lines of their own, as where rank 0 alone
+    logs: so not by lines by which they had come earlier and been together again, and only if one of them is ahead of
+    the other, so that the line of one is also run by the other.
+    """
+    mine, theirs = features.line[main.tokens], features.line[other.tokens]
+    known = (mine != UNKNOWN).all(axis=0) & (theirs != UNKNOWN).all(axis=0)
+    together = known & (mine[:, None, :] == theirs[None, :, :]).any(axis=(0, 1))
+    apart = known & ~together
+    end = min(main.reach(), other.reach(), len(apart) - 1)
+    if together[-1]:
+        # What they disagree about from one line has its cause there.
+        return None
+    before = np.flatnonzero(~apart[:end])
+    if not len(before) or not together[before[-1]]:
+        return None
+    begin = int(before[-1]) + 1
+    pairs = [column.tobytes() for column in np.concatenate([mine, theirs]).T]
+    usual = {pairs[place] for place in np.flatnonzero(apart[:begin]).tolist()}
+    place = next((place for place in range(begin, end) if pairs[place] not in usual), None)
+    if place is None or not _is_ahead(mine, theirs, place):
+        return None
+    said = features.statement[np.concatenate([main.tokens, other.tokens])[:, place]]
+    return place if len(np.unique(said)) == 1 else None
+
+
+def _is_ahead(mine: Ints, theirs: Ints, place: int) -> bool:
+    """Whether one of two sides runs, at some time, all lines from which the other comes at this place."""
+    return bool(np.isin(theirs[:, place], mine).all() or np.isin(mine[:, place], theirs).all())
+
+
+def _told(side: Side, courses: _Courses, place: int, sequence: int, features: _Features) -> Side | None:
+    """What a side called there, and from where; None where that is too many lines, or a record cannot be read."""
+    records = [(part.trace.rank, part.at(sequence)) for part in courses.parts]
+    made = [(rank, record) for rank, record in records if record is not None]
+    if len(np.unique(features.line[courses.tokens[:, place]])) > _LINES or len(made) < len(records):
+        return None
+    return Side(side.ranks, made[0][1].call, lines((rank, record.source) for rank, record in made))

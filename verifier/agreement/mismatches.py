@@ -1,0 +1,163 @@
+"""Findings on the collectives of whole traces: which positions disagree, and which of those have their own cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from simcoll.core.record import Record
+from simcoll.core.trace import Trace
+from simcoll.verifier.agreement.columns import GroupColumns, Suspect
+from simcoll.verifier.agreement.compare import compare
+from simcoll.verifier.agreement.line_swaps import by_lines
+from simcoll.verifier.agreement.majority import consensus
+from simcoll.verifier.agreement.skipped_calls import Departed, departed
+from simcoll.verifier.findings.finding import Finding, Severity
+from simcoll.verifier.findings.rules_order import CALL_SKIPPED
+
+_FOLDED = 100
+"""Distinct findings of one group beyond which the rest is counted only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A finding on one collective, and when its first rank made the call (wall clock, nanoseconds).
+
+    ``until_ns`` is how long other calls suffered from it: where one rank is a call ahead, all that follow do.
+    ``lasting`` says that its ranks cannot get right again: whatever goes wrong among them later follows from it.
+    """
+
+    finding: Finding
+    time_ns: int
+    until_ns: int = 0
+    lasting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What the same-call check gives: mismatches in order of time, and how many collectives agree."""
+
+    mismatches: tuple[Mismatch, ...]
+    agreed: int
+
+
+def check_agreement(groups: Sequence[GroupColumns], traces: Sequence[Trace]) -> Agreement:
+    """Judge every collective that all or some ranks recorded."""
+    # In detail mode a call that disagrees does not run, on any rank: what follows it is not shifted.
+    steady = bool(traces) and all(trace.mode == "detail" for trace in traces)
+    mismatches: list[Mismatch] = []
+    agreed = 0
+    for columns in groups:
+        agreed += columns.check()
+        found, tolerated = _of_group(columns, steady)
+        mismatches += found
+        agreed += tolerated
+    return Agreement(tuple(sorted(mismatches, key=lambda mismatch: mismatch.time_ns)), agreed)
+
+
+def _of_group(columns: GroupColumns, steady: bool) -> tuple[list[Mismatch], int]:
+    """The mismatches of one group, and how many positions agree although their words do not add up to zero."""
+    causes = _Causes()
+    tolerated = 0
+    for suspect in columns.suspects():
+        findings = causes.judge(columns, suspect, steady)
+        tolerated += suspect.complete and not _grave(findings)
+        if _grave(findings) and not steady:
+            # From here on one rank may be a call ahead, so that everything would seem to differ.
+            return _aligned(columns, causes.mismatches()), tolerated
+    if not causes.errors():
+        departures = by_lines(columns)
+        last = columns.last_ns() if departures else 0
+        for found in departures:
+            causes.add_departed(columns, found, last)
+    return causes.mismatches(), tolerated
+
+
+def _aligned(columns: GroupColumns, by_position: list[Mismatch]) -> list[Mismatch]:
+    """The mismatches once the ranks' sequences are aligned; what stands in line is judged as anywhere."""
+    agreed = consensus(columns)
+    if agreed is None:
+        return by_position
+    causes, last = _Causes(), columns.last_ns()
+    agreed.realigned.check()
+    for split in agreed.splits:
+        found = departed(columns, agreed.start, split)
+        if found is not None:
+            causes.add_departed(agreed.realigned, found, last)
+    for suspect in agreed.realigned.suspects():
+        causes.judge(agreed.realigned, suspect, False)
+    return causes.mismatches() if causes.errors() else by_position
+
+
+def _grave(findings: Sequence[Finding]) -> bool:
+    return any(finding.severity is Severity.ERROR for finding in findings)
+
+
+@dataclass(slots=True)
+class _Causes:
+    """Findings by their cause: what happens again and again from the same lines is one, with a count."""
+
+    _found: dict[object, Mismatch] = field(default_factory=dict)
+    _places: dict[object, list[int]] = field(default_factory=dict)
+    _compared: dict[bytes, tuple[list[Finding], list[object]]] = field(default_factory=dict)
+
+    def judge(self, columns: GroupColumns, suspect: Suspect, steady: bool) -> list[Finding]:
+        """Compare the calls at one position and take in what is found; equal ones are compared once."""
+        if suspect.key not in self._compared:
+            records = columns.records(suspect.sequence)
+            before, time_ns = columns.before(suspect.sequence, records), _time(records)
+            findings = compare(columns.group, records, strict=steady, unknown=columns.words.unknown)
+            found = [replace(one, sequence=suspect.sequence, before=before) for one in findings]
+            self._compared[suspect.key] = found, [_cause(one) for one in found]
+            for one in found:
+                self.add(one, time_ns)
+            return found
+        findings, causes = self._compared[suspect.key]
+        for cause in causes:
+            self._places[cause].append(suspect.sequence)
+        return findings
+
+    def add(self, found: Finding, time_ns: int, until_ns: int = 0) -> None:
+        """Take in a finding, or count it where its cause is known."""
+        key = _cause(found)
+        self._places.setdefault(key, []).append(found.sequence or 0)
+        if key not in self._found and len(self._found) < _FOLDED:
+            self._found[key] = Mismatch(found, time_ns, max(time_ns, until_ns))
+
+    def add_departed(self, columns: GroupColumns, found: Departed, last_ns: int) -> None:
+        """Take in a call skipped, extra or exchanged; ``columns`` are in line, ``last_ns`` is when they ended."""
+        witness = columns.group.ranks.index(found.finding.ranks[0])
+        before = columns.before(found.finding.sequence or 0, (witness,))
+        # Where a call is lacking, all that follow on that rank meet others than they should.
+        until = last_ns if found.finding.code == CALL_SKIPPED.code else 0
+        self.add(replace(found.finding, before=before), found.time_ns, until)
+
+    def errors(self) -> bool:
+        """Whether anything grave was found."""
+        return _grave([mismatch.finding for mismatch in self._found.values()])
+
+    def mismatches(self) -> list[Mismatch]:
+        """One mismatch a cause."""
+        return [_with_repetitions(mismatch, self._places[key]) for key, mismatch in self._found.items()]
+
+
+def _cause(finding: Finding) -> object:
+    """What makes two findings one: same rule, same culprits, same ranks at the same lines."""
+    sides = frozenset(
+        (side.ranks, tuple((stated.source.file, stated.source.line) for stated in side.sources) or side.call)
+        for side in finding.sides
+    )
+    return finding.code, finding.severity, finding.culprits, finding.differing, sides
+
+
+def _time(records: Mapping[int, Record]) -> int:
+    return min((record.scheduled_ns for record in records.values()), default=0)
+
+
+def _with_repetitions(mismatch: Mismatch, sequences: Sequence[int]) -> Mismatch:
+    later = len(sequences) - 1
+    if not later:
+        return mismatch
+    often = "once more" if later == 1 else f"{later} times more"
+    message = f"{mismatch.finding.message} ({often} from these lines, the last time at collective {sequences[-1]})"
+    return replace(mismatch, finding=replace(mismatch.finding, message=message))

@@ -1,0 +1,224 @@
+"""Which send meets which receive: messages as the ranks' records tell of them, and what is left over.
+
+Between two ranks of a group the messages of one tag are received in the order in which they were sent (Gloo). NCCL
+knows no tags: there all messages of the two stand in one order. A receive from any source belongs to whoever it took
+its message from, which its record says once it is known; until then it may take any message with its tag.
+
+What the records do not show is never guessed. Where a ring has overwritten records, only what is not done is looked at;
+where a rank has none, or where what is left over contradicts the records' own states, nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from simcoll.core.record import Group, State
+from simcoll.core.trace import Life, Trace, lives, record_at
+from simcoll.spec.call import ANY_SOURCE, Call
+from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.verifier.agreement.p2p_lanes import NO_ROWS, End, Lane, Unmatched
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matching:
+    """What :func:`match_messages` finds: the lanes that can be judged, and what is left over on them."""
+
+    lanes: Sequence[Lane] = ()
+    unmatched: Sequence[Unmatched] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """One rank's messages in one life of a group: sends and receives by the peer's group rank."""
+
+    trace: Trace
+    whole: bool
+    sends: dict[int, End] = field(default_factory=dict)
+    receives: dict[int, End] = field(default_factory=dict)
+
+    def open(self, tag: int | None) -> End:
+        """Receives from any source that have not said whose message they took."""
+        end = self.receives.get(ANY_SOURCE, End(self.trace, NO_ROWS))
+        return end if tag is None else end.part(end.tags() == tag)
+
+
+def match_messages(traces: Sequence[Trace]) -> Matching:
+    """Match the sends and receives of all traces, whichever of the ranks they are of."""
+    lanes: list[Lane] = []
+    unmatched: list[Unmatched] = []
+    for group, members in _lives(traces):
+        found = [lane for lane in _lanes(group, members) if lane.sound()]
+        lanes += found
+        unmatched += [one for lane in found for one in _left_over(lane)]
+        unmatched += _nobody_sent(group, members)
+    return Matching(tuple(lanes), tuple(unmatched))
+
+
+def _lives(traces: Sequence[Trace]) -> list[tuple[Group, dict[int, _Member]]]:
+    """Each life of each group in which anybody sent or received, with its members by group rank."""
+    found: dict[Life, tuple[Group, dict[int, _Member]]] = {}
+    if not any(messages := [_message_groups(trace) for trace in traces]):
+        return []
+    for trace, used in zip(traces, messages, strict=True):
+        for index, (group, life) in enumerate(zip(trace.groups, lives(trace), strict=True)):
+            if (place := group.place(trace.rank)) is not None:
+                _, members = found.setdefault(life, (group, {}))
+                members[place] = _member(trace, index) if index in used else _idle(trace, index)
+    return [life for life in found.values() if any(member.sends or member.receives for member in life[1].values())]
+
+
+def _message_groups(trace: Trace) -> set[int]:
+    """The groups (by index) in which a rank sent or received."""
+    slots = trace.slots
+    messages = slots["p2p_sequence"] > 0
+    return set(np.unique(slots["group"][messages]).tolist()) if messages.any() else set()
+
+
+def _idle(trace: Trace, index: int) -> _Member:
+    return _Member(trace, not trace.dropped_p2p.get(index))
+
+
+def _member(trace: Trace, index: int) -> _Member:
+    member = _idle(trace, index)
+    slots = trace.slots
+    mask = (slots["group"] == index) & (slots["p2p_sequence"] > 0) & (slots["state"] != State.REJECTED)
+    rows = np.flatnonzero(mask & (slots["signature"] < len(trace.signatures)))
+    if not len(rows):
+        return member
+    # Threads may write down their calls a little out of order.
+    rows = rows[np.argsort(slots["p2p_sequence"][rows], kind="stable")]
+    directions = np.array([_direction(call) for call in trace.signatures], np.int64)[slots["signature"][rows]]
+    for direction in np.unique(directions):
+        sends, peer = int(direction) % 2 == 1, int(direction) // 2 - 2
+        if peer >= ANY_SOURCE:
+            (member.sends if sends else member.receives)[peer] = End(trace, rows[directions == direction])
+    return member
+
+
+def _direction(call: Call) -> int:
+    """Peer and op as one number; a call that is neither send nor receive has a peer of -2."""
+    spec = COLLECTIVES.get(call.op)
+    if spec is None or spec.kind is not Kind.POINT_TO_POINT or call.peer is None:
+        return 0
+    return 2 * (max(call.peer, ANY_SOURCE) + 2) + (call.op == "send")
+
+
+def _lanes(group: Group, members: dict[int, _Member]) -> Iterator[Lane]:
+    """The lanes between all ranks that recorded something of the group."""
+    senders: dict[int, set[int]] = {receiver: set(to.receives) for receiver, to in members.items()}
+    for sender, of in members.items():
+        for receiver in of.sends.keys() & senders.keys():
+            senders[receiver].add(sender)
+    for receiver, to in members.items():
+        for sender in sorted(senders[receiver] & members.keys() - {receiver}):
+            of = members[sender]
+            sends = of.sends.get(receiver, End(of.trace, NO_ROWS))
+            receives = to.receives.get(sender, End(to.trace, NO_ROWS))
+            if of.whole and to.whole:
+                yield from _split(group, sends, receives, to)
+            else:
+                yield from _recent(_by_tag(group, sends, receives, to), of.whole, to.whole)
+
+
+def _split(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[Lane]:
+    """One lane a tag where tags count, which is on CPUs; one for all where they do not, or where it is not known.
+
+    Where both sides name the same tags in the same order, it makes no difference.
+    """
+    devices = sends.devices() | receives.devices()
+    waiting = receiver.open(None)
+    sent, received = sends.tags(), receives.tags()
+    both = min(len(sent), len(received))
+    same = bool((sent[:both] == received[:both]).all())
+    ordered = same and len(devices) == 1 and _in_turn(receives, waiting)
+    if devices - {"cpu"} or (ordered and len(sent) == len(received) and not len(waiting)):
+        yield Lane(group, sends.trace.rank, receives.trace.rank, None, sends, receives, ordered, waiting)
+    else:
+        yield from _by_tag(group, sends, receives, receiver)
+
+
+def _by_tag(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[Lane]:
+    """One lane a tag; none at all for what is not on CPUs. Records that do not state a device state no tag either."""
+    if (sends.devices() | receives.devices()) - {"cpu", ""}:
+        return
+    sent, received = _tagged(sends), _tagged(receives)
+    for tag in sorted(sent.keys() | received.keys()):
+        mine = received.get(tag, receives.part(slice(0)))
+        waiting = receiver.open(tag)
+        ordered = _in_turn(mine, waiting)
+        theirs = sent.get(tag, sends.part(slice(0)))
+        yield Lane(group, sends.trace.rank, receives.trace.rank, tag, theirs, mine, ordered, waiting)
+
+
+def _tagged(end: End) -> dict[int, End]:
+    """The parts of an end by tag."""
+    if not len(end):
+        return {}
+    tags = end.tags()
+    order = np.argsort(tags, kind="stable")
+    starts = np.flatnonzero(np.diff(tags[order])) + 1
+    parts = np.split(order, starts)
+    return {int(tags[part[0]]): End(end.trace, end.rows[part]) for part in parts}
+
+
+def _recent(lanes: Iterable[Lane], sends_whole: bool, receives_whole: bool) -> Iterator[Lane]:
+    """What lanes tell whose first messages were overwritten: the calls that are not done.
+
+    On Gloo a call that is done has met its other end, and so have all before it. Who meets whom is not known, and
+    nothing where a side has no call left that shows how far it came.
+    """
+    for lane in lanes:
+        if (sends_whole or len(lane.sends)) and (receives_whole or len(lane.receives)):
+            sends, receives = (end.part(end.states() != State.COMPLETED) for end in (lane.sends, lane.receives))
+            yield replace(lane, sends=sends, receives=receives, ordered=False, whole=False)
+
+
+def _in_turn(receives: End, waiting: End) -> bool:
+    """Whether receives took messages in their own order.
+
+    Gloo keeps none between those that name the sender and those that take what comes, but for what comes later.
+    """
+    used = np.unique(receives.trace.slots["signature"][receives.rows])
+    mixed = len({receives.trace.signatures[int(index)].spelling for index in used}) > 1
+    later = not len(waiting) or not len(receives) or bool(waiting.rows.min() > receives.rows.max())
+    return not mixed and later
+
+
+def _left_over(lane: Lane) -> Iterator[Unmatched]:
+    """What of a lane has no other end; a send that a receive from any source may have taken is not counted."""
+    found = list(_unmatched(lane.group, lane.receives.part(slice(lane.paired, None)), lane.sender))
+    if not len(lane.open):
+        found += _unmatched(lane.group, lane.left_sends(), lane.receiver)
+    # What nobody waits for may have met its other end long ago.
+    yield from (one for one in found if lane.whole or one.awaited)
+
+
+def _nobody_sent(group: Group, members: dict[int, _Member]) -> Iterator[Unmatched]:
+    """Receives from any source that outnumber the messages that are left for them, whoever sent those."""
+    if set(members) != set(range(len(group.ranks))) or not all(member.whole for member in members.values()):
+        return
+    for receiver, member in members.items():
+        end = member.receives.get(ANY_SOURCE)
+        tags = [] if end is None else np.unique(end.tags()).tolist()
+        for tag in tags:
+            waiting = member.open(tag)
+            there = sum(_spare(one, member, receiver, sender, tag) for sender, one in members.items())
+            if not (waiting.states() == State.COMPLETED).any():
+                yield from _unmatched(group, waiting.part(slice(there, None)), None)
+
+
+def _spare(of: _Member, to: _Member, receiver: int, sender: int, tag: int) -> int:
+    """How many messages of one sender no receive that names it takes."""
+    sends, receives = of.sends.get(receiver), to.receives.get(sender)
+    sent = 0 if sends is None else int((sends.tags() == tag).sum())
+    taken = 0 if receives is None else int((receives.tags() == tag).sum())
+    return max(sent - taken, 0)
+
+
+def _unmatched(group: Group, end: End, peer: int | None) -> Iterator[Unmatched]:
+    for row in end.rows.tolist():
+        if (record := record_at(end.trace, row)) is not None:
+            yield Unmatched(end.trace.rank, peer, record, group)

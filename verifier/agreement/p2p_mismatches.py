@@ -1,0 +1,234 @@
+"""SC301 and SC302: messages whose two ends disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simcoll.core.ranges import ranks_text
+from simcoll.core.record import Group, Record, State
+from simcoll.core.trace import record_at
+from simcoll.spec.call import Buffer, Call, bytes_of
+from simcoll.verifier.agreement.mismatches import Mismatch
+from simcoll.verifier.agreement.p2p_lanes import Lane
+from simcoll.verifier.agreement.p2p_matching import Matching
+from simcoll.verifier.findings.finding import CallPlace, Finding, Side
+from simcoll.verifier.findings.rule import Rule
+from simcoll.verifier.findings.rules_p2p import P2P_DTYPE_MISMATCH, P2P_SIZE_MISMATCH
+from simcoll.verifier.findings.sides import lines
+
+_RAW = "uint8"
+_Good = dict[object, set[tuple[int, int]]]
+"""What the ends of messages stated that were right: by line and value, the senders and receivers."""
+
+_COMPLEX = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A send and the receive that it meets; ranks are global."""
+
+    group: Group
+    sender: int
+    receiver: int
+    send: Record
+    receive: Record
+
+    @property
+    def lines(self) -> object:
+        """What makes two messages one case: from where they were sent, and to where."""
+        ends = (self.send.source, self.receive.source)
+        return self.group.name, tuple((source.file, source.line) for source in ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """What the two ends of a message differ in: its rule, the fields, and the sentence that says so."""
+
+    rule: Rule
+    differing: tuple[str, ...]
+    text: str
+
+
+def disagreement(send: Call, receive: Call, sender: int, receiver: int) -> Disagreement | None:
+    """SC301 or SC302: what a send (of global rank ``sender``) and the receive that it meets disagree about, or None.
+
+    Bytes that are received as numbers, or numbers as bytes, with nothing left over, are meant to be; of nothing,
+    nothing can be read wrongly.
+    """
+    (sent, carried), (wanted, room) = _stated(send.inputs), _stated(receive.outputs)
+    size, space = bytes_of(send.inputs), bytes_of(receive.outputs)
+    if carried == room == 0:
+        return None
+    if sent == wanted or {sent, wanted} & {None}:
+        if carried == room:
+            return None
+        text = f"rank {sender} sends {_elements(carried)} to rank {receiver}, which receives into {_elements(room)}"
+        return Disagreement(P2P_SIZE_MISMATCH, ("count",), text)
+    if carried != room and size is not None and size == space and _reinterprets(str(sent), str(wanted)):
+        return None
+    text = f"rank {sender} sends {sent} to rank {receiver}, which receives {wanted}"
+    if size is not None and space is not None and size != space:
+        text += f" ({size} bytes into {space})"
+    differing = ("dtype",) if carried == room else ("dtype", "count")
+    return Disagreement(P2P_DTYPE_MISMATCH, differing, text)
+
+
+def unequal_messages(matching: Matching, aborted: Collection[int] = ()) -> list[Mismatch]:
+    """SC301 and SC302 on all messages, one finding for all that have the same lines, in order of time.
+
+    ``aborted`` are the ranks (global) that ended by SIGABRT, as Gloo ends the receiver of too large a message.
+    """
+    cases: dict[object, list[tuple[Message, Disagreement]]] = {}
+    good: _Good = {}
+    for lane in matching.lanes:
+        if not lane.ordered:
+            continue
+        for message, often, found in _judged(lane):
+            if found is None:
+                for voice in _voices(message):
+                    good.setdefault(voice, set()).add((message.sender, message.receiver))
+            else:
+                cases.setdefault((found.rule.code, message.lines), []).extend([(message, found)] * often)
+    for message, found in _fatal(matching, aborted):
+        cases.setdefault((found.rule.code, message.lines), []).append((message, found))
+    findings = [_finding(messages, good) for messages in cases.values()]
+    return sorted(findings, key=lambda mismatch: mismatch.time_ns)
+
+
+def agreed_messages(matching: Matching) -> int:
+    """How many messages are known to have two ends that agree."""
+    lanes = (lane for lane in matching.lanes if lane.ordered)
+    return sum(often for lane in lanes for _, often, wrong in _judged(lane) if wrong is None)
+
+
+def unequal(message: Message) -> Finding | None:
+    """SC301 or SC302 on one message, or None."""
+    wrong = disagreement(message.send.call, message.receive.call, message.sender, message.receiver)
+    return None if wrong is None else _finding([(message, wrong)], {}).finding
+
+
+def _judged(lane: Lane) -> Iterator[tuple[Message, int, Disagreement | None]]:
+    """The distinct messages of a lane, how often each came, and what is wrong with it."""
+    count = lane.paired
+    ends = (lane.sends.part(slice(count)), lane.receives.part(slice(count)))
+    columns = [end.trace.slots[name][end.rows].astype(np.int64) for end in ends for name in ("signature", "source")]
+    if not count:
+        return
+    _, first, often = np.unique(np.stack(columns), axis=1, return_index=True, return_counts=True)
+    found = []
+    for place, times in sorted(zip(first.tolist(), often.tolist(), strict=True)):
+        send, receive = (record_at(end.trace, int(end.rows[place])) for end in ends)
+        if send is None or receive is None:
+            continue
+        message = Message(lane.group, lane.sender, lane.receiver, send, receive)
+        wrong = disagreement(send.call, receive.call, lane.sender, lane.receiver)
+        if wrong is not None and _impossible(message):
+            # These two have not met: a record is missing, or threads wrote them down in another order.
+            return
+        found.append((message, times, wrong))
+    yield from found
+
+
+def _fatal(matching: Matching, aborted: Collection[int]) -> Iterator[tuple[Message, Disagreement]]:
+    """The messages that were there for a receive from any source, and larger than it, when its rank was aborted."""
+    for lane in matching.lanes:
+        sends, receives = lane.left_sends(), lane.open
+        if lane.receiver not in aborted or not len(sends) or not len(receives):
+            continue
+        send = record_at(sends.trace, int(sends.rows[0]))
+        receive = record_at(receives.trace, int(receives.rows[0]))
+        if send is None or receive is None:
+            continue
+        wrong = disagreement(send.call, receive.call, lane.sender, lane.receiver)
+        sent, room = bytes_of(send.call.inputs), bytes_of(receive.call.outputs)
+        if wrong is not None and sent is not None and room is not None and sent > room:
+            yield Message(lane.group, lane.sender, lane.receiver, send, receive), wrong
+
+
+def _impossible(message: Message) -> bool:
+    """Whether the receive ended well with fewer bytes than were sent, which Gloo does not survive.
+
+    Where the record does not state the device, it may have been Gloo.
+    """
+    sent, room = bytes_of(message.send.call.inputs), bytes_of(message.receive.call.outputs)
+    on_cpu = all(buffer.device in ("cpu", "") for buffer in message.receive.call.outputs)
+    done = message.receive.state is State.COMPLETED
+    return done and on_cpu and sent is not None and room is not None and sent > room
+
+
+def _finding(messages: Sequence[tuple[Message, Disagreement]], good: _Good) -> Mismatch:
+    (first, wrong), *rest = messages
+    senders = sorted({message.sender for message, _ in messages})
+    receivers = sorted({message.receiver for message, _ in messages})
+    pairs = len({(message.sender, message.receiver) for message, _ in messages})
+    text = wrong.text
+    if rest:
+        between = f" between {ranks_text({*senders, *receivers})}" if pairs > 1 else ""
+        text += f" ({len(rest)} more from these lines{between})"
+    ends = (senders, first.sender, first.send), (receivers, first.receiver, first.receive)
+    sides = tuple(_side(first.group, *end) for end in ends)
+    finding = Finding(
+        wrong.rule.code,
+        wrong.rule.severity,
+        text,
+        group=first.group,
+        ranks=tuple(sorted({*senders, *receivers})),
+        culprits=_culprits([message for message, _ in messages], good),
+        sides=sides,
+        differing=wrong.differing,
+    )
+    return Mismatch(finding, max(first.send.scheduled_ns, first.receive.scheduled_ns))
+
+
+def _side(group: Group, ranks: Sequence[int], rank: int, record: Record) -> Side:
+    stated = lines([(rank, record.source)])
+    return Side(tuple(ranks), record.call, stated, place=CallPlace.of(group, record, rank))
+
+
+def _culprits(messages: Sequence[Message], good: _Good) -> tuple[int, ...]:
+    """The ends that other ranks' messages of the same lines do not bear out; nobody where they say nothing.
+
+    A send and a receive alone are one word against another.
+    """
+    guilty = set()
+    for message in messages:
+        sent, received = (_borne_out(good.get(voice, ()), message) for voice in _voices(message))
+        if sent != received:
+            guilty.add(message.receiver if sent else message.sender)
+    if guilty:
+        return tuple(sorted(guilty))
+    senders, receivers = ({message.sender for message in messages}, {message.receiver for message in messages})
+    if len(senders) == len(receivers) or len({_stated_ends(message) for message in messages}) > 1:
+        return ()
+    return tuple(sorted(senders if len(senders) < len(receivers) else receivers))
+
+
+def _borne_out(pairs: Collection[tuple[int, int]], message: Message) -> bool:
+    """Whether a rank beside these two has stated the same, and was right."""
+    return any(set(pair) - {message.sender, message.receiver} for pair in pairs)
+
+
+def _voices(message: Message) -> tuple[object, object]:
+    sent, received = _stated_ends(message)
+    return ("send", message.send.source, sent), ("recv", message.receive.source, received)
+
+
+def _stated_ends(message: Message) -> tuple[object, object]:
+    return _stated(message.send.call.inputs), _stated(message.receive.call.outputs)
+
+
+def _stated(buffers: tuple[Buffer, ...]) -> tuple[str | None, int]:
+    """The dtype and the number of elements; None where the buffers are of several dtypes, or there are none."""
+    dtypes = {buffer.dtype for buffer in buffers}
+    return (dtypes.pop() if len(dtypes) == 1 else None), sum(buffer.elements for buffer in buffers)
+
+
+def _reinterprets(sent: str, received: str) -> bool:
+    return _RAW in (sent, received) or _COMPLEX.get(sent) == received or _COMPLEX.get(received) == sent
+
+
+def _elements(count: int) -> str:
+    return f"{count} element" if count == 1 else f"{count} elements"

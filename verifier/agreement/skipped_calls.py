@@ -1,0 +1,200 @@
+"""SC202 and SC203: calls that one rank lacks, has too many, or makes in another order, as findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from simcoll.core.ranges import ranks_text, verb
+from simcoll.core.record import Record
+from simcoll.verifier.agreement.columns import GroupColumns
+from simcoll.verifier.agreement.edits import Kind
+from simcoll.verifier.agreement.majority import Split
+from simcoll.verifier.agreement.words import STATEMENT
+from simcoll.verifier.findings.describe import call_text, record_text, source_text
+from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.findings.rule import Rule
+from simcoll.verifier.findings.rules_order import CALL_SKIPPED, ORDER_SWAPPED
+
+_SOURCES_PER_SIDE = 4
+_ASKED = 64
+"""Ranks of a side whose lines are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A finding on one departure, and when the first of its calls was made (wall clock, nanoseconds)."""
+
+    finding: Finding
+    time_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class Camp:
+    """Ranks that did alike, by part, each with its place counted from ``start`` on; ``ranks`` are the global ones."""
+
+    columns: GroupColumns
+    start: int
+    places: Mapping[int, int]
+    ranks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        parts, ranks = self.columns.parts, self.columns.group.ranks
+        self.ranks = tuple(sorted(ranks[parts[index].group_rank] for index in self.places))
+
+    def record(self, offset: int = 0) -> Record | None:
+        """The call of the first part, so many after its place."""
+        index = min(self.places)
+        return self.columns.parts[index].at(self.start + self.places[index] + offset)
+
+    def token(self, offset: int = 0) -> int | None:
+        """The token of the first part's call there."""
+        part = self.columns.parts[min(self.places)]
+        place = part.place(self.start + self.places[min(self.places)] + offset)
+        return None if place is None else int(part.tokens[place])
+
+    def sources(self, offset: int = 0) -> tuple[RankSource, ...]:
+        """The distinct lines from which its ranks made a call."""
+        lines: dict[int, RankSource] = {}
+        for index in sorted(self.places)[:_ASKED]:
+            part = self.columns.parts[index]
+            place = part.place(self.start + self.places[index] + offset)
+            if place is None or int(part.tokens[place]) in lines or len(lines) == _SOURCES_PER_SIDE:
+                continue
+            record = part.record(place)
+            if record is not None and record.source.file:
+                rank = self.columns.group.ranks[part.group_rank]
+                lines[int(part.tokens[place])] = RankSource(rank, record.source)
+        return tuple(lines.values())
+
+
+def departed(columns: GroupColumns, start: int, split: Split) -> Departed | None:
+    """The finding on a split of the ranks; None where its records cannot be read.
+
+    ``columns`` has the ranks' own sequence numbers, and ``start`` is the position from which places count.
+    """
+    did, rest = Camp(columns, start, split.did), Camp(columns, start, split.rest)
+    if split.edit.kind is Kind.SWAPPED:
+        return swapped(did, rest, split)
+    makers, lackers = (rest, did) if split.edit.kind is Kind.SKIPPED else (did, rest)
+    record = makers.record()
+    if record is None:
+        return None
+    size = max(split.edit.high - split.edit.low, len(split.edit.tokens))
+    culprits = _minority(makers, lackers)
+    sequence = split.sequence if culprits == lackers.ranks else record.sequence
+    message = _presence(makers, lackers, record.call.op, sequence, size, split.edit.slack)
+    sides = [
+        Side(makers.ranks, record.call, makers.sources(), "" if size == 1 else f"made {size} calls here"),
+        Side(lackers.ranks, None, (), _around(lackers, size)),
+    ]
+    return _departed(columns, CALL_SKIPPED, CALL_SKIPPED.severity, message, sequence, culprits, sides, record)
+
+
+def _minority(a: Camp, b: Camp) -> tuple[int, ...]:
+    if len(a.places) == len(b.places):
+        return ()
+    return min(a, b, key=lambda camp: len(camp.places)).ranks
+
+
+def _presence(makers: Camp, lackers: Camp, op: str, sequence: int, size: int, slack: int) -> str:
+    """Who made what, and who did not: skipped, too many, or, where there is no majority, neither."""
+    made, lack = ranks_text(makers.ranks), ranks_text(lackers.ranks)
+    culprits = _minority(makers, lackers)
+    last = sequence + size - 1 + slack
+    where = f"collective {sequence}" if last == sequence else f"collectives {sequence} to {last}"
+    where = f"one of {where}" if slack and size == 1 else f"{size} of {where}" if slack else where
+    unclear = "; they look alike, so that it cannot be told which" if slack else ""
+    calls = op if size == 1 else f"{size} calls, the first {op}"
+    if culprits == lackers.ranks:
+        return (
+            f"{lack} skipped the {op} that {made} made as {where}{unclear}"
+            if size == 1
+            else (f"{lack} skipped {calls}, that {made} made as {where}{unclear}")
+        )
+    own = where.replace("collective", f"{verb(makers.ranks, 'its', 'their')} collective")
+    if culprits:
+        return f"{made} made {calls}, as {own}, which {lack} did not make{unclear}"
+    return f"{made} made {calls}, as {own}, which {lack} did not; no majority says who is wrong{unclear}"
+
+
+def _around(lackers: Camp, size: int) -> str:
+    before, after = lackers.record(-1), lackers.record()
+    calls = [f"after {record_text(before)}"] if before is not None else []
+    calls += [f"before {record_text(after)}"] if after is not None else []
+    return f"made no such {'call' if size == 1 else 'calls'}" + (f" ({', '.join(calls)})" if calls else "")
+
+
+def swapped(did: Camp, rest: Camp, split: Split, *, silent: bool = False) -> Departed | None:
+    """SC203; ``silent`` is an exchange that nothing but the lines gives away: a warning."""
+    size = split.edit.high - split.edit.low
+    usual, odd = rest.record(), did.record()
+    if usual is None or odd is None:
+        return None
+    first, second = _names(usual, odd)
+    one, other = did.ranks, rest.ranks
+    last = split.sequence + size - 1
+    message = (
+        f"{ranks_text(one)} {verb(one, 'makes', 'make')} {second} before {first}, {ranks_text(other)} "
+        f"{verb(other, 'makes', 'make')} {first} before {second} (collectives {split.sequence} to {last})"
+    )
+    if silent:
+        message += "; the calls look alike, so that each is combined with the other one's data"
+    sides = [
+        Side(other, usual.call, _both(rest, _later(rest, size, did.token()))),
+        Side(one, odd.call, _both(did, _later(did, size, rest.token()))),
+    ]
+    severity = Severity.WARNING if silent else ORDER_SWAPPED.severity
+    culprits = _minority(did, rest)
+    return _departed(rest.columns, ORDER_SWAPPED, severity, message, split.sequence, culprits, sides, usual)
+
+
+def _both(camp: Camp, later: int) -> tuple[RankSource, ...]:
+    """The lines of a camp's call and of the one so many behind it; a line that makes both is one."""
+    return tuple(dict.fromkeys((*camp.sources(), *camp.sources(later))))[:_SOURCES_PER_SIDE]
+
+
+def _later(camp: Camp, size: int, wanted: int | None) -> int:
+    """How far behind its place a camp makes the call that this token stands for."""
+    features = camp.columns.words.features()
+    tokens = [camp.token(offset) for offset in range(1, size)]
+    for kind in (slice(None), STATEMENT):
+        for offset, token in enumerate(tokens, 1):
+            if token is not None and wanted is not None and (features[token, kind] == features[wanted, kind]).all():
+                return offset
+    return size - 1
+
+
+def _names(usual: Record, odd: Record) -> tuple[str, str]:
+    """Both calls in words, as short as tells them apart."""
+    if usual.call.op != odd.call.op:
+        return usual.call.op, odd.call.op
+    if call_text(usual.call) != call_text(odd.call):
+        return call_text(usual.call), call_text(odd.call)
+    functions = usual.source.function, odd.source.function
+    if all(functions) and functions[0] != functions[1]:
+        return f"the {usual.call.op} in {functions[0]}", f"the {odd.call.op} in {functions[1]}"
+    return f"the {usual.call.op} at {source_text(usual.source)}", f"the {odd.call.op} at {source_text(odd.source)}"
+
+
+def _departed(
+    columns: GroupColumns,
+    rule: Rule,
+    severity: Severity,
+    message: str,
+    sequence: int,
+    culprits: tuple[int, ...],
+    sides: Sequence[Side],
+    first: Record,
+) -> Departed:
+    found = Finding(
+        rule.code,
+        severity,
+        message,
+        group=columns.group,
+        sequence=sequence,
+        ranks=tuple(sorted(rank for one in sides for rank in one.ranks)),
+        culprits=culprits,
+        sides=tuple(sorted(sides, key=lambda one: -len(one.ranks))),
+    )
+    return Departed(found, first.scheduled_ns)

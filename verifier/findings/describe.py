@@ -1,0 +1,134 @@
+"""Calls, sources and groups in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from simcoll.core.ranges import ranks_text
+from simcoll.core.record import Group, Record, Source, State
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.findings.finding import Finding
+
+NAMELESS = ("", "undefined")
+"""The description of a group to which nobody gave one: c10d has a word for it."""
+
+_BUFFERS_SHOWN = 4
+
+_NAMED_ORDERS = {(0, 2, 3, 1): "channels_last", (0, 2, 3, 4, 1): "channels_last_3d"}
+"""Memory orders that torch has a name for."""
+
+_IN_WORDS = {
+    "reduce_op": "reduce op",
+    "root": "root",
+    "input_splits": "splits",
+    "output_splits": "splits",
+    "tag": "tag",
+    "device": "device",
+    "order": "memory order",
+    "shape": "shape",
+    "dtype": "dtype",
+    "count": "element count",
+    "messages": "sends and receives",
+}
+
+
+def call_text(call: Call, group: Group | None = None) -> str:
+    """``all_reduce(float32[20, 10] on cpu, sum)``; roots and peers are given as global ranks where the group is."""
+    parts = []
+    if call.inputs:
+        parts.append(buffers_text(call.inputs))
+    if call.outputs and call.outputs != call.inputs:
+        parts.append(f"into {buffers_text(call.outputs)}")
+    parts += [] if call.reduce_op is None else [call.reduce_op]
+    for name, value in (("root", call.root), ("peer", call.peer)):
+        parts += [] if value is None else [f"{name} {global_rank(group, value)}"]
+    for name, splits in (("input splits", call.input_splits), ("output splits", call.output_splits)):
+        parts += [f"{name} {sizes_text(splits)}"] if splits else []
+    parts += [] if not call.tag else [f"tag {call.tag}"]
+    return f"{call.op}({', '.join(parts)})"
+
+
+def buffers_text(buffers: tuple[Buffer, ...]) -> str:
+    """``float32[20, 10] on cpu``; equal tensors are counted, long lists cut."""
+    if len(set(buffers)) == 1 and len(buffers) > 1:
+        return f"{len(buffers)} x {buffer_text(buffers[0])}"
+    text = " + ".join(buffer_text(buffer) for buffer in buffers[:_BUFFERS_SHOWN])
+    return text if len(buffers) <= _BUFFERS_SHOWN else f"{text} + {len(buffers) - _BUFFERS_SHOWN} more tensors"
+
+
+def buffer_text(buffer: Buffer) -> str:
+    """``float32[20, 10] on cpu``, with the memory order where it is not row-major; without what no record states."""
+    order = "" if buffer.order is None else f" in memory order {order_text(buffer.order)}"
+    place = f" on {buffer.device}" if buffer.device else ""
+    return f"{buffer.dtype}{list(buffer.shape)}{place}{order}"
+
+
+def order_text(order: Sequence[int]) -> str:
+    """``[1, 0]``, ``[0, 2, 3, 1] (channels_last)``: dimensions from the slowest to the fastest in memory."""
+    name = _NAMED_ORDERS.get(tuple(order))
+    return str(list(order)) + (f" ({name})" if name else "")
+
+
+def fields_text(names: Collection[str]) -> str:
+    """Fields of a call as people call them, each once: ``reduce op, root, splits``; other names are left out."""
+    return ", ".join(dict.fromkeys(text for name, text in _IN_WORDS.items() if name in names))
+
+
+def sizes_text(sizes: Sequence[int]) -> str:
+    """A list of sizes; a long one shows its beginning and its length."""
+    shown = ", ".join(map(str, sizes[:8]))
+    return f"[{shown}]" if len(sizes) <= 8 else f"[{shown}, ... {len(sizes)} in all]"
+
+
+def global_rank(group: Group | None, group_rank: int) -> str:
+    """A group rank as a global rank, or as what it is where the group cannot say."""
+    if group is None:
+        return f"{group_rank} (group rank)"
+    if 0 <= group_rank < len(group.ranks):
+        return str(group.ranks[group_rank])
+    return f"{group_rank} (no member)"
+
+
+def source_text(source: Source) -> str:
+    """``train.py:41 in step``; empty where no line of the user's program is known."""
+    if not source.file:
+        return ""
+    return f"{source.file}:{source.line}" + (f" in {source.function}" if source.function else "")
+
+
+def apart_text(finding: Finding) -> str:
+    """``at collective 12 already, in calls that look alike: ranks 0-1 at train.py:7 in log, rank 2 at train.py:10``.
+
+    Empty where nothing is known of it.
+    """
+    if finding.came_apart is None:
+        return ""
+    sides = (
+        f"{ranks_text(side.ranks)} at {' or '.join(source_text(stated.source) for stated in side.sources)}"
+        for side in finding.came_apart.sides
+    )
+    told = " as far as the records say" if finding.unknown else ""
+    return f"at collective {finding.came_apart.sequence} already, in calls that look alike{told}: {', '.join(sides)}"
+
+
+def group_name(group: Group) -> str:
+    """``default_pg``: what the program calls a group; ``group 3`` where it gave no description."""
+    return f"group {group.name}" if group.description in NAMELESS else group.description
+
+
+def group_text(group: Group) -> str:
+    """``group 0 (default_pg, ranks 0-3)``; where no record states the members, those that made calls."""
+    description = f"{group.description}, " if group.description not in (*NAMELESS, group.name) else ""
+    guessed = ", as far as known" if group.partial else ""
+    return f"group {group.name} ({description}{ranks_text(group.ranks)}{guessed})"
+
+
+def record_text(record: Record, *, told: bool = True, placed: bool = True) -> str:
+    """``all_reduce #6 of group 0, completed, at train.py:41 in step``.
+
+    ``told``: its record says how it ended; ``placed`` is false where its line is shown anyway.
+    """
+    place = f"#{record.p2p_sequence} (point-to-point)" if record.p2p_sequence else f"#{record.sequence}"
+    line = f", at {text}" if placed and (text := source_text(record.source)) else ""
+    state = "ended" if record.state is State.COMPLETED and not told else record.state.name.lower()
+    return f"{record.call.op} {place} of group {record.group}, {state}{line}"

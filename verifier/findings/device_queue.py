@@ -1,0 +1,240 @@
+"""Where each rank's device stands, when its calls are queued on it while the host goes on, as NCCL's are.
+
+Such a call returns once it is queued. So the last call of a rank says nothing of where its device is; that a rank has
+made a call does not say that its device has come to it; and of a call that is written down as unfinished the end may
+just not have been looked at. The queues are therefore played: a device comes to a call when what it queued before has
+ended, and a collective ends when the devices of all members have come to it. Where nothing ends any more they stand.
+
+A device runs the calls of one group in their order. A synchronous call holds up the stream that all later calls wait
+for; one that says it is asynchronous holds up only the calls of its own group.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.core.record import State
+from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE, Life, Trace, lives, reached
+from simcoll.spec.call import Call
+
+Head: TypeAlias = tuple[int, int]
+"""A call at which a device stands: the rank (global) and the row of its trace."""
+
+_Place: TypeAlias = tuple[Life, int]
+_LONGEST: Final = 1024
+"""Calls of a queue that are looked at, the last ones: CUDA holds about as many launches before it makes a host wait."""
+
+_NO_LIMIT: Final = 1 << 62
+
+_HOST: Final = frozenset({"", "cpu", "meta"})
+"""Devices on which a call does not outlast the wait for it. A record that states none is no black box's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A call at which a device stands: who has not made it, and by what those are held up whose devices are before it.
+
+    ``row`` is -1 where nothing stands.
+    """
+
+    rank: int
+    row: int
+    unmade: frozenset[int] = frozenset()
+    behind: Mapping[int, frozenset[Head]] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> frozenset[int]:
+        """The ranks for whose part it waits."""
+        return self.unmade | self.behind.keys()
+
+
+def device_lives(traces: Iterable[Trace]) -> frozenset[Life]:
+    """The groups in which any rank made a call that a device runs.
+
+    A rank that has only been to a barrier of such a group does not tell it by itself.
+    """
+    found = set[Life]()
+    for trace in traces:
+        rows = np.flatnonzero(_kinds(trace) == 1)
+        known = lives(trace)
+        found |= {known[index] for index in np.unique(trace.slots["group"][rows]).tolist() if index < len(known)}
+    return frozenset(found)
+
+
+def queued(trace: Trace, on_devices: Collection[Life] = ()) -> npt.NDArray[np.bool_]:
+    """Which rows are calls that a device runs, those of a group of such calls that name no buffer included.
+
+    ``on_devices`` are groups that are known to be such (:func:`device_lives`).
+    """
+    kinds, groups = _kinds(trace), trace.slots["group"]
+    mask: npt.NDArray[np.bool_] = kinds == 1
+    bare = kinds == 2
+    if bare.any():
+        known = [index for index, life in enumerate(lives(trace)) if life in on_devices] if on_devices else []
+        mask |= bare & np.isin(groups, [*np.unique(groups[mask]).tolist(), *known])
+    return mask
+
+
+def _kinds(trace: Trace) -> npt.NDArray[np.int8]:
+    """The kind of each row's call."""
+    signatures, count = trace.slots["signature"], len(trace.signatures)
+    kinds = np.array([_kind(call) for call in trace.signatures] + [0], np.int8)
+    found: npt.NDArray[np.int8] = kinds[np.minimum(signatures, count)]
+    return found
+
+
+def _kind(call: Call) -> int:
+    """1 for a call on devices, 2 for one that names no buffer, 0 for any other."""
+    places = {buffer.device for buffer in (*call.inputs, *call.outputs)}
+    return 2 if not places else int(places.isdisjoint(_HOST))
+
+
+def open_rows(trace: Trace, on_devices: Collection[Life] = (), *, failed: bool = False) -> npt.NDArray[np.intp]:
+    """The rows of queued calls that are not known to have ended, oldest first; ``failed`` takes in those that failed
+    after the last that ended.
+    """
+    mine, states = queued(trace, on_devices), trace.slots["state"]
+    mask = mine & ((states == State.SCHEDULED) | (states == State.STARTED))
+    if failed:
+        ended = np.flatnonzero(mine & (states == State.COMPLETED))
+        mask |= mine & (states == State.FAILED) & (np.arange(len(mine)) > (ended[-1] if len(ended) else -1))
+    return np.flatnonzero(mask)
+
+
+def stands(traces: Mapping[int, Trace], alone: Collection[Head], failed: Collection[int] = ()) -> list[Stand]:
+    """Where the devices of these ranks stand for good as far as their queues tell, by rank and row.
+
+    ``alone`` are sends and receives that have no other end; of the ranks in ``failed`` calls that failed count as open.
+    """
+    queues, on_devices = {}, device_lives(traces.values())
+    for rank, trace in traces.items():
+        rows = open_rows(trace, on_devices, failed=rank in failed)
+        if len(rows):
+            queues[rank] = _Queue(trace, rows[-_LONGEST:].tolist(), {row for one, row in alone if one == rank})
+    return _Play(queues, {rank: reached(trace) for rank, trace in traces.items()} if queues else {}).played()
+
+
+class _Queue:
+    """One rank's open calls; those at which its device may be are ``heads``."""
+
+    def __init__(self, trace: Trace, rows: Sequence[int], alone: Collection[int]) -> None:
+        self.rank = trace.rank
+        self.heads: set[int] = set()
+        self.alone = alone
+        self.places: dict[int, _Place | None] = {}
+        self.rows: dict[_Place, int] = {}
+        self._lines: dict[object, deque[int]] = {}
+        self._line_of: dict[int, object] = {}
+        self._barriers: deque[int] = deque()
+        self._running: list[int] = []
+        self._fill(trace, rows)
+
+    def _fill(self, trace: Trace, rows: Sequence[int]) -> None:
+        known = lives(trace)
+        for row in rows:
+            slot = trace.slots[row]
+            if int(slot["group"]) >= len(known):
+                continue
+            life, message = known[int(slot["group"])], int(slot["p2p_sequence"])
+            # Messages run beside the collectives, those of one peer one after the other.
+            line = (life, trace.signatures[int(slot["signature"])].peer) if message else life
+            self._lines.setdefault(line, deque()).append(row)
+            self._line_of[row] = line
+            self.places[row] = None if message else (life, int(slot["sequence"]))
+            if not message:
+                self.rows[life, int(slot["sequence"])] = row
+            flags = int(slot["flags"])
+            if not flags & ASYNCHRONOUS:
+                self._barriers.append(row)
+            if flags & ON_DEVICE and slot["state"] == State.STARTED:
+                self._running.append(row)
+
+    def advance(self) -> list[int]:
+        """The calls that the device comes to now."""
+        while self._barriers and self._barriers[0] not in self.places:
+            self._barriers.popleft()
+        limit = self._barriers[0] if self._barriers else _NO_LIMIT
+        first = [line[0] for line in self._lines.values() if line and line[0] <= limit]
+        running = [row for row in self._running if row in self.places]
+        new = sorted({*first, *running} - self.heads)
+        self.heads.update(new)
+        return new
+
+    def end(self, row: int) -> None:
+        """A call has ended."""
+        place = self.places.pop(row)
+        if place is not None and self.rows.get(place) == row:
+            del self.rows[place]
+        self.heads.discard(row)
+        line = self._lines[self._line_of[row]]
+        while line and line[0] not in self.places:
+            line.popleft()
+
+    def holds_up(self, row: int) -> frozenset[Head]:
+        """The calls at which the device stands before it comes to this one."""
+        before = {head for head in self.heads if head < row}
+        barriers = before.intersection(self._barriers)
+        own = {head for head in before if self._line_of[head] == self._line_of[row]}
+        return frozenset((self.rank, head) for head in (barriers | own or before))
+
+
+class _Play:
+    """The queues of all ranks, played until nothing ends any more."""
+
+    def __init__(self, queues: Mapping[int, _Queue], come: Mapping[int, Mapping[Life, int]]) -> None:
+        self._queues = queues
+        self._come = come
+        self._wanted: dict[_Place, set[int]] = {}
+
+    def played(self) -> list[Stand]:
+        """Play, and say where the devices stand."""
+        left = deque(self._queues)
+        while left:
+            queue = self._queues[left.popleft()]
+            for row in queue.advance():
+                left.extend(self._arrive(queue, row))
+        found = [self._stand(queue, row) for queue in self._queues.values() for row in sorted(queue.heads)]
+        return [one for one in found if one.needs or one.row in self._queues[one.rank].alone]
+
+    def _arrive(self, queue: _Queue, row: int) -> Iterable[int]:
+        """A device comes to a call; gives the ranks whose devices go on for it."""
+        place = queue.places[row]
+        if place is None:
+            # Both ends are there, and nothing tells that the message cannot go over.
+            if row in queue.alone:
+                return ()
+            queue.end(row)
+            return (queue.rank,)
+        wanted = self._wanted.get(place)
+        if wanted is None:
+            wanted = self._wanted[place] = {member for member in place[0][1] if not self._has_passed(member, place)}
+        wanted.discard(queue.rank)
+        if wanted:
+            return ()
+        members = [self._queues[rank] for rank in place[0][1] if rank in self._queues]
+        ended = [one for one in members if one.rows.get(place) in one.heads]
+        for one in ended:
+            one.end(one.rows[place])
+        return [one.rank for one in ended]
+
+    def _has_passed(self, rank: int, place: _Place) -> bool:
+        """Whether a rank's part of a collective is over."""
+        return self._has_made(rank, place) and (rank not in self._queues or place not in self._queues[rank].rows)
+
+    def _has_made(self, rank: int, place: _Place) -> bool:
+        return self._come.get(rank, {}).get(place[0], 0) >= place[1]
+
+    def _stand(self, queue: _Queue, row: int) -> Stand:
+        place = queue.places[row]
+        if place is None:
+            return Stand(queue.rank, row)
+        wanted = self._wanted.get(place, set())
+        unmade = frozenset(rank for rank in wanted if not self._has_made(rank, place))
+        behind = {rank: self._queues[rank].holds_up(self._queues[rank].rows[place]) for rank in wanted - unmade}
+        return Stand(queue.rank, row, unmade, behind)

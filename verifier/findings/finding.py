@@ -1,0 +1,150 @@
+"""The report as a value: findings, the ranks' states, the verdict. Renderers in ``simcoll.reports`` draw it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from simcoll.core.record import Group, Record, Source
+from simcoll.spec.call import Call
+from simcoll.verifier.findings.overview import History, Summary, Timeline
+
+
+class Severity(Enum):
+    """An error fails the command that reports it; a warning does not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class RankSource:
+    """The line from which one rank (global) made its call."""
+
+    rank: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlace:
+    """Where a call stands: its group, and its number among the collectives there, or among the messages of ``rank``.
+
+    ``rank`` (global) is None for a collective.
+    """
+
+    group: Group
+    number: int
+    rank: int | None = None
+
+    @classmethod
+    def of(cls, group: Group, record: Record, rank: int) -> CallPlace:
+        """The place of a record that this rank has of the group."""
+        return cls(group, record.p2p_sequence, rank) if record.p2p_sequence else cls(group, record.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Ranks (global) that stated the same, what they stated, and from where. ``call`` is None where they made none.
+
+    ``note`` says in words what a call cannot: where the rank is instead, the exception that it raised. ``place`` is
+    that of the ranks' call, or of the last one of a rank that is somewhere else; None where it is that of the finding,
+    or not known.
+    """
+
+    ranks: tuple[int, ...]
+    call: Call | None
+    sources: tuple[RankSource, ...] = ()
+    note: str = ""
+    place: CallPlace | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CameApart:
+    """The collective at which sides of a finding came apart before it: their calls look alike, their lines differ."""
+
+    sequence: int
+    sides: tuple[Side, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One row of a report.
+
+    ``ranks`` and ``culprits`` are global ranks; an empty ``culprits`` says that no majority names one. ``differing``
+    lists the fields of the call in which the sides differ, ``unknown`` those that the data cannot say. ``before``
+    holds the last collectives of the group on which the ranks agreed, oldest first. ``came_apart`` is where they had
+    come apart by then, if their lines tell.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    group: Group | None = None
+    sequence: int | None = None
+    ranks: tuple[int, ...] = ()
+    culprits: tuple[int, ...] = ()
+    sides: tuple[Side, ...] = ()
+    differing: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    before: tuple[Record, ...] = ()
+    came_apart: CameApart | None = None
+
+
+class RankStatus(Enum):
+    """What became of a rank's process."""
+
+    FINISHED = "finished"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """Where one rank (global) ended: its process, and the last call that it made."""
+
+    rank: int
+    status: RankStatus
+    exit_code: int | None = None
+    last: Record | None = None
+
+
+class Verdict(Enum):
+    """``failed`` says that the program itself failed, with or without findings on its collectives."""
+
+    OK = "ok"
+    FINDINGS = "findings"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """To which groups (by name or description) and ranks a report was narrowed, and how much that hides."""
+
+    groups: tuple[str, ...]
+    ranks: tuple[int, ...]
+    hidden_errors: int
+    hidden_warnings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree.
+
+    ``messages`` counts the messages whose two ends are known and agree.
+    ``summary`` is None where no rank left a record; ``shown`` is None where nothing is hidden. ``histories`` and
+    ``timeline`` are there if they were asked for.
+    """
+
+    verdict: Verdict
+    world_size: int
+    mode: str
+    findings: tuple[Finding, ...]
+    ranks: tuple[RankState, ...]
+    agreed: int = 0
+    notes: tuple[str, ...] = ()
+    summary: Summary | None = None
+    shown: Shown | None = None
+    histories: tuple[History, ...] = ()
+    timeline: Timeline | None = None
+    messages: int = 0

@@ -1,0 +1,119 @@
+"""Rules about what every rank must state alike: SC101 to SC105, SC107, SC110."""
+
+from __future__ import annotations
+
+from simcoll.verifier.findings.rule import Rule
+
+OP_MISMATCH = Rule(
+    "SC101",
+    "op-mismatch",
+    "Make every rank of the group call the same collective here; look for a branch on the rank or on local data.",
+    means="The ranks of a group are at the same place of their sequence of collectives, but call different ones.",
+    harm=(
+        "Each rank waits for messages that nobody sends, or takes those of another collective for its own: a hang, "
+        "an abort, or wrong data."
+    ),
+    example=("if rank == 2:\n    dist.broadcast(x, src=0)\nelse:\n    dist.all_reduce(x)"),
+    remedy=(
+        "Compare the source lines of the sides. Usually a branch depends on the rank or on local data (an early "
+        "stop, an empty batch), or one rank has skipped a call and is now one ahead."
+    ),
+)
+
+SIZE_MISMATCH = Rule(
+    "SC102",
+    "size-mismatch",
+    "Make the element counts agree: pad or gather the sizes first if the data is uneven.",
+    means=(
+        "What one rank sends is not what the other expects, in elements; or the ranks state different counts where "
+        "all must move equally much."
+    ),
+    harm="Gloo aborts the process, NCCL hangs or reads past the buffer. Nothing tells which rank has the odd tensor.",
+    example=("x = torch.ones(10 if rank == 3 else 8)\ndist.all_reduce(x)"),
+    remedy=(
+        "Often the last batch is smaller on one rank, or a model was built with another configuration. Pad to a "
+        "common size, or exchange the sizes first and use a collective that takes uneven ones."
+    ),
+)
+
+DTYPE_MISMATCH = Rule(
+    "SC103",
+    "dtype-mismatch",
+    "Convert the tensor to one dtype on every rank before the collective.",
+    means="The ranks pass tensors of different element types to one collective.",
+    harm=(
+        "Bytes of one type are read as another. Where the sizes differ the backend may abort; where they agree "
+        "(int32 and float32) the result is silently wrong."
+    ),
+    example=("x = torch.ones(10, dtype=torch.float64 if rank == 1 else torch.float32)\ndist.all_reduce(x)"),
+    remedy=(
+        "Look for autocast, a checkpoint in another precision, or a Python number turned into a tensor on one rank "
+        "only."
+    ),
+)
+
+REDUCE_OP_MISMATCH = Rule(
+    "SC104",
+    "reduce-op-mismatch",
+    "Pass the same reduce op on every rank.",
+    means="The ranks ask for different reductions (sum, max, avg, ...) in one collective.",
+    harm=(
+        "No backend checks it. Each rank applies its own op to what it receives, so the result is a mixture that "
+        "depends on the algorithm, and may differ between ranks."
+    ),
+    example=("op = dist.ReduceOp.MAX if rank == 2 else dist.ReduceOp.SUM\ndist.all_reduce(x, op=op)"),
+    remedy="Take the op from one place, not from a branch on the rank or on the local configuration.",
+)
+
+ROOT_MISMATCH = Rule(
+    "SC105",
+    "root-mismatch",
+    "Give every rank the same src or dst; with group ranks (group_src, group_dst) mind which numbering is meant.",
+    means="The ranks name different roots (src of broadcast and scatter, dst of reduce and gather).",
+    harm="Two ranks believe that they are the root, or none does. The job hangs, or some ranks keep stale data.",
+    example="dist.broadcast(x, src=0 if rank < 2 else 1)",
+    remedy=(
+        "Compute the root once, from values that are equal on every rank. In a subgroup, src and dst are global ranks."
+    ),
+)
+
+DEVICE_MISMATCH = Rule(
+    "SC107",
+    "device-mismatch",
+    "Move the tensor to the same device type on every rank.",
+    means=(
+        "Some ranks pass a CPU tensor, others one on an accelerator. Device numbers need not agree; device types must."
+    ),
+    harm="In a group with several backends, the ranks enter different backends and wait for each other for ever.",
+    example=('x = torch.ones(10, device="cpu" if rank == 1 else "cuda")\ndist.all_reduce(x)'),
+    remedy="Look for a tensor that was created without device= on one path, such as a metric or a flag.",
+)
+
+COALESCED_MISMATCH = Rule(
+    "SC110",
+    "coalesced-contents-mismatch",
+    "Coalesce the same tensors, in the same order, on every rank.",
+    means=(
+        "One call carries several tensors, and the ranks disagree about how many, in which order, of which size or "
+        "type."
+    ),
+    harm=(
+        "The tensors are packed one after the other, so all that follow the first difference are combined with the "
+        "wrong partner, silently where the totals agree."
+    ),
+    example=("tensors = [a, b] if rank else [b, a]\ndist.all_reduce_coalesced(tensors)"),
+    remedy=(
+        "Build the list from something ordered and equal on every rank. Sets, dictionaries filled in other order, "
+        "and parameters without gradient on one rank are the usual causes."
+    ),
+)
+
+FIELD_RULES = (
+    OP_MISMATCH,
+    SIZE_MISMATCH,
+    DTYPE_MISMATCH,
+    REDUCE_OP_MISMATCH,
+    ROOT_MISMATCH,
+    DEVICE_MISMATCH,
+    COALESCED_MISMATCH,
+)

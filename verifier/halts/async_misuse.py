@@ -1,0 +1,218 @@
+"""SC501 to SC503: asynchronous calls that nobody waited for, and memory that was used while they were in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.core.ranges import ranks_text
+from simcoll.core.record import Event, Group, Source, State
+from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
+from simcoll.spec.call import Call
+from simcoll.spec.table import COLLECTIVES
+from simcoll.verifier.agreement.mismatches import Mismatch
+from simcoll.verifier.agreement.p2p_lanes import Unmatched
+from simcoll.verifier.findings.describe import call_text, source_text
+from simcoll.verifier.findings.failures import number, source_of, text
+from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.findings.rule import Rule
+from simcoll.verifier.findings.rules_async import BUFFER_CHANGED, BUFFERS_OVERLAP, WORK_NEVER_WAITED
+
+_SIDES = 8
+_SAME = ("group", "signature", "source")
+"""What calls have in common that bring a result or do not."""
+
+Rows = npt.NDArray[np.intp]
+"""Rows of a trace's ``slots``."""
+
+
+@dataclass(slots=True)
+class _Case:
+    """What happened at one place of the program: on which ranks, how often, the first time."""
+
+    sides: dict[int, tuple[Source, ...]] = field(default_factory=dict)
+    group: Group | None = None
+    sequence: int | None = None
+    call: Call | None = None
+    count: int = 0
+    time_ns: int = 0
+    grave: bool = False
+    event: Event | None = None
+
+
+def never_waited(traces: Sequence[Trace], unmatched: Sequence[Unmatched] = ()) -> list[Finding]:
+    """SC501 for each line of a job that ended well whose calls brought a result for which nobody waited.
+
+    An ``unmatched`` receive brought none: it was left open on purpose.
+    """
+    cases: dict[tuple[str, int, str], _Case] = {}
+    alone: dict[int, set[tuple[Group, int]]] = {}
+    for one in unmatched:
+        alone.setdefault(one.rank, set()).add((one.group, one.record.p2p_sequence))
+    for trace in traces:
+        rows = _left(trace)
+        if trace.rank in alone:
+            rows = np.array([row for row in rows if not _is_alone(trace, row, alone[trace.rank])], np.intp)
+        for row, often in _distinct(trace.slots, rows, ("signature", "source")):
+            slot = trace.slots[row]
+            call, source = trace.signatures[slot["signature"]], trace.sources[slot["source"]]
+            case = cases.setdefault((source.file, source.line, call.op), _Case(call=call))
+            case.count += often
+            case.sides.setdefault(trace.rank, (source,))
+            if case.group is None:
+                case.group = trace.groups[slot["group"]]
+                case.sequence = None if slot["p2p_sequence"] else int(slot["sequence"])
+    return [_never_waited(case, traces) for case in cases.values()]
+
+
+def _is_alone(trace: Trace, row: int, alone: Collection[tuple[Group, int]]) -> bool:
+    slot = trace.slots[row]
+    return bool(slot["p2p_sequence"]) and (trace.groups[slot["group"]], int(slot["p2p_sequence"])) in alone
+
+
+def _left(trace: Trace) -> Rows:
+    """The rows of calls that brought a result and were left, without those at the end of a line that waits."""
+    slots, flags = trace.slots, trace.slots["flags"]
+    returns = (flags & ASYNCHRONOUS != 0) | (slots["p2p_sequence"] > 0)
+    observed = flags & (AWAITED | HANDED_ON) != 0
+    rows = np.flatnonzero(returns & ~observed)
+    rows = rows[np.isin(slots["state"][rows], (State.STARTED, State.COMPLETED))] if len(rows) else rows
+    rows = _with_result(trace, rows)
+    return rows[~_at_the_end(slots, np.flatnonzero(returns & observed), rows)] if len(rows) else rows
+
+
+def _with_result(trace: Trace, rows: Rows) -> Rows:
+    """Those of the rows whose calls bring a result; each distinct call of a group and a line is looked at once."""
+    kept = np.zeros(len(rows), np.bool_)
+    for row, _ in _distinct(trace.slots, rows, _SAME):
+        if _brings_result(trace, row):
+            kept |= np.logical_and.reduce([trace.slots[name][rows] == trace.slots[name][row] for name in _SAME])
+    return rows[kept]
+
+
+def _distinct(slots: Slots, rows: Rows, columns: Sequence[str]) -> list[tuple[int, int]]:
+    """The first row of each distinct combination of these columns, in order, and how many there are of it."""
+    if not len(rows):
+        return []
+    keys = np.stack([slots[name][rows] for name in columns])
+    _, first, often = np.unique(keys, axis=1, return_index=True, return_counts=True)
+    return sorted(zip(rows[first].tolist(), often.tolist(), strict=True))
+
+
+def _brings_result(trace: Trace, row: int) -> bool:
+    slot = trace.slots[row]
+    group, signature, source = int(slot["group"]), int(slot["signature"]), int(slot["source"])
+    if group >= len(trace.groups) or signature >= len(trace.signatures) or source >= len(trace.sources):
+        return False
+    members, call = trace.groups[group], trace.signatures[signature]
+    place, spec = members.place(trace.rank), COLLECTIVES.get(call.op)
+    known = bool(trace.sources[source].file) and place is not None
+    return known and len(members.ranks) > 1 and spec is not None and spec.brings_result(call, place or 0)
+
+
+def _at_the_end(slots: Slots, waited: Rows, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Whether a row's line waited for its earlier calls and for none after this one: who looks ahead ends so."""
+    lines, place = np.unique(slots["source"][np.concatenate([waited, rows])], return_inverse=True)
+    last = np.full(len(lines), -1, np.intp)
+    np.maximum.at(last, place[: len(waited)], waited)
+    there: npt.NDArray[np.bool_] = last[place[len(waited) :]] >= 0
+    return there & (last[place[len(waited) :]] < rows)
+
+
+def _never_waited(case: _Case, traces: Sequence[Trace]) -> Finding:
+    call = "a call" if case.call is None else call_text(case.call, case.group)
+    ranks = sorted(case.sides)
+    often = "" if case.count == len(ranks) else f" ({case.count} calls in all)"
+    message = f"nobody waited for the work of {call} on {ranks_text(ranks)}{often}"
+    return _finding(WORK_NEVER_WAITED, Severity.WARNING, message, case, traces)
+
+
+def memory_findings(traces: Sequence[Trace]) -> list[Mismatch]:
+    """SC502 and SC503, one for each pair of lines, errors and warnings, in order of time."""
+    cases: dict[tuple[object, ...], _Case] = {}
+    for trace in traces:
+        for event in trace.events:
+            if event.kind in ("changed", "overlap"):
+                _note(cases, trace, event)
+    found = [Mismatch(_judge(kind, case, traces), case.time_ns) for (kind, *_), case in cases.items()]
+    return sorted(found, key=lambda mismatch: mismatch.time_ns)
+
+
+def _note(cases: dict[tuple[object, ...], _Case], trace: Trace, event: Event) -> None:
+    sources = tuple(_places(event))
+    # The second place of a write is only where the program got round to waiting.
+    lines = sources if event.kind == "overlap" else sources[:1]
+    key = (event.kind, *((source.file, source.line) for source in lines))
+    case = cases.setdefault(key, _Case(time_ns=event.time_ns, event=event))
+    case.time_ns = min(case.time_ns, event.time_ns)
+    case.sides.setdefault(trace.rank, sources)
+    case.grave |= _is_grave(event)
+    case.group = case.group or next((one for one in trace.groups if one.name == text(event, "group")), None)
+    case.sequence = case.sequence if case.sequence is not None else number(event, "sequence")
+
+
+def _places(event: Event) -> Iterable[Source]:
+    yield source_of(event.data)
+    other = event.data.get("other")
+    if isinstance(other, dict):
+        yield source_of(other)
+    elif event.data.get("noticed") is not None:
+        yield source_of({"source": event.data["noticed"]})
+
+
+def _is_grave(event: Event) -> bool:
+    if event.kind == "changed":
+        return event.data.get("known") is True
+    return event.data.get("both_write") is True and event.data.get("running") is True
+
+
+def _judge(kind: object, case: _Case, traces: Sequence[Trace]) -> Finding:
+    event = case.event
+    assert event is not None
+    ranks, op = ranks_text(case.sides), text(event, "op") or "a call"
+    severity = Severity.ERROR if case.grave else Severity.WARNING
+    if kind == "changed":
+        when = "before its data had left" if case.grave else "before anybody had waited for it"
+        message = f"the buffer of an asynchronous {op} was written to {when} on {ranks}"
+        return _finding(BUFFER_CHANGED, severity, message, case, traces)
+    other = event.data.get("other")
+    first = other if isinstance(other, dict) else {}
+    use = "both write to" if event.data.get("both_write") is True else "one of them writes to"
+    message = (
+        f"{op} uses memory of an asynchronous {first.get('op')} that was still in flight, and {use} it, on {ranks}"
+        f"{'' if source_of(first) == source_of(event.data) else f' ({source_text(source_of(first))})'}"
+    )
+    return _finding(BUFFERS_OVERLAP, severity, message, case, traces)
+
+
+def _finding(rule: Rule, severity: Severity, message: str, case: _Case, traces: Sequence[Trace]) -> Finding:
+    ranks = tuple(sorted(case.sides))
+    everyone = case.group is not None and set(case.group.ranks) <= set(ranks) and len(ranks) > 1
+    return Finding(
+        rule.code,
+        severity,
+        message,
+        group=case.group,
+        sequence=case.sequence,
+        ranks=ranks,
+        culprits=() if everyone or len(traces) == 1 else ranks,
+        sides=tuple(_sides(case)),
+    )
+
+
+def _sides(case: _Case) -> list[Side]:
+    """Ranks at the same lines together."""
+    together: dict[tuple[tuple[str, int], ...], list[int]] = {}
+    for rank, sources in sorted(case.sides.items()):
+        together.setdefault(tuple((source.file, source.line) for source in sources), []).append(rank)
+    return [
+        Side(
+            tuple(ranks),
+            case.call,
+            tuple(RankSource(ranks[0], source) for source in dict.fromkeys(case.sides[ranks[0]]) if source.file),
+        )
+        for ranks in list(together.values())[:_SIDES]
+    ]

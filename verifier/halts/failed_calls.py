@@ -1,0 +1,176 @@
+"""Calls that have failed, where a dump says of a call only that it has ended: a rank that they needed had not come.
+
+Gloo retires a call that failed as it does one that ended well. But a dump shows to which calls its rank had come when
+it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.core.record import State
+from simcoll.core.trace import Life, Slots, Trace, altered, lives, reached
+from simcoll.spec.table import COLLECTIVES
+from simcoll.verifier.findings.finding import Finding, Severity
+
+_FAILED: Final = 5 * 10**9
+"""For so long (ns) a rank must be seen not to come before a call that has ended without it counts as failed."""
+
+_APART: Final = ("SC2", "SC3", "SC4", "SC7")
+"""Codes of findings that say why ranks did not come to a call."""
+
+_NEVER: Final = 1 << 62
+
+_Mask: TypeAlias = npt.NDArray[np.bool_]
+_Arrivals: TypeAlias = npt.NDArray[np.int64]
+"""Ranks, the last collective to which each came, and until when its dump tells of it: one column a rank."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of the other calls: ranks that were in one that failed, and the collectives that failed, by group.
+
+    ``sits_in`` has the ranks whose last call had been open for long when their dump was written, and that call;
+    ``stood`` one such rank for each of these calls.
+    """
+
+    arrivals: Mapping[Life, _Arrivals]
+    sits_in: Mapping[int, tuple[Trace, Life, int]]
+    stood: dict[Life, dict[int, Trace]] = field(default_factory=dict)
+    held_up: set[int] = field(default_factory=set)
+    broken: dict[Life, set[int]] = field(default_factory=dict)
+
+
+def failed_calls(traces: Sequence[Trace], until: Mapping[int, int]) -> dict[int, _Mask]:
+    """The rows of each rank's calls that have failed; ``until`` is up to when (ns) each record tells of its rank."""
+    dumps = [trace for trace in traces if "state" in trace.unknown]
+    known = _Known(_arrivals(dumps, until), _sitting(dumps, until))
+    for trace, life, sequence in known.sits_in.values():
+        known.stood.setdefault(life, {})[sequence] = trace
+    failed = {trace.rank: np.zeros(len(trace.slots), np.bool_) for trace in traces}
+    count, before = 0, -1
+    # A call that failed shows that others have, too: until nothing new is found.
+    while count > before:
+        failed |= {trace.rank: _failed(trace, until[trace.rank], known) for trace in dumps}
+        for trace in dumps:
+            _learn(trace, failed[trace.rank], known)
+        count, before = sum(int(mask.sum()) for mask in failed.values()), count
+    return failed
+
+
+def as_stated(traces: Sequence[Trace], stated: Sequence[Trace], findings: Sequence[Finding]) -> list[Trace]:
+    """The traces without the failures that were worked out and that no finding bears out.
+
+    That a call failed is taken from how late a dump was written. That makes it a failure only where it is also known
+    why: a rank that wrote its dump slowly looks the same. ``stated`` are the traces as the dumps have them.
+    """
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if any(finding.code.startswith(_APART) for finding in errors):
+        return [*traces]
+    places = {(finding.group.name, finding.sequence) for finding in errors if finding.group is not None}
+    return [_stated(trace, before, places) for trace, before in zip(traces, stated, strict=True)]
+
+
+def _stated(trace: Trace, before: Trace, places: Collection[tuple[str, int | None]]) -> Trace:
+    slots = trace.slots
+    worked_out = (slots["state"] == State.FAILED) & (before.slots["state"] != State.FAILED)
+    for row in np.flatnonzero(worked_out).tolist():
+        group = trace.groups[int(slots["group"][row])].name
+        worked_out[row] = (group, int(slots["sequence"][row])) not in places
+    if not worked_out.any():
+        return trace
+    slots = slots.copy()
+    slots["state"][worked_out] = before.slots["state"][worked_out]
+    return altered(trace, slots, trace.events)
+
+
+def _arrivals(dumps: Sequence[Trace], until: Mapping[int, int]) -> dict[Life, _Arrivals]:
+    found: dict[Life, list[tuple[int, int, int]]] = {}
+    for trace in dumps:
+        for life, sequence in reached(trace).items():
+            if trace.rank in life[1]:
+                found.setdefault(life, []).append((trace.rank, sequence, until[trace.rank]))
+    return {life: np.array(members, np.int64).T for life, members in found.items()}
+
+
+def _sitting(dumps: Sequence[Trace], until: Mapping[int, int]) -> dict[int, tuple[Trace, Life, int]]:
+    found = {}
+    for trace in dumps:
+        last = trace.slots[-1:]
+        for slot in last[(last["state"] < State.COMPLETED) & (last["p2p_sequence"] == 0)]:
+            if until[trace.rank] - int(slot["scheduled_ns"]) >= _FAILED:
+                found[trace.rank] = trace, lives(trace)[int(slot["group"])], int(slot["sequence"])
+    return found
+
+
+def _learn(trace: Trace, failed: _Mask, known: _Known) -> None:
+    if not failed.any():
+        return
+    known.held_up.add(trace.rank)
+    for index, life in enumerate(lives(trace)):
+        mine = failed & (trace.slots["group"] == index)
+        known.broken.setdefault(life, set()).update(trace.slots["sequence"][mine].tolist())
+
+
+def _failed(trace: Trace, until: int, known: _Known) -> _Mask:
+    """The calls of one rank that have ended without another that they needed.
+
+    The other's dump shows it where it was written later than this one. An earlier one does where the other was held up,
+    and where it is known of another rank that this collective failed.
+    """
+    slots = trace.slots
+    failed = np.zeros(len(slots), np.bool_)
+    ended = np.flatnonzero((slots["p2p_sequence"] == 0) & (slots["state"] == State.COMPLETED))
+    for index, life in enumerate(lives(trace)):
+        mine = ended[slots["group"][ended] == index]
+        broken = known.broken.get(life, set())
+        for other, came, seen in _seen_to_miss(slots, mine, known.arrivals.get(life)):
+            sure = seen >= until or other in known.held_up or _waits_for(trace, other, known)
+            late = (slots["sequence"][mine] > came) & (seen - slots["scheduled_ns"][mine].astype(np.int64) >= _FAILED)
+            for row in mine[late & ~failed[mine]].tolist():
+                failed[row] = (sure or int(slots["sequence"][row]) in broken) and _needs(trace, life, row, other)
+    if len(ended) and ended[-1] == len(slots) - 1:
+        failed[-1] |= _left_others(trace, known)
+    return failed
+
+
+def _left_others(trace: Trace, known: _Known) -> bool:
+    """Whether a rank's last call has ended while another rank, each of them in need of the other, still sat in it."""
+    slot = trace.slots[-1]
+    life = lives(trace)[int(slot["group"])]
+    theirs = known.stood.get(life, {}).get(int(slot["sequence"]))
+    if theirs is None:
+        return False
+    mine, others = len(trace.slots) - 1, len(theirs.slots) - 1
+    return _needs(trace, life, mine, theirs.rank) and _needs(theirs, life, others, trace.rank)
+
+
+def _seen_to_miss(slots: Slots, mine: npt.NDArray[np.intp], others: _Arrivals | None) -> list[tuple[int, int, int]]:
+    """The arrivals of those whose dumps go on long enough after the first of these calls to which they had not come."""
+    if others is None or not len(mine):
+        return []
+    mine = mine[np.argsort(slots["sequence"][mine], kind="stable")]
+    _, came, seen = others
+    after = np.searchsorted(slots["sequence"][mine], came, "right")
+    made = np.append(np.minimum.accumulate(slots["scheduled_ns"][mine].astype(np.int64)[::-1])[::-1], _NEVER)
+    return [(int(rank), int(last), int(when)) for rank, last, when in others[:, seen - made[after] >= _FAILED].T]
+
+
+def _waits_for(trace: Trace, other: int, known: _Known) -> bool:
+    """Whether another rank sat in a call to which this one, whose dump is the later one, has not come either."""
+    if other not in known.sits_in:
+        return False
+    theirs, life, sequence = known.sits_in[other]
+    member = trace.rank in life[1] and reached(trace).get(life, sequence) < sequence
+    return member and _needs(theirs, life, len(theirs.slots) - 1, trace.rank)
+
+
+def _needs(trace: Trace, life: Life, row: int, other: int) -> bool:
+    call = trace.signatures[int(trace.slots["signature"][row])]
+    spec, ranks = COLLECTIVES.get(call.op), life[1]
+    return spec is not None and spec.needs(call, ranks.index(trace.rank), ranks.index(other))

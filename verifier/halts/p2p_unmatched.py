@@ -1,0 +1,176 @@
+"""SC303 and SC304: sends and receives whose other end does not come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from simcoll.core.ranges import ranks_text
+from simcoll.core.record import State
+from simcoll.core.trace import ASYNCHRONOUS, AWAITED, Stall, Trace
+from simcoll.verifier.agreement.p2p_lanes import Unmatched
+from simcoll.verifier.findings.failures import Nature
+from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
+from simcoll.verifier.findings.rules_p2p import P2P_TAG_MISMATCH, P2P_UNMATCHED
+from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.halts.incidents import Job
+from simcoll.verifier.halts.rank_location import whereabouts
+
+_CAUSES = (Nature.OWN, Nature.MISMATCH)
+"""Failures that end a rank whoever waits for it."""
+
+
+def unmatched_messages(job: Job, unmatched: Sequence[Unmatched], stall: Stall | None = None) -> list[Finding]:
+    """SC303 and SC304, earliest first: errors that explain why ranks wait; in a job that ended well, lost messages.
+
+    A rank is not blamed for a message that it may still come to: it must have ended, or the wait for it have failed
+    while it waited for nobody itself. Ranks that wait for each other are a deadlock, not a missing message. A rank that
+    ``stall`` saw at work may yet make the other's tag in another thread.
+    """
+    if job.clean:
+        return _folded(_lost(job, one) for one in unmatched if _is_lost(one))
+    stuck = [one for one in unmatched if is_stuck(job, one)]
+    crossed = _crossed([one for one in stuck if stall is None or one.rank not in stall.busy])
+    if crossed:
+        return _folded(_tags_differ(send, receive) for send, receive in crossed)
+    hopeless = [one for one in stuck if _is_hopeless(job, one, stall)]
+    # Who waits for a rank that waits in vain itself waits for what keeps that one.
+    waiting = {one.rank for one in hopeless}
+    first = [one for one in hopeless if one.peer not in waiting]
+    return _folded(_nobody_comes(job, one) for one in first or hopeless[:1])
+
+
+def _is_lost(one: Unmatched) -> bool:
+    """Whether a message was sent for good to a rank that never took it. A receive may stay open at the end."""
+    return one.sends and one.pending
+
+
+def is_stuck(job: Job, one: Unmatched) -> bool:
+    """Whether its rank waits for it, or failed for it, and nothing else that failed first explains that."""
+    if not one.awaited or one.rank in job.ended or not (one.pending or one.record.state is State.FAILED):
+        return False
+    until = one.record.finished_ns
+    causes = [one for one in job.failures.values() if one.nature in _CAUSES and not one.terminated]
+    before = [failure for failure in causes if not until or failure.noticed_ns < until]
+    return not before and one.peer not in [failure.rank for failure in causes]
+
+
+def _crossed(stuck: Sequence[Unmatched]) -> list[tuple[Unmatched, Unmatched]]:
+    """Sends and receives between the same two ranks that both wait, each for another tag."""
+    receives: dict[object, list[Unmatched]] = {}
+    for one in stuck:
+        if not one.sends and one.peer is not None:
+            receives.setdefault((one.group, one.peer, one.rank), []).append(one)
+    pairs = []
+    for send in stuck:
+        waiting = receives.get((send.group, send.rank, send.peer)) if send.sends else None
+        if waiting:
+            pairs.append((send, waiting.pop(0)))
+    return pairs
+
+
+def _is_hopeless(job: Job, one: Unmatched, stall: Stall | None) -> bool:
+    if stall is not None and (one.rank, one.group.name, one.record.p2p_sequence) in stall.never_met:
+        return True
+    peers = [rank for rank in one.group.ranks if rank != one.rank] if one.peer is None else [one.peer]
+    if not all(rank in job.traces for rank in peers):
+        return False
+    if all(rank in job.ended for rank in peers):
+        return True
+    failed = one.record.state is State.FAILED and one.rank in job.failures
+    return failed and not any(_waits(job, rank) for rank in peers)
+
+
+def _waits(job: Job, rank: int) -> bool:
+    """Whether a rank waits in a call, or failed in its last wait."""
+    slots = job.traces[rank].slots
+    collective = (slots["p2p_sequence"] == 0) & ((slots["flags"] & ASYNCHRONOUS) == 0)
+    waiting = ((slots["flags"] & AWAITED) != 0) | collective
+    pending = (slots["state"] == State.SCHEDULED) | (slots["state"] == State.STARTED)
+    return bool((pending & waiting).any()) or _failed_waiting(job, job.traces[rank], rank)
+
+
+def _failed_waiting(job: Job, trace: Trace, rank: int) -> bool:
+    if rank in job.ended or not len(trace.slots):
+        return False
+    failed = trace.slots[trace.slots["state"] == State.FAILED]
+    last = int(trace.slots["scheduled_ns"].max())
+    return bool(len(failed)) and int(np.max(failed["finished_ns"])) >= last
+
+
+def _tags_differ(send: Unmatched, receive: Unmatched) -> Finding:
+    message = (
+        f"rank {send.rank} waits for rank {receive.rank} to receive its message with tag {send.record.call.tag or 0}, "
+        f"and rank {receive.rank} waits for one from it with tag {receive.record.call.tag or 0}"
+    )
+    return Finding(
+        P2P_TAG_MISMATCH.code,
+        P2P_TAG_MISMATCH.severity,
+        message,
+        group=send.group,
+        ranks=tuple(sorted({send.rank, receive.rank})),
+        sides=(_side(send), _side(receive)),
+        differing=("tag",),
+    )
+
+
+def _nobody_comes(job: Job, one: Unmatched) -> Finding:
+    peers = [rank for rank in one.group.ranks if rank != one.rank] if one.peer is None else [one.peer]
+    gone = [rank for rank in peers if rank in job.ended]
+    where = "ended" if len(gone) == len(peers) else _whereabouts_of(job, peers)
+    tag = f" (tag {one.record.call.tag})" if one.record.call.tag else ""
+    if one.sends:
+        text = f"rank {one.rank} waits for {ranks_text(peers)} to receive its message{tag}, but no receive is left"
+    else:
+        source = ranks_text(peers) if one.peer is not None else f"any of {ranks_text(peers)}"
+        text = f"rank {one.rank} waits for a message{tag} from {source} that is never sent"
+    return _unmatched(job, one, peers, f"{text}; {ranks_text(peers)} {where}", Severity.ERROR)
+
+
+def _whereabouts_of(job: Job, peers: Sequence[int]) -> str:
+    if len(peers) > 1:
+        return "are busy or ended"
+    return "waits for something else" if _waits(job, peers[0]) else "is busy elsewhere"
+
+
+def _lost(job: Job, one: Unmatched) -> Finding:
+    peers = [] if one.peer is None else [one.peer]
+    tag = f" (tag {one.record.call.tag})" if one.record.call.tag else ""
+    text = f"rank {one.rank} sent {ranks_text(peers)} a message{tag} that was not received when the job ended"
+    return _unmatched(job, one, peers, text, Severity.WARNING)
+
+
+def _unmatched(job: Job, one: Unmatched, peers: Sequence[int], message: str, severity: Severity) -> Finding:
+    return Finding(
+        P2P_UNMATCHED.code,
+        severity,
+        message,
+        group=one.group,
+        ranks=tuple(sorted({one.rank, *peers})),
+        sides=(_side(one), *whereabouts(job, peers[:4])),
+    )
+
+
+def _side(one: Unmatched) -> Side:
+    stated = lines([(one.rank, one.record.source)])
+    return Side((one.rank,), one.record.call, stated, place=CallPlace.of(one.group, one.record, one.rank))
+
+
+def _folded(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding for all that name the same ranks and lines, with their number."""
+    first: dict[object, Finding] = {}
+    often: Counter[object] = Counter()
+    for finding in findings:
+        lines = tuple(tuple((one.source.file, one.source.line) for one in side.sources) for side in finding.sides)
+        key = (finding.code, finding.ranks, lines)
+        first.setdefault(key, finding)
+        often[key] += 1
+    return [
+        replace(finding, message=f"{finding.message} ({often[key] - 1} more from these lines)")
+        if often[key] > 1
+        else finding
+        for key, finding in first.items()
+    ]

@@ -1,0 +1,127 @@
+"""SC801: one rank for which the others wait, again and again, and what that costs.
+
+How long a rank is inside a synchronous collective is told by its own clock alone: whoever comes last is inside for the
+shortest time. So hosts whose clocks differ do not matter. A dump tells when a call was queued and when its end was
+seen: that is no time in which a rank was inside.
+
+Where a device runs the calls while the host goes on, the device's own times tell how long it was inside, and nothing
+else does. Asynchronous calls are left out there too: what a device waits in them it may compute meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.core.record import State
+from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE
+from simcoll.verifier.agreement.columns import GroupColumns, Part
+from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.findings.rules_job import STRAGGLER
+from simcoll.verifier.halts.inferred import is_dump
+
+_Inside: TypeAlias = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]
+"""Positions of one rank's collectives, and the seconds that it was inside each of them."""
+
+_ENOUGH_COLLECTIVES = 30
+_USUALLY = 0.9
+_NOTICEABLE = 0.001
+_SECONDS_LOST = 5.0
+_SHARE_LOST = 0.4
+
+
+def stragglers(groups: Sequence[GroupColumns]) -> list[Finding]:
+    """A warning for the group that lost most by one rank: at least five seconds and two fifths of its time.
+
+    A rank that is slow for a while, or for a purpose (rank 0 evaluates), is nobody's fault and is not named.
+    """
+    found = [one for columns in groups if (one := _of_group(columns)) is not None]
+    return [finding for _, finding in sorted(found, key=lambda item: -item[0])[:1]]
+
+
+def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
+    if len(columns.parts) != len(columns.group.ranks) or len(columns.parts) < 2:
+        return None
+    if any(is_dump(part.trace) for part in columns.parts):
+        return None
+    devices = [_has_device_times(part) for part in columns.parts]
+    if any(devices) and not all(devices):
+        return None
+    known = [_completed(part, on_device=devices[0]) for part in columns.parts]
+    if _most_lost(known) < _SECONDS_LOST:
+        return None
+    times = _durations(known)
+    if len(times) < _ENOUGH_COLLECTIVES:
+        return None
+    slow, waited = _slowest(times)
+    late = waited[waited >= _NOTICEABLE]
+    # A few long waits are something else: rank 0 evaluates, a node has hiccups.
+    lost, span = float(np.sort(late)[: -1 - len(late) // 20].sum()), _span(columns.parts[0], on_device=devices[0])
+    if len(late) < _USUALLY * len(times) or lost < max(_SECONDS_LOST, _SHARE_LOST * span):
+        return None
+    rank = columns.group.ranks[columns.parts[slow].group_rank]
+    message = (
+        f"rank {rank} came last to {len(late)} of {len(times)} collectives: the others waited "
+        f"for it for {late.sum():.0f} s of {span:.0f} s"
+    )
+    finding = Finding(
+        STRAGGLER.code,
+        STRAGGLER.severity,
+        message,
+        group=columns.group,
+        ranks=tuple(sorted(columns.group.ranks)),
+        culprits=(rank,),
+    )
+    return lost, finding
+
+
+def _most_lost(known: Sequence[_Inside]) -> float:
+    """More seconds than can have been lost by one rank: a median is at most twice the mean of what is not negative."""
+    total = sum(float(np.maximum(seconds, 0).sum()) for _, seconds in known)
+    return 2 * total / (len(known) - 1)
+
+
+def _durations(known: Sequence[_Inside]) -> npt.NDArray[np.float64]:
+    """Seconds that each rank (a column) was inside each synchronous collective (a row) that all of them completed."""
+    common = known[0][0]
+    same = [sequences is common or np.array_equal(sequences, common) for sequences, _ in known]
+    for alike, (sequences, _) in zip(same, known, strict=True):
+        common = common if alike else np.intersect1d(common, sequences)
+    if all(same) and bool((np.diff(common) > 0).all()):
+        return np.stack([seconds for _, seconds in known], axis=1)
+    return np.stack([seconds[np.searchsorted(sequences, common)] for sequences, seconds in known], axis=1)
+
+
+def _has_device_times(part: Part) -> bool:
+    return bool((part.trace.slots["flags"][part.rows] & ON_DEVICE).any())
+
+
+def _completed(part: Part, *, on_device: bool) -> _Inside:
+    slots, rows = part.trace.slots, part.rows
+    inside = (slots["state"][rows] == State.COMPLETED) & ((slots["flags"][rows] & ASYNCHRONOUS) == 0)
+    if on_device:
+        inside &= (slots["flags"][rows] & ON_DEVICE) != 0
+    sequences = part.sequences
+    if not inside.all():
+        rows, sequences = rows[inside], sequences[inside]
+    came = slots["started_ns" if on_device else "scheduled_ns"][rows]
+    return sequences, (slots["finished_ns"][rows].astype(np.float64) - came) / 1e9
+
+
+def _span(part: Part, *, on_device: bool) -> float:
+    slots, rows = part.trace.slots, part.rows
+    if on_device:
+        # A host may have queued the calls long before.
+        rows = rows[(slots["flags"][rows] & ON_DEVICE) != 0]
+    came = slots["started_ns" if on_device else "scheduled_ns"][rows]
+    return float(int(slots["finished_ns"][rows].max()) - int(came.min())) / 1e9
+
+
+def _slowest(times: npt.NDArray[np.float64]) -> tuple[int, npt.NDArray[np.float64]]:
+    """The column that most often came last, and for how long the typical other rank then waited in each row."""
+    slow = int(np.bincount(times.argmin(axis=1), minlength=times.shape[1]).argmax())
+    others = np.median(np.delete(times, slow, axis=1), axis=1)
+    return slow, np.maximum(others - times[:, slow], 0)

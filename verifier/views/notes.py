@@ -1,0 +1,114 @@
+"""What a report adds where records are all that is known: fields that they leave out, moments that they do not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from simcoll.core.ranges import ranks_text
+from simcoll.core.trace import Life, Stall, Trace, lives, reached, record_at
+from simcoll.verifier.agreement.p2p_matching import Matching
+from simcoll.verifier.findings.describe import fields_text
+from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.findings.stated import unknown_fields
+from simcoll.verifier.halts.incidents import Job
+from simcoll.verifier.halts.inferred import are_dated, is_dump, patience_of
+from simcoll.verifier.halts.unwatched import open_waits
+from simcoll.verifier.views.last_calls import call_place, unseen_notes
+
+_OVERWRITTEN = (1 << 32) - 1
+"""The last sequence that a ring dropped of a group of which it has nothing left."""
+
+
+def with_unknown(findings: Iterable[Finding], traces: Sequence[Trace]) -> tuple[Finding, ...]:
+    """Findings that name the fields which their calls must agree on and which the records leave out."""
+    unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
+    return tuple(_with_unknown(finding, unknown) if unknown else finding for finding in findings)
+
+
+def _with_unknown(finding: Finding, unknown: frozenset[str]) -> Finding:
+    fields = unknown_fields({side.call.op for side in finding.sides if side.call is not None}, unknown)
+    more = [name for name in fields if name not in (*finding.unknown, *finding.differing)]
+    return replace(finding, unknown=(*finding.unknown, *more))
+
+
+def notes_of_records(job: Job, stall: Stall | None, findings: Sequence[Finding], matching: Matching) -> list[str]:
+    """What the records cannot say, once for the report."""
+    traces = list(job.traces.values())
+    unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
+    notes = []
+    if text := fields_text(unknown):
+        notes.append(f"these records do not state {text}: mismatches of these were not judged")
+    if not any(finding.culprits for finding in findings):
+        notes += unseen_notes([trace for trace in traces if is_dump(trace)])
+        notes += _unmet([trace for trace in traces if is_dump(trace)], bool(findings) or stall is not None)
+        if stall is not None and not stall.watched and not findings:
+            notes += open_waits(job, stall, matching.unmatched)
+    return notes
+
+
+def _unmet(dumps: Sequence[Trace], told: bool) -> list[str]:
+    """Notes on ranks whose dumps end before what others did: too soon to say that they were late, or nobody waited.
+
+    ``told`` says that the report tells who waits.
+    """
+    unmet = _first_unmet(dumps)
+    if not unmet:
+        return []
+    since = {rank: time for rank, (time, _) in unmet.items()}
+    written = {trace.rank: trace.seen_ns for trace in dumps}
+    dated, patience = are_dated(list(written.values()), min(since.values())), patience_of(dumps)
+    late = {rank for rank, time in since.items() if dated and written[rank] - time >= patience}
+    notes = []
+    if behind := since.keys() - late:
+        example = _such_as(unmet[min(behind, key=since.__getitem__)][1])
+        notes.append(
+            f"the dumps were not written at one moment: those of {ranks_text(behind)} end before calls that others "
+            f"show{example}; whether these ranks came to them is not known"
+        )
+    if late and not told:
+        seconds = min(written[rank] - since[rank] for rank in late) / 1e9
+        notes.append(
+            f"{ranks_text(late)} had not come to calls that others had made {seconds:.0f} s before; no record shows "
+            "that anybody waited for them"
+        )
+    return notes
+
+
+def _such_as(call: tuple[Trace, int]) -> str:
+    trace, row = call
+    record = record_at(trace, row) if row >= 0 else None
+    return "" if record is None else f", such as {call_place(trace.groups[int(trace.slots['group'][row])], record)}"
+
+
+def _first_unmet(dumps: Sequence[Trace]) -> dict[int, tuple[int, tuple[Trace, int]]]:
+    """When (ns) others made the first of the calls to which a rank had not come, and which, where that is so."""
+    come = {trace.rank: reached(trace) for trace in dumps}
+    furthest: dict[Life, tuple[int, Trace]] = {}
+    for trace in dumps:
+        for life, sequence in come[trace.rank].items():
+            if furthest.get(life, (0, trace))[0] < sequence < _OVERWRITTEN:
+                furthest[life] = sequence, trace
+    first: dict[int, tuple[int, tuple[Trace, int]]] = {}
+    for rank, mine in come.items():
+        behind = [life for life, sequence in mine.items() if life in furthest and sequence < furthest[life][0]]
+        if behind:
+            first[rank] = min((_call_after(furthest[life][1], life, mine[life]) for life in behind), key=_time)
+    return first
+
+
+def _call_after(trace: Trace, life: Life, sequence: int) -> tuple[int, tuple[Trace, int]]:
+    """When a rank made its next call on a group (wall clock, nanoseconds), and its row; -1 where the ring lost it."""
+    slots = trace.slots
+    later = (slots["group"] == lives(trace).index(life)) & (slots["p2p_sequence"] == 0) & (slots["sequence"] > sequence)
+    rows = np.flatnonzero(later)
+    if not len(rows):
+        return int(np.iinfo(np.int64).max), (trace, -1)
+    row = int(rows[np.argmin(slots["scheduled_ns"][rows])])
+    return int(slots["scheduled_ns"][row]), (trace, row)
+
+
+def _time(call: tuple[int, tuple[Trace, int]]) -> int:
+    return call[0]
