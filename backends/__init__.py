@@ -1,1 +1,4 @@
-"""The backends behind one small interface. Importing this package imports no torch."""
+"""What Gloo and NCCL cannot do, as overlays on the table of collectives, and which backends there are.
+
+The engines that run ranks in one process are sub-packages. Importing this package imports no torch.
+"""

@@ -9,10 +9,9 @@ from dataclasses import replace
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Event, Record, State
 from simcoll.core.trace import LaunchOutcome, Stall, Trace, record_at
-from simcoll.verifier.agreement.agreement import agreement_of
 from simcoll.verifier.agreement.ddp_models import model_mismatches, without_consequences
 from simcoll.verifier.agreement.divergence import with_came_apart
-from simcoll.verifier.agreement.mismatches import Mismatch
+from simcoll.verifier.agreement.mismatches import Mismatch, agreement_of
 from simcoll.verifier.agreement.p2p_matching import Matching, match_messages
 from simcoll.verifier.agreement.p2p_mismatches import agreed_messages, unequal_messages
 from simcoll.verifier.findings.device_queue import open_rows

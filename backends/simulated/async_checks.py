@@ -3,20 +3,52 @@
 As for real tensors (:mod:`simcoll.wrapper.async_checks`), a call is open from the moment when it is made until its end
 has been observed; where the program has waited for something else since, which may imply that end, only one that still
 runs.
+
+The numpy arrays of one call as the engine wants them, watched while the call is open.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simcoll.core.record import Source, source_document
 from simcoll.core.trace import HANDED_ON, LET_GO
-from simcoll.spec.semantics import Array
+from simcoll.spec.semantics import Array, Outputs
+
+
+class ArrayData:
+    """The buffers of one call: an engine's :class:`~simcoll.backends.engine.tickets.Data`."""
+
+    def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._inputs, self._outputs = inputs, outputs
+        self.flight: Flight | None = None
+        """What watches them, if anything does."""
+        self.notice: Callable[[], None] = _nothing
+        """Called where the inputs were changed before the call ran."""
+
+    def read(self) -> Sequence[Array]:
+        """What the inputs hold now."""
+        if self.flight is not None and self.flight.runs():
+            self.notice()
+        return self._inputs
+
+    def write(self, results: Outputs) -> None:
+        """Write the results into the caller's arrays; what the standard leaves undefined stays as it was."""
+        for result, output in zip(results, self._outputs, strict=True):
+            if result is not None:
+                np.copyto(output, result)
+        if self.flight is not None:
+            self.flight.ran()
+
+
+def _nothing() -> None:
+    return None
+
 
 if TYPE_CHECKING:
     from simcoll.backends.simulated.entry import Entry

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.engine.virtual_time import nanoseconds
 from simcoll.backends.engine.world import World
-from simcoll.backends.simulated.array_data import ArrayData
-from simcoll.backends.simulated.async_checks import Flights
+from simcoll.backends.simulated.async_checks import ArrayData, Flights
 from simcoll.blackbox.memory_box import MemoryBox
 from simcoll.core.record import Group, Source, source_document
 from simcoll.spec.call import Call

@@ -34,7 +34,7 @@ from simcoll.core.rank_local import RankThreads, acting_as, acting_rank
 from simcoll.core.trace import Stall
 from simcoll.errors import ConfigurationError
 from simcoll.recorder.failures import note_uncaught
-from simcoll.recorder.session import activate, conductors
+from simcoll.recorder.session import activate, pipelines
 from simcoll.wrapper.async_checks import flights
 
 T = TypeVar("T")
@@ -153,8 +153,8 @@ class _Run(Generic[T]):
         ended = rank.waits.ended
         if ended is None:
             flights.here.look_after(last=True)
-        for conductor in list(conductors.here):
-            conductor.close(0.0)
+        for pipeline in list(pipelines.here):
+            pipeline.close(0.0)
         ending = Ending(ended or error, self._now_ns(rank.rank))
         self._endings[rank.rank] = ending
         rank.session.box.event("exit")

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.entries import Entries, Known, is_blank, read_entries
+from simcoll.blackbox.format import intact, settle
 from simcoll.blackbox.header import Header, unpack_header
-from simcoll.blackbox.seal import intact, settle
 from simcoll.core.io import open_at_once, opened_record
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
 from simcoll.errors import UnreadableError

@@ -40,7 +40,10 @@ _LARGE_BYTES = 16 << 20
 _MOST_WORKERS = 16
 _AHEAD = 4
 _PIPE_BYTES = 1 << 20
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import simcoll.blackbox.reader_worker as worker; worker.main({})"
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "import simcoll.blackbox.reader_worker as worker; worker.main({})"
+)
 
 
 def read_files(

@@ -30,7 +30,7 @@ _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function
 _LIMIT = 4 << 20
 _AWAITING = re.compile(r"\bwait|\.result\(|\.synchronize\(")
 
-_CONNECTING, _BACKGROUND = "own_connection", "background.py"
+_CONNECTING, _BACKGROUND = "own_connection", "checker.py"
 """The function that connects to the store (:mod:`simcoll.proof.side_channel`), and the file whose threads hold up no
 call."""
 
@@ -78,7 +78,7 @@ def withdraw_stacks() -> None:
 
 
 def offer_rank_stacks() -> None:
-    """The same for a rank of :mod:`simcoll.launch.agent` from its very beginning: it may hang before it makes any call."""
+    """The same for a rank of the launcher from its very beginning: it may hang before it makes any call."""
     out, rank = os.environ.get("SIMCOLL_STACKS"), os.environ.get("RANK", "")
     if out and rank.isdecimal() and len(rank) < 10:
         # What the rank starts is no rank.

@@ -10,8 +10,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from simcoll.cli.output import write_whole
-from simcoll.core.io import open_at_once
+from simcoll.core.io import open_at_once, write_whole
 from simcoll.core.record import Source
 from simcoll.core.trace import Stall
 

@@ -22,9 +22,8 @@ from struct import Struct
 from typing import TypeVar
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.format import EntryKind
+from simcoll.blackbox.format import EntryKind, seal
 from simcoll.blackbox.header import pack_header
-from simcoll.blackbox.seal import seal
 from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Call

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from simcoll import __version__
-from simcoll.cli.arguments import HelpPage, add_output_arguments, add_report_files, stated_path
+from simcoll.cli.arguments import HelpPage, add_output_arguments, add_report_files, add_run_arguments
 from simcoll.cli.estimate import add_estimate_command
 from simcoll.cli.preflight import add_preflight_command
 from simcoll.cli.simulate import add_simulate_command
 from simcoll.cli.topology import add_topology_command
 from simcoll.cli.topology_arguments import add_topology_arguments
+from simcoll.core.io import stated_path
 from simcoll.errors import StdoutError
 
 _ABOUT = "Records what every rank says to every other rank, proves that they agree, and prices it."
@@ -103,11 +104,11 @@ def _show_versions() -> int:
 def _run(arguments: Sequence[str]) -> int:
     """``run`` has no argparse parser: torchrun's options must pass through untouched."""
     from simcoll.cli.run import run
-    from simcoll.launch.torchrun_arguments import add_own_arguments, asks_for_help
+    from simcoll.launch.torchrun_arguments import asks_for_help
 
     if asks_for_help(arguments):
         parser = _Parser(prog="simcoll run", add_help=False)
-        add_own_arguments(parser)
+        add_run_arguments(parser)
         parser.print_help()
         return 0
     return run(arguments)
@@ -131,7 +132,7 @@ def _other(arguments: Sequence[str]) -> int:
     if unknown:
         raise _UsageError(f"simcoll {options.command}", f"unrecognized arguments: {' '.join(unknown)}")
     if options.command == "verify":
-        from simcoll.cli.verify_command import run_verify
+        from simcoll.cli.verify import run_verify
 
         return run_verify(options)
     if options.command == "rules":

@@ -6,7 +6,8 @@ import argparse
 import re
 import shutil
 import textwrap
-from pathlib import Path
+
+from simcoll.core.io import stated_path
 
 _NARROWEST = 20
 _GAP = re.compile(r" {2,}(?=\S)")
@@ -34,11 +35,33 @@ def add_report_files(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def stated_path(text: str) -> Path:
-    """A path as it is typed. One of no letters, as of a variable that is not set, would pass for the current folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("expected a path, got an empty one; is a variable not set?")
-    return Path(text)
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the help page of ``run`` lists; :mod:`simcoll.launch.torchrun_arguments` reads the command line itself."""
+    parser.usage = "%(prog)s [options] [torchrun options] script.py [arguments]"
+    parser.description = (
+        "Start a job as torchrun does, record what every rank says to every other rank, and report what is wrong."
+    )
+    parser.epilog = (
+        "All of torchrun's options pass through unchanged (--nproc-per-node, --standalone, --nnodes, -m, --no-python, "
+        "...); `torchrun --help` lists them. Options end where the program begins."
+    )
+    parser.add_argument(
+        "--mode",
+        help="off: plain torchrun; record: write every call down; check: also prove in the background that the ranks "
+        "agree; detail: prove that they agree on each call before it runs (default)",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="where black boxes, report.json and report.html go (default: simcoll-out/ and the time)",
+    )
+    parser.add_argument(
+        "--stall",
+        metavar="SECONDS",
+        help="end the job after so long without progress while a rank waits (default: after 30 seconds, and only if it "
+        "is proved that it can never go on)",
+    )
+    add_output_arguments(parser)
 
 
 class HelpPage(argparse.HelpFormatter):

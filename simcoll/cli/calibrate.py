@@ -18,8 +18,9 @@ from statistics import fmean
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 
-from simcoll.cli.arguments import add_output_arguments, stated_path
+from simcoll.cli.arguments import add_output_arguments
 from simcoll.cli.output import Outlet
+from simcoll.core.io import stated_path
 from simcoll.core.text import plain
 from simcoll.core.units import SizeError, parse_size
 from simcoll.estimator.measured import (

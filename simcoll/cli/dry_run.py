@@ -1,8 +1,14 @@
-"""Carries a dry run out, in this process alone or in several that a launcher has started; imports torch."""
+"""Carries a dry run out, in this process alone or in several that a launcher has started; imports torch.
+
+Imports what training scripts import, before ranks are forked: each of them then has it at once.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import gc
+import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,7 +19,6 @@ from pathlib import Path
 from simcoll.blackbox.reader_pool import cores
 from simcoll.cli.output import Outlet
 from simcoll.cli.progress import progress_bar
-from simcoll.cli.warm_torch import warm_up
 from simcoll.dryrun.distributed import Team
 from simcoll.dryrun.driver import Plan, Runner, preflight, remove_earlier
 from simcoll.dryrun.outer_job import OuterJob
@@ -22,6 +27,27 @@ from simcoll.dryrun.rendezvous import GivenUpError, Meeting, join
 from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START, RefusedError
 from simcoll.verifier.findings.finding import Report
 from simcoll.verifier.postmortem import exit_code
+
+_MODULES = (
+    "torch.distributed.device_mesh",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
+    "torch.distributed.checkpoint",
+    "torch.nn.parallel",
+    "torch._dynamo",
+    "torch.optim",
+    "torch.utils.data",
+)
+
+
+def warm_up() -> None:
+    """Import these, as far as this torch has them, and keep their memory shared with the ranks to come."""
+    for name in _MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.freeze()
+
 
 _GIB = 1 << 30
 _INTERRUPTED = 130

@@ -13,11 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcoll.cli.arguments import add_output_arguments, stated_path
+from simcoll.cli.arguments import add_output_arguments
 from simcoll.cli.estimate_script import is_script, run_script_pricing
 from simcoll.cli.preflight import add_dry_run_arguments
 from simcoll.cli.price import PRICING_OPTIONS, add_pricing_arguments, run_pricing
 from simcoll.cli.topology_arguments import Commands, add_topology_arguments, topology_named, topology_of
+from simcoll.core.io import stated_path
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

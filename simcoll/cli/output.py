@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 
-from simcoll.core.io import written_whole
+from simcoll.core.io import printable, write_whole
 from simcoll.core.text import plain
 from simcoll.core.trace import Trace
 from simcoll.errors import StdoutError
@@ -163,14 +163,3 @@ def columns() -> int:
         return min(max(int(asked), _NARROWEST), _WIDEST)
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     return max(shutil.get_terminal_size().columns if on_terminal else _ELSEWHERE, _NARROWEST)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that a reader never sees half of it; raises OSError."""
-    with written_whole(path) as place:
-        place.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
-def printable(text: str) -> str:
-    """A text from outside as one harmless line: no line breaks, no control sequences."""
-    return "".join(character if character.isprintable() else " " for character in text)

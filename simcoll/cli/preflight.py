@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcoll.cli.arguments import add_output_arguments, stated_path
+from simcoll.cli.arguments import add_output_arguments
 from simcoll.cli.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
+from simcoll.core.io import stated_path
 
 if TYPE_CHECKING:
     from simcoll.cli.dry_run import Conclude, Request

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcoll.cli.arguments import stated_path
 from simcoll.cli.topology_arguments import topology_named, topology_of
+from simcoll.core.io import stated_path
 
 if TYPE_CHECKING:
     import networkx as nx

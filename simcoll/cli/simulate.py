@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.engine.schedules import SENDS
-from simcoll.cli.arguments import add_output_arguments, add_report_files, stated_path
+from simcoll.cli.arguments import add_output_arguments, add_report_files
 from simcoll.cli.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
+from simcoll.core.io import stated_path
 from simcoll.testing.options import BACKENDS
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
     """Write the files that were asked for, show everything, choose the exit code."""
     import json
 
-    from simcoll.cli.output import write_whole
+    from simcoll.core.io import write_whole
     from simcoll.reports.html_report import html_report
     from simcoll.reports.sarif import sarif_report
     from simcoll.simulation.report import SimulationPicture, exit_code_of, simulation_document

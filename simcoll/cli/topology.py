@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from simcoll.cli.arguments import add_output_arguments, stated_path
+from simcoll.cli.arguments import add_output_arguments
 from simcoll.cli.topology_arguments import Commands, add_topology_arguments, topology_of
+from simcoll.core.io import stated_path
 
 if TYPE_CHECKING:
     from simcoll.cli.output import Outlet

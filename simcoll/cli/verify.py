@@ -1,11 +1,15 @@
-"""``simcoll verify`` and ``simcoll rules``: judge what a job left behind; explain the findings."""
+"""``simcoll verify`` and ``simcoll rules``: judge what a job left behind; explain the findings.
+
+``simcoll verify`` as it is typed: the request, and the topology on which its page prices the job.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from json import dumps
 from pathlib import Path
 from stat import S_ISDIR
@@ -14,8 +18,10 @@ from typing import TYPE_CHECKING
 from simcoll.blackbox.gather import LAUNCH_PATTERN, Evidence, gather, matching, outcome_of, read_launch
 from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
 from simcoll.blackbox.stall_file import read_stall, together
-from simcoll.cli.output import Outlet, write_whole
+from simcoll.cli.output import Outlet
 from simcoll.cli.progress import progress_bar
+from simcoll.cli.topology_arguments import is_topology_given, topology_of
+from simcoll.core.io import write_whole
 from simcoll.core.ranges import parse_ranks
 from simcoll.core.trace import LaunchOutcome, Stall, Trace
 from simcoll.launch.preconditions import BAD_INPUT
@@ -30,6 +36,23 @@ from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.views.selection import Selection, SelectionError
 from simcoll.verifier.views.view import View, charted, viewed
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    """Carry out ``simcoll verify``; the exit code of the contract."""
+    names = [field.name for field in fields(Request) if field.name != "topology"]
+    asked = {name: getattr(options, name) for name in names}
+    if not is_topology_given(options):
+        return verify(Request(**asked))
+    outlet = Outlet(json=options.json, plain=options.plain)
+    if options.html is None:
+        return outlet.refuse(BAD_INPUT, "a topology goes with --html FILE, on whose page the job is priced")
+    try:
+        topology = topology_of(options)
+    except ValueError as error:
+        return outlet.refuse(BAD_INPUT, str(error))
+    return verify(Request(**asked, topology=topology))
+
 
 if TYPE_CHECKING:
     from simcoll.topology.graph import Topology
@@ -117,7 +140,7 @@ def _page(request: Request, shown: Report, evidence: Evidence, view: View, outle
     chart = charted(shown, evidence.traces, view.selection)
     if request.topology is None:
         return html_report(shown, chart)
-    from simcoll.pricing.views.priced_report import priced_report
+    from simcoll.pricing.views.page import priced_report
 
     try:
         return html_report(shown, chart, **priced_report(evidence.traces, request.topology))

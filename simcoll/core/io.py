@@ -1,14 +1,33 @@
-"""Opening what a command is given to read or to write, which may be no file at all."""
+"""Opening what a command is given to read or to write, which may be no file at all.
+
+Gives back the room on the disk that a file has reserved and not written.
+"""
 
 from __future__ import annotations
 
 import os
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from simcoll.errors import UnreadableError
+
+_BLOCK = 1 << 16
+
+
+def make_sparse(path: Path) -> None:
+    """Put a copy with holes in a file's place: the same bytes, zeros in whole blocks take no room; raises OSError."""
+    data = path.read_bytes()
+    with written_whole(path) as draft, open(draft, "wb") as file:
+        for begin in range(0, len(data), _BLOCK):
+            block = data[begin : begin + _BLOCK]
+            if block.count(0) < len(block):
+                file.seek(begin)
+                file.write(block)
+        file.truncate(len(data))
+
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -63,3 +82,21 @@ def written_whole(path: Path) -> Iterator[Path]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that a reader never sees half of it; raises OSError."""
+    with written_whole(path) as place:
+        place.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def printable(text: str) -> str:
+    """A text from outside as one harmless line: no line breaks, no control sequences."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def stated_path(text: str) -> Path:
+    """A path as it is typed. One of no letters, as of a variable that is not set, would pass for the current folder."""
+    if not text:
+        raise ArgumentTypeError("expected a path, got an empty one; is a variable not set?")
+    return Path(text)

@@ -24,7 +24,7 @@ from simcoll.cuda.graph_replay import CapturedCall, GroupOfGraph, GroupReplay
 from simcoll.cuda.watcher import looks_paused
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dynamo import leave_uncompiled
-from simcoll.recorder.session import conductors
+from simcoll.recorder.session import pipelines
 from simcoll.recorder.source import current_source
 
 _CALLS = "_simcoll_calls"
@@ -115,9 +115,9 @@ def ignore_graphs() -> None:
 def _beginning(capture_begin: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(capture_begin)
     def begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        for conductor in list(conductors.here):
+        for pipeline in list(pipelines.here):
             # A thread that launches calls beside a capture may break it.
-            conductor.await_launches()
+            pipeline.await_launches()
         calls = GraphCalls()
         vars(graph).pop(_CALLS, None)
         calls.open()

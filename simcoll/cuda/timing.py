@@ -53,14 +53,6 @@ class Recorded(Protocol):
         ...
 
 
-class Told(Protocol):
-    """A call whose end a device tells, not the host."""
-
-    def awaited(self) -> None:
-        """What follows on the stream of this thread follows the call."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class Timed:
     """A call that the device has not been seen to end.

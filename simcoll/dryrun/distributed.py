@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from simcoll.core.sparse_files import make_sparse
+from simcoll.core.io import make_sparse
 from simcoll.dryrun.driver import Plan, run_ranks
 from simcoll.dryrun.process_pool import LoneEnd
 from simcoll.dryrun.rank.main import DryRun, log_name

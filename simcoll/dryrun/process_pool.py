@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simcoll.blackbox.stacks import stack_path
-from simcoll.core.sparse_files import make_sparse
+from simcoll.core.io import make_sparse
 from simcoll.dryrun.rank.main import DryRun, become_lone_rank, wanted_memory
 from simcoll.dryrun.subreaper import start_kept
 from simcoll.recorder.recorder import box_name

@@ -27,7 +27,7 @@ from simcoll.topology.hardware import nearest
 from simcoll.topology.placement import placement_of
 
 if TYPE_CHECKING:
-    from simcoll.core.overheads import Overheads
+    from simcoll.core.estimate import Overheads
 
 ENGINES = ("closed", "flow")
 
@@ -303,7 +303,7 @@ def _flow_of(curve: Curve, size: int, topology: nx.DiGraph[Any], plan: _Plan) ->
 
 def _overheads(curve: Curve, size: int, shape: Shape) -> Overheads:
     """What a step across the network takes beyond the graph's latency, and what a protocol leaves of the links."""
-    from simcoll.core.overheads import Overheads
+    from simcoll.core.estimate import Overheads
 
     achieved = curve.achieved(size)
     return Overheads(

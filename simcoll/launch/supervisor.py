@@ -1,4 +1,7 @@
-"""A running job: the launcher's process, the signals that end it, and what it must not leave behind."""
+"""A running job: the launcher's process, the signals that end it, and what it must not leave behind.
+
+Where torch's Flight Recorder writes its dumps: beside the black boxes of ``simcoll run``, unless the user says.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Protocol
+from typing import IO, Final, Protocol
 
 from simcoll.blackbox.stack_signal import ask_for_dump
+
+DUMPS: Final = "flight_recorder_rank_"
+"""What the names of the dumps begin with; torch puts the rank behind it."""
+
+_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""What torch reads for it, the newest name first (``DebugInfoWriter::getWriter`` in FlightRecorder.cpp)."""
+
+
+def with_dumps_in(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a job whose ranks dump into a folder that exists, where they dump at all.
+
+    torch 2.11 and newer record their last 2,000 calls and dump them when a collective fails, if nobody has switched
+    that off; only the place is another one.
+    """
+    if any(environment.get(name) for name in _FILES):
+        return dict(environment)
+    return {**environment, _FILES[0]: str(folder / DUMPS)}
+
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

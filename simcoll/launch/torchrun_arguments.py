@@ -7,13 +7,13 @@ the options end and the program begins, because what follows the program is the 
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from simcoll.cli.arguments import add_output_arguments, stated_path
+from simcoll.core.io import stated_path
 
 FLAGS = ("-h", "-m", "--help", "--module", "--no-python", "--run-path", "--standalone", "--virtual-local-rank")
 """torchrun's options that take no value, spelled with dashes. A test compares both tables with torchrun's parser."""
@@ -50,35 +50,6 @@ VALUED = (
 """torchrun's options that take a value."""
 
 _OWN = frozenset({"--mode", "--out", "--stall"})
-
-
-def add_own_arguments(parser: ArgumentParser) -> None:
-    """What the help page of ``run`` lists; the command line is read by :func:`split`, past what is torchrun's."""
-    parser.usage = "%(prog)s [options] [torchrun options] script.py [arguments]"
-    parser.description = (
-        "Start a job as torchrun does, record what every rank says to every other rank, and report what is wrong."
-    )
-    parser.epilog = (
-        "All of torchrun's options pass through unchanged (--nproc-per-node, --standalone, --nnodes, -m, --no-python, "
-        "...); `torchrun --help` lists them. Options end where the program begins."
-    )
-    parser.add_argument(
-        "--mode",
-        help="off: plain torchrun; record: write every call down; check: also prove in the background that the ranks "
-        "agree; detail: prove that they agree on each call before it runs (default)",
-    )
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        help="where black boxes, report.json and report.html go (default: simcoll-out/ and the time)",
-    )
-    parser.add_argument(
-        "--stall",
-        metavar="SECONDS",
-        help="end the job after so long without progress while a rank waits (default: after 30 seconds, and only if it "
-        "is proved that it can never go on)",
-    )
-    add_output_arguments(parser)
 
 
 class RunUsageError(ValueError):

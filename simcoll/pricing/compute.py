@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.pricing.collective_prices import PricingError
-from simcoll.pricing.gpu_peaks import PEAKS
 from simcoll.pricing.job import Job
 from simcoll.pricing.rank_program import WAIT, Program
-from simcoll.pricing.roofline import Rates
+from simcoll.pricing.roofline import PEAKS, Rates
 from simcoll.pricing.steps import Steps
 
 Floats = npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""One rank's program as a dry run wrote it down: launches, waits, and work between them (`simcoll.pricing.device_ops`)."""
+"""One rank's program as a dry run wrote it down: launches, waits, and work between them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from simcoll.core.trace import Trace
 from simcoll.pricing.device_ops import EVENT, Key
-from simcoll.pricing.gpu_peaks import PEAKS
 from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program
-from simcoll.pricing.roofline import NOTHING, Rates, Work, WorkBetween, parse_work
+from simcoll.pricing.roofline import NOTHING, PEAKS, Rates, Work, WorkBetween, parse_work
 from simcoll.pricing.steps import Steps
 
 _KINDS = {"l": LAUNCH, "s": LAUNCH, "w": WAIT}

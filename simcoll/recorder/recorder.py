@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from simcoll.backends.base import Backend
 from simcoll.blackbox import BlackBoxWriter
@@ -28,13 +28,18 @@ from simcoll.spec.ddp_model import Claim
 from simcoll.spec.table import Kind, spec_of
 from simcoll.verifier.findings.failures import Nature, nature_of
 
-if TYPE_CHECKING:
-    from simcoll.cuda.timing import Told
-
 Box: TypeAlias = "BlackBoxWriter | MemoryBox"
 
 _PREPARED_LIMIT = 8192
 """Distinct calls that a group keeps at hand; a program with ever-changing shapes starts over at this many."""
+
+
+class DeviceTimed(Protocol):
+    """A call whose end a device tells, not the host."""
+
+    def awaited(self) -> None:
+        """What follows on the stream of this thread follows the call."""
+        ...
 
 
 class Recorder:
@@ -172,7 +177,7 @@ class Entry:
     """What the call stands for beside itself: the model that DistributedDataParallel begins to check with it."""
     taken_from: int | None = None
     """Of a receive from any source that has a message: whose it was (a group rank)."""
-    timed: Told | None = None
+    timed: DeviceTimed | None = None
     """What tells of the call's end on a device, where the host sees none."""
 
     @property

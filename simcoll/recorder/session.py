@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakSet
 
 import torch.distributed as dist
@@ -18,8 +18,21 @@ from simcoll.core.rank_local import RankLocal
 from simcoll.core.record import Group
 from simcoll.recorder.recorder import Recorder, box_name
 
-if TYPE_CHECKING:
-    from simcoll.wrapper.pipeline import Conductor
+
+class GroupPipeline(Protocol):
+    """What carries out the calls of one group."""
+
+    def await_launches(self) -> None:
+        """Return when no call waits for its launch."""
+        ...
+
+    def finish(self) -> None:
+        """Say that no call follows, without waiting."""
+        ...
+
+    def close(self, seconds: float) -> None:
+        """Let what is queued finish within ``seconds``."""
+        ...
 
 
 class Session:
@@ -79,7 +92,7 @@ def _default_out(environment: Mapping[str, str]) -> Path:
     return Path("simcoll-out") / "job"
 
 
-conductors: RankLocal[WeakSet[Conductor]] = RankLocal(WeakSet)
+pipelines: RankLocal[WeakSet[GroupPipeline]] = RankLocal(WeakSet)
 """Those of every group that is still there, to be brought to an end with the process (or the rank)."""
 
 # One black box a process and folder, whoever records in it.

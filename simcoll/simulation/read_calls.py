@@ -11,8 +11,7 @@ from typing import Any
 
 from simcoll.simulation.operations import ACTIONS, VERBS, keys_of
 from simcoll.simulation.scenario import CallPlan, Loop, Override, Parameter, Peer, Relative, Step
-from simcoll.simulation.scenario_names import MAX_NAME, Names
-from simcoll.simulation.table import MAX_ELEMENTS, Table
+from simcoll.simulation.table import MAX_ELEMENTS, MAX_NAME, Names, Table
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.spec.semantics import REDUCE_OPS
 from simcoll.spec.table import Kind

@@ -8,8 +8,7 @@ from types import MappingProxyType
 from simcoll.simulation.keys import KINDS
 from simcoll.simulation.read_calls import CallReader
 from simcoll.simulation.scenario import Fault, SlowLink
-from simcoll.simulation.scenario_names import Names
-from simcoll.simulation.table import Table
+from simcoll.simulation.table import Names, Table
 
 MAX_FAULTS = 200
 _WHERE = frozenset({"ranks", "call", "at", "iteration"})

@@ -14,8 +14,7 @@ from simcoll.simulation.keys import KEYS
 from simcoll.simulation.read_calls import DTYPES, CallReader
 from simcoll.simulation.read_faults import FaultReader
 from simcoll.simulation.scenario import BufferPlan, Expectation, Expected, GroupPlan, Scenario
-from simcoll.simulation.scenario_names import WORLD_NAME, Names, new_name
-from simcoll.simulation.table import Table
+from simcoll.simulation.table import WORLD_NAME, Names, Table, new_name
 from simcoll.simulation.toml import TomlDocument, parse_toml, read_toml
 from simcoll.verifier.findings.rules import RULES
 

@@ -27,9 +27,10 @@ from simcoll.blackbox.gather import files_of, gather, read_launch
 from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import MemoryTrace
 from simcoll.errors import ConfigurationError
-from simcoll.launch.fork import become_rank, fork, hold_store, received
+from simcoll.launch.fork import fork
 from simcoll.launch.monitor import Monitor
 from simcoll.testing.failures import report_text
+from simcoll.testing.gloo_rank import become_rank, hold_store, received
 from simcoll.verifier.findings.finding import Severity
 from simcoll.verifier.postmortem import judge
 

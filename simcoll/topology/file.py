@@ -8,17 +8,15 @@ from typing import Any
 
 import networkx as nx
 
-from simcoll.cli.output import write_whole
-from simcoll.topology.documents import Json, parse_json, read_text
+from simcoll.core.io import write_whole
+from simcoll.topology.documents import Json, dump_yaml, parse_json, parse_yaml, read_text
 from simcoll.topology.format import document_of, graph_of
 from simcoll.topology.graph import Topology, TopologyError, check
 from simcoll.topology.import_astra_sim import is_network, topology_of_network
 from simcoll.topology.import_hints import Hints, repeated
-from simcoll.topology.import_nccl import topology_of_system
+from simcoll.topology.import_nccl import topology_of_graphs, topology_of_system
 from simcoll.topology.import_nvidia_smi import is_matrix, topology_of_matrix
-from simcoll.topology.nccl_graph import topology_of_graphs
 from simcoll.topology.xml import parse_xml
-from simcoll.topology.yaml_document import dump_yaml, parse_yaml
 
 _YAML = (".yaml", ".yml")
 

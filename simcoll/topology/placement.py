@@ -2,6 +2,8 @@
 
 A *domain* is what NCCL calls a node: the GPUs of a server, or all those that NVLink joins. All of it follows from the
 wiring and the attribute ``host``; it is worked out once for a graph, in time linear in its nodes and edges.
+
+Nodes of a graph gathered into disjoint sets (union-find with path halving).
 """
 
 from __future__ import annotations
@@ -13,8 +15,27 @@ from typing import Any
 
 import networkx as nx
 
-from simcoll.topology.disjoint import DisjointSets
 from simcoll.topology.graph import check, derived, link_kind, ranks
+
+
+class DisjointSets:
+    """Sets of nodes that grow together; a node that was never joined is alone."""
+
+    def __init__(self) -> None:
+        self._parent: dict[Hashable, Hashable] = {}
+
+    def root(self, node: Hashable) -> Hashable:
+        """The node that stands for the set of ``node``."""
+        parent = self._parent
+        parent.setdefault(node, node)
+        while (above := parent[node]) != node:
+            parent[node] = node = parent[above]
+        return node
+
+    def join(self, one: Hashable, other: Hashable) -> None:
+        """Make one set of the two that hold ``one`` and ``other``."""
+        self._parent[self.root(one)] = self.root(other)
+
 
 _INF = float("inf")
 

@@ -36,12 +36,11 @@ from simcoll.cuda.timing import calls_between_times
 from simcoll.cuda.watcher import close_device_times
 from simcoll.errors import ConfigurationError
 from simcoll.proof.checker import calls_between_rounds
-from simcoll.recorder.failures import install_failure_hooks, remove_failure_hooks
+from simcoll.recorder.failures import install_failure_hooks, noting_non_members, remove_failure_hooks
 from simcoll.recorder.group_creation import LET_GO_SECONDS, aborting, destroying, initialising, noted, shrinking
-from simcoll.recorder.nonmember import noting_non_members
 from simcoll.recorder.pending_errors import VERDICTS
 from simcoll.recorder.recorder import Recorder
-from simcoll.recorder.session import Session, activate, active_session, claim_rank, conductors, own_recorders
+from simcoll.recorder.session import Session, activate, active_session, claim_rank, own_recorders, pipelines
 from simcoll.wrapper.async_checks import flights, noting_synchronization
 from simcoll.wrapper.ddp import recorded_verification
 from simcoll.wrapper.process_group import RecordedProcessGroup, to_plain, wrap_backend
@@ -256,19 +255,19 @@ def _uninstall() -> None:
 
 def _drain() -> None:
     """End every group's work within the time of one."""
-    ending = list(conductors.here)
-    for conductor in ending:
-        conductor.finish()
+    ending = list(pipelines.here)
+    for pipeline in ending:
+        pipeline.finish()
     deadline = time.monotonic() + _DRAIN_SECONDS
-    for conductor in ending:
-        conductor.close(max(deadline - time.monotonic(), 0))
+    for pipeline in ending:
+        pipeline.close(max(deadline - time.monotonic(), 0))
 
 
 def _end() -> None:
     """The end of the interpreter, whether or not simcoll is still enabled: a box stays open while it may be again."""
     _drain()
     close_device_times(_DRAIN_SECONDS)
-    if conductors.here:
+    if pipelines.here:
         # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
         # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.
         time.sleep(LET_GO_SECONDS)

@@ -37,10 +37,8 @@ from simcoll.recorder.recorder import Entry, GroupLog
 from simcoll.recorder.source import current_source, made_by_torch
 from simcoll.spec.table import Kind, spec_of
 from simcoll.wrapper.async_checks import Flight, flights, watches
-from simcoll.wrapper.caller import as_called
 from simcoll.wrapper.ddp import take_claim
-from simcoll.wrapper.profile import profiled
-from simcoll.wrapper.queued_work import QueuedWork
+from simcoll.wrapper.queued_work import QueuedWork, as_called, profiled
 from simcoll.wrapper.work import CheckedWork, RecordedWork
 from simcoll.wrapper.worker_threads import Threads
 
@@ -51,7 +49,7 @@ _FUTURE_THREADS = 2
 """As many as a Gloo group has: the callback of one future may wait for what another completes."""
 
 
-class Conductor:
+class Pipeline:
     """Records the calls of one group on this rank; with a prover proves them first, with a checker afterwards."""
 
     def __init__(
@@ -88,7 +86,7 @@ class Conductor:
         """Where the group's calls are written down."""
         return self._log
 
-    def conduct(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
+    def run(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
         """Record a call, prove it where this group is proved, launch it; returns its Work.
 
         What is launched while c10d is ``coalescing`` is launched by its thread, and waited for all at once.

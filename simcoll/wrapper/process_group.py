@@ -33,10 +33,10 @@ from simcoll.recorder.arguments import Arguments, arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.group_creation import stated_members
 from simcoll.recorder.recorder import GroupLog
-from simcoll.recorder.session import Session, active_session, conductors, is_unrecorded
+from simcoll.recorder.session import Session, active_session, is_unrecorded, pipelines
 from simcoll.spec.table import METHODS
 from simcoll.wrapper.group_store import lend_store
-from simcoll.wrapper.pipeline import Conductor
+from simcoll.wrapper.pipeline import Pipeline
 
 _DRAIN_SECONDS = 2.0
 _ABORT_SECONDS = 0.1
@@ -63,8 +63,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._inner = ProcessGroup(store, rank, size) if inner is None else inner
         self._store: Store | None = store
         self._session: Session | None = None
-        self._conductor: Conductor | None = None
-        self._conducted_in: Session | None = None
+        self._pipeline: Pipeline | None = None
+        self._pipeline_session: Session | None = None
         self._members: tuple[int, ...] | None = stated_members.here
         self._limit: timedelta | None = None
         self._section: torch.device | None = None
@@ -142,7 +142,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._inner._set_group_desc(desc)
         # c10d sets this last: the group is complete, and is written down even if it never makes a call.
         if (session := self._session or active_session()) is not None:
-            self._make_conductor(session)
+            self._make_pipeline(session)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of every backend of the group."""
@@ -185,8 +185,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         """Finish what is queued, within bounds, then shut the backends down; raises a mismatch that is found so."""
         self._end()
         self._inner.shutdown()
-        if self._conductor is not None:
-            self._conductor.raise_due()
+        if self._pipeline is not None:
+            self._pipeline.raise_due()
 
     def abort(self) -> None:
         """Give up what is queued, then abort the backends."""
@@ -195,13 +195,13 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def give_up(self) -> None:
         """Launch no call that waits for its proof."""
-        if self._conductor is not None:
-            self._conductor.give_up()
+        if self._pipeline is not None:
+            self._pipeline.give_up()
         self._end(_ABORT_SECONDS)
 
     def _end(self, seconds: float = _DRAIN_SECONDS) -> None:
-        if self._conductor is not None:
-            self._conductor.close(seconds)
+        if self._pipeline is not None:
+            self._pipeline.close(seconds)
         if self._captured:
             # A graph that is freed after the group calls its NCCL backend (torch 2.15), which must still be there.
             self._captured = False
@@ -218,11 +218,11 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     # Calls.
 
     def _start_coalescing(self, device: torch.device) -> None:
-        if (conductor := self._conductor_here()) is not None:
+        if (pipeline := self._pipeline_here()) is not None:
             # A call that its thread launches while a section is open would be taken for one of the section.
-            conductor.await_launches()
-            conductor.raise_due()
-            conductor.begin_section()
+            pipeline.await_launches()
+            pipeline.raise_due()
+            pipeline.begin_section()
         self._inner._start_coalescing(device)
         self._section, self._left = device, False
 
@@ -232,11 +232,11 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             return None
         self._section = None
         launch = functools.partial(self._inner._end_coalescing, device)
-        # Without a conductor nothing was recorded.
-        if self._conductor is None:
+        # Without a pipeline nothing was recorded.
+        if self._pipeline is None:
             return launch()
-        work = self._conductor.end_section(launch)
-        self._conductor.raise_unfit()
+        work = self._pipeline.end_section(launch)
+        self._pipeline.raise_unfit()
         return work
 
     def _leave_section(self) -> None:
@@ -256,7 +256,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the c10d method ``name``; arguments of no known form are left to torch to refuse."""
         launch = functools.partial(getattr(self._inner, name), *args, **kwargs)
-        if (conductor := self._conductor_here()) is None:
+        if (pipeline := self._pipeline_here()) is None:
             return launch()
         try:
             found = arguments(name, args, kwargs)
@@ -270,13 +270,13 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             found.place = self._place(found)
         if open_captures and (captured := capture_of(found, self._device_types)) is not None:
             self._captured = True
-            return conductor.capture(found, launch, captured.calls)
+            return pipeline.capture(found, launch, captured.calls)
         if self._section is None:
-            return conductor.conduct(found, launch)
+            return pipeline.run(found, launch)
         # What is launched inside a coalesced section is launched by its thread.
         found.asynchronous = False
         try:
-            return conductor.conduct(found, launch, coalescing=True)
+            return pipeline.run(found, launch, coalescing=True)
         except (CollectiveMismatchError, MissingRankError):
             self._leave_section()
             raise
@@ -297,25 +297,25 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             return torch.device(device.type, device.index)
         return self._inner.bound_device_id or torch.device("cuda", torch.cuda.current_device())
 
-    def _conductor_here(self) -> Conductor | None:
+    def _pipeline_here(self) -> Pipeline | None:
         """What conducts the group's calls; None where they go unrecorded."""
         session = self._session or active_session()
         if session is None or self._reconfigured or is_unrecorded():
             return None
-        if self._conductor is None or self._conducted_in is not session:
-            return self._make_conductor(session)
-        return self._conductor
+        if self._pipeline is None or self._pipeline_session is not session:
+            return self._make_pipeline(session)
+        return self._pipeline
 
-    def _make_conductor(self, session: Session) -> Conductor:
+    def _make_pipeline(self, session: Session) -> Pipeline:
         """Made with the group's first call in a session: only then is the process surely the one that it stays."""
         with self._making:
-            if self._conductor is None or self._conducted_in is not session:
+            if self._pipeline is None or self._pipeline_session is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
-                self._conductor = Conductor(log, *self._watchers(group, session.mode), times=self._times())
-                self._conducted_in = session
-                conductors.here.add(self._conductor)
-            return self._conductor
+                self._pipeline = Pipeline(log, *self._watchers(group, session.mode), times=self._times())
+                self._pipeline_session = session
+                pipelines.here.add(self._pipeline)
+            return self._pipeline
 
     def _watchers(self, group: Group, mode: str) -> Watchers:
         if self._store is None:

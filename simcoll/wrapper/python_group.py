@@ -54,7 +54,7 @@ class RecordedPythonGroup(RecordedProcessGroup):
     def _set_group_desc(self, desc: str) -> None:
         self._inner._set_group_desc(desc)
         if self._session is not None:
-            self._make_conductor(self._session)
+            self._make_pipeline(self._session)
 
     def _set_sequence_number_for_group(self) -> None:
         """The records count."""

@@ -1,25 +1,99 @@
-"""The ``Work`` of a call that its group's queue proves and launches later: ``detail`` mode, asynchronous calls."""
+"""The ``Work`` of a call that its group's queue proves and launches later: ``detail`` mode, asynchronous calls.
+
+Makes a call that another thread launches behave as if the thread that made it had launched it.
+
+Keeps queued calls in the user's profile.
+
+The profiler watches threads, and a queued call is launched from another thread than the one that made it. So the
+events that the dispatcher and the backend would have recorded are recorded for it: under the same names, with the same
+input shapes, the dispatcher's for the moment of the call, the backend's from the call to its end.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch._C._autograd import _record_function_with_args_enter, _record_function_with_args_exit
 from torch.distributed import Work
 from torch.futures import Future
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
+from simcoll.backends.base import Backend
 from simcoll.core.record import State
 from simcoll.cuda.launch_order import LOOK_UP_SECONDS
+from simcoll.cuda.streams import CallerStream
+from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.pending_errors import VERDICTS
 from simcoll.recorder.recorder import Entry
 from simcoll.wrapper.async_checks import Flight
 from simcoll.wrapper.work import NO_TIMEOUT, RecordedWork
 from simcoll.wrapper.worker_threads import Threads
+
+_DISPATCHED_AS = {
+    "barrier": "barrier",
+    "all_gather_single": "_allgather_base_",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced_",
+    "all_to_all_single": "alltoall_base_",
+    "reduce_scatter_single": "_reduce_scatter_base_",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced_",
+}
+"""The dispatcher's names of c10d methods; the others' are the method's with an underscore after it."""
+
+
+def profiled(arguments: Arguments, backend: Backend | None) -> Callable[[], None] | None:
+    """Begin the events of a call in this thread's profile; returns what ends them, or None where nobody watches."""
+    if not torch.autograd._profiler_enabled():
+        return None
+    tensors = [tensor for role, group in arguments.tensors.items() if role != "outputs" for tensor in group]
+    method = arguments.method.name
+    dispatched = _record_function_with_args_enter(f"c10d::{_DISPATCHED_AS.get(method, method + '_')}", *tensors)
+    _record_function_with_args_exit(dispatched)
+    if backend is None:
+        return None
+    of_row = backend.profiled_as.get(arguments.spec.name, arguments.spec.profiling[0])
+    name = f"{backend.name}:{backend.profiled_as.get(method, of_row)}"
+    return partial(_record_function_with_args_exit, _record_function_with_args_enter(name, *tensors))
+
+
+T = TypeVar("T")
+
+
+def as_called(arguments: Arguments, backend: Backend | None) -> Callable[[Callable[[], T]], T]:
+    """What calls a launch under this thread's gradient and inference mode, dispatch modes and streams, anywhere."""
+    stream = CallerStream.of(arguments, backend)
+    gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    modes = _get_current_dispatch_mode_stack()
+
+    def launched(launch: Callable[[], T]) -> T:
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode() if inference else nullcontext())
+            stack.enter_context(torch.set_grad_enabled(gradients))
+            stack.enter_context(stream)
+            stack.enter_context(_dispatched_to(modes))
+            work = launch()
+            stream.launched(work)
+            return work
+
+    return launched
+
+
+@contextmanager
+def _dispatched_to(modes: Sequence[TorchDispatchMode]) -> Iterator[None]:
+    """The dispatch modes in force, without entering them: many start over when they are entered."""
+    for mode in modes:
+        _push_mode(mode)
+    try:
+        yield
+    finally:
+        for _ in modes:
+            _pop_mode()
 
 
 class QueuedWork(RecordedWork):

@@ -17,11 +17,10 @@ from torch.futures import Future
 
 from simcoll.backends.base import Backend
 from simcoll.core.record import State
-from simcoll.cuda.timing import Told
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.pending_errors import VERDICTS
-from simcoll.recorder.recorder import Entry
+from simcoll.recorder.recorder import DeviceTimed, Entry
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.wrapper.async_checks import Flight, flights
 
@@ -45,7 +44,7 @@ class Noted(Protocol):
         ...
 
     @property
-    def timed(self) -> Told | None:
+    def timed(self) -> DeviceTimed | None:
         """What tells of its end, where the host does not."""
         ...
 

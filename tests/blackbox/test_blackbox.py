@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from simcoll.blackbox import NO_TICKET, BlackBoxError, BlackBoxWriter, UnreadableError, read_black_box
 from simcoll.blackbox import format as layout
+from simcoll.blackbox.format import intact, seal
 from simcoll.blackbox.reader import SLOT_DTYPE, last_activity
-from simcoll.blackbox.seal import intact, seal
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Buffer, Call
 

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from simcoll.blackbox import BlackBoxWriter, read_black_box, reader
 from simcoll.blackbox.entries import Known, read_entries
-from simcoll.blackbox.format import ENTRY_MARKER, EntryKind
+from simcoll.blackbox.format import ENTRY_MARKER, EntryKind, seals
 from simcoll.blackbox.reader import SLOT_DTYPE, _sound_slots, _whole_ring
-from simcoll.blackbox.seal import seals
 from simcoll.blackbox.table import encode, pack_entry
 from simcoll.core.record import Event, Group, Source, State
 from simcoll.spec.call import Call

@@ -20,10 +20,11 @@ def test_files_of_simcoll_are_passed_over() -> None:
 def test_a_package_of_links_is_passed_over(tmp_path: Path) -> None:
     """As Bazel's runfiles and uv's link mode make it: real folders, each file a link."""
     for folder, package in (("simcoll", simcoll), ("simcoll/backends", backends), ("simcoll/verifier", verifier)):
-        (tmp_path / folder).mkdir()
-        for path in Path(str(package.__file__)).parent.iterdir():
-            if path.is_file():
-                os.symlink(path, tmp_path / folder / path.name)
-    asked = "import simcoll.core.record; from simcoll.core.source_roots import kind_of; print(kind_of(simcoll.core.record.__file__))"
+        root = Path(str(package.__file__)).parent
+        for path in root.rglob("*.py"):
+            link = tmp_path / folder / path.relative_to(root)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            os.symlink(path, link)
+    asked = "from simcoll.core import record, source_roots; print(source_roots.kind_of(record.__file__))"
     ended = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == str(SKIP)

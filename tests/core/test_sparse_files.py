@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.core.sparse_files import make_sparse
+from simcoll.core.io import make_sparse
 
 CONTENTS = {
     "nothing": b"",

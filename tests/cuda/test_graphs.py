@@ -22,10 +22,7 @@ import torch.distributed as dist  # noqa: E402
 
 from simcoll.cuda import graphs as cuda_graphs  # noqa: E402
 from simcoll.cuda.graphs import capture_of, ignore_graphs, open_captures, watch_graphs  # noqa: E402
-from simcoll.wrapper import (
-    pipeline,
-    process_group,
-)
+from simcoll.wrapper import pipeline, process_group  # noqa: E402
 from tests.support.calls import ones, summed  # noqa: E402
 
 

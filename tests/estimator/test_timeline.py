@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.estimator.timeline import Timeline, Transfer
+from simcoll.estimator.time_estimator import Timeline, Transfer
 
 
 def nvlink(seconds, utilisation=1.0):

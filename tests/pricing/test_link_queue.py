@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import simcoll
 from simcoll.core.record import Group
-from simcoll.estimator.timeline import Timeline, Transfer
+from simcoll.estimator.time_estimator import Timeline, Transfer
 from simcoll.pricing.compute import none
 from simcoll.pricing.price import Scenario, price
 from tests.support.timed import Made, call, timed

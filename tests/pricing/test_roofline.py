@@ -10,9 +10,8 @@ import pytest
 
 from simcoll.pricing.collective_prices import PricingError
 from simcoll.pricing.compute import Counted, per_step
-from simcoll.pricing.gpu_peaks import PEAKS
 from simcoll.pricing.rank_program import BLOCK, Program
-from simcoll.pricing.roofline import NOTHING, Rates, Work, WorkBetween, parse_work
+from simcoll.pricing.roofline import NOTHING, PEAKS, Rates, Work, WorkBetween, parse_work
 from simcoll.topology.clusters import cluster
 from simcoll.topology.graph import flat
 from simcoll.topology.hardware import GPUS

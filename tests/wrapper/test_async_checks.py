@@ -17,7 +17,7 @@ from simcoll.core.record import Group, Source  # noqa: E402
 from simcoll.recorder.arguments import arguments  # noqa: E402
 from simcoll.recorder.recorder import Entry, GroupLog, Recorder  # noqa: E402
 from simcoll.wrapper.async_checks import Flight, Flights  # noqa: E402
-from simcoll.wrapper.pipeline import Conductor  # noqa: E402
+from simcoll.wrapper.pipeline import Pipeline  # noqa: E402
 
 
 class Work:
@@ -262,12 +262,12 @@ def test_a_tensor_that_cannot_say_where_it_lies_is_not_watched(
 
 
 def test_a_call_that_the_backend_refused_uses_no_memory(program: Program) -> None:
-    conductor, x = Conductor(program.log), torch.ones(4)
+    pipeline, x = Pipeline(program.log), torch.ones(4)
 
     def refuse() -> None:
         raise RuntimeError("not supported")
 
     with pytest.raises(RuntimeError, match="not supported"):
-        conductor.conduct(arguments("recv", ([x], 1, 0), {}), refuse)
-    conductor.conduct(arguments("allreduce", ([x],), {}), lambda: None)
+        pipeline.run(arguments("recv", ([x], 1, 0), {}), refuse)
+    pipeline.run(arguments("allreduce", ([x],), {}), lambda: None)
     assert program.noted("overlap") == []

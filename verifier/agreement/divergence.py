@@ -13,11 +13,9 @@ import numpy as np
 
 from simcoll.verifier.agreement.alignment import UNKNOWN, Ints
 from simcoll.verifier.agreement.columns import GroupColumns, Part
-from simcoll.verifier.agreement.flows import SPLIT_MISMATCH
-from simcoll.verifier.agreement.shapes import LAYOUT_MISMATCH, SHAPE_MISMATCH
 from simcoll.verifier.agreement.words import LINE, STATEMENT, Words
 from simcoll.verifier.findings.finding import CameApart, Finding, Severity, Side
-from simcoll.verifier.findings.rules_fields import FIELD_RULES
+from simcoll.verifier.findings.rules_fields import FIELD_RULES, LAYOUT_MISMATCH, SHAPE_MISMATCH, SPLIT_MISMATCH
 from simcoll.verifier.findings.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.findings.rules_order import CALL_SKIPPED, MISSING_RANK, ORDER_SWAPPED
 from simcoll.verifier.findings.sides import lines

@@ -9,12 +9,12 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group
 from simcoll.spec.call import SPARSE, UNEQUAL, Buffer
 from simcoll.spec.table import Content
-from simcoll.verifier.agreement.shapes import LAYOUT_MISMATCH
 from simcoll.verifier.findings.rule import Rule
 from simcoll.verifier.findings.rules_fields import (
     COALESCED_MISMATCH,
     DEVICE_MISMATCH,
     DTYPE_MISMATCH,
+    LAYOUT_MISMATCH,
     OP_MISMATCH,
     REDUCE_OP_MISMATCH,
     ROOT_MISMATCH,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from simcoll.core.record import Group
 from simcoll.spec.table import Flows, SparseFlow
 from simcoll.verifier.findings.rule import Rule
-from simcoll.verifier.findings.rules_fields import SIZE_MISMATCH
+from simcoll.verifier.findings.rules_fields import SIZE_MISMATCH, SPLIT_MISMATCH
 from simcoll.verifier.findings.sides import Parts, Voice, outvoted, part
 from simcoll.verifier.findings.stated import moved
 
@@ -27,22 +27,6 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 _LARGEST = 2**62
 _RANKS_SHOWN = 8
 _PAIRS_WEIGHED = 1000
-
-SPLIT_MISMATCH = Rule(
-    "SC106",
-    "split-mismatch",
-    "Exchange the split sizes first (all_to_all of the counts) and build output_split_sizes from what arrives.",
-    means="In an all-to-all with splits, one rank sends another number of elements to a peer than this peer expects.",
-    harm=(
-        "The receiver's parts slip: it takes rows that were meant for the next peer, waits for some that never come, "
-        "or the process aborts."
-    ),
-    example=("splits = [1, 3] if rank == 0 else [2, 2]\ndist.all_to_all_single(out, x, [2, 2], splits)"),
-    remedy=(
-        "input_split_sizes[j] on rank i must equal output_split_sizes[i] on rank j. In a mixture-of-experts layer, "
-        "the counts must be exchanged after routing, not assumed."
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)

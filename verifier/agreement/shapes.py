@@ -17,51 +17,11 @@ from simcoll.core.record import Group
 from simcoll.spec.table import Content, Kind
 from simcoll.verifier.findings.describe import order_text
 from simcoll.verifier.findings.finding import Finding, Severity
-from simcoll.verifier.findings.rule import Rule
+from simcoll.verifier.findings.rules_fields import LAYOUT_MISMATCH, SHAPE_MISMATCH
 from simcoll.verifier.findings.sides import Parts, Voice, each, finding, part
 
 Layout: TypeAlias = tuple[tuple[int, ...], "tuple[int, ...] | None"]
 """A shape without dimensions of size one, and its memory order (None is row-major)."""
-
-LAYOUT_MISMATCH = Rule(
-    "SC108",
-    "layout-mismatch",
-    "Call .contiguous() (or .to(memory_format=...)) alike on every rank before the collective.",
-    means=(
-        "The ranks' tensors have the same shape but lie in memory in another order, for example channels_last on one "
-        "rank and contiguous on the others; or they are sparse on some ranks and dense on the others."
-    ),
-    harm=(
-        "A collective works on memory, element after element. Ranks whose memory order differs sum elements that do "
-        "not belong together: no error, wrong numbers. Sparse against dense hangs: the backend runs another algorithm."
-    ),
-    example=(
-        "x = torch.randn(8, 3, 32, 32)\n"
-        "if rank == 1:\n"
-        "    x = x.to(memory_format=torch.channels_last)\n"
-        "dist.all_reduce(x)"
-    ),
-    remedy=(
-        "Bring the tensor into one memory format on every rank. Look for a model converted with channels_last on "
-        "some ranks only, for tensors that were transposed without .contiguous(), and for embeddings with sparse=True."
-    ),
-)
-
-SHAPE_MISMATCH = Rule(
-    "SC109",
-    "shape-mismatch",
-    "Give every rank the same shape: equal element counts are not enough to pair the right elements.",
-    means="The ranks' tensors have the same number of elements in different shapes, for example [20, 10] and [10, 20].",
-    harm=(
-        "The backend sees only the count and goes ahead, so elements are combined that do not belong together. A "
-        "flattened view of the same tensor keeps the order and is only a warning."
-    ),
-    example=("x = torch.ones(20, 10)\nif rank == 2:\n    x = x.t().contiguous()\ndist.all_reduce(x)"),
-    remedy=(
-        "Find the rank that transposes or reshapes its tensor. If one rank passes a flattened view on purpose, "
-        "flatten it on every rank."
-    ),
-)
 
 
 def judge_shapes(group: Group, voices: Sequence[Voice], kind: Kind, *, strict: bool) -> list[Finding]:

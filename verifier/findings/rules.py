@@ -1,12 +1,10 @@
-"""Every rule by its code. A rule stands beside its logic, or with others of its kind where several modules use it."""
+"""Every rule by its code."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from simcoll.verifier.agreement.flows import SPLIT_MISMATCH
-from simcoll.verifier.agreement.shapes import LAYOUT_MISMATCH, SHAPE_MISMATCH
 from simcoll.verifier.findings.rule import Rule
 from simcoll.verifier.findings.rules_async import FLIGHT_RULES
 from simcoll.verifier.findings.rules_fields import FIELD_RULES
@@ -16,9 +14,6 @@ from simcoll.verifier.findings.rules_p2p import PAIR_RULES
 
 _ALL = (
     *FIELD_RULES,
-    SPLIT_MISMATCH,
-    LAYOUT_MISMATCH,
-    SHAPE_MISMATCH,
     *ORDER_RULES,
     *PAIR_RULES,
     *FLIGHT_RULES,

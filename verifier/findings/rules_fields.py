@@ -108,6 +108,62 @@ COALESCED_MISMATCH = Rule(
     ),
 )
 
+LAYOUT_MISMATCH = Rule(
+    "SC108",
+    "layout-mismatch",
+    "Call .contiguous() (or .to(memory_format=...)) alike on every rank before the collective.",
+    means=(
+        "The ranks' tensors have the same shape but lie in memory in another order, for example channels_last on one "
+        "rank and contiguous on the others; or they are sparse on some ranks and dense on the others."
+    ),
+    harm=(
+        "A collective works on memory, element after element. Ranks whose memory order differs sum elements that do "
+        "not belong together: no error, wrong numbers. Sparse against dense hangs: the backend runs another algorithm."
+    ),
+    example=(
+        "x = torch.randn(8, 3, 32, 32)\n"
+        "if rank == 1:\n"
+        "    x = x.to(memory_format=torch.channels_last)\n"
+        "dist.all_reduce(x)"
+    ),
+    remedy=(
+        "Bring the tensor into one memory format on every rank. Look for a model converted with channels_last on "
+        "some ranks only, for tensors that were transposed without .contiguous(), and for embeddings with sparse=True."
+    ),
+)
+
+SHAPE_MISMATCH = Rule(
+    "SC109",
+    "shape-mismatch",
+    "Give every rank the same shape: equal element counts are not enough to pair the right elements.",
+    means="The ranks' tensors have the same number of elements in different shapes, for example [20, 10] and [10, 20].",
+    harm=(
+        "The backend sees only the count and goes ahead, so elements are combined that do not belong together. A "
+        "flattened view of the same tensor keeps the order and is only a warning."
+    ),
+    example=("x = torch.ones(20, 10)\nif rank == 2:\n    x = x.t().contiguous()\ndist.all_reduce(x)"),
+    remedy=(
+        "Find the rank that transposes or reshapes its tensor. If one rank passes a flattened view on purpose, "
+        "flatten it on every rank."
+    ),
+)
+
+SPLIT_MISMATCH = Rule(
+    "SC106",
+    "split-mismatch",
+    "Exchange the split sizes first (all_to_all of the counts) and build output_split_sizes from what arrives.",
+    means="In an all-to-all with splits, one rank sends another number of elements to a peer than this peer expects.",
+    harm=(
+        "The receiver's parts slip: it takes rows that were meant for the next peer, waits for some that never come, "
+        "or the process aborts."
+    ),
+    example=("splits = [1, 3] if rank == 0 else [2, 2]\ndist.all_to_all_single(out, x, [2, 2], splits)"),
+    remedy=(
+        "input_split_sizes[j] on rank i must equal output_split_sizes[i] on rank j. In a mixture-of-experts layer, "
+        "the counts must be exchanged after routing, not assumed."
+    ),
+)
+
 FIELD_RULES = (
     OP_MISMATCH,
     SIZE_MISMATCH,
@@ -116,4 +172,7 @@ FIELD_RULES = (
     ROOT_MISMATCH,
     DEVICE_MISMATCH,
     COALESCED_MISMATCH,
+    SPLIT_MISMATCH,
+    LAYOUT_MISMATCH,
+    SHAPE_MISMATCH,
 )

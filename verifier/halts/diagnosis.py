@@ -24,8 +24,8 @@ from simcoll.verifier.halts.group_creation import (
     unmade_groups,
 )
 from simcoll.verifier.halts.incidents import Job, outvoted
+from simcoll.verifier.halts.p2p_unmatched import assumed_unmet, unmet_message
 from simcoll.verifier.halts.rank_location import left_group, whereabouts
-from simcoll.verifier.halts.unmet import assumed_unmet, unmet_message
 from simcoll.verifier.halts.unwatched import for_how_long, known_absent, standing
 from simcoll.verifier.halts.wait_graph import Wait, Waits, fallen, in_time, waits_of
 

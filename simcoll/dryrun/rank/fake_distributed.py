@@ -1,6 +1,8 @@
 """torch.distributed for a rank without peers: its groups are fake ones, whatever backend and store are asked for.
 
 It changes the process for good, and is meant for one that was forked to be a rank of a dry run.
+
+Whose the calls of a dry run's rank are, where its program has threads: one that waits holds up no other.
 """
 
 from __future__ import annotations
@@ -17,11 +19,10 @@ import torch.distributed as dist
 from torch.cuda import nccl
 from torch.distributed import device_mesh, distributed_c10d
 
-from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS
+from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, THREAD
 from simcoll.dryrun.rank.fake_device import truthfully
 from simcoll.dryrun.rank.fake_group import Answer, FakeProcessGroup
 from simcoll.dryrun.rank.known_inputs import GroupInputs, SmallInputs
-from simcoll.dryrun.rank.lone_threads import LoneThreads
 from simcoll.dryrun.rank.spawned import Launch
 from simcoll.dryrun.rank.taint import ReceivedValues, sized_by_others
 from simcoll.recorder.arguments import arguments
@@ -30,7 +31,33 @@ from simcoll.spec.call import Call
 from simcoll.spec.semantics import Array, Outputs
 from simcoll.spec.table import METHODS, Kind
 from simcoll.wrapper import hooks as activation
+from simcoll.wrapper.pipeline import Pipeline
 from simcoll.wrapper.python_group import RecordedPythonGroup
+
+
+class LoneThreads:
+    """Notes in the record that the calls that follow are another thread's than those before.
+
+    The threads that C++ makes for a backward pass are the main thread's: it waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._last = 0
+
+    def note(self, pipeline: Pipeline | None) -> None:
+        """The calling thread is about to make a call."""
+        number = self._number(threading.current_thread())
+        if number != self._last and pipeline is not None:
+            self._last = number
+            pipeline.log.recorder.event(THREAD, number=number)
+
+    def _number(self, thread: threading.Thread) -> int:
+        if thread is threading.main_thread() or isinstance(thread, threading._DummyThread):
+            return 0
+        # Thread ids are used again; the object's own number is not while it lives.
+        return self._numbers.setdefault(id(thread), len(self._numbers) + 1)
+
 
 if TYPE_CHECKING:
     from simcoll.dryrun.rank.flop_counter import WorkCounter
@@ -63,19 +90,19 @@ class LoneGroup(RecordedPythonGroup):
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # An operator of torch's may have led here, which is told the truth of devices; records tell the program's.
         with _one_at_a_time, truthfully(told=False):
-            self.caller.note(self._conductor)
+            self.caller.note(self._pipeline)
             return self._noted(name, args, kwargs)
 
     def _noted(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         marked = bool(self.received.paused) or sized_by_others((*args, *kwargs.values()))
         result = super()._collective(name, args, kwargs)
-        conductor = self._conductor
-        if conductor is None:
+        pipeline = self._pipeline
+        if pipeline is None:
             return result
-        spec, (sequence, message) = METHODS[name][0], conductor.log.place
-        key = conductor.log.group.name, sequence, message if spec.kind is Kind.POINT_TO_POINT else 0
+        spec, (sequence, message) = METHODS[name][0], pipeline.log.place
+        key = pipeline.log.group.name, sequence, message if spec.kind is Kind.POINT_TO_POINT else 0
         if marked:
-            conductor.log.recorder.event(
+            pipeline.log.recorder.event(
                 SIZED_BY_OTHERS,
                 group=key[0],
                 sequence=sequence,

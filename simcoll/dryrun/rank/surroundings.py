@@ -18,8 +18,7 @@ from torch.utils.data import DataLoader
 from simcoll.dryrun.rank.fake_cuda_ops import have_operators
 from simcoll.dryrun.rank.fake_device import Devices
 from simcoll.dryrun.rank.fake_tensors import FakeTensors
-from simcoll.dryrun.rank.lone_checkpoints import keep_checkpoints
-from simcoll.dryrun.rank.saved_files import keep_files
+from simcoll.dryrun.rank.saved_files import keep_checkpoints, keep_files
 from simcoll.dryrun.rank.taint import ReceivedValues
 from simcoll.dryrun.rank.tensor_marks import tensors_in
 from simcoll.dryrun.rank.torch_modes import Functions, Operators

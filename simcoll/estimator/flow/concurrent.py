@@ -14,8 +14,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from simcoll.core.estimate import Estimate
-from simcoll.core.overheads import Overheads
+from simcoll.core.estimate import Estimate, Overheads
 from simcoll.estimator.flow.engine import Plan, estimate_of, plan
 from simcoll.estimator.flow.paths import Floats
 from simcoll.estimator.flow.phases import Phase

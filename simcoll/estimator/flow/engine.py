@@ -9,8 +9,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from simcoll.core.estimate import Bottleneck, Estimate
-from simcoll.core.overheads import BARE, Overheads
+from simcoll.core.estimate import BARE, Bottleneck, Estimate, Overheads
 from simcoll.estimator.flow.algorithms import algorithms, schedule
 from simcoll.estimator.flow.layout import Layout, layout
 from simcoll.estimator.flow.paths import Floats

@@ -2,23 +2,145 @@
 
 A step lasts until its slowest transfer has arrived: its latency over all hops, and the end of its bytes at its fair
 share. What does not depend on the size is worked out once for a step and kept with the topology.
+
+Max-min fair shares of links, and how long transfers take that have them.
+
+This is progressive filling (Bertsekas and Gallager, Data Networks). All transfers' rates rise alike until a link is
+full; those that cross it keep their rate, and the others rise on.
+
+A sum over many alike things from a few of them: by straight lines where it is straight, and halving elsewhere.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from simcoll.core.overheads import Overheads
-from simcoll.estimator.flow.fair_sharing import ends, loads
+from simcoll.core.estimate import Overheads
 from simcoll.estimator.flow.paths import Floats, Integers
 from simcoll.estimator.flow.routes import Router, Routes
 from simcoll.estimator.flow.schedule import Schedule, Shifts, Step, steps
-from simcoll.estimator.flow.series import sampled
 from simcoll.topology.graph import LINKS
+
+Cost = Callable[[int], "tuple[float, float]"]
+
+
+def sampled(count: int, period: int, cost: Cost) -> dict[int, float]:
+    """Some of the distances 1 to ``count - 1``, and for how many each stands.
+
+    Distances that leave the same rest by ``period`` are a series. The first and last three of each are taken, and what
+    is between two taken ones is a straight line if its middle is on it, and else halved.
+    """
+    weights: dict[int, float] = {}
+    for rest in range(1, min(period, count - 1) + 1):
+        series = range(rest, count, period)
+        places = {place % len(series) for place in (0, 1, 2, -3, -2, -1) if -len(series) <= place < len(series)}
+        taken = [series[place] for place in sorted(places)]
+        weights.update(dict.fromkeys(taken, 1.0))
+        for low, high in pairwise(taken):
+            _between(low, high, period, cost, weights)
+    return weights
+
+
+def _between(low: int, high: int, period: int, cost: Cost, weights: dict[int, float]) -> None:
+    """Give the weight of what is between two distances to those, and to others as far as it takes."""
+    apart = (high - low) // period
+    if apart < 2:
+        return
+    middle = low + apart // 2 * period
+    weights[middle] = 1.0
+    if _straight(low, middle, high, cost):
+        for one, other in ((low, middle), (middle, high)):
+            half = ((other - one) // period - 1) / 2
+            weights[one] += half
+            weights[other] += half
+        return
+    _between(low, middle, period, cost, weights)
+    _between(middle, high, period, cost, weights)
+
+
+def _straight(low: int, middle: int, high: int, cost: Cost) -> bool:
+    part = (middle - low) / (high - low)
+    expected = np.add(np.multiply(cost(low), 1 - part), np.multiply(cost(high), part))
+    return bool(np.allclose(cost(middle), expected, rtol=1e-9, atol=0))
+
+
+_FULL = 1e-9
+"""A link is full, and a transfer done, within this fraction."""
+
+_SHARES = 200
+"""After so many changes of the transfers under way, those that are left keep their rates."""
+
+
+def fair_rates(routes: Routes, transfers: int, bandwidth: Floats) -> Floats:
+    """Each transfer's rate in bytes/s; infinite for one that uses no link."""
+    links, link = np.unique(routes.link, return_inverse=True)
+    left, rising = bandwidth[links], np.ones(transfers, bool)
+    rates, level = np.full(transfers, np.inf), 0.0
+    transfer, share = routes.transfer, routes.share
+    while len(transfer):
+        used = np.bincount(link, share, len(links))
+        room = np.divide(left, used, out=np.full(len(links), np.inf), where=used > 0)
+        rise = room.min()
+        if rise == np.inf:  # no link holds back what is left
+            break
+        level += rise
+        left = left - rise * used
+        stopped = np.unique(transfer[(room <= rise * (1 + _FULL))[link]])
+        rates[stopped] = level
+        rising[stopped] = False
+        on = rising[transfer]
+        transfer, link, share = transfer[on], link[on], share[on]
+    return rates
+
+
+def loads(routes: Routes, sizes: Floats, links: int) -> Floats:
+    """The bytes on each link."""
+    found: Floats = np.bincount(routes.link, routes.share * sizes[routes.transfer], links).astype(float)
+    return found
+
+
+def ends(routes: Routes, sizes: Floats, bandwidth: Floats) -> Floats:
+    """When the last byte of each transfer is out, in seconds, if all begin at once and share fairly.
+
+    When one ends, the others share anew, unless that cannot help: the busiest link is busy until the last end.
+    """
+    rates = fair_rates(routes, len(sizes), bandwidth)
+    found: Floats = sizes / rates
+    least = float((loads(routes, sizes, len(bandwidth)) / bandwidth).max(initial=0.0))
+    if found.max(initial=0.0) <= least * (1 + _FULL):
+        return found
+    return _shared_anew(routes, sizes.astype(float), bandwidth, rates)
+
+
+def _shared_anew(routes: Routes, left: Floats, bandwidth: Floats, rates: Floats) -> Floats:
+    found, now = np.zeros(len(left)), 0.0
+    running = np.flatnonzero((left > 0) & np.isfinite(rates))
+    for _ in range(_SHARES):
+        if not len(running):
+            break
+        need = left[running] / rates[running]
+        first = need.min()
+        now += first
+        done = need <= first * (1 + _FULL)
+        found[running[done]] = now
+        left[running] = left[running] - first * rates[running]
+        running = running[~done]
+        rates[running] = fair_rates(_only(routes, running, len(left)), len(left), bandwidth)[running]
+    found[running] = now + left[running] / rates[running]
+    return found
+
+
+def _only(routes: Routes, transfers: Integers, count: int) -> Routes:
+    running = np.zeros(count, bool)
+    running[transfers] = True
+    kept = running[routes.transfer]
+    return Routes(routes.transfer[kept], routes.link[kept], routes.share[kept])
+
 
 _WRITTEN_OUT = 64
 """Up to so many distances, shifts are priced one by one and those at once as one step; beyond, by their series."""

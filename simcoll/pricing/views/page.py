@@ -1,4 +1,7 @@
-"""A priced job as a page: figures, scenarios beside each other, the timeline, the topology with what holds it up."""
+"""A priced job as a page: figures, scenarios beside each other, the timeline, the topology with what holds it up.
+
+What a page has of a job that is priced on a topology: its picture, what holds the job up, what calls cost.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simcoll.core.units import show_rate, show_size
-from simcoll.pricing.price import Pricing
+from simcoll.pricing.price import Pricing, price
 from simcoll.pricing.views.bottlenecks import marks_of_job
 from simcoll.pricing.views.spans import spans_of
 from simcoll.pricing.views.steps import StepCosts, steps_of_rank
@@ -15,6 +18,18 @@ from simcoll.pricing.views.text import counted_calls, shown
 from simcoll.pricing.views.topology_figure import figure_of
 from simcoll.reports.page_shell import Table
 from simcoll.reports.price_page import Bar, Bars, Fact, Sheet
+
+if TYPE_CHECKING:
+    from simcoll.core.trace import Trace
+    from simcoll.reports.page_shell import Priced
+    from simcoll.topology.graph import Topology
+
+
+def priced_report(traces: Sequence[Trace], topology: Topology) -> Priced:
+    """Picture and tables; raises PricingError, TopologyError and EstimateError for what cannot be priced."""
+    priced = price(traces, topology)
+    return {"figures": [figure_of(topology, marks_of_job(priced))], "tables": tables_of_calls(priced)}
+
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simcoll.backends.engine.free_threads import FreeThreads
-from simcoll.backends.engine.parking import LateError, Place, StuckError
+from simcoll.backends.engine.parking import FreeThreads, LateError, Place, StuckError
 from simcoll.backends.engine.schedules import Random
 from simcoll.backends.engine.turns import Turns
 from simcoll.errors import ConfigurationError

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simcoll.backends.engine.free_threads import FreeThreads
-from simcoll.backends.engine.parking import StuckError
+from simcoll.backends.engine.parking import FreeThreads, StuckError
 from simcoll.backends.engine.tickets import PeerFailedError, Ticket
 from simcoll.backends.engine.turns import Turns
 from simcoll.backends.engine.world import World

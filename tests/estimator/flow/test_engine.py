@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.flow import three_levels
-from simcoll.core.overheads import Overheads
+from simcoll.core.estimate import Overheads
 from simcoll.estimator.flow.concurrent import Flight, price_together
 from simcoll.estimator.flow.engine import price
-from simcoll.estimator.flow.fair_sharing import fair_rates
+from simcoll.estimator.flow.phases import fair_rates
 from simcoll.estimator.flow.routes import Routes
 from simcoll.spec.table import COLLECTIVES
 from simcoll.topology.graph import Topology, TopologyError, connect, flat

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.estimator.flow.fair_sharing import ends, fair_rates, loads
+from simcoll.estimator.flow.phases import ends, fair_rates, loads
 from simcoll.estimator.flow.routes import Routes
 
 

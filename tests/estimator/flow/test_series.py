@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.estimator.flow.series import sampled
+from simcoll.estimator.flow.phases import sampled
 
 
 @given(st.integers(2, 3000), st.integers(1, 9), st.integers(1, 500))

@@ -1,0 +1,96 @@
+"""What happens in a process that is forked to be a rank, from its beginning to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+
+from simcoll.backends.engine.outcome import exit_code
+from simcoll.backends.engine.tickets import is_skip
+from simcoll.launch.fork import end_as_interpreter, leave_parent
+from simcoll.testing.sent_exceptions import SentException, sent
+from simcoll.wrapper.hooks import enable
+
+
+def hold_store(pipe: Connection) -> NoReturn:
+    """Be the process that has the ranks' store; tells its port."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends this process
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        pipe.send(store.port)
+        with contextlib.suppress(EOFError):
+            pipe.recv()
+    finally:
+        # Whatever happens, the program of the parent does not go on here.
+        os._exit(0)
+
+
+def become_rank(
+    body: Callable[[int], object], rank: int, size: int, port: int, pipe: Connection, folder: Path, timeout: float
+) -> NoReturn:
+    """Run ``body(rank)`` in a default group, send its end through the pipe, and end as an interpreter does."""
+    code, answer = 1, ("nothing", b"")
+    try:
+        _begin(rank, size, port, folder)
+        _join(rank, size, port, timeout)
+        answer = ("result", _pickled(body(rank), rank))
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        code = 0
+    except BaseException as error:
+        code = exit_code(error)
+        answer = ("error", pickle.dumps(sent(error))) if code else ("result", pickle.dumps(None))
+        if not is_skip(error) and not isinstance(error, SystemExit):
+            sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(OSError):
+            pipe.send_bytes(pickle.dumps(answer))
+        end_as_interpreter(code)
+
+
+def received(pipe: Connection) -> tuple[str, Any]:
+    """What :func:`become_rank` sent; a rank that died without a word has said nothing."""
+    try:
+        # From a process that this one has forked.
+        kind, said = pickle.loads(pipe.recv_bytes())  # noqa: S301
+        value = pickle.loads(said) if said else None  # noqa: S301
+    except (EOFError, OSError):
+        return "nothing", None
+    return kind, value.arrived() if isinstance(value, SentException) else value
+
+
+def _begin(rank: int, size: int, port: int, folder: Path) -> None:
+    leave_parent()
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(size),
+        LOCAL_WORLD_SIZE=str(size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        TORCHELASTIC_USE_AGENT_STORE="True",
+    )
+    enable("detail", folder)
+
+
+def _join(rank: int, size: int, port: int, timeout: float) -> None:
+    store = dist.PrefixStore("ranks", dist.TCPStore("127.0.0.1", port, is_master=False))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+
+
+def _pickled(value: object, rank: int) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except Exception as error:
+        kind = type(value).__name__
+        raise TypeError(f"rank {rank} returned a {kind}, which cannot be sent to the test: {error}") from error
