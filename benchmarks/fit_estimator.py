@@ -1,4 +1,4 @@
-"""Fit the estimator's constants on the measured rows, and write ``simcoll/calibration.json``.
+"""Fit the estimator's constants on the measured rows, and write ``simcoll/estimator/calibration.json``.
 
     python -m benchmarks.fit_estimator [--no-validation] [--dry]
 

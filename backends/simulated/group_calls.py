@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from simcoll.backends.simulated.arguments import check_arrays, check_reduce_op, whole_numbers, whole_sizes
-from simcoll.backends.simulated.comm import calling_line
 from simcoll.backends.simulated.rank import Rank
 from simcoll.backends.simulated.requests import Membership, Request
+from simcoll.backends.simulated.source import calling_line
 from simcoll.core.record import Group, source_document
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.ddp_model import Claim, Parameter, claim_of

@@ -9,9 +9,9 @@ from functools import partial
 from simcoll.backends.engine.parking import StuckError
 from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.simulated.async_checks import ArrayData, Flight
-from simcoll.backends.simulated.comm import calling_line
 from simcoll.backends.simulated.entry import Entry
 from simcoll.backends.simulated.rank import Rank
+from simcoll.backends.simulated.source import calling_line
 from simcoll.core.record import Group, Source
 from simcoll.core.trace import AWAITED
 from simcoll.spec.call import Call

@@ -100,7 +100,7 @@ def from_json(text: str) -> Calibration:
 @cache
 def calibration() -> Calibration:
     """The constants that come with simcoll."""
-    return from_json(files("simcoll").joinpath("calibration.json").read_text(encoding="utf-8"))
+    return from_json(files("simcoll.estimator").joinpath("calibration.json").read_text(encoding="utf-8"))
 
 
 def has_nvls(generation: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import os
 from pathlib import Path
 
 
@@ -11,7 +12,7 @@ def scenario_path(code: str) -> Path | None:
     if not (code.isascii() and code.isalnum()):
         return None
     path = Path(str(importlib.resources.files("simcoll.scenarios") / f"{code.upper()}.toml"))
-    return path if path.is_file() else None
+    return path if os.path.isfile(path) else None
 
 
 def scenario_text(code: str) -> str:

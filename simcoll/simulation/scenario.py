@@ -187,7 +187,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A whole file. ``topology`` holds the options of :mod:`simcoll.cli.topology_arguments`, None where none is given."""
+    """A whole file. ``topology`` holds the options of a topology on the command line, None where none is given."""
 
     path: str
     title: str

@@ -173,8 +173,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def _on_every_rank(item: pytest.Item, program: Callable[..., object], options: Options) -> Callable[..., None]:
     def run_test(**fixtures: Any) -> None:
         __tracebackhide__ = True
-        from simcoll.testing import carry_out
         from simcoll.testing.failures import complaint
+        from simcoll.testing.run import carry_out
 
         def on_a_rank(own: Any) -> None:
             place = {"comm": own, "rank": getattr(own, "rank", own)}

@@ -151,7 +151,7 @@ def test_a_folder_that_is_not_there_is_no_failure(tmp_path: Path) -> None:
 WITHDRAW = """
 import os, sys
 from pathlib import Path
-from simcoll import stacks
+from simcoll.blackbox import stacks
 own, launchers, taken = (Path(sys.argv[1]) / f"rank0000{rank}.stack" for rank in range(3))
 stacks.offer_recorded_stacks(own)
 os.environ.update(SIMCOLL_STACKS=sys.argv[1], RANK="1")

@@ -14,7 +14,7 @@ import pytest
 from packaging.metadata import Metadata
 
 import simcoll
-from tests.release.test_packaging import FOLDERS, SOURCES, module_name
+from tests.release.test_packaging import SOURCES, module_name
 from tests.support.archives import ROOT, Archives, build, environment, install, run_in
 
 pytestmark = pytest.mark.slow
@@ -63,11 +63,12 @@ def contents(wheel: Path) -> dict[str, bytes]:
 def test_the_wheel_holds_the_folders_as_one_package(archives: Archives) -> None:
     names = set(contents(archives.wheel))
     shipped = {f"{module_name(path).replace('.', '/')}.py" for path in SOURCES if path.stem != "__init__"}
-    shipped |= {f"{package.replace('.', '/')}/__init__.py" for package in FOLDERS}
+    shipped |= {f"{module_name(path).replace('.', '/')}/__init__.py" for path in SOURCES if path.stem == "__init__"}
+    shipped |= {"simcoll/scenarios/__init__.py"}
     shipped |= {f"simcoll/scenarios/{path.name}" for path in (ROOT / "examples" / "scenarios").glob("*.toml")}
     shipped |= {f"{PAGE}/{path.name}" for path in (ROOT / "reports" / "page").iterdir() if path.is_file()}
     shipped |= {f"{PAGE}/vendor/drawing.js", f"{PAGE}/vendor/drawing.LICENSES.txt", "simcoll/py.typed"}
-    shipped |= {f"simcoll/{path.name}" for path in (ROOT / "simcoll").glob("*.json")}
+    shipped |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "simcoll").rglob("*.json")}
     shipped |= {f"simcoll/reports/{path.name}" for path in (ROOT / "reports").glob("*.json")}
     assert {name for name in names if ".dist-info/" not in name} == shipped
     licences = {name.partition("/licenses/")[2] for name in names if "/licenses/" in name}

@@ -126,7 +126,7 @@ def test_the_first_failure_is_raised_as_it_is(backend: str) -> None:
     assert steps[-1].filename == __file__
     assert [step.filename for step in steps[1:-1] if "simcoll" in step.filename and "tests" not in step.filename] in (
         [],
-        [sys.modules["simcoll.testing"].__file__],
+        [sys.modules["simcoll.testing.run"].__file__],
     )
     if sys.version_info >= (3, 11):
         assert caught.value.__notes__ == ["rank 1 of 3"]

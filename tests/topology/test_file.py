@@ -16,7 +16,7 @@ from simcoll.topology.graph import TopologyError, flat, hosts
 from simcoll.topology.import_hints import Hints
 from simcoll.topology.presets import PRESETS, preset
 
-SCHEMA_FILE = Path(simcoll.__file__).with_name("topology.schema.json")
+SCHEMA_FILE = Path(simcoll.__file__).parent / "topology" / "topology.schema.json"
 SMALL = [name for name, row in PRESETS.items() if row.nodes == 1]
 
 

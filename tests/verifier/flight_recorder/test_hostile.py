@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from simcoll.core.trace import record_at
 from simcoll.verifier import flight_recorder
-from simcoll.verifier.flight_recorder import UnreadableError, frames, jobs, pickle_machine, read_dump, traces_of
+from simcoll.verifier.flight_recorder import UnreadableError, entries, jobs, pickle_machine, read_dump, traces_of
 from simcoll.verifier.flight_recorder import dump as flight_recorder_dump
 from simcoll.verifier.flight_recorder import entries as flight_recorder_entries
 from simcoll.verifier.postmortem import judge
@@ -178,7 +178,7 @@ def test_what_entries_share_is_bounded(monkeypatch, read):
 
 
 def test_a_list_that_all_entries_or_groups_share_is_not_looked_at_without_end(monkeypatch, read):
-    monkeypatch.setattr(frames, "_FRAME_LIMIT", 1000)
+    monkeypatch.setattr(entries, "_FRAME_LIMIT", 1000)
     shared = [None] * 400
     whole = plain(document([entry(n) for n in range(5)]))
     for one in whole["entries"]:

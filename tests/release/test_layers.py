@@ -1,0 +1,107 @@
+"""The order of the packages: each imports those above it in the list, never those below, not even for types."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.release.test_packaging import SOURCES, module_name
+
+LAYERS = (
+    "simcoll.spec",
+    "simcoll.core",
+    "simcoll.backends",
+    "simcoll.verifier.findings",
+    "simcoll.verifier.flight_recorder",
+    "simcoll.verifier.agreement",
+    "simcoll.verifier.halts",
+    "simcoll.verifier.views",
+    "simcoll.verifier",
+    "simcoll.reports",
+    "simcoll.blackbox",
+    "simcoll.recorder",
+    "simcoll.proof",
+    "simcoll.cuda",
+    "simcoll.wrapper",
+    "simcoll.topology",
+    "simcoll.estimator.flow",
+    "simcoll.estimator",
+    "simcoll.launch",
+    "simcoll.backends.engine",
+    "simcoll.backends.simulated",
+    "simcoll.backends.threaded",
+    "simcoll.pricing",
+    "simcoll.pricing.views",
+    "simcoll.dryrun.rank",
+    "simcoll.dryrun",
+    "simcoll.simulation",
+    "simcoll.testing",
+    "simcoll.cli",
+)
+"""From the bottom to the top. ``simcoll`` itself is the public face: whoever wants a name of it imports it there."""
+
+MODULES = {module_name(path): path for path in SOURCES}
+MOST_MODULES = 25
+
+
+def package_of(module: str) -> str:
+    return module if MODULES[module].stem == "__init__" else module.rpartition(".")[0]
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Each module of simcoll that a module imports, with the line, wherever the import stands."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            named = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            named = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in named:
+            found = name if name in MODULES else name.rpartition(".")[0]
+            if found in MODULES:
+                yield node.lineno, found
+
+
+def test_every_package_has_its_layer() -> None:
+    assert {package_of(module) for module in MODULES} == {"simcoll", *LAYERS}
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {name for name in MODULES if package_of(name) == "simcoll"}))
+def test_a_module_imports_from_its_own_layer_and_from_those_above_it_in_the_list(module: str) -> None:
+    own = LAYERS.index(package_of(module))
+    below = [
+        f"line {line}: {other}"
+        for line, other in imports(MODULES[module])
+        if package_of(other) != "simcoll" and LAYERS.index(package_of(other)) > own
+    ]
+    assert below == []
+
+
+@pytest.mark.parametrize(
+    "module", sorted(name for name in MODULES if package_of(name) == "simcoll" and name != "simcoll.__main__")
+)
+def test_the_public_face_imports_no_package_before_a_name_is_asked_for(module: str) -> None:
+    """``python -m simcoll`` alone does: it is the command line."""
+    eager = [
+        node
+        for node in ast.parse(MODULES[module].read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    named = {getattr(node, "module", None) or node.names[0].name for node in eager}
+    assert {name for name in named if name in MODULES and package_of(name) != "simcoll"} == set()
+
+
+def test_no_package_has_more_modules_than_a_reader_takes_in() -> None:
+    sizes = Counter(package_of(module) for module in MODULES if MODULES[module].stem != "__init__")
+    assert {package: size for package, size in sizes.items() if size > MOST_MODULES} == {}
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_a_package_says_what_lives_there(package: str) -> None:
+    text = ast.get_docstring(ast.parse(MODULES[package].read_text(encoding="utf-8"))) or ""
+    assert len(text.split()) > 8
