@@ -21,7 +21,7 @@ import simcoll.estimator.calibration
 from benchmarks.measured import Series, all_series
 from simcoll.estimator.calibration import Calibration, from_json
 from simcoll.estimator.nccl_tuner import chosen_from
-from simcoll.estimator.shape import Shape, shape_of
+from simcoll.estimator.shape import ClusterShape, shape_of
 from simcoll.spec.table import COLLECTIVES
 from simcoll.topology.clusters import cluster
 
@@ -89,7 +89,7 @@ class Case:
     """A series on its shape."""
 
     series: Series
-    shape: Shape
+    shape: ClusterShape
 
 
 def constants(values: Values) -> Calibration:

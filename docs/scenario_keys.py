@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from simcoll.simulation.keys import KEYS, KINDS, Key
+from simcoll.simulation.keys import KEYS, KINDS, ScenarioKey
 from simcoll.simulation.operations import ACTIONS, VERBS, keys_of
 
 PAGE = Path(__file__).with_name("scenario-keys.md")
@@ -29,7 +29,7 @@ def _title(table: str) -> str:
     return f"`[{table}]`" if table in ("topology", "expect") else f"`[[{table}]]`"
 
 
-def _table(keys: Iterable[Key]) -> str:
+def _table(keys: Iterable[ScenarioKey]) -> str:
     rows = [
         f"| {f'**`{key.name}`**' if key.needed else f'`{key.name}`'} | {key.form} | {key.meaning} |" for key in keys
     ]

@@ -11,7 +11,7 @@ from simcoll.reports.history import history_rows
 from simcoll.reports.overview import bandwidth_text, job_text, place_text, progress_text
 from simcoll.reports.page_chart import chart_data, chart_letters, chart_ops
 from simcoll.reports.page_findings import finding_views
-from simcoll.reports.page_shell import Figure, Table, page
+from simcoll.reports.page_shell import Figure, PageTable, page
 from simcoll.reports.page_tables import call_rows, crowds
 from simcoll.reports.terminal import shown_texts, summary_line
 from simcoll.verifier.findings.finding import Report, Severity, Verdict
@@ -23,7 +23,7 @@ _MOST_PLACES, _MOST_HISTORIES, _MOST_GROUPS = 200, 64, 100
 
 
 def html_report(
-    report: Report, chart: Chart | None = None, figures: Sequence[Figure] = (), tables: Sequence[Table] = ()
+    report: Report, chart: Chart | None = None, figures: Sequence[Figure] = (), tables: Sequence[PageTable] = ()
 ) -> str:
     """The whole page. ``chart`` is the timeline's data; without it the page has none."""
     data, notes = ("", ()) if chart is None else chart_data(chart, report.findings)

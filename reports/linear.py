@@ -29,16 +29,16 @@ _HANGING = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """One line before it is folded; ``fixed``: each character has its place, as in a picture made of letters."""
 
     indent: int
     text: str
     fixed: bool = False
 
-    def deeper(self, by: int = _STEP) -> Line:
+    def deeper(self, by: int = _STEP) -> TextLine:
         """The same line, farther to the right."""
-        return Line(self.indent + by, self.text, self.fixed)
+        return TextLine(self.indent + by, self.text, self.fixed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Linear:
                 yield Text(text, no_wrap=True, overflow="ignore")
 
 
-def _folded(line: Line, width: int) -> list[str]:
+def _folded(line: TextLine, width: int) -> list[str]:
     text = line.text.encode("ascii", "backslashreplace").decode("ascii").rstrip()
     indent = " " * min(line.indent, width // 3)
     if line.fixed or len(indent) + len(text) <= width:
@@ -63,26 +63,26 @@ def _folded(line: Line, width: int) -> list[str]:
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False)
 
 
-def _lines(picture: RenderableType, console: Console, options: ConsoleOptions) -> Iterator[Line]:
+def _lines(picture: RenderableType, console: Console, options: ConsoleOptions) -> Iterator[TextLine]:
     """What a renderable shows, line by line."""
     picture = rich_cast(picture)
     if isinstance(picture, (Text, str)):
         fixed = isinstance(picture, Text) and bool(picture.no_wrap)
-        yield from (Line(0, text, fixed) for text in text_of(picture).split("\n"))
+        yield from (TextLine(0, text, fixed) for text in text_of(picture).split("\n"))
     elif isinstance(picture, Syntax):
-        yield from (Line(0, text) for text in picture.code.splitlines())
+        yield from (TextLine(0, text) for text in picture.code.splitlines())
     elif isinstance(picture, Table):
         yield from _table(picture, console, options)
     elif isinstance(picture, Tree):
         yield from _tree(picture, console, options)
     elif isinstance(picture, Panel):
-        yield Line(0, "")
+        yield TextLine(0, "")
         yield from _lines(picture.title or "", console, options)
         yield from (line.deeper() for line in _lines(picture.renderable, console, options))
     elif isinstance(picture, Padding):
         inner = options.update_width(max(options.max_width - picture.left, 1))
         yield from (line.deeper(picture.left) for line in _lines(picture.renderable, console, inner))
-        yield from (Line(0, "") for _ in range(picture.bottom))
+        yield from (TextLine(0, "") for _ in range(picture.bottom))
     elif isinstance(picture, Styled):
         yield from _lines(picture.renderable, console, options)
     elif isinstance(picture, Group):
@@ -92,18 +92,18 @@ def _lines(picture: RenderableType, console: Console, options: ConsoleOptions) -
         yield from _own(picture, console, options)
 
 
-def _own(picture: RenderableType, console: Console, options: ConsoleOptions) -> Iterator[Line]:
+def _own(picture: RenderableType, console: Console, options: ConsoleOptions) -> Iterator[TextLine]:
     """Views that draw themselves tell what they consist of, or draw it at once."""
     parts = list(picture.__rich_console__(console, options))  # type: ignore[union-attr]
     if any(isinstance(part, Segment) for part in parts):
         drawn = console.render_lines(picture, options, pad=False)
-        yield from (Line(0, "".join(segment.text for segment in line)) for line in drawn)
+        yield from (TextLine(0, "".join(segment.text for segment in line)) for line in drawn)
     else:
         for part in parts:
             yield from _lines(part, console, options)
 
 
-def _table(table: Table, console: Console, options: ConsoleOptions) -> Iterator[Line]:
+def _table(table: Table, console: Console, options: ConsoleOptions) -> Iterator[TextLine]:
     """A row is a line; where a cell holds several, they stand below its first cell."""
     if table.title is not None:
         yield from _lines(table.title, console, options)
@@ -111,7 +111,9 @@ def _table(table: Table, console: Console, options: ConsoleOptions) -> Iterator[
     for cells in zip(*(column.cells for column in table.columns), strict=True):
         parts = [list(_lines(cell, console, options)) for cell in cells]
         if all(len(part) < 2 for part in parts):
-            yield Line(_STEP if table.title is not None else 0, _row([part[0].text for part in parts if part], names))
+            yield TextLine(
+                _STEP if table.title is not None else 0, _row([part[0].text for part in parts if part], names)
+            )
         else:
             yield from _stacked(parts)
     if table.caption is not None:
@@ -128,17 +130,17 @@ def _row(cells: list[str], names: list[str]) -> str:
     return "; ".join(filter(None, cells))
 
 
-def _stacked(parts: list[list[Line]]) -> Iterator[Line]:
+def _stacked(parts: list[list[TextLine]]) -> Iterator[TextLine]:
     """The short cells on a line, the lines of the long ones below it."""
     label = "; ".join(part[0].text for part in parts if len(part) == 1 and part[0].text)
     if label:
-        yield Line(0, f"{label}:")
+        yield TextLine(0, f"{label}:")
     for part in parts:
         if len(part) > 1:
             yield from (line.deeper() for line in part)
 
 
-def _tree(tree: Tree, console: Console, options: ConsoleOptions) -> Iterator[Line]:
+def _tree(tree: Tree, console: Console, options: ConsoleOptions) -> Iterator[TextLine]:
     yield from _lines(tree.label, console, options)
     for child in tree.children:
         yield from (line.deeper() for line in _tree(child, console, options))

@@ -17,7 +17,7 @@ _SIDES_SHOWN = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PageLine:
     """A line of the user's program: where, and its text."""
 
     place: str
@@ -32,7 +32,7 @@ class SideView:
     culprit: bool
     fields: tuple[Field, ...]
     note: str
-    lines: tuple[Line, ...]
+    lines: tuple[PageLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,8 @@ def _side(side: Side, finding: Finding) -> SideView:
     )
 
 
-def _line(stated: RankSource, side: Side) -> Line:
+def _line(stated: RankSource, side: Side) -> PageLine:
     lone = len(side.sources) > 1 and len(side.ranks) > 1
-    return Line((f"rank {stated.rank} at " if lone else "") + source_text(stated.source), stated.source.code.strip())
+    return PageLine(
+        (f"rank {stated.rank} at " if lone else "") + source_text(stated.source), stated.source.code.strip()
+    )

@@ -51,7 +51,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PageTable:
     """Rows of texts under their headings; the first ``texts`` columns stand to the left, numbers to the right.
 
     ``note`` says what is left out, or how the table is to be read; a ``folded`` table is closed at first.
@@ -65,11 +65,11 @@ class Table:
     folded: bool = False
 
 
-class Priced(TypedDict):
+class PricedPage(TypedDict):
     """What a report's page has beside the report where the job is priced."""
 
     figures: Sequence[Figure]
-    tables: Sequence[Table]
+    tables: Sequence[PageTable]
 
 
 def page(template: str, figures: Sequence[Figure], **values: object) -> str:

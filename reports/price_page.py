@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from simcoll.reports.curve_picture import CurvePicture
 from simcoll.reports.page_chart import script_json
-from simcoll.reports.page_shell import Figure, Table, page
+from simcoll.reports.page_shell import Figure, PageTable, page
 from simcoll.reports.spans import Spans, spans_document
 
 
@@ -71,8 +71,8 @@ class Sheet:
     bars: Bars | None = None
     curve: CurvePicture | None = None
     spans: Spans | None = None
-    first: Sequence[Table] = ()
-    tables: Sequence[Table] = ()
+    first: Sequence[PageTable] = ()
+    tables: Sequence[PageTable] = ()
     figures: Sequence[Figure] = ()
 
 

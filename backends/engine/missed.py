@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.engine.world import World
 from simcoll.core.record import Source, source_document
-from simcoll.proof.allreduce import Plan
+from simcoll.proof.allreduce import AllReducePlan
 
 
 def missed(world: World, ended: Collection[int]) -> Iterator[tuple[Ticket, list[int]]]:
@@ -42,7 +42,7 @@ def missing_event(ticket: Ticket, absent: list[int], line: Source) -> dict[str, 
 
 def noticing(size: int, present: Collection[int], ended: Collection[int]) -> set[int]:
     """The ranks (group ranks) in a collective of ``size`` that notice that others, of those absent, have ended."""
-    plans = {rank: Plan(rank, size) for rank in present}
+    plans = {rank: AllReducePlan(rank, size) for rank in present}
     blocked = _blocked(plans)
     found = {rank for rank in present if blocked.get(rank) in ended}
     told = set(found)
@@ -52,7 +52,7 @@ def noticing(size: int, present: Collection[int], ended: Collection[int]) -> set
     return found
 
 
-def _blocked(plans: dict[int, Plan]) -> dict[int, int]:
+def _blocked(plans: dict[int, AllReducePlan]) -> dict[int, int]:
     """Whose word each rank waits for, when all have gone as far as they can."""
     steps = {rank: _steps(plan) for rank, plan in plans.items()}
     sent: Counter[tuple[int, int]] = Counter()
@@ -67,7 +67,7 @@ def _blocked(plans: dict[int, Plan]) -> dict[int, int]:
     return {rank: left[0][1] for rank, left in steps.items() if left}
 
 
-def _steps(plan: Plan) -> list[tuple[bool, int]]:
+def _steps(plan: AllReducePlan) -> list[tuple[bool, int]]:
     """What a rank does in a sum: whether it sends, and to or from whom."""
     if plan.keeper is not None:
         return [(True, plan.keeper), (False, plan.keeper)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from simcoll.backends.engine.schedules import Recorded, schedule_text
+from simcoll.backends.engine.schedules import RecordedSchedule, schedule_text
 from simcoll.backends.engine.tickets import was_ended_by_others
 from simcoll.core.record import Record, Source, source_document
 from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall, record_at
@@ -94,7 +94,7 @@ def outcome_of(
     endings: Mapping[int, Ending],
     traces: Sequence[MemoryTrace],
     stall: Stall | None,
-    choices: Recorded,
+    choices: RecordedSchedule,
     seconds: float,
 ) -> Outcome[T]:
     """What became of ranks that shared a process, all of which have ended."""

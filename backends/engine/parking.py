@@ -26,17 +26,17 @@ class FreeThreads:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.on_stuck: Callable[[], None] = lambda: None
-        self._line: deque[Place] = deque()
+        self._line: deque[ParkingPlace] = deque()
         self._passing = False
 
     def check_own(self, rank: int) -> None:
         """Nobody knows whose a thread is."""
 
-    def place(self, rank: int) -> Place:
+    def place(self, rank: int) -> ParkingPlace:
         """Where the calling thread is going to wait."""
-        return Place(rank)
+        return ParkingPlace(rank)
 
-    def wait(self, place: Place, timeout: float | None = None) -> None:
+    def wait(self, place: ParkingPlace, timeout: float | None = None) -> None:
         """Wait until :meth:`wake`; raises LateError after ``timeout`` seconds (None: never)."""
         if not place.baton.acquire(timeout=-1 if timeout is None else min(timeout, _LONGEST)):
             with self.lock:
@@ -47,7 +47,7 @@ class FreeThreads:
             place.baton.acquire()
         self._wake_next()
 
-    def wake(self, place: Place) -> None:
+    def wake(self, place: ParkingPlace) -> None:
         """End the wait at a place."""
         if place.woken:
             return
@@ -91,7 +91,7 @@ class LateError(StuckError):
     """A rank has waited for as long as it was willing to."""
 
 
-class Place:
+class ParkingPlace:
     """One wait of one thread of a (global) rank."""
 
     __slots__ = ("baton", "beside", "deadline", "late", "rank", "released", "stuck", "woken")
@@ -108,7 +108,7 @@ class Place:
         self.baton.acquire()
 
 
-class Threads(Protocol):
+class RankThreads(Protocol):
     """Ranks as threads. ``lock`` guards what they share: :meth:`place` and :meth:`wake` are called under it."""
 
     on_stuck: Callable[[], None]
@@ -122,17 +122,17 @@ class Threads(Protocol):
         """Raise RuntimeError where the calling thread is known to be another rank's."""
         ...
 
-    def place(self, rank: int) -> Place:
+    def place(self, rank: int) -> ParkingPlace:
         """Where the calling thread, of that rank, is going to wait."""
         ...
 
-    def wait(self, place: Place, timeout: float | None = None) -> None:
+    def wait(self, place: ParkingPlace, timeout: float | None = None) -> None:
         """Wait until somebody wakes the place, without the lock; raises :class:`StuckError` where nobody will, or
         nobody has for ``timeout`` seconds.
         """
         ...
 
-    def wake(self, place: Place) -> None:
+    def wake(self, place: ParkingPlace) -> None:
         """End the wait at a place."""
         ...
 

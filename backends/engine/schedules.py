@@ -53,7 +53,7 @@ class InOrder:
         return 0
 
 
-class Recorded:
+class RecordedSchedule:
     """Decides as another does, and remembers what was decided otherwise than by default."""
 
     def __init__(self, choices: Choices) -> None:
@@ -72,7 +72,7 @@ class Recorded:
         return option
 
 
-class Replayed:
+class ReplayedSchedule:
     """A schedule from before."""
 
     preempts = True
@@ -147,5 +147,5 @@ def choices_of(seed: int, schedule: str | None) -> Choices:
     Raises :class:`~simcoll.errors.ConfigurationError` for a text that is no schedule.
     """
     if schedule is not None:
-        return Replayed(schedule_of(schedule))
+        return ReplayedSchedule(schedule_of(schedule))
     return InOrder() if seed == 0 else Random(seed)

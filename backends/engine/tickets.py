@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from simcoll.backends.engine.parking import Place, StuckError
+from simcoll.backends.engine.parking import ParkingPlace, StuckError
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.spec.call import ANY_SOURCE, Call
@@ -71,7 +71,7 @@ class Ticket:
     posted: float = 0.0
     began: float = 0.0
     ended: float = 0.0
-    places: list[Place] = field(default_factory=list)
+    places: list[ParkingPlace] = field(default_factory=list)
     callbacks: list[Callable[[Ticket], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:

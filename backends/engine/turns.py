@@ -23,7 +23,7 @@ from itertools import islice
 from types import FrameType
 from typing import Protocol
 
-from simcoll.backends.engine.parking import LateError, Place, StuckError
+from simcoll.backends.engine.parking import LateError, ParkingPlace, StuckError
 from simcoll.backends.engine.schedules import Choices, Decision, InOrder
 from simcoll.core.rank_local import acting_as, acting_rank
 from simcoll.core.source_roots import simcoll_folders
@@ -125,9 +125,9 @@ class Turns:
         self._clock = clock
         self._ready = dict.fromkeys(range(count))
         self._holder: int | None = None
-        self._parked: dict[Place, None] = {}
-        self._released: dict[int, list[Place]] = {}
-        self._started = [Place(rank) for rank in range(count)]
+        self._parked: dict[ParkingPlace, None] = {}
+        self._released: dict[int, list[ParkingPlace]] = {}
+        self._started = [ParkingPlace(rank) for rank in range(count)]
         self._running: dict[int, int] = {}
         self._moves = 0
         self._timer: threading.Timer | None = None
@@ -177,19 +177,19 @@ class Turns:
             " and a global variable, which all ranks share, holds that of the last rank; pass it as an argument"
         )
 
-    def place(self, rank: int) -> Place:
+    def place(self, rank: int) -> ParkingPlace:
         """Where the calling thread, of global rank ``rank``, may wait; to be taken under the lock."""
         self._check_abandoned()
-        place = Place(rank)
+        place = ParkingPlace(rank)
         place.beside = threading.get_ident() in self._adopted
         self._parked[place] = None
         return place
 
-    def wait(self, place: Place, timeout: float | None = None) -> None:
+    def wait(self, place: ParkingPlace, timeout: float | None = None) -> None:
         """Give up the turn until :meth:`wake`; raises :class:`StuckError`, with a clock its ``LateError`` as well."""
         self.pass_time(place, None if timeout is None or timeout > PATIENCE else timeout)
 
-    def pass_time(self, place: Place, seconds: float | None) -> None:
+    def pass_time(self, place: ParkingPlace, seconds: float | None) -> None:
         """As :meth:`wait`, for as long as the program itself says, however long that is."""
         with self.lock:
             if seconds is not None and self._clock is not None:
@@ -202,7 +202,7 @@ class Turns:
         if place.stuck:
             raise StuckError(f"rank {place.rank} waits, and no rank is left that could end its wait")
 
-    def wake(self, place: Place) -> None:
+    def wake(self, place: ParkingPlace) -> None:
         """Let a thread go on when its rank's turn comes; called under the lock."""
         if place.woken:
             return
@@ -232,7 +232,7 @@ class Turns:
             option = self._choices.choose(Decision.PREEMPTION, 1 + len(self._ready))
             if option == 0:
                 return
-            place = Place(rank, woken=True)
+            place = ParkingPlace(rank, woken=True)
             self._released.setdefault(rank, []).append(place)
             chosen = self._nth_ready(option - 1)
             self._ready[rank] = None
@@ -245,7 +245,7 @@ class Turns:
         with self.lock:
             if self._holder != rank or not self._ready:
                 return self._holder != rank or sum(self._running.values()) > 1
-            place = Place(rank, woken=True)
+            place = ParkingPlace(rank, woken=True)
             self._released.setdefault(rank, []).append(place)
             first = self._nth_ready(0)
             self._ready[rank] = None

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from simcoll.backends.base import Backend, negative_tag
 from simcoll.backends.engine.mailbox import Mailbox
 from simcoll.backends.engine.meetings import Meetings
-from simcoll.backends.engine.parking import LateError, Place, StuckError, Threads
+from simcoll.backends.engine.parking import LateError, ParkingPlace, RankThreads, StuckError
 from simcoll.backends.engine.schedules import Choices, Decision, InOrder
 from simcoll.backends.engine.settling import Settling
 from simcoll.backends.engine.tickets import DestroyedError, RefusedCallError, Ticket, peer_failed, waiting_text
@@ -40,7 +40,7 @@ class World:
     def __init__(
         self,
         size: int,
-        threads: Threads,
+        threads: RankThreads,
         *,
         backend: Backend = SIMULATED,
         sends: str = "synchronous",
@@ -100,7 +100,7 @@ class World:
         if ticket.error is not None:
             raise ticket.error
 
-    def _place_to_wait(self, ticket: Ticket) -> Place | None:
+    def _place_to_wait(self, ticket: Ticket) -> ParkingPlace | None:
         """Where to wait for the end of a call; None where it has ended."""
         with self.threads.lock:
             self._run_complete()

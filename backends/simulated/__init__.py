@@ -17,7 +17,7 @@ import numpy as np
 
 from simcoll.backends.engine.missed import missed, missing_event
 from simcoll.backends.engine.outcome import Ending, Outcome, exception_event, exit_code, outcome_of
-from simcoll.backends.engine.schedules import Choices, Recorded, choices_of
+from simcoll.backends.engine.schedules import Choices, RecordedSchedule, choices_of
 from simcoll.backends.engine.tickets import was_ended_by_others
 from simcoll.backends.engine.turns import PATIENCE, Turns
 from simcoll.backends.engine.virtual_time import VirtualTime, nanoseconds
@@ -56,7 +56,7 @@ def simulate(
     TimeoutError where ranks have not ended after ``timeout`` seconds of real time: one that only computes, say.
     """
     _check(program, world_size)
-    recorded = Recorded(choices or choices_of(seed, schedule))
+    recorded = RecordedSchedule(choices or choices_of(seed, schedule))
     return _Run[T](world_size, topology, sends, recorded).to_its_end(program, timeout)
 
 
@@ -77,7 +77,7 @@ def _check(program: object, world_size: object) -> None:
 class _Run(Generic[T]):
     """One run of a program on all ranks."""
 
-    def __init__(self, size: int, topology: nx.DiGraph[Any] | None, sends: str, choices: Recorded) -> None:
+    def __init__(self, size: int, topology: nx.DiGraph[Any] | None, sends: str, choices: RecordedSchedule) -> None:
         self._choices = choices
         self._clock = VirtualTime(size, topology)
         self._turns = Turns(size, choices)

@@ -26,7 +26,7 @@ class ArrayData:
 
     def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         self._inputs, self._outputs = inputs, outputs
-        self.flight: Flight | None = None
+        self.flight: SimulatedFlight | None = None
         """What watches them, if anything does."""
         self.notice: Callable[[], None] = _nothing
         """Called where the inputs were changed before the call ran."""
@@ -51,19 +51,19 @@ def _nothing() -> None:
 
 
 if TYPE_CHECKING:
-    from simcoll.backends.simulated.entry import Entry
+    from simcoll.backends.simulated.entry import SimulatedEntry
 
 _MOST_WORK = 10_000
 """Steps that it may take to find whether two strided arrays share an element; beyond that, bounds decide."""
 
 
-class Flight:
+class SimulatedFlight:
     """One asynchronous call that may be open: what it reads, what it writes, and what it was to send when it was made.
 
     ``shared``: another call uses its memory, so that nobody knows who has written to it.
     """
 
-    def __init__(self, entry: Entry, reads: Sequence[Array], writes: Sequence[Array], waits: int) -> None:
+    def __init__(self, entry: SimulatedEntry, reads: Sequence[Array], writes: Sequence[Array], waits: int) -> None:
         self.entry = entry
         self.reads, self.writes = reads, writes
         self.waits = waits
@@ -92,17 +92,17 @@ class Flight:
         return [array.tobytes() for array in self.reads]
 
 
-class Flights:
+class SimulatedFlights:
     """The open calls of one rank."""
 
     def __init__(self) -> None:
         self.waits = 0
         """How often the rank has waited for the end of a call."""
-        self._open: dict[Flight, None] = {}
-        self._orphans: list[tuple[Entry, list[weakref.ref[Array]], int]] = []
+        self._open: dict[SimulatedFlight, None] = {}
+        self._orphans: list[tuple[SimulatedEntry, list[weakref.ref[Array]], int]] = []
         self._counts: Counter[object] = Counter()
 
-    def meet(self, entry: Entry, reads: Sequence[Array], writes: Sequence[Array]) -> bool:
+    def meet(self, entry: SimulatedEntry, reads: Sequence[Array], writes: Sequence[Array]) -> bool:
         """A call is made: report the open ones whose memory it uses, where either of the two writes to it.
 
         Whether there are any.
@@ -125,30 +125,30 @@ class Flights:
                 self._report(entry, case, both_write=both, running=other.running, other=document)
         return shared
 
-    def open(self, entry: Entry, reads: Sequence[Array], writes: Sequence[Array]) -> Flight:
+    def open(self, entry: SimulatedEntry, reads: Sequence[Array], writes: Sequence[Array]) -> SimulatedFlight:
         """Watch a call until :meth:`end`, after :meth:`meet`."""
-        flight = Flight(entry, reads, writes, self.waits)
+        flight = SimulatedFlight(entry, reads, writes, self.waits)
         flight.shared = self.meet(entry, reads, writes)
         self._open[flight] = None
         return flight
 
-    def changed(self, flight: Flight, *, known: bool, noticed: Source | None = None) -> None:
+    def changed(self, flight: SimulatedFlight, *, known: bool, noticed: Source | None = None) -> None:
         """Report that a buffer of an open call was written to; ``known``: before its data had left."""
         case = ("changed", flight.entry.line, known, noticed)
         document = None if noticed is None else source_document(noticed)
         self._report(flight.entry, case, known=known, noticed=document)
 
-    def awaited(self, flight: Flight, noticed: Source) -> None:
+    def awaited(self, flight: SimulatedFlight, noticed: Source) -> None:
         """The program begins to wait for a call, or has been told of its end."""
         if flight in self._open and (flight.waits == self.waits or flight.running) and flight.changed():
             self.changed(flight, known=False, noticed=noticed)
         self.end(flight)
 
-    def end(self, flight: Flight) -> None:
+    def end(self, flight: SimulatedFlight) -> None:
         """Watch a call no more."""
         self._open.pop(flight, None)
 
-    def dropped(self, flight: Flight) -> None:
+    def dropped(self, flight: SimulatedFlight) -> None:
         """The program let go of what it could have waited on."""
         flight.entry.mark(LET_GO)
         self._orphans.append((flight.entry, [weakref.ref(_owner(array)) for array in flight.writes], self.waits))
@@ -165,7 +165,7 @@ class Flights:
                 left.append(orphan)
         self._orphans = left
 
-    def _report(self, entry: Entry, case: tuple[object, ...], **data: object) -> None:
+    def _report(self, entry: SimulatedEntry, case: tuple[object, ...], **data: object) -> None:
         """Of those that a loop makes, the first is written down, and then each time that they have doubled."""
         self._counts[case] += 1
         count = self._counts[case]

@@ -12,7 +12,7 @@ from simcoll.errors import CollectiveMismatchError
 from simcoll.spec.call import ANY_SOURCE, Call
 
 
-class Entry:
+class SimulatedEntry:
     """A call's place in the rank's black box: ``number`` is that of the record, ``sequence`` that of the call."""
 
     __slots__ = ("_box", "group", "line", "number", "sequence", "ticket")

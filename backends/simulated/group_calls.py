@@ -14,7 +14,7 @@ from simcoll.backends.simulated.requests import Membership, Request
 from simcoll.backends.simulated.source import calling_line
 from simcoll.core.record import Group, source_document
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.ddp_model import Claim, Parameter, claim_of
+from simcoll.spec.ddp_model import Claim, ModelParameter, claim_of
 from simcoll.spec.semantics import Array
 from simcoll.spec.table import METHODS, Kind
 
@@ -235,5 +235,7 @@ def _order(array: Array) -> tuple[int, ...] | None:
 
 
 def _claim(named: Mapping[str, Array], frozen: Collection[str]) -> Claim:
-    parameters = [Parameter(name, array.dtype.name, array.shape, name not in frozen) for name, array in named.items()]
+    parameters = [
+        ModelParameter(name, array.dtype.name, array.shape, name not in frozen) for name, array in named.items()
+    ]
     return claim_of(tuple(parameters))

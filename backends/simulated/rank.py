@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.engine.virtual_time import nanoseconds
 from simcoll.backends.engine.world import World
-from simcoll.backends.simulated.async_checks import ArrayData, Flights
+from simcoll.backends.simulated.async_checks import ArrayData, SimulatedFlights
 from simcoll.blackbox.memory_box import MemoryBox
 from simcoll.core.record import Group, Source, source_document
 from simcoll.spec.call import Call
@@ -22,7 +22,7 @@ class Rank:
         self.rank = rank
         self.world = world
         self.box = MemoryBox(rank, world.size, "detail", self._now)
-        self.flights = Flights()
+        self.flights = SimulatedFlights()
         self.hangs_at: Source | None = None
         """The line at which it computes for ever."""
         self.asks_at: Source | None = None

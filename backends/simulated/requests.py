@@ -8,8 +8,8 @@ from functools import partial
 
 from simcoll.backends.engine.parking import StuckError
 from simcoll.backends.engine.tickets import Ticket
-from simcoll.backends.simulated.async_checks import ArrayData, Flight
-from simcoll.backends.simulated.entry import Entry
+from simcoll.backends.simulated.async_checks import ArrayData, SimulatedFlight
+from simcoll.backends.simulated.entry import SimulatedEntry
 from simcoll.backends.simulated.rank import Rank
 from simcoll.backends.simulated.source import calling_line
 from simcoll.core.record import Group, Source
@@ -60,7 +60,7 @@ class Membership:
             started=True,
             awaited=not asynchronous,
         )
-        entry = Entry(rank.box, self.group, line, self._sequence, number)
+        entry = SimulatedEntry(rank.box, self.group, line, self._sequence, number)
         reads = list(inputs) if spec.sends_inputs(call, self.group_rank) else []
         writes = list(outputs) if spec.brings_result(call, self.group_rank) else []
         return Request(self, entry, call, ArrayData(inputs, outputs), reads, writes, asynchronous, claim)
@@ -72,7 +72,7 @@ class Request:
     def __init__(
         self,
         member: Membership,
-        entry: Entry,
+        entry: SimulatedEntry,
         call: Call,
         data: ArrayData,
         reads: Sequence[Array],
@@ -82,7 +82,7 @@ class Request:
     ) -> None:
         self._rank = member.rank
         self._entry = entry
-        self._flight: Flight | None = None
+        self._flight: SimulatedFlight | None = None
         flights, world = member.rank.flights, member.rank.world
         ticket = Ticket(member.group, member.group_rank, call, data, entry.line, claim=claim, deferred=asynchronous)
         self._ticket = entry.ticket = ticket

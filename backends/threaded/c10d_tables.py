@@ -10,7 +10,7 @@ from typing import Any
 from torch._C._distributed_c10d import _register_process_group
 
 from simcoll.backends.engine.world import World
-from simcoll.backends.threaded.session import RankSession, Waits
+from simcoll.backends.threaded.session import PendingWaits, RankSession
 from simcoll.backends.threaded.store import RankStore
 from simcoll.core.rank_local import RankLocal, RankThreads
 
@@ -41,7 +41,7 @@ class TorchRank:
     rank: int
     world: World
     session: RankSession
-    waits: Waits
+    waits: PendingWaits
     stores: Mapping[tuple[str, object], RankStore]
     unasked: bool
     tables: Tables = field(default_factory=Tables)

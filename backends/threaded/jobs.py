@@ -59,7 +59,7 @@ _KEY = "simcoll/threaded"
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class ThreadedJob:
     """One life of a default group, in one process."""
 
     key: tuple[str, int]
@@ -85,19 +85,19 @@ class Job:
             self.world.fail(rank, error)
 
 
-_jobs: dict[tuple[str, int], Job] = {}
+_jobs: dict[tuple[str, int], ThreadedJob] = {}
 _lock = threading.RLock()
 """Held again where a thread's last word is said while it is held: whenever its memory is let go."""
 
 
-def join_job(store: Store, rank: int, size: int) -> Job:
+def join_job(store: Store, rank: int, size: int) -> ThreadedJob:
     """The job that meets in ``store``: the n-th group that each rank makes there is one life."""
     name: str = store.compare_set(_KEY, "", uuid.uuid4().hex).decode()
     key = name, store.add(f"{_KEY}/{rank}", 1)
     with _lock:
         job = _jobs.get(key)
         if job is None:
-            job = _jobs[key] = Job(key, World(size, FreeThreads()))
+            job = _jobs[key] = ThreadedJob(key, World(size, FreeThreads()))
         job.ranks[threading.get_ident()] = rank
     ring_with_harness(name, job.alarm)
     _at_end_of_thread(job, rank)
@@ -114,7 +114,7 @@ class _Ending(threading.local):
 class _LastWord:
     """Says that a rank has gone, when the thread ends to which it belongs."""
 
-    def __init__(self, job: Job, rank: int) -> None:
+    def __init__(self, job: ThreadedJob, rank: int) -> None:
         self._job, self._rank = job, rank
 
     def __del__(self) -> None:
@@ -125,7 +125,7 @@ class _LastWord:
 _ending = _Ending()
 
 
-def _at_end_of_thread(job: Job, rank: int) -> None:
+def _at_end_of_thread(job: ThreadedJob, rank: int) -> None:
     gone: Any = [word for word in _ending.last_words if word._rank in word._job.left]
     for word in gone:
         _ending.last_words.remove(word)

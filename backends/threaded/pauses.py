@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from simcoll.backends.engine.parking import LateError, Place
+from simcoll.backends.engine.parking import LateError, ParkingPlace
 from simcoll.backends.engine.turns import Turns
-from simcoll.backends.threaded.session import Waits
+from simcoll.backends.threaded.session import PendingWaits
 from simcoll.core.rank_local import acting_rank
 
 _LONGEST_SLEEP = 1.0
@@ -21,7 +21,7 @@ _LONGEST_SLEEP = 1.0
 
 
 @contextmanager
-def pauses_of_ranks(turns: Turns, waits: Callable[[], Waits]) -> Iterator[None]:
+def pauses_of_ranks(turns: Turns, waits: Callable[[], PendingWaits]) -> Iterator[None]:
     """Have pauses give the turn away, as long as the block lasts; ``waits`` gives what surrounds a rank's."""
     sleep, wait = time.sleep, threading.Condition.wait
     time.sleep = _sleeping(sleep, turns, waits)  # type: ignore[assignment]
@@ -33,7 +33,9 @@ def pauses_of_ranks(turns: Turns, waits: Callable[[], Waits]) -> Iterator[None]:
         threading.Condition.wait = wait  # type: ignore[method-assign]
 
 
-def _sleeping(sleep: Callable[[float], None], turns: Turns, waits: Callable[[], Waits]) -> Callable[[float], None]:
+def _sleeping(
+    sleep: Callable[[float], None], turns: Turns, waits: Callable[[], PendingWaits]
+) -> Callable[[float], None]:
     def sleep_for_rank(seconds: float) -> None:
         rank = acting_rank()
         if rank is None or threading.get_ident() != rank.main_thread or seconds <= 0:
@@ -54,7 +56,7 @@ def _sleeping(sleep: Callable[[float], None], turns: Turns, waits: Callable[[], 
 class _Waiter:
     """What a condition takes for the lock at which a thread waits."""
 
-    def __init__(self, turns: Turns, place: Place) -> None:
+    def __init__(self, turns: Turns, place: ParkingPlace) -> None:
         self._turns, self._place = turns, place
 
     def release(self) -> None:
@@ -64,7 +66,7 @@ class _Waiter:
 
 
 def _waiting(
-    wait: Callable[[threading.Condition, float | None], bool], turns: Turns, waits: Callable[[], Waits]
+    wait: Callable[[threading.Condition, float | None], bool], turns: Turns, waits: Callable[[], PendingWaits]
 ) -> Callable[[threading.Condition, float | None], bool]:
     def wait_for_rank(condition: threading.Condition, timeout: float | None = None) -> bool:
         rank = acting_rank()

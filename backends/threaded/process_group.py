@@ -21,7 +21,7 @@ from simcoll.backends.engine.python_group import PythonProcessGroup
 from simcoll.backends.engine.tensor_data import TensorData
 from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.engine.world import World
-from simcoll.backends.threaded.jobs import Job, join_job
+from simcoll.backends.threaded.jobs import ThreadedJob, join_job
 from simcoll.backends.threaded.work import ThreadedWork, Together, Waiting
 from simcoll.core.record import Group
 from simcoll.recorder.arguments import Arguments, arguments
@@ -155,7 +155,7 @@ def create_process_group(store: Store, rank: int, world_size: int, timeout: time
         return ThreadedProcessGroup(
             default.world, rank, world_size, members=_MembersIn(distributed_c10d._world), timeout=timeout, store=store
         )
-    job: Job = join_job(store, rank, world_size)
+    job: ThreadedJob = join_job(store, rank, world_size)
     return ThreadedProcessGroup(
         job.world,
         rank,

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from simcoll.backends.engine.missed import missed, missing_event
 from simcoll.backends.engine.outcome import Ending, Outcome, outcome_of
-from simcoll.backends.engine.schedules import Choices, Recorded, choices_of
+from simcoll.backends.engine.schedules import Choices, RecordedSchedule, choices_of
 from simcoll.backends.engine.turns import PATIENCE, Turns
 from simcoll.backends.engine.world import World
 from simcoll.backends.gloo import GLOO
@@ -28,7 +28,7 @@ from simcoll.backends.threaded.c10d_tables import TorchRank, know_groups_of, of_
 from simcoll.backends.threaded.environment import exit_functions, join_own_threads, rank_environment
 from simcoll.backends.threaded.pauses import pauses_of_ranks
 from simcoll.backends.threaded.random_state import TurningGenerator, random_numbers_of_ranks
-from simcoll.backends.threaded.session import HeldTime, RankSession, Waits
+from simcoll.backends.threaded.session import HeldTime, PendingWaits, RankSession
 from simcoll.backends.threaded.store import RankStore
 from simcoll.core.rank_local import RankThreads, acting_as, acting_rank
 from simcoll.core.trace import Stall
@@ -65,7 +65,7 @@ def run_threaded(
         raise ConfigurationError("ranks run as threads in this process already; let that run end first")
     try:
         chosen = choices or choices_of(seed, schedule)
-        return _Run[T](world_size, Recorded(chosen), unasked=init, seed=seed).to_its_end(body, timeout)
+        return _Run[T](world_size, RecordedSchedule(chosen), unasked=init, seed=seed).to_its_end(body, timeout)
     finally:
         _only_one.release()
 
@@ -77,7 +77,7 @@ _only_one = threading.Lock()
 class _Run(Generic[T]):
     """One run of a program on all ranks."""
 
-    def __init__(self, size: int, choices: Recorded, *, unasked: bool, seed: int) -> None:
+    def __init__(self, size: int, choices: RecordedSchedule, *, unasked: bool, seed: int) -> None:
         self._size = size
         self._choices = choices
         self._clock = HeldTime(size)
@@ -96,7 +96,7 @@ class _Run(Generic[T]):
 
     def _rank(self, rank: int, stores: defaultdict[tuple[str, object], RankStore], *, unasked: bool) -> TorchRank:
         session = RankSession(rank, self._size, self._clock, self._began_ns)
-        waits = Waits(rank, self._world, self._clock, session.box, self._numbers)
+        waits = PendingWaits(rank, self._world, self._clock, session.box, self._numbers)
         return TorchRank(rank, self._world, session, waits, stores, unasked)
 
     def to_its_end(self, body: Callable[[int], T], timeout: float | None) -> Outcome[T]:
@@ -180,7 +180,7 @@ class _Run(Generic[T]):
             "MASTER_PORT": str(self._port),
         }
 
-    def _waiting(self) -> Waits:
+    def _waiting(self) -> PendingWaits:
         """Surrounds a wait of the calling thread's rank."""
         rank = torch_ranks.here
         assert rank is not None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from simcoll.backends.engine.parking import LateError, Place
+from simcoll.backends.engine.parking import LateError, ParkingPlace
 from simcoll.backends.engine.tickets import Ticket, was_ended_by_others
 from simcoll.backends.engine.turns import Turns
 from simcoll.backends.engine.virtual_time import VirtualTime
@@ -94,7 +94,7 @@ class RankSession(Session):
         return self._recorder
 
 
-class Waits:
+class PendingWaits:
     """Surrounds the waits of a rank: its clock stands, and what ends it for the sake of others ends its record."""
 
     def __init__(self, rank: int, world: World, clock: HeldTime, box: MemoryBox, numbers: TurningGenerator) -> None:
@@ -104,17 +104,17 @@ class Waits:
         """The line at which its program waits for what is no call."""
         self._rank, self._world, self._clock, self._box = rank, world, clock, box
         self._numbers = numbers
-        self._pauses: set[Place] = set()
+        self._pauses: set[ParkingPlace] = set()
 
-    def __call__(self) -> Waits:
+    def __call__(self) -> PendingWaits:
         """One wait more."""
         return self
 
-    def __enter__(self) -> Waits:
+    def __enter__(self) -> PendingWaits:
         self._clock.stop(self._rank)
         return self
 
-    def pause(self, turns: Turns, place: Place, seconds: float | None) -> None:
+    def pause(self, turns: Turns, place: ParkingPlace, seconds: float | None) -> None:
         """A wait of the program itself, for what is no call; raises what :meth:`Turns.pass_time` raises."""
         with self:
             before, self.hangs_at = self.hangs_at, current_source()

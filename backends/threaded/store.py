@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.distributed import Store
 
-from simcoll.backends.engine.parking import Place, StuckError
+from simcoll.backends.engine.parking import ParkingPlace, StuckError
 from simcoll.backends.engine.turns import Turns
-from simcoll.backends.threaded.session import Waits
+from simcoll.backends.threaded.session import PendingWaits
 from simcoll.core.rank_local import acting_rank
 
 _NO_TIMEOUT = timedelta(0)
@@ -19,12 +19,12 @@ _NO_TIMEOUT = timedelta(0)
 class RankStore(Store):
     """Keys and values in memory, shared by all ranks. C++ calls these methods, too."""
 
-    def __init__(self, turns: Turns, waits: Callable[[], Waits]) -> None:
+    def __init__(self, turns: Turns, waits: Callable[[], PendingWaits]) -> None:
         super().__init__()
         self._turns = turns
         self._waits = waits
         self._values: dict[str, bytes] = {}
-        self._parked: list[Place] = []
+        self._parked: list[ParkingPlace] = []
         self._limit = timedelta(minutes=30)
 
     def set(self, key: str, value: Any) -> None:

@@ -27,7 +27,7 @@ _MAKING = re.compile(rb'\{"kind":"(creating|created)","time_ns":(\d{1,19}),"data
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class TableEntries:
     """What the table held, by the index under which slots refer to it. ``damaged`` counts what could not be read."""
 
     groups: dict[int, Group] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class CommonData(dict[str, object]):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownEntries:
     """Groups, signatures and source lines by their entries' JSON: what many ranks state alike is parsed once."""
 
     groups: dict[bytes, Group] = field(default_factory=dict)
@@ -53,12 +53,12 @@ class Known:
     makings: dict[bytes, CommonData] = field(default_factory=dict)
 
 
-def read_entries(table: bytes, known: Known | None = None) -> Entries:
+def read_entries(table: bytes, known: KnownEntries | None = None) -> TableEntries:
     """Read a table from its first byte to its last entry; never raises, whatever the bytes are.
 
     ``known`` is what the tables of other files held, and takes in what this one holds.
     """
-    entries, known = Entries(), known or Known()
+    entries, known = TableEntries(), known or KnownEntries()
     for kind, index, payload in _sound_entries(table, entries.damaged):
         try:
             _keep(entries, known, kind, index, payload)
@@ -93,7 +93,7 @@ def is_blank(data: bytes) -> bool:
     return data == bytes(len(data))
 
 
-def _keep(entries: Entries, known: Known, kind: int, index: int, payload: bytes) -> None:
+def _keep(entries: TableEntries, known: KnownEntries, kind: int, index: int, payload: bytes) -> None:
     if kind == EntryKind.GROUP:
         entries.groups.setdefault(index, _once(known.groups, payload, _group))
     elif kind == EntryKind.SIGNATURE:
@@ -106,7 +106,7 @@ def _keep(entries: Entries, known: Known, kind: int, index: int, payload: bytes)
         raise ValueError(kind)
 
 
-def _made_alike(known: Known, payload: bytes) -> Event | None:
+def _made_alike(known: KnownEntries, payload: bytes) -> Event | None:
     """The making of a group, of which every rank of a large job tells hundreds of times, and all but the time alike."""
     found = _MAKING.match(payload)
     if found is None or not payload.endswith(b"}}"):

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from simcoll.blackbox import BlackBox, read_black_box
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.entries import Known
+from simcoll.blackbox.entries import KnownEntries
 from simcoll.blackbox.format import SUFFIX
 from simcoll.core.io import opened_record
 from simcoll.errors import UnreadableError
@@ -21,7 +21,7 @@ _KEYS = (b"entries", b"pg_config", b"pg_status", b"version")
 """One of these stands at the beginning of every dump."""
 
 
-def read_record_file(path: Path, known: Known | None = None) -> RecordFile:
+def read_record_file(path: Path, known: KnownEntries | None = None) -> RecordFile:
     """Read one file, at whose name nothing is guessed; raises :class:`UnreadableError` and nothing else.
 
     ``known`` is what files read before have in common with it.

@@ -41,7 +41,7 @@ class LaunchedRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchAccount:
     """One launcher's account: its ranks, why it could not start them, the signal that interrupted it."""
 
     ranks: tuple[LaunchedRank, ...] = ()
@@ -72,7 +72,7 @@ class Evidence:
 
 def gather(
     paths: Iterable[Path],
-    launches: Sequence[Launch] = (),
+    launches: Sequence[LaunchAccount] = (),
     *,
     since_ns: int = 0,
     workers: int | None = None,
@@ -211,16 +211,16 @@ def _is_own(path: Path) -> bool:
     return any(path.match(pattern) for pattern in (LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"))
 
 
-def read_launch(path: Path) -> Launch:
+def read_launch(path: Path) -> LaunchAccount:
     """Read what :mod:`simcoll.launch.agent` wrote; an empty account where the file is missing or not one."""
     try:
         with open_at_once(path) as file:
             document = json.loads(file.read(_LAUNCH_LIMIT))
         ranks = [_rank(entry) for entry in document["ranks"]]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return Launch()
+        return LaunchAccount()
     error, interrupted = document.get("error"), document.get("interrupted")
-    return Launch(
+    return LaunchAccount(
         tuple(ranks),
         error if isinstance(error, str) else None,
         interrupted if isinstance(interrupted, str) else None,
@@ -229,7 +229,7 @@ def read_launch(path: Path) -> Launch:
     )
 
 
-def outcome_of(launches: Sequence[Launch]) -> LaunchOutcome:
+def outcome_of(launches: Sequence[LaunchAccount]) -> LaunchOutcome:
     """The accounts of all nodes as the verifier takes them."""
     ranks = {}
     for launch in launches:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.entries import Entries, Known, is_blank, read_entries
+from simcoll.blackbox.entries import KnownEntries, TableEntries, is_blank, read_entries
 from simcoll.blackbox.format import intact, settle
 from simcoll.blackbox.header import Header, unpack_header
 from simcoll.core.io import open_at_once, opened_record
@@ -105,7 +105,7 @@ class BlackBox:
         )
 
 
-def read_black_box(path: str | Path, known: Known | None = None) -> BlackBox:
+def read_black_box(path: str | Path, known: KnownEntries | None = None) -> BlackBox:
     """Read a black box, finished, cut off, or still being written.
 
     Whoever reads many gives ``known``: groups, signatures and lines that they have in common are one object each.
@@ -117,7 +117,7 @@ def read_black_box(path: str | Path, known: Known | None = None) -> BlackBox:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class BoxActivity:
     """What was last written into a black box: the newest record's index, and when any record changed (wall clock, ns).
 
     Of calls whose times are a device's, ``device_ns`` is when the device last began or ended one, as far as that is
@@ -129,7 +129,7 @@ class Activity:
     device_ns: int = 0
 
 
-def last_activity(path: str | Path) -> Activity | None:
+def last_activity(path: str | Path) -> BoxActivity | None:
     """What was last written into a black box, cheaply; None where there is none to read."""
     try:
         with open_at_once(Path(path)) as file:
@@ -140,7 +140,7 @@ def last_activity(path: str | Path) -> Activity | None:
     except (OSError, ValueError, UnreadableError):
         return None
     times = [int(ring[name].max()) for name in ("scheduled_ns", "started_ns", "finished_ns")]
-    return Activity(int(ring["index"].max()), max(times), _device_ns(ring))
+    return BoxActivity(int(ring["index"].max()), max(times), _device_ns(ring))
 
 
 def _device_ns(ring: Slots) -> int:
@@ -150,7 +150,7 @@ def _device_ns(ring: Slots) -> int:
     return max(int(timed["started_ns"].max()), int(timed["finished_ns"].max()))
 
 
-def _read(fd: int, name: str, known: Known | None) -> BlackBox:
+def _read(fd: int, name: str, known: KnownEntries | None) -> BlackBox:
     header = unpack_header(os.pread(fd, layout.PAGE, 0), name)
     # The ring before the table: what a live ring refers to was in the table before.
     ring = _read_ring(fd, header)
@@ -265,7 +265,7 @@ def _whole_ring(ring: Slots, capacity: int) -> Slots | None:
     return slots
 
 
-def _resolve(slots: Slots, entries: Entries, last_gap: int) -> tuple[Slots, int]:
+def _resolve(slots: Slots, entries: TableEntries, last_gap: int) -> tuple[Slots, int]:
     """Turn the file's indices into places in the sequences of :class:`BlackBox`; what refers to nothing is a gap."""
     tables = (("group", entries.groups), ("signature", entries.signatures), ("source", entries.sources))
     if all(_refers_to_all_there(slots[column], table) for column, table in tables):
@@ -340,7 +340,7 @@ def _forget(slots: Slots, gap: int, groups: int, dropped: _Dropped, dropped_p2p:
             known[group] = max(known.get(group, 0), last)
 
 
-def _problems(header: Header, ring: Slots, entries: Entries, last_gap: int) -> list[str]:
+def _problems(header: Header, ring: Slots, entries: TableEntries, last_gap: int) -> list[str]:
     problems = entries.damaged[:3]
     if len(entries.damaged) > 3:
         problems.append(f"{len(entries.damaged)} entries of the table are damaged in all")
@@ -358,7 +358,7 @@ def _problems(header: Header, ring: Slots, entries: Entries, last_gap: int) -> l
 def _assemble(
     name: str,
     header: Header,
-    entries: Entries,
+    entries: TableEntries,
     slots: tuple[Slots, Slots],
     dropped: tuple[_Dropped, _Dropped],
     problems: list[str],

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 from simcoll.blackbox import UnreadableError
-from simcoll.blackbox.entries import Known
+from simcoll.blackbox.entries import KnownEntries
 from simcoll.blackbox.file_kinds import RecordFile, read_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.reader_wire import Receiver
@@ -60,7 +60,7 @@ def read_files(
         for index, outcome in _read_apart(paths, count, limit) if count else ():
             outcomes[index] = outcome
             _tell(progress, len(outcomes), len(paths))
-    known = Known()
+    known = KnownEntries()
     for index, path in enumerate(paths):
         if index not in outcomes:
             outcomes[index] = _read_here(path, known)
@@ -93,7 +93,7 @@ def _tell(progress: Progress | None, done: int, total: int) -> None:
         progress(done, total)
 
 
-def _read_here(path: Path, known: Known) -> Outcome:
+def _read_here(path: Path, known: KnownEntries) -> Outcome:
     try:
         return read_record_file(path, known)
     except UnreadableError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from struct import Struct
 
 from simcoll.blackbox import UnreadableError
-from simcoll.blackbox.entries import Known
+from simcoll.blackbox.entries import KnownEntries
 from simcoll.blackbox.file_kinds import RecordFile, read_record_file
 from simcoll.blackbox.reader_wire import Sender
 
@@ -32,7 +32,7 @@ def main(limit: int) -> None:
     answers = FileIO(os.dup(1), "w")
     os.dup2(2, 1)
     _bound(limit)
-    sender, known = Sender(answers), Known()
+    sender, known = Sender(answers), KnownEntries()
     try:
         sender.send(READY)
         for path in _paths():
@@ -48,7 +48,7 @@ def _paths() -> Iterator[Path]:
         yield Path(os.fsdecode(source.read(length)))
 
 
-def _read(path: Path, known: Known, limit: int) -> RecordFile | UnreadableError:
+def _read(path: Path, known: KnownEntries, limit: int) -> RecordFile | UnreadableError:
     try:
         return read_record_file(path, known)
     except UnreadableError as error:

@@ -74,10 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse(why: str, *, json: bool) -> int:
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.output import Output
     from simcoll.launch.preconditions import BAD_INPUT
 
-    return Outlet(json=json).refuse(BAD_INPUT, why)
+    return Output(json=json).refuse(BAD_INPUT, why)
 
 
 def _end_early(why: str, code: int) -> int:
@@ -94,10 +94,10 @@ def _drop_stdout() -> None:
 
 def _show_versions() -> int:
     """``--version --json``: the versions that a report of a fault should state."""
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.output import Output
     from simcoll.core.versions import versions
 
-    Outlet(json=True).render("", versions)
+    Output(json=True).render("", versions)
     return 0
 
 

@@ -19,7 +19,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 
 from simcoll.cli.arguments import add_output_arguments
-from simcoll.cli.output import Outlet
+from simcoll.cli.output import Output
 from simcoll.core.io import stated_path
 from simcoll.core.text import plain
 from simcoll.core.units import SizeError, parse_size
@@ -61,7 +61,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Calibrated:
     """What a run of the measuring ranks brought."""
 
     backend: str
@@ -112,7 +112,7 @@ def _graph(hosts: Sequence[str], bandwidth: float, latency: float) -> Topology:
     return graph
 
 
-def read(document: object) -> Outcome:
+def read(document: object) -> Calibrated:
     """What the measuring ranks wrote; raises TopologyError for anything else."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise TopologyError(
@@ -121,7 +121,7 @@ def read(document: object) -> Outcome:
     hosts, measured = document["hosts"], measurements(document["measured"])
     if not isinstance(hosts, list) or not hosts or not measured:
         raise TopologyError("no ranks or no sizes were measured, expected some of each; run `simcoll calibrate` again")
-    return Outcome(
+    return Calibrated(
         str(document["backend"]),
         str(document["device"]),
         tuple(map(str, hosts)),
@@ -167,7 +167,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def calibrate_as_told(options: argparse.Namespace, torchrun: Sequence[str]) -> int:
     """Carry out ``simcoll calibrate``; the exit code of the contract."""
-    outlet = Outlet(json=options.json, plain=options.plain)
+    outlet = Output(json=options.json, plain=options.plain)
     ops = [op.strip() for op in options.ops.split(",")]
     strange = [op for op in ops if op not in MEASURABLE]
     if strange:
@@ -181,7 +181,7 @@ def calibrate_as_told(options: argparse.Namespace, torchrun: Sequence[str]) -> i
     return calibrate(torchrun, options.out, options.backend or ("nccl" if has_gpu() else "gloo"), ops, most, outlet)
 
 
-def calibrate(torchrun: Sequence[str], out: Path, backend: str, ops: Sequence[str], most: int, outlet: Outlet) -> int:
+def calibrate(torchrun: Sequence[str], out: Path, backend: str, ops: Sequence[str], most: int, outlet: Output) -> int:
     """Measure ``ops`` up to ``most`` bytes, write the topology to ``out`` and show how well it predicts."""
     with tempfile.TemporaryDirectory(prefix="simcoll-calibrate-") as folder:
         result = Path(folder) / "measured.json"
@@ -201,7 +201,7 @@ def calibrate(torchrun: Sequence[str], out: Path, backend: str, ops: Sequence[st
     return _conclude(outcome, out, outlet)
 
 
-def read_file(path: Path) -> Outcome:
+def read_file(path: Path) -> Calibrated:
     """The result of the measuring ranks; raises TopologyError where it is none."""
     try:
         return read(json.loads(path.read_text("utf-8")))
@@ -209,7 +209,7 @@ def read_file(path: Path) -> Outcome:
         raise TopologyError(f"{path}: {error}; run `simcoll calibrate` again") from None
 
 
-def _conclude(outcome: Outcome, out: Path, outlet: Outlet) -> int:
+def _conclude(outcome: Calibrated, out: Path, outlet: Output) -> int:
     if len(outcome.hosts) < 2:
         return outlet.refuse(BAD_INPUT, "one rank has nobody to talk to; give --nproc-per-node 2, or more")
     try:
@@ -221,7 +221,7 @@ def _conclude(outcome: Outcome, out: Path, outlet: Outlet) -> int:
     return 0
 
 
-def _table(outcome: Outcome, trials: Sequence[Trial], out: Path) -> RenderableType:
+def _table(outcome: Calibrated, trials: Sequence[Trial], out: Path) -> RenderableType:
     """The held-back sizes, measured and predicted, and where the topology is."""
     table = Rows(title=plain(f"{outcome.backend}, sizes that were held back"), title_justify="left", box=SIMPLE_HEAD)
     for name in ("op", "ranks", "bytes", "measured us", "predicted us", "error"):
@@ -238,7 +238,7 @@ def _mean_error(trials: Sequence[Trial]) -> float:
     return fmean(abs(trial.error) for trial in trials) if trials else math.nan
 
 
-def _document(outcome: Outcome, trials: Sequence[Trial], out: Path) -> object:
+def _document(outcome: Calibrated, trials: Sequence[Trial], out: Path) -> object:
     return {
         "schema": "simcoll.calibration/1",
         "topology": str(out),

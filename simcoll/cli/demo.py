@@ -11,7 +11,7 @@ import numpy as np
 
 from simcoll.backends.simulated import simulate
 from simcoll.backends.simulated.comm import Comm
-from simcoll.cli.output import Outlet
+from simcoll.cli.output import Output
 from simcoll.core.ranges import ranks_text
 from simcoll.spec.semantics import Array
 from simcoll.verifier.findings.finding import Finding, Report
@@ -60,7 +60,7 @@ def demo_report() -> Report:
 def main(*, json: bool = False, plain: bool = False) -> int:
     """Show the report; 0 exactly when it names the planted bug: its code, its rank and its line."""
     report = demo_report()
-    outlet = Outlet(json=json, plain=plain)
+    outlet = Output(json=json, plain=plain)
     outlet.show(report)
     complaints = missed(report)
     for complaint in complaints:

@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcoll.blackbox.reader_pool import cores
-from simcoll.cli.output import Outlet
+from simcoll.cli.output import Output
 from simcoll.cli.progress import progress_bar
 from simcoll.dryrun.distributed import Team
-from simcoll.dryrun.driver import Plan, Runner, preflight, remove_earlier
+from simcoll.dryrun.driver import DryRunPlan, Runner, preflight, remove_earlier
 from simcoll.dryrun.outer_job import OuterJob
 from simcoll.dryrun.rank.main import DryRun
-from simcoll.dryrun.rendezvous import GivenUpError, Meeting, join
-from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START, RefusedError
+from simcoll.dryrun.rendezvous import GivenUpError, Rendezvous, join
+from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START, PreconditionError
 from simcoll.verifier.findings.finding import Report
 from simcoll.verifier.postmortem import exit_code
 
@@ -55,28 +55,28 @@ _LEAST_FREE = 1 << 28
 """Address space that a rank needs beside what a process with torch has already."""
 
 
-Conclude = Callable[[Report, DryRun, Outlet], int]
+Conclude = Callable[[Report, DryRun, Output], int]
 """What is done with the verdict: shows it, or what follows from it, and gives the exit code."""
 
 
-def show(report: Report, dry_run: DryRun, outlet: Outlet) -> int:
+def show(report: Report, dry_run: DryRun, outlet: Output) -> int:
     """Show the verdict; the exit code of the contract."""
     outlet.show(report)
     return exit_code(report)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DryRunRequest:
     """A dry run as it was asked for; ``folder`` makes the folder of its results, and checks what it runs."""
 
     dry_run: DryRun
-    plan: Plan
+    plan: DryRunPlan
     folder: Callable[[], Path]
     check: Callable[[], None]
     conclude: Conclude = show
 
 
-def carry_out(request: Request, job: OuterJob | None, outlet: Outlet) -> int:
+def carry_out(request: DryRunRequest, job: OuterJob | None, outlet: Output) -> int:
     """Run the ranks; the first process concludes, and all end with its exit code."""
     try:
         with nullcontext() if job is None else _meeting(job) as meeting:
@@ -88,12 +88,12 @@ def carry_out(request: Request, job: OuterJob | None, outlet: Outlet) -> int:
         if error.is_shown and job is not None and job.number:
             return error.code
         return outlet.refuse(error.code, str(error))
-    except RefusedError as error:
+    except PreconditionError as error:
         return outlet.refuse(error.code, str(error))
 
 
 @contextmanager
-def _meeting(job: OuterJob) -> Iterator[Meeting]:
+def _meeting(job: OuterJob) -> Iterator[Rendezvous]:
     """The other processes, who hear of it when this one does not go on."""
     meeting = join(job)
     try:
@@ -102,7 +102,7 @@ def _meeting(job: OuterJob) -> Iterator[Meeting]:
         if not error.is_shown:
             meeting.give_up(error.code, str(error))
         raise
-    except RefusedError as error:
+    except PreconditionError as error:
         meeting.give_up(error.code, f"{job.name}: {error}")
         raise
     except BaseException as error:
@@ -114,7 +114,7 @@ def _meeting(job: OuterJob) -> Iterator[Meeting]:
         meeting.leave()
 
 
-def _lead(request: Request, meeting: Meeting | None, outlet: Outlet) -> int:
+def _lead(request: DryRunRequest, meeting: Rendezvous | None, outlet: Output) -> int:
     dry_run = replace(request.dry_run, folder=request.folder())
     with _alone_in(dry_run.folder):
         return _lead_in(dry_run, request, meeting, outlet)
@@ -122,7 +122,7 @@ def _lead(request: Request, meeting: Meeting | None, outlet: Outlet) -> int:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """No other dry run uses the folder meanwhile; raises :class:`RefusedError` where one does already."""
+    """No other dry run uses the folder meanwhile; raises :class:`PreconditionError` where one does already."""
     held = os.open(folder, os.O_RDONLY)
     try:
         _lock(held, folder)
@@ -136,10 +136,10 @@ def _lock(held: int, folder: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         advice = "wait for it, or give another --out"
-        raise RefusedError(BAD_INPUT, f"another dry run is writing into {folder}; {advice}") from None
+        raise PreconditionError(BAD_INPUT, f"another dry run is writing into {folder}; {advice}") from None
 
 
-def _lead_in(dry_run: DryRun, request: Request, meeting: Meeting | None, outlet: Outlet) -> int:
+def _lead_in(dry_run: DryRun, request: DryRunRequest, meeting: Rendezvous | None, outlet: Output) -> int:
     remove_earlier(dry_run.folder)
     _warm(dry_run)
     plan = _plan(request.plan, meeting)
@@ -154,7 +154,7 @@ def _lead_in(dry_run: DryRun, request: Request, meeting: Meeting | None, outlet:
     return code
 
 
-def _serve(request: Request, meeting: Meeting) -> int:
+def _serve(request: DryRunRequest, meeting: Rendezvous) -> int:
     # What the ranks leave goes to the first process, whose disk this one may not see.
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
         dry_run = replace(request.dry_run, folder=Path(folder))
@@ -162,17 +162,17 @@ def _serve(request: Request, meeting: Meeting) -> int:
         return Team(meeting, dry_run, _plan(request.plan, meeting)).serve()
 
 
-def _plan(plan: Plan, meeting: Meeting | None) -> Plan:
+def _plan(plan: DryRunPlan, meeting: Rendezvous | None) -> DryRunPlan:
     beside = 1 if meeting is None else meeting.job.beside
     return replace(plan, jobs=plan.jobs or max(1, cores() // beside))
 
 
 def _warm(dry_run: DryRun) -> None:
-    """Import what ranks need; raises :class:`RefusedError` where their memory is not enough for that alone."""
+    """Import what ranks need; raises :class:`PreconditionError` where their memory is not enough for that alone."""
     warm_up()
     own = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     if dry_run.memory is not None and dry_run.memory < own + _LEAST_FREE:
-        raise RefusedError(
+        raise PreconditionError(
             BAD_INPUT,
             f"--memory {dry_run.memory / _GIB:.3g}: torch alone takes {own / _GIB:.2f} GiB of address space; "
             f"give {(own + 4 * _LEAST_FREE) / _GIB:.1f} or more",

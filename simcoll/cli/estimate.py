@@ -113,10 +113,10 @@ def _refuse_job_options(options: argparse.Namespace) -> None:
 
 
 def _estimate_op(options: argparse.Namespace) -> int:
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.output import Output
     from simcoll.launch.preconditions import BAD_INPUT
 
-    outlet = Outlet(json=options.json, plain=options.plain)
+    outlet = Output(json=options.json, plain=options.plain)
     try:
         _refuse_job_options(options)
         topologies = [topology_of(options), *map(topology_named, options.compare)]

@@ -16,7 +16,7 @@ from simcoll.cli.preflight import run_dry, sizes_asked
 from simcoll.cli.price import Named, scenarios_asked, show_prices
 
 if TYPE_CHECKING:
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.output import Output
     from simcoll.dryrun.extrapolate import Filled
     from simcoll.dryrun.rank.main import DryRun
     from simcoll.verifier.findings.finding import Report
@@ -31,11 +31,11 @@ def is_script(subject: str) -> bool:
 
 def run_script_pricing(options: argparse.Namespace, script: Path, arguments: Sequence[str]) -> int:
     """Run, judge and price a script; the exit code of the contract."""
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.output import Output
     from simcoll.errors import SimcollError
     from simcoll.launch.preconditions import BAD_INPUT
 
-    outlet = Outlet(json=options.json, plain=options.plain)
+    outlet = Output(json=options.json, plain=options.plain)
     asked = {"script": script, "arguments": list(arguments), "module": False, "ranks": options.ranks or "auto"}
     run = argparse.Namespace(**vars(options) | asked | {"steps": _STEPS if options.steps is None else options.steps})
     try:
@@ -61,7 +61,7 @@ def _check_room(size: int, named: Sequence[Named]) -> None:
 
 
 def _conclude(
-    options: argparse.Namespace, report: Report, dry_run: DryRun, named: Sequence[Named], outlet: Outlet
+    options: argparse.Namespace, report: Report, dry_run: DryRun, named: Sequence[Named], outlet: Output
 ) -> int:
     """Show the findings, or the prices: that of a job that would hang or fail says nothing."""
     from simcoll.launch.preconditions import BAD_INPUT
@@ -77,7 +77,7 @@ def _conclude(
 
 
 def _priced(
-    options: argparse.Namespace, dry_run: DryRun, report: Report, named: Sequence[Named], outlet: Outlet
+    options: argparse.Namespace, dry_run: DryRun, report: Report, named: Sequence[Named], outlet: Output
 ) -> int:
     from simcoll.blackbox.gather import gather
     from simcoll.dryrun.extrapolate import filled_in

@@ -29,7 +29,7 @@ from simcoll.reports.terminal import TerminalReport
 from simcoll.verifier.findings.finding import Report
 
 if TYPE_CHECKING:
-    from simcoll.reports.page_shell import Figure, Table
+    from simcoll.reports.page_shell import Figure, PageTable
 
 _NARROWEST = 20
 """Columns below which nothing can be read; a machine without a terminal may say that it has none."""
@@ -47,7 +47,7 @@ _HEIGHT = 100
 """Given beside the width, or rich takes a width of its own on what calls itself a dumb terminal; nothing is paged."""
 
 
-class Outlet:
+class Output:
     """The output of one command; with ``json`` stdout carries one JSON document and nothing else.
 
     ``plain`` asks for lines of ASCII in place of pictures, and for no progress bar.
@@ -103,7 +103,7 @@ class Outlet:
         folder: Path,
         traces: Sequence[Trace] = (),
         figures: Sequence[Figure] = (),
-        tables: Sequence[Table] = (),
+        tables: Sequence[PageTable] = (),
     ) -> None:
         """Write ``report.json`` and ``report.html`` into a folder, and say so where there is something to read.
 

@@ -14,8 +14,8 @@ from simcoll.cli.topology_arguments import Commands, add_topology_arguments, is_
 from simcoll.core.io import stated_path
 
 if TYPE_CHECKING:
-    from simcoll.cli.dry_run import Conclude, Request
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.dry_run import Conclude, DryRunRequest
+    from simcoll.cli.output import Output
 
 DRY_RUN_SECONDS = 600.0
 """How long each rank may take, unless said otherwise."""
@@ -59,19 +59,19 @@ def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
 
 def run_preflight(options: argparse.Namespace) -> int:
     """Carry out ``simcoll preflight``; the exit code of the contract."""
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.output import Output
 
-    return run_dry(options, Outlet(json=options.json, plain=options.plain))
+    return run_dry(options, Output(json=options.json, plain=options.plain))
 
 
-def run_dry(options: argparse.Namespace, outlet: Outlet, conclude: Conclude | None = None) -> int:
+def run_dry(options: argparse.Namespace, outlet: Output, conclude: Conclude | None = None) -> int:
     """Carry out a dry run; the exit code of the contract.
 
     ``conclude`` is given the verdict, which is not shown then, and what the ranks compute is counted.
     """
     from simcoll.dryrun.outer_job import outer_job
     from simcoll.errors import SimcollError
-    from simcoll.launch.preconditions import BAD_INPUT, RefusedError, check_torch
+    from simcoll.launch.preconditions import BAD_INPUT, PreconditionError, check_torch
 
     try:
         job = outer_job(os.environ)
@@ -79,7 +79,7 @@ def run_dry(options: argparse.Namespace, outlet: Outlet, conclude: Conclude | No
         ranks = _ranks(options, size)
         _check(options)
         check_torch()
-    except RefusedError as error:
+    except PreconditionError as error:
         return outlet.refuse(error.code, str(error))
     except (SimcollError, ValueError) as error:
         return outlet.refuse(BAD_INPUT, str(error))
@@ -98,9 +98,11 @@ def _forget_launcher() -> None:
         del os.environ[name]
 
 
-def _request(options: argparse.Namespace, size: int, local: int, ranks: list[int] | None, *, counts: bool) -> Request:
-    from simcoll.cli.dry_run import Request
-    from simcoll.dryrun.driver import Plan
+def _request(
+    options: argparse.Namespace, size: int, local: int, ranks: list[int] | None, *, counts: bool
+) -> DryRunRequest:
+    from simcoll.cli.dry_run import DryRunRequest
+    from simcoll.dryrun.driver import DryRunPlan
     from simcoll.dryrun.rank.main import DryRun
     from simcoll.launch.preconditions import prepare_folder
 
@@ -118,9 +120,9 @@ def _request(options: argparse.Namespace, size: int, local: int, ranks: list[int
         options.device == "cuda",
         counts,
     )
-    return Request(
+    return DryRunRequest(
         dry_run,
-        Plan(ranks, options.timeout, options.jobs),
+        DryRunPlan(ranks, options.timeout, options.jobs),
         lambda: prepare_folder(options.out, min(_RESERVED, len(ranks or range(size)))),
         lambda: _check_program(options),
     )

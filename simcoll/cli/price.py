@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from simcoll.blackbox.gather import Evidence
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.output import Output
     from simcoll.core.trace import Trace
     from simcoll.pricing.compute import Counted
-    from simcoll.pricing.job import Job
-    from simcoll.pricing.price import Pricing, Scenario
+    from simcoll.pricing.job import RecordedJob
+    from simcoll.pricing.price import Pricing, PricingScenario
 
 _DEFAULT_MFU = "0.4"
 _CHANGES = ("algorithm", "protocol", "slow_link", "straggler", "world_size")
@@ -71,12 +71,12 @@ PRICING_OPTIONS = ("compute", "flops", "gpu_peak", "mfu", "slow_link", "straggle
 def run_pricing(options: argparse.Namespace, paths: Sequence[Path]) -> int:
     """Price the job that left these records; the exit code of the contract."""
     from simcoll.blackbox.gather import gather
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.output import Output
     from simcoll.cli.progress import progress_bar
     from simcoll.cli.verify import unreachable
     from simcoll.launch.preconditions import BAD_INPUT
 
-    outlet = Outlet(json=options.json, plain=options.plain)
+    outlet = Output(json=options.json, plain=options.plain)
     try:
         scenarios = scenarios_asked(options)
     except ValueError as error:
@@ -97,17 +97,17 @@ def run_pricing(options: argparse.Namespace, paths: Sequence[Path]) -> int:
         return outlet.refuse(BAD_INPUT, str(error))
 
 
-Named = tuple[str, Any, "Scenario"]
+Named = tuple[str, Any, "PricingScenario"]
 """A scenario with its name and its topology."""
 
 
 def scenarios_asked(options: argparse.Namespace) -> list[Named]:
     """Name, topology and scenario: the job as it is, with what is to change, and on further topologies."""
-    from simcoll.pricing.price import Scenario
+    from simcoll.pricing.price import PricingScenario
 
     _refuse_op_options(options)
     topology, scenario = topology_of(options), _asked(options)
-    plain = Scenario(_choice(options, chosen=False), scenario.compute)
+    plain = PricingScenario(_choice(options, chosen=False), scenario.compute)
     name = str(topology.graph.get("name", "topology"))
     found: list[Named] = [(name, topology, plain)]
     changes = [f"--{change.replace('_', '-')}" for change in _CHANGES if getattr(options, change)]
@@ -134,11 +134,11 @@ def _refuse_op_options(options: argparse.Namespace) -> None:
         raise PricingError(f"--{given[0]} goes with one collective, not with a recorded job; leave it out")
 
 
-def _asked(options: argparse.Namespace) -> Scenario:
-    from simcoll.pricing.price import Scenario
+def _asked(options: argparse.Namespace) -> PricingScenario:
+    from simcoll.pricing.price import PricingScenario
     from simcoll.pricing.what_if import parse_slow_link, parse_straggler
 
-    return Scenario(
+    return PricingScenario(
         _choice(options, chosen=True),
         _compute(options),
         tuple(map(parse_slow_link, options.slow_link)),
@@ -178,7 +178,7 @@ def _refuse_rates(options: argparse.Namespace) -> None:
         raise PricingError("--gpu-peak and --mfu go with --flops, the operations of a rank in a step")
 
 
-def _priced(options: argparse.Namespace, evidence: Evidence, named: Sequence[Named], outlet: Outlet) -> int:
+def _priced(options: argparse.Namespace, evidence: Evidence, named: Sequence[Named], outlet: Output) -> int:
     from simcoll.pricing.job import recorded_job
 
     job = recorded_job(evidence.traces)
@@ -190,9 +190,9 @@ def _priced(options: argparse.Namespace, evidence: Evidence, named: Sequence[Nam
 def show_prices(
     options: argparse.Namespace,
     traces: Sequence[Trace],
-    job: Job,
+    job: RecordedJob,
     named: Sequence[Named],
-    outlet: Outlet,
+    outlet: Output,
     *,
     notes: Sequence[str] = (),
     warnings: Sequence[str] = (),
@@ -225,7 +225,7 @@ def show_prices(
     return 0
 
 
-def _fitting(named: Sequence[Named], job: Job) -> Sequence[Named]:
+def _fitting(named: Sequence[Named], job: RecordedJob) -> Sequence[Named]:
     """Without the job as it is, where the topology has room for the smaller one alone that is asked for."""
     from simcoll.topology.graph import ranks
 
@@ -242,7 +242,7 @@ def _as_priced(named: Sequence[Named], priced: Sequence[Pricing], main: Pricing)
     return slowed(topology, scenario.slow_links)
 
 
-def _refuse_empty(job: Job) -> None:
+def _refuse_empty(job: RecordedJob) -> None:
     from simcoll.pricing.collective_prices import PricingError
 
     if not job.calls:

@@ -15,7 +15,7 @@ from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.gather import (
     LAUNCH_PATTERN,
     Evidence,
-    Launch,
+    LaunchAccount,
     dumps_beside,
     files_of,
     gather,
@@ -27,12 +27,12 @@ from simcoll.blackbox.stack_signal import remove_unused
 from simcoll.blackbox.stacks import SUFFIX as STACK_SUFFIX
 from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
 from simcoll.blackbox.stall_file import read_stall, together
-from simcoll.cli.output import Outlet
+from simcoll.cli.output import Output
 from simcoll.core.io import open_at_once
 from simcoll.core.trace import Stall
 from simcoll.launch.monitor import Monitor
 from simcoll.launch.no_record import ranks_with_simcoll, why_unrecorded
-from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START, RefusedError, check_request, prepare_folder
+from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START, PreconditionError, check_request, prepare_folder
 from simcoll.launch.supervisor import DUMPS, JobEnd, run_job, with_dumps_in
 from simcoll.launch.torchrun_arguments import RunRequest, RunUsageError, split
 from simcoll.verifier.findings.failures import signal_name
@@ -49,22 +49,22 @@ _OTHER_NODES_SECONDS = 5.0
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out ``simcoll run ARGUMENTS``; the exit code of the contract."""
-    outlet = Outlet(json="--json" in arguments)
+    outlet = Output(json="--json" in arguments)
     try:
         request = split(arguments)
-        outlet = Outlet(json=request.json, plain=request.plain)
+        outlet = Output(json=request.json, plain=request.plain)
         check_request(request)
         if request.mode == "off":
             return _run_plain(request, outlet)
         folder = prepare_folder(request.out, request.local_ranks)
     except RunUsageError as error:
         return outlet.refuse(BAD_INPUT, str(error))
-    except RefusedError as error:
+    except PreconditionError as error:
         return outlet.refuse(error.code, str(error))
     return _run_recorded(request, folder, outlet)
 
 
-def _run_plain(request: RunRequest, outlet: Outlet) -> int:
+def _run_plain(request: RunRequest, outlet: Output) -> int:
     """Mode ``off``: torchrun itself, in this process's place unless a JSON document is to follow it."""
     command = [sys.executable, "-m", "torch.distributed.run", *request.torchrun]
     environment = _environment()
@@ -77,7 +77,7 @@ def _run_plain(request: RunRequest, outlet: Outlet) -> int:
     return code if code in (0, BAD_INPUT) else CANNOT_START
 
 
-def _run_recorded(request: RunRequest, folder: Path, outlet: Outlet) -> int:
+def _run_recorded(request: RunRequest, folder: Path, outlet: Output) -> int:
     alone = request.nodes in ("1", "1:1")
     if alone:
         _remove_results(folder)
@@ -128,7 +128,7 @@ def _changed_ns(path: Path) -> int:
         return -1
 
 
-def _all_nodes(folder: Path, own: Launch, since_ns: int) -> list[Launch]:
+def _all_nodes(folder: Path, own: LaunchAccount, since_ns: int) -> list[LaunchAccount]:
     """The accounts of all nodes that share the folder, once their ranks have ended too, or after a moment."""
     deadline = time.monotonic() + _OTHER_NODES_SECONDS
     while True:
@@ -142,10 +142,10 @@ def _all_nodes(folder: Path, own: Launch, since_ns: int) -> list[Launch]:
 
 def _conclude(
     evidence: Evidence,
-    launch: Launch,
+    launch: LaunchAccount,
     end: JobEnd,
     stall: Stall | None,
-    outlet: Outlet,
+    outlet: Output,
     folder: Path,
     nothing: tuple[str, str],
 ) -> int:
@@ -166,7 +166,7 @@ def _conclude(
     return code if code or end.exit_code == 0 else CANNOT_START
 
 
-def _remarks(launch: Launch, end: JobEnd, stall: Stall | None) -> list[str]:
+def _remarks(launch: LaunchAccount, end: JobEnd, stall: Stall | None) -> list[str]:
     """What a reader of the report must know of how the job ended."""
     remarks = []
     if stall is not None and stall.over:

@@ -20,8 +20,8 @@ from simcoll.core.io import stated_path
 from simcoll.testing.options import BACKENDS
 
 if TYPE_CHECKING:
-    from simcoll.cli.output import Outlet
-    from simcoll.reports.page_shell import Priced
+    from simcoll.cli.output import Output
+    from simcoll.reports.page_shell import PricedPage
     from simcoll.simulation.backends import Run
     from simcoll.simulation.scenario import Scenario
     from simcoll.topology.graph import Topology
@@ -59,17 +59,17 @@ def add_simulate_command(commands: Commands) -> None:
 
 def run_simulate(options: argparse.Namespace) -> int:
     """Carry out ``simcoll simulate``; the exit code of the contract."""
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.output import Output
     from simcoll.errors import SimcollError
-    from simcoll.launch.preconditions import BAD_INPUT, RefusedError
+    from simcoll.launch.preconditions import BAD_INPUT, PreconditionError
 
-    outlet = Outlet(json=options.json, plain=options.plain)
+    outlet = Output(json=options.json, plain=options.plain)
     try:
         _check(options)
         if _program_of(options.target) is not None:
             return _run_program(options, outlet)
         return _run_scenario(options, outlet)
-    except RefusedError as error:
+    except PreconditionError as error:
         return outlet.refuse(error.code, str(error))
     except (SimcollError, ValueError) as error:
         return outlet.refuse(BAD_INPUT, str(error))
@@ -89,7 +89,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(f"{', '.join(given)}: only simulated ranks have it; leave --backend {options.backend} out")
 
 
-def _run_scenario(options: argparse.Namespace, outlet: Outlet) -> int:
+def _run_scenario(options: argparse.Namespace, outlet: Output) -> int:
     from simcoll.simulation.rank_steps import check_parts
     from simcoll.simulation.reader import read_scenario
 
@@ -108,7 +108,7 @@ def _run_scenario(options: argparse.Namespace, outlet: Outlet) -> int:
 
 
 def _conclude_scenario(
-    options: argparse.Namespace, outlet: Outlet, scenario: Scenario, topology: Topology | None
+    options: argparse.Namespace, outlet: Output, scenario: Scenario, topology: Topology | None
 ) -> int:
     """Run, compare and show."""
     from simcoll.simulation.backends import run_simulated
@@ -144,7 +144,7 @@ def _run_real(options: argparse.Namespace, scenario: Scenario) -> Run:
         return run_gloo(scenario, Path(folder), options.stall)
 
 
-def _run_program(options: argparse.Namespace, outlet: Outlet) -> int:
+def _run_program(options: argparse.Namespace, outlet: Output) -> int:
     from simcoll.simulation.backends import run_of
     from simcoll.simulation.report import Simulation
 
@@ -173,7 +173,7 @@ def _run_program(options: argparse.Namespace, outlet: Outlet) -> int:
 
 def _explored(
     options: argparse.Namespace,
-    outlet: Outlet,
+    outlet: Output,
     program: Callable[[Any], object],
     ranks: int,
     topology: Topology | None,
@@ -220,7 +220,7 @@ def replay_command(options: argparse.Namespace, schedule: str) -> str:
     return shlex.join([*words, "--schedule", schedule])
 
 
-def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> int:
+def _hand_out(options: argparse.Namespace, outlet: Output, simulation: Any) -> int:
     """Write the files that were asked for, show everything, choose the exit code."""
     import json
 
@@ -251,7 +251,7 @@ def _hand_out(options: argparse.Namespace, outlet: Outlet, simulation: Any) -> i
     return code
 
 
-def _write_timeline(path: Path, simulation: Any, outlet: Outlet) -> None:
+def _write_timeline(path: Path, simulation: Any, outlet: Output) -> None:
     """The run that is shown, in its own time: virtual where it is simulated."""
     from simcoll.cli.verify import write_timeline
 
@@ -260,7 +260,7 @@ def _write_timeline(path: Path, simulation: Any, outlet: Outlet) -> None:
         raise ValueError(refused)
 
 
-def _priced(simulation: Any) -> Priced:
+def _priced(simulation: Any) -> PricedPage:
     """What a page has of a run on a topology beside the report: the picture, and what the calls cost."""
     from simcoll.pricing.views.simulated_calls import priced_lines, priced_sheet
     from simcoll.pricing.views.topology_figure import topology_figure
@@ -308,7 +308,7 @@ def _loaded(target: str) -> Callable[[Any], object]:
     """The function that a Python program defines; raises RefusedError where it cannot be had."""
     import runpy
 
-    from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START, RefusedError, check_script
+    from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START, PreconditionError, check_script
     from simcoll.simulation.table import nearest
 
     path, name = _program_of(target) or (Path(target), "main")
@@ -317,9 +317,9 @@ def _loaded(target: str) -> Callable[[Any], object]:
     try:
         defined = runpy.run_path(str(path), run_name="simcoll_program")
     except (Exception, SystemExit) as error:
-        raise RefusedError(CANNOT_START, f"{path}: {type(error).__name__}: {error}") from error
+        raise PreconditionError(CANNOT_START, f"{path}: {type(error).__name__}: {error}") from error
     found = defined.get(name)
     if not callable(found):
         functions = [each for each, value in defined.items() if callable(value)]
-        raise RefusedError(BAD_INPUT, f"{path} defines no function {name}(comm){nearest(name, functions)}")
+        raise PreconditionError(BAD_INPUT, f"{path} defines no function {name}(comm){nearest(name, functions)}")
     return found  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from simcoll.cli.topology_arguments import Commands, add_topology_arguments, top
 from simcoll.core.io import stated_path
 
 if TYPE_CHECKING:
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.output import Output
     from simcoll.topology.graph import Topology
 
 
@@ -43,11 +43,11 @@ def _action(actions: Commands, name: str, text: str) -> argparse.ArgumentParser:
 
 def topology(options: argparse.Namespace) -> int:
     """Run one of the four; the exit code of the contract."""
-    from simcoll.cli.output import Outlet
+    from simcoll.cli.output import Output
     from simcoll.launch.preconditions import BAD_INPUT
     from simcoll.topology.graph import TopologyError
 
-    outlet = Outlet(json=options.json, plain=options.plain)
+    outlet = Output(json=options.json, plain=options.plain)
     if options.action == "list":
         return _list(outlet)
     try:
@@ -69,7 +69,7 @@ def _asked_for(options: argparse.Namespace) -> Topology:
     return topology_of(options)
 
 
-def _list(outlet: Outlet) -> int:
+def _list(outlet: Output) -> int:
     from simcoll.reports.tables import Rows
     from simcoll.topology.presets import PRESETS
 
@@ -87,7 +87,7 @@ def _list(outlet: Outlet) -> int:
     return 0
 
 
-def _show(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int:
+def _show(graph: Topology, options: argparse.Namespace, outlet: Output) -> int:
     from simcoll.topology.summary import render_summary, summarise
 
     summary = summarise(graph)
@@ -95,7 +95,7 @@ def _show(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int:
     return 0
 
 
-def _import(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int:
+def _import(graph: Topology, options: argparse.Namespace, outlet: Output) -> int:
     """Without a file to write to, the document goes to stdout."""
     from simcoll.core.text import plain
     from simcoll.core.units import counted
@@ -113,7 +113,7 @@ def _import(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int
     return 0
 
 
-def _draw(graph: Topology, options: argparse.Namespace, outlet: Outlet) -> int:
+def _draw(graph: Topology, options: argparse.Namespace, outlet: Output) -> int:
     from simcoll.core.text import plain
     from simcoll.topology.file import write_text
     from simcoll.topology.summary import render_tree, summarise

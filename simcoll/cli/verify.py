@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from simcoll.blackbox.gather import LAUNCH_PATTERN, Evidence, gather, matching, outcome_of, read_launch
 from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
 from simcoll.blackbox.stall_file import read_stall, together
-from simcoll.cli.output import Outlet
+from simcoll.cli.output import Output
 from simcoll.cli.progress import progress_bar
 from simcoll.cli.topology_arguments import is_topology_given, topology_of
 from simcoll.core.io import write_whole
@@ -40,18 +40,18 @@ from simcoll.verifier.views.view import View, charted, viewed
 
 def run_verify(options: argparse.Namespace) -> int:
     """Carry out ``simcoll verify``; the exit code of the contract."""
-    names = [field.name for field in fields(Request) if field.name != "topology"]
+    names = [field.name for field in fields(VerifyRequest) if field.name != "topology"]
     asked = {name: getattr(options, name) for name in names}
     if not is_topology_given(options):
-        return verify(Request(**asked))
-    outlet = Outlet(json=options.json, plain=options.plain)
+        return verify(VerifyRequest(**asked))
+    outlet = Output(json=options.json, plain=options.plain)
     if options.html is None:
         return outlet.refuse(BAD_INPUT, "a topology goes with --html FILE, on whose page the job is priced")
     try:
         topology = topology_of(options)
     except ValueError as error:
         return outlet.refuse(BAD_INPUT, str(error))
-    return verify(Request(**asked, topology=topology))
+    return verify(VerifyRequest(**asked, topology=topology))
 
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ _CALLS = re.compile("0*[1-9][0-9]{0,6}")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class VerifyRequest:
     """What ``simcoll verify`` is asked for. ``ranks`` and ``last`` are as typed; ``srcroot`` is where sources lay.
 
     ``groups``, ``ranks``, ``last`` and ``timeline`` say what is shown; what is judged is always the whole job.
@@ -90,12 +90,12 @@ class Request:
         return View(Selection(tuple(self.groups), ranks), last, self.timeline)
 
 
-def verify(request: Request) -> int:
+def verify(request: VerifyRequest) -> int:
     """Judge records (black boxes, Flight Recorder dumps), and show the report; the exit code of the contract.
 
     A file that cannot be read is named and left out; where none is left, that is an error.
     """
-    outlet = Outlet(json=request.json, plain=request.plain)
+    outlet = Output(json=request.json, plain=request.plain)
     try:
         view = request.view()
     except ValueError as error:
@@ -122,7 +122,7 @@ def verify(request: Request) -> int:
     return _hand_out(request, report, shown, lambda: _page(request, shown, evidence, view, outlet), outlet)
 
 
-def write_timeline(path: Path, traces: Sequence[Trace], findings: Sequence[Finding], outlet: Outlet) -> str:
+def write_timeline(path: Path, traces: Sequence[Trace], findings: Sequence[Finding], outlet: Output) -> str:
     """Write what the ranks recorded, and what was found, as a trace-event file; gives why it cannot be written."""
     timeline = recorded(traces, findings=findings)
     try:
@@ -134,7 +134,7 @@ def write_timeline(path: Path, traces: Sequence[Trace], findings: Sequence[Findi
     return ""
 
 
-def _page(request: Request, shown: Report, evidence: Evidence, view: View, outlet: Outlet) -> str:
+def _page(request: VerifyRequest, shown: Report, evidence: Evidence, view: View, outlet: Output) -> str:
     from simcoll.reports.html_report import html_report
 
     chart = charted(shown, evidence.traces, view.selection)
@@ -149,7 +149,7 @@ def _page(request: Request, shown: Report, evidence: Evidence, view: View, outle
         return html_report(shown, chart)
 
 
-def _hand_out(request: Request, report: Report, shown: Report, page: Callable[[], str], outlet: Outlet) -> int:
+def _hand_out(request: VerifyRequest, report: Report, shown: Report, page: Callable[[], str], outlet: Output) -> int:
     """Write the files that were asked for, then show the report. SARIF is for gates, and has every finding."""
     code = exit_code(report)
     files: list[tuple[Path | None, Callable[[], str]]] = [
@@ -178,13 +178,13 @@ def unreachable(path: Path) -> str:
     return ""
 
 
-def _source_root(request: Request) -> Path:
+def _source_root(request: VerifyRequest) -> Path:
     return Path.cwd() / (request.srcroot or "")
 
 
 def show_rules(code: str | None, *, json: bool = False, plain: bool = False) -> int:
     """List the rules, or show the page of one."""
-    outlet = Outlet(json=json, plain=plain)
+    outlet = Output(json=json, plain=plain)
     if code is None:
         outlet.render(render_rules_table(), lambda: [_rule_page(rule) for rule in RULES.values()])
         return 0

@@ -19,7 +19,7 @@ _TRIES = 64
 """Looks without a pause, some 50 µs: whoever pauses may get the interpreter back late."""
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """A mark in a stream."""
 
     def query(self) -> bool:
@@ -38,7 +38,7 @@ class Device(Protocol):
     failed.
     """
 
-    def event(self) -> Event:
+    def event(self) -> DeviceEvent:
         """A new event."""
         ...
 
@@ -67,10 +67,10 @@ class Device(Protocol):
 class Anchor:
     """An event, and when it came (wall clock, nanoseconds)."""
 
-    event: Event
+    event: DeviceEvent
     at_ns: int
 
-    def milliseconds(self, event: Event) -> float:
+    def milliseconds(self, event: DeviceEvent) -> float:
         """How long after the anchor an event came."""
         return self.event.elapsed_time(event)
 
@@ -94,7 +94,7 @@ class DeviceClock:
         self._device = device
         self._wall, self._monotonic, self._sleep = wall, monotonic, sleep
         self._made = 0.0
-        self._late: tuple[Event, int] | None = None
+        self._late: tuple[DeviceEvent, int] | None = None
 
     def look(self) -> None:
         """Make a new anchor if it is time, which takes a millisecond at the most; raises RuntimeError."""
@@ -108,7 +108,7 @@ class DeviceClock:
         self._device.record_aside(event)
         self._await(event, before)
 
-    def _await(self, event: Event, before: int) -> None:
+    def _await(self, event: DeviceEvent, before: int) -> None:
         deadline = self._monotonic() + _PATIENCE_SECONDS
         tries = 0
         while not event.query():
@@ -121,7 +121,7 @@ class DeviceClock:
                 self._sleep(_POLL_SECONDS)
         self._take(event, before)
 
-    def _take_late(self, event: Event, before: int) -> None:
+    def _take_late(self, event: DeviceEvent, before: int) -> None:
         """The stream was held up: an anchor known as well as the looks are apart, until there is a better one."""
         if not event.query():
             self._late = event, self._wall()
@@ -131,6 +131,6 @@ class DeviceClock:
             self._take(event, before)
             self._made -= _RENEWED_SECONDS
 
-    def _take(self, event: Event, before: int) -> None:
+    def _take(self, event: DeviceEvent, before: int) -> None:
         self.anchor = Anchor(event, (before + self._wall()) // 2)
         self._made = self._monotonic()

@@ -20,8 +20,8 @@ from simcoll.errors import MissingRankError
 from simcoll.proof.check_rounds import Made
 from simcoll.proof.checker import Checker
 from simcoll.proof.prover import Prover
-from simcoll.proof.queue import Line
-from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.proof.queue import ProofQueue
+from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry, GroupLog, Prepared
 from simcoll.spec.table import Kind, spec_of
 
@@ -69,7 +69,7 @@ class GroupReplay:
         self,
         log: GroupLog,
         calls: Sequence[CapturedCall],
-        line: Line,
+        line: ProofQueue,
         prover: Prover | None,
         checker: Checker[Made] | None,
         times: DeviceTimes | None = None,
@@ -94,7 +94,7 @@ class GroupReplay:
     def join(self) -> None:
         """Take a place among the group's calls; where these are proved, in the line of those that are not launched."""
         if self._checker is not None:
-            VERDICTS.raise_due()
+            PENDING_ERRORS.raise_due()
         if self._prover is None:
             self._begin_rest()
         else:

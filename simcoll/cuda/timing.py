@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from simcoll.cuda.clock import Anchor, Device, DeviceClock, Event
+from simcoll.cuda.clock import Anchor, Device, DeviceClock, DeviceEvent
 from simcoll.errors import ConfigurationError
 
 _FARTHEST = 1 << 20
@@ -41,7 +41,7 @@ def calls_between_times() -> int:
     return int(text)
 
 
-class Recorded(Protocol):
+class TimedRecord(Protocol):
     """Where the times of a call go: an entry, or those of a section that runs as one."""
 
     def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
@@ -61,11 +61,11 @@ class Timed:
     only when the program waited for the call, so that it tells no time.
     """
 
-    place: Place
+    place: DevicePlace
     stream: Any
-    recorded: Recorded | None
-    start: Event | None
-    end: Event
+    recorded: TimedRecord | None
+    start: DeviceEvent | None
+    end: DeviceEvent
     anchor: Anchor | None
     held: object = None
     marked: bool = False
@@ -88,7 +88,7 @@ class Timed:
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class StreamLane:
     """Calls that the device runs one by one, oldest first; the last one ended ``until`` ms after ``anchor``."""
 
     calls: deque[Timed] = field(default_factory=deque)
@@ -96,18 +96,18 @@ class Lane:
     until: float = 0.0
 
 
-class Place:
+class DevicePlace:
     """What is under way on one device of this process. The program's threads put it there; one at a time looks."""
 
     def __init__(self, device: Device, clock: DeviceClock | None = None) -> None:
         self.device = device
         self.clock = clock or DeviceClock(device)
         self.failed = False
-        self.lanes: dict[tuple[object, int], Lane] = {}
+        self.lanes: dict[tuple[object, int], StreamLane] = {}
         """By the log of a group, and the peer of messages that are not sent together with others (-1: everything
         else).
         """
-        self._events: list[Event] = []
+        self._events: list[DeviceEvent] = []
         self._let_go: list[object] = []
         self._undated = _PATIENT_LOOKS
 
@@ -115,7 +115,7 @@ class Place:
         """Tell no more times: the device has failed, and the program hears of it from the backend."""
         self.failed = True
 
-    def begin(self, recorded: Recorded, *, timed: bool) -> Timed | None:
+    def begin(self, recorded: TimedRecord, *, timed: bool) -> Timed | None:
         """A call is about to be queued on the current stream; None where its end cannot be told."""
         if self._let_go:
             # In place: a list that the looking thread still adds to would be let go there.
@@ -133,7 +133,7 @@ class Place:
             self.fail()
             return None
 
-    def _event(self) -> Event:
+    def _event(self) -> DeviceEvent:
         try:
             return self._events.pop()
         except IndexError:
@@ -157,7 +157,7 @@ class Place:
             return
         found = self.lanes.get(lane)
         if found is None:
-            found = self.lanes.setdefault(lane, Lane())
+            found = self.lanes.setdefault(lane, StreamLane())
         found.calls.append(timed)
 
     def look(self) -> bool:
@@ -188,7 +188,7 @@ class Place:
         lanes = [lane for key, lane in list(self.lanes.items()) if log is None or key[0] is log]
         return not self.failed and any(timed.marked for lane in lanes for timed in list(lane.calls))
 
-    def _look_at(self, lane: Lane) -> None:
+    def _look_at(self, lane: StreamLane) -> None:
         for _ in range(_ended(lane.calls)):
             self._settle(lane, lane.calls.popleft())
         if not lane.calls or (first := lane.calls[0]).running or first.start is None or not first.start.query():
@@ -203,7 +203,7 @@ class Place:
         timed.anchor = timed.anchor or self.clock.anchor
         return timed.anchor
 
-    def _settle(self, lane: Lane, timed: Timed) -> None:
+    def _settle(self, lane: StreamLane, timed: Timed) -> None:
         start, anchor = timed.start, self._anchor_of(timed)
         # Whoever was given it may keep it: no ring of references.
         recorded, timed.recorded = timed.recorded, None

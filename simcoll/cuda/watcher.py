@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from simcoll.cuda.clock import Device
-from simcoll.cuda.timing import Place, Recorded, Timed, calls_between_times
+from simcoll.cuda.timing import DevicePlace, Timed, TimedRecord, calls_between_times
 
 _PAUSE_SECONDS = 0.05
 _LAST_PAUSE_SECONDS = 0.002
@@ -32,7 +32,7 @@ class DeviceTimes:
         self._open_device = open_device
         self._permit_queries = permit_queries
         self._every = calls_between_times() if every is None else every
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, DevicePlace] = {}
         self._looking = threading.Lock()
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -46,7 +46,7 @@ class DeviceTimes:
         """Whether any call is to be told the end of."""
         return self._every > 0
 
-    def begin(self, recorded: Recorded, number: int, index: int) -> Timed | None:
+    def begin(self, recorded: TimedRecord, number: int, index: int) -> Timed | None:
         """The call of that number of its group is about to be queued on the device of that index; None where its end
         cannot be told.
         """
@@ -58,16 +58,16 @@ class DeviceTimes:
     def queued(
         self, timed: Timed, lane: tuple[object, int], work: object, held: object, *, marked_late: bool = False
     ) -> None:
-        """It was; see :meth:`simcoll.cuda.timing.Place.queued`."""
+        """It was; see :meth:`simcoll.cuda.timing.DevicePlace.queued`."""
         timed.place.queued(timed, lane, work, held, marked_late=marked_late)
         if self._idle:
             self._notice()
 
-    def _open(self, index: int) -> Place | None:
+    def _open(self, index: int) -> DevicePlace | None:
         if self._stop.is_set():
             return None
         try:
-            place = Place(self._open_device(index))
+            place = DevicePlace(self._open_device(index))
             if not place.device.capturing():
                 # The first call of all is dated by an event that came before it.
                 place.clock.look()

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from simcoll.core.io import make_sparse
-from simcoll.dryrun.driver import Plan, run_ranks
+from simcoll.dryrun.driver import DryRunPlan, run_ranks
 from simcoll.dryrun.process_pool import LoneEnd
 from simcoll.dryrun.rank.main import DryRun, log_name
-from simcoll.dryrun.rendezvous import Meeting
+from simcoll.dryrun.rendezvous import Rendezvous
 from simcoll.recorder.recorder import box_name
 
 _AHEAD = 16
@@ -27,7 +27,7 @@ Progress = Callable[[int], None]
 class Team:
     """One process's part in a dry run that several share."""
 
-    def __init__(self, meeting: Meeting, dry_run: DryRun, plan: Plan) -> None:
+    def __init__(self, meeting: Rendezvous, dry_run: DryRun, plan: DryRunPlan) -> None:
         self._meeting = meeting
         self._dry_run = dry_run
         self._plan = plan

@@ -18,7 +18,7 @@ from simcoll.dryrun.passes import Passes, remove_inputs
 from simcoll.dryrun.process_pool import LoneEnd, run_lone_ranks
 from simcoll.dryrun.rank.main import DryRun
 from simcoll.dryrun.records import comparable, sized_differently
-from simcoll.dryrun.verdict import Verdict, verdict
+from simcoll.dryrun.verdict import DryRunVerdict, verdict
 from simcoll.recorder.recorder import box_name
 from simcoll.verifier.findings.finding import Report
 from simcoll.verifier.findings.overview import DRY_RUN
@@ -37,7 +37,7 @@ _LEFT_BEHIND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DryRunPlan:
     """Which ranks run (None: chosen as the run goes), for how many seconds each at most, how many at a time.
 
     ``jobs`` is None for as many as there are cores.
@@ -52,13 +52,15 @@ Runner = Callable[[Sequence[int], Callable[[int], None]], dict[int, LoneEnd]]
 """Runs ranks, tells as it goes how many have ended, and leaves their records in the dry run's folder."""
 
 
-def run_ranks(dry_run: DryRun, plan: Plan, ranks: Iterable[int], done: Callable[[int], object]) -> dict[int, LoneEnd]:
+def run_ranks(
+    dry_run: DryRun, plan: DryRunPlan, ranks: Iterable[int], done: Callable[[int], object]
+) -> dict[int, LoneEnd]:
     """Run ranks in this process alone."""
     return run_lone_ranks(dry_run, ranks, timeout=plan.timeout, jobs=plan.jobs or cores(), done=done)
 
 
 def preflight(
-    dry_run: DryRun, plan: Plan, progress: Callable[[int, int], None] | None = None, run: Runner | None = None
+    dry_run: DryRun, plan: DryRunPlan, progress: Callable[[int, int], None] | None = None, run: Runner | None = None
 ) -> tuple[Report, list[MemoryTrace]]:
     """Run the ranks and judge them, and give what the real run would have recorded.
 
@@ -113,7 +115,7 @@ class _Ran:
 class _Judged:
     ends: Ends
     traces: Sequence[Trace]
-    verdict: Verdict
+    verdict: DryRunVerdict
 
     @classmethod
     def of(cls, ran: _Ran, dry_run: DryRun) -> _Judged:
@@ -121,7 +123,7 @@ class _Judged:
         return cls(ends, ran.traces, verdict(ends, dry_run.world_size))
 
 
-def _report(dry_run: DryRun, plan: Plan, judged: _Judged, passes: Sequence[str]) -> Report:
+def _report(dry_run: DryRun, plan: DryRunPlan, judged: _Judged, passes: Sequence[str]) -> Report:
     kept = [note for note in judged.verdict.report.notes if not note.startswith("there is no record of")]
     said = notes(dry_run, plan.timeout, judged.ends, judged.traces)
     parted = [parting.note() for parting in judged.verdict.partings]

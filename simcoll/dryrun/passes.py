@@ -13,7 +13,7 @@ from pathlib import Path
 
 from simcoll.core.trace import Trace
 from simcoll.dryrun.divergence import decided
-from simcoll.dryrun.rank.known_inputs import Gifts, Given, Known, inputs_name, read_inputs
+from simcoll.dryrun.rank.known_inputs import Gifts, Given, KnownInputs, inputs_name, read_inputs
 from simcoll.dryrun.rank.main import DryRun
 from simcoll.dryrun.records import reads
 from simcoll.recorder.recorder import box_name
@@ -45,7 +45,7 @@ class Passes:
         ranks = sorted(self._readers)
         for rank in ranks:
             (self._folder / box_name(rank)).unlink(missing_ok=True)
-        run(replace(dry_run, known=Known(self._given, self.made < MOST_PASSES)), ranks)
+        run(replace(dry_run, known=KnownInputs(self._given, self.made < MOST_PASSES)), ranks)
         given = {**self._given, **{rank: read_inputs(self._folder / inputs_name(rank)) for rank in ranks}}
         before, self._given = self._given, given
         return self.made < MOST_PASSES and any(_texts(before[rank]) != _texts(given[rank]) for rank in ranks)

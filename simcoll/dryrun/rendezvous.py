@@ -53,7 +53,7 @@ class GivenUpError(SimcollError):
 
 
 @dataclass(slots=True)
-class Meeting:
+class Rendezvous:
     """One process's way to the others. What a key holds is set once."""
 
     job: OuterJob
@@ -162,7 +162,7 @@ def _from_other(said: bytes) -> GivenUpError:
     return GivenUpError(int(code), text, is_shown=bool(is_shown))
 
 
-def join(job: OuterJob) -> Meeting:
+def join(job: OuterJob) -> Rendezvous:
     """Meet the other processes; raises :class:`GivenUpError` where some of them do not come."""
     here, there = Pipe()
     pid = fork(ends_by=signal.SIGTERM)
@@ -176,13 +176,13 @@ def join(job: OuterJob) -> Meeting:
         run, reason = 0, "its pulse has died"
     if reason:
         raise GivenUpError(_CANNOT_GO_ON, f"{job.name} cannot meet the others at {job.host}:{job.port}: {reason:.300}")
-    meeting = Meeting(job, _prefixed(job, run, _connected(job)), here, pid)
+    meeting = Rendezvous(job, _prefixed(job, run, _connected(job)), here, pid)
     meeting.put_plain(f"here/{job.number}", job.name)
     _await_all(meeting)
     return meeting
 
 
-def _await_all(meeting: Meeting) -> None:
+def _await_all(meeting: Rendezvous) -> None:
     limit = time.monotonic() + _JOIN_SECONDS
     count = meeting.job.count
     while missing := [number for number in range(count) if not meeting.has(f"here/{number}")]:

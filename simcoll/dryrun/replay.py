@@ -113,7 +113,7 @@ _MESSAGE = -2
 
 
 @dataclass(slots=True)
-class Course:
+class StrandProgress:
     """One strand of a rank, and how far it has come: the number of its next operation."""
 
     rank: int
@@ -135,7 +135,7 @@ class Standing:
     met which.
     """
 
-    courses: Mapping[int, Sequence[Course]]
+    courses: Mapping[int, Sequence[StrandProgress]]
     done: Mapping[int, npt.NDArray[np.bool_]]
     taken: Mapping[End, int]
     pairs: Mapping[End, End]
@@ -156,7 +156,7 @@ class _Gathering:
     """A group in the making: how many of its members still have to make it, and who waits for them."""
 
     left: int
-    waiting: list[Course] = field(default_factory=list)
+    waiting: list[StrandProgress] = field(default_factory=list)
 
 
 class _Replay:
@@ -167,11 +167,13 @@ class _Replay:
         self._take_collectives(traces)
         self._messages = LoneMessages(self._traces)
         self._message_done: set[End] = set()
-        self._message_waits: dict[End, list[Course]] = {}
+        self._message_waits: dict[End, list[StrandProgress]] = {}
         self._gatherings: dict[_Key, _Gathering] = {}
         programs: list[LoneProgram] = [lone_program(trace) for trace in traces]
         self._courses = {
-            program.trace.rank: [Course(program.trace.rank, strand, program.creations) for strand in program.strands]
+            program.trace.rank: [
+                StrandProgress(program.trace.rank, strand, program.creations) for strand in program.strands
+            ]
             for program in programs
         }
         self._ready = deque(course for courses in self._courses.values() for course in courses)
@@ -197,7 +199,7 @@ class _Replay:
                 if dropped:
                     left[(table.stream == number) & (table.sequence <= dropped)] -= 1
         self._left: list[int] = left.tolist()
-        self._waits: dict[int, list[Course]] = {}
+        self._waits: dict[int, list[StrandProgress]] = {}
 
     def run(self) -> Standing:
         """Let everybody go on as far as they can."""
@@ -210,7 +212,7 @@ class _Replay:
         done = {rank: self._done(rank) for rank in self._traces}
         return Standing(self._courses, done, self._messages.taken, self._messages.pairs)
 
-    def _go_on(self, course: Course) -> None:
+    def _go_on(self, course: StrandProgress) -> None:
         """A strand goes on until it waits for what has not ended, or to its end."""
         kinds, subjects, numbers = course.strand.kinds, course.strand.subjects, self._numbers[course.rank]
         count, at = len(kinds), course.at
@@ -239,7 +241,7 @@ class _Replay:
         if self._left[number] == 0:
             self._wake(self._waits.pop(number, ()))
 
-    def _has_ended(self, course: Course, row: int, number: int) -> bool:
+    def _has_ended(self, course: StrandProgress, row: int, number: int) -> bool:
         """Whether what a strand waits for has ended; it is woken when it does."""
         if number >= 0:
             if self._left[number] > 0:
@@ -257,13 +259,13 @@ class _Replay:
             self._message_done.add(end)
             self._wake(self._message_waits.pop(end, ()))
 
-    def _wake(self, courses: Iterable[Course]) -> None:
+    def _wake(self, courses: Iterable[StrandProgress]) -> None:
         """Those who waited go on behind the operation in which they did."""
         for course in courses:
             course.at += 1
             self._ready.append(course)
 
-    def _make(self, course: Course, creation: Creation) -> bool:
+    def _make(self, course: StrandProgress, creation: Creation) -> bool:
         """Whether the group that a rank makes is there; who is no member waits for nobody."""
         if course.rank not in creation.members:
             return True

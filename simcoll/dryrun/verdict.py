@@ -24,7 +24,7 @@ from simcoll.dryrun.endings import Ends, among, before
 from simcoll.dryrun.p2p_matching import ANY_SOURCE_SPELLING, never_met
 from simcoll.dryrun.rank.event_kinds import THREAD
 from simcoll.dryrun.records import last_ns
-from simcoll.dryrun.replay import BLOCK, COME, WAIT, Course, Standing, replay_alone
+from simcoll.dryrun.replay import BLOCK, COME, WAIT, Standing, StrandProgress, replay_alone
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.verifier.agreement.columns import columns_of
 from simcoll.verifier.findings.finding import Finding, RankStatus, Report, Severity
@@ -73,22 +73,22 @@ def unfinished_from(trace: MemoryTrace, first: Mapping[tuple[str, tuple[int, ...
     return replace(trace, slots=slots)
 
 
-def stands_inside(courses: Sequence[Course]) -> bool:
+def stands_inside(courses: Sequence[StrandProgress]) -> bool:
     """Whether a rank's main thread stands in torch; where it has ended, another thread does."""
     return not courses[0].ended
 
 
-def stands_in(courses: Sequence[Course]) -> list[int]:
+def stands_in(courses: Sequence[StrandProgress]) -> list[int]:
     """The rows of the calls in which a rank's threads stand."""
     return _stands_at(courses, seen=False)
 
 
-def _stop(main: Course) -> int:
+def _stop(main: StrandProgress) -> int:
     """When the main thread stands: nothing comes after that."""
     return _NEVER if main.ended else main.strand.times[main.at]
 
 
-def _stands_at(courses: Sequence[Course], *, seen: bool) -> list[int]:
+def _stands_at(courses: Sequence[StrandProgress], *, seen: bool) -> list[int]:
     """The rows in which strands stand; ``seen`` leaves out waits that no record shows."""
     return [
         course.strand.subjects[course.at]
@@ -98,7 +98,7 @@ def _stands_at(courses: Sequence[Course], *, seen: bool) -> list[int]:
     ]
 
 
-def _made(courses: Sequence[Course], count: int) -> npt.NDArray[np.bool_]:
+def _made(courses: Sequence[StrandProgress], count: int) -> npt.NDArray[np.bool_]:
     """The calls that strands came to before they stood."""
     made = np.zeros(count, np.bool_)
     for course in courses:
@@ -133,7 +133,7 @@ _OF_PROGRAMS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DryRunVerdict:
     """On a dry run: the report, where ranks went different ways on guesses, and the records of the real run.
 
     ``traces`` end where the real run would stand; their times are each rank's own order.
@@ -144,7 +144,7 @@ class Verdict:
     traces: Sequence[MemoryTrace]
 
 
-def verdict(ends: Ends, world_size: int) -> Verdict:
+def verdict(ends: Ends, world_size: int) -> DryRunVerdict:
     """Judge the ranks that ran, up to where the real run would stand.
 
     Where ranks may disagree because of the ways they went on guesses, they are judged up to there, and beyond that each
@@ -154,13 +154,13 @@ def verdict(ends: Ends, world_size: int) -> Verdict:
     report = _judged(played)
     lines = {line for finding in report.findings for line in may_be_guessed(finding, ends.traces)}
     if not lines:
-        return Verdict(report, [], played.here)
+        return DryRunVerdict(report, [], played.here)
     partings = first_partings(ends.traces)
     upto = _judged(_Played.of(before(ends, [times for _, times in partings]), world_size))
     classes = [ranks for ranks in same_ways(ends.traces) if len(ranks) > 1]
     reports = (upto, *(_judged(_Played.of(among(ends, ranks), world_size)) for ranks in classes))
     found = next((one for one in reports if any(finding.severity is Severity.ERROR for finding in one.findings)), upto)
-    return Verdict(found, [parting for parting, _ in partings if parting.line in lines], played.here)
+    return DryRunVerdict(found, [parting for parting, _ in partings if parting.line in lines], played.here)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Fabric:
+class FabricConstants:
     """A network: seconds that a step across it takes beyond NCCL's table, and once more for the whole collective.
 
     ``bandwidth`` is what a tree achieves of the line rate and ``ring`` what a ring achieves of that; ``overlap`` says
@@ -72,13 +72,13 @@ class Calibration:
     exchange_base: float
     exchange_peer: float
     generations: Mapping[str, Generation]
-    fabrics: Mapping[str, Fabric]
+    fabrics: Mapping[str, FabricConstants]
 
     def generation(self, index: int) -> Generation:
         """The constants of a generation of NCCL's tables."""
         return self.generations[GENERATION_NAMES[index]]
 
-    def fabric(self, name: str | None, generation: int) -> Fabric:
+    def fabric(self, name: str | None, generation: int) -> FabricConstants:
         """The constants of a network; the first EFA came with the A100, an unknown one is InfiniBand."""
         if name == "efa" and generation <= AMPERE:
             return self.fabrics["efa1"]
@@ -93,7 +93,7 @@ def from_json(text: str) -> Calibration:
     return Calibration(
         **cast("dict[str, float]", values),
         generations={name: Generation(**row) for name, row in generations.items()},
-        fabrics={name: Fabric(**row) for name, row in fabrics.items()},
+        fabrics={name: FabricConstants(**row) for name, row in fabrics.items()},
     )
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from simcoll.estimator.shape import Shape
+from simcoll.estimator.shape import ClusterShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Load:
         return max(self.inside, self.outside) if self.together else self.inside + self.outside
 
 
-def bare_costs(shape: Shape) -> Costs:
+def bare_costs(shape: ClusterShape) -> Costs:
     """The costs that the graph itself states, without protocols and launches."""
     return Costs(
         shape.ranks,

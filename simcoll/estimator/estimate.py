@@ -20,7 +20,7 @@ from simcoll.estimator.curve import LARGEST, Curve, lowest
 from simcoll.estimator.measured import curves
 from simcoll.estimator.measured import seconds as measured_seconds
 from simcoll.estimator.nccl_tuner import before_first_step, chosen_from, curves_of, network_step, plain_curve, runs
-from simcoll.estimator.shape import Shape, shape_of
+from simcoll.estimator.shape import ClusterShape, shape_of
 from simcoll.spec.table import COLLECTIVES, CollectiveSpec
 from simcoll.topology.graph import LINKS, TopologyError, derived
 from simcoll.topology.hardware import nearest
@@ -165,7 +165,7 @@ def _bottleneck(curve: Curve, rate: float) -> Bottleneck | None:
 
 
 def _weighed(
-    spec: CollectiveSpec, algorithm: str | None, protocol: str | None, calibrated: bool, shape: Shape
+    spec: CollectiveSpec, algorithm: str | None, protocol: str | None, calibrated: bool, shape: ClusterShape
 ) -> list[Curve]:
     """What the least is taken of; raises EstimateError where nothing is as asked for."""
     if shape.ranks == 1:
@@ -185,12 +185,12 @@ def _weighed(
     return fitting
 
 
-def _bare(op: str, algorithm: str, shape: Shape) -> Curve:
+def _bare(op: str, algorithm: str, shape: ClusterShape) -> Curve:
     load = load_of(op, algorithm, bare_costs(shape))
     return plain_curve(algorithm, None, 0.0, load, load, shape)
 
 
-def _wired(algorithm: str, shape: Shape, chosen: bool) -> bool:
+def _wired(algorithm: str, shape: ClusterShape, chosen: bool) -> bool:
     """Whether the switches can do it: NVLS wants NVSwitches that reduce, and domains on the right side of one.
 
     PAT can run anywhere, but NCCL itself takes it with one GPU in each domain only.
@@ -200,7 +200,7 @@ def _wired(algorithm: str, shape: Shape, chosen: bool) -> bool:
     return algorithm != "pat" or chosen or shape.local == 1
 
 
-def _unavailable(op: str, names: Sequence[str], protocol: str | None, shape: Shape) -> str:
+def _unavailable(op: str, names: Sequence[str], protocol: str | None, shape: ClusterShape) -> str:
     how = " or ".join(names) + (f" in protocol {protocol}" if protocol else "")
     where = f"{shape.ranks} ranks in {shape.domains} NVLink domain{'s' if shape.domains > 1 else ''}"
     return f"{op} cannot run as {how} on {where} of {shape.family or 'an unknown GPU family'}; leave the choice out"
@@ -301,7 +301,7 @@ def _flow_of(curve: Curve, size: int, topology: nx.DiGraph[Any], plan: _Plan) ->
     return replace(found, protocol=curve.protocol)
 
 
-def _overheads(curve: Curve, size: int, shape: Shape) -> Overheads:
+def _overheads(curve: Curve, size: int, shape: ClusterShape) -> Overheads:
     """What a step across the network takes beyond the graph's latency, and what a protocol leaves of the links."""
     from simcoll.core.estimate import Overheads
 

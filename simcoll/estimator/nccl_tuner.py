@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simcoll.estimator import nccl_tables as tables
-from simcoll.estimator.calibration import Calibration, Fabric, Generation, has_nvls
+from simcoll.estimator.calibration import Calibration, FabricConstants, Generation, has_nvls
 from simcoll.estimator.cost_patterns import Costs, Load, bare_costs, load_of, tree_share
 from simcoll.estimator.curve import Curve
 from simcoll.estimator.nccl_tables import LL, LL128, PROTOCOLS, SIMPLE
-from simcoll.estimator.shape import Shape
+from simcoll.estimator.shape import ClusterShape
 from simcoll.spec.table import CollectiveSpec
 from simcoll.topology.placement import Link
 
@@ -41,7 +41,7 @@ def runs(spec: CollectiveSpec) -> tuple[str, ...]:
     return _RUNS.get(spec.name, spec.schedules[:1])
 
 
-def chosen_from(spec: CollectiveSpec, shape: Shape, constants: Calibration) -> list[Curve]:
+def chosen_from(spec: CollectiveSpec, shape: ClusterShape, constants: Calibration) -> list[Curve]:
     """The curves that NCCL chooses from, as the fabric configures it."""
     curves = [curve for name in runs(spec) for curve in curves_of(spec.name, name, shape, constants)]
     algorithms, protocols = _CONFIGURED.get(shape.fabric or "", (_ANY, PROTOCOLS))
@@ -54,7 +54,7 @@ def chosen_from(spec: CollectiveSpec, shape: Shape, constants: Calibration) -> l
     ]
 
 
-def curves_of(op: str, algorithm: str, shape: Shape, constants: Calibration) -> list[Curve]:
+def curves_of(op: str, algorithm: str, shape: ClusterShape, constants: Calibration) -> list[Curve]:
     """A curve for each protocol in which NCCL can run ``op`` so on that shape; none where it cannot."""
     return list(_Tuner(shape, constants).curves(op, algorithm))
 
@@ -67,7 +67,7 @@ def before_first_step(algorithm: str, protocol: str | None) -> float:
     return base[PROTOCOLS.index(protocol or "Simple")]
 
 
-def network_step(shape: Shape, constants: Calibration) -> float:
+def network_step(shape: ClusterShape, constants: Calibration) -> float:
     """Seconds that a fabric adds to a step across it."""
     return constants.fabric(shape.fabric, tables.GENERATIONS.get(shape.family or "", tables.AMPERE)).step
 
@@ -87,11 +87,11 @@ class _Sides:
 class _Tuner:
     """The tuner for one shape."""
 
-    def __init__(self, shape: Shape, constants: Calibration) -> None:
+    def __init__(self, shape: ClusterShape, constants: Calibration) -> None:
         self.shape, self.constants = shape, constants
         self.index = tables.GENERATIONS.get(shape.family or "", tables.AMPERE)
         self.generation: Generation = constants.generation(self.index)
-        self.fabric: Fabric = constants.fabric(shape.fabric, self.index)
+        self.fabric: FabricConstants = constants.fabric(shape.fabric, self.index)
         self.near = "nvlink" if shape.inside is None or shape.inside.kind == "nvlink" else "pcie"
         self.several = shape.domains > 1
         self.levels = math.log2(shape.domains)
@@ -271,7 +271,9 @@ class _Tuner:
         return _Sides(within / near, between / far, within, between, inside, outside * narrowest)
 
 
-def plain_curve(algorithm: str, protocol: str | None, launch: float, load: Load, bare: Load, shape: Shape) -> Curve:
+def plain_curve(
+    algorithm: str, protocol: str | None, launch: float, load: Load, bare: Load, shape: ClusterShape
+) -> Curve:
     """A straight line: the terms of a schedule, and what of them is the bare links'."""
     out = load.outside > load.inside
     link: Link | None = shape.outside if out else shape.inside

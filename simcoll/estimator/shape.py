@@ -21,7 +21,7 @@ _INF = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ClusterShape:
     """Some ranks of a topology as the closed form sees them.
 
     ``domains`` is how many NVLink domains or servers they are in, ``local`` how many of them a domain holds on average,
@@ -58,12 +58,12 @@ class Shape:
         return _INF if self.inside is None else self.inside.bandwidth
 
 
-def shape_of(graph: nx.DiGraph[Any], group: tuple[int, ...] | None = None) -> Shape:
+def shape_of(graph: nx.DiGraph[Any], group: tuple[int, ...] | None = None) -> ClusterShape:
     """The shape of a topology, or of the ranks ``group`` of it; raises TopologyError where they are not joined."""
     return derived(graph, ("shape", group), lambda graph: _shape(graph, placement_of(graph), group))
 
 
-def _shape(graph: nx.DiGraph[Any], placement: Placement, group: Sequence[int] | None) -> Shape:
+def _shape(graph: nx.DiGraph[Any], placement: Placement, group: Sequence[int] | None) -> ClusterShape:
     members = range(len(placement.gpus)) if group is None else group
     domains: dict[Hashable, list[int]] = {}
     for rank in members:
@@ -74,7 +74,7 @@ def _shape(graph: nx.DiGraph[Any], placement: Placement, group: Sequence[int] | 
     ends = _ends(placement, members, domains)
     ring, exchange, crowd = _narrowed(placement, members, {domain: len(own) for domain, own in domains.items()}, out)
     family = graph.graph.get("gpu") or graph.nodes[placement.gpus[members[0]]].get("model")
-    return Shape(
+    return ClusterShape(
         ranks=len(members),
         domains=len(domains),
         local=len(members) / max(len(domains), 1),

@@ -45,7 +45,7 @@ class Transfer:
 
 
 @dataclass(slots=True)
-class Timeline:
+class LinkTimeline:
     """One rank's streams. Calls of a stream run one after the other; those of several share a link fairly.
 
     ``now`` is the time of the program, which moves on only where it waits.
@@ -109,7 +109,7 @@ _MESSAGES = tuple(spec.name for spec in COLLECTIVES.values() if spec.kind is Kin
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class PricedCall:
     """One call that was not sent: its estimate, and when it would have run, in seconds since the block began."""
 
     estimate: Estimate
@@ -123,8 +123,8 @@ class TimeEstimator:
     def __init__(self, topology: nx.DiGraph[Any]) -> None:
         self._topology = topology
         self._size = len(ranks_of(topology))
-        self._timeline = Timeline()
-        self._priced: list[Priced] = []
+        self._timeline = LinkTimeline()
+        self._priced: list[PricedCall] = []
         self._sections: list[list[Dispatched]] = []
 
     @property
@@ -140,7 +140,7 @@ class TimeEstimator:
         return self.seconds * 1e6
 
     @property
-    def calls(self) -> tuple[Priced, ...]:
+    def calls(self) -> tuple[PricedCall, ...]:
         """Every call, in the order in which they were made."""
         return tuple(self._priced)
 
@@ -194,7 +194,7 @@ class TimeEstimator:
             transfer.links = tuple((priced.bottleneck.link, way) for way in ((op,) if message else _MESSAGES))
             transfer.utilisation = priced.bottleneck.utilisation
         self._timeline.submit((group, op, members) if message else group, transfer)
-        self._priced.append(Priced(priced, group, transfer))
+        self._priced.append(PricedCall(priced, group, transfer))
         return transfer
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from simcoll.blackbox.gather import Launch, files_of, gather, read_launch
+from simcoll.blackbox.gather import LaunchAccount, files_of, gather, read_launch
 from simcoll.blackbox.reader import last_activity
 from simcoll.blackbox.stacks import Stack, ask, read_stacks, stack_path
 from simcoll.blackbox.stall_file import write_stall
@@ -108,7 +108,7 @@ class Monitor:
         if self.stall is None and time.monotonic() - self._moved >= _LONG_ENOUGH_TO_TELL:
             self._keep(Stall(self._moved_ns, time.time_ns(), over=False))
 
-    def ended(self, launch: Launch) -> None:
+    def ended(self, launch: LaunchAccount) -> None:
         """All ranks have ended: where torch's watchdog aborted one while the job stood, write down how it had stood."""
         aborted = [one.ended_ns for one in launch.ranks if one.exit_code == -signal.SIGABRT and not one.stopped]
         seen = self._witnessed
@@ -174,7 +174,7 @@ class Monitor:
             self._reported.add(key)
             self.say(line)
 
-    def _stall(self, launch: Launch) -> Stall:
+    def _stall(self, launch: LaunchAccount) -> Stall:
         stacks = self._stacks(launch)
         window = time.monotonic() - self._moved
         used = self._processor_seconds(launch)
@@ -193,7 +193,7 @@ class Monitor:
             ),
         )
 
-    def _stacks(self, launch: Launch) -> Mapping[int, list[Stack]]:
+    def _stacks(self, launch: LaunchAccount) -> Mapping[int, list[Stack]]:
         """The stacks of this node's ranks, of those that answer in time."""
         paths = {
             rank.rank: (rank.pid, stack_path(self.folder, rank.rank))
@@ -211,7 +211,7 @@ class Monitor:
         found = {rank: read_stacks(path) for rank, path in asked.items()}
         return {rank: threads for rank, threads in found.items() if threads}
 
-    def _processor_seconds(self, launch: Launch) -> dict[int, float]:
+    def _processor_seconds(self, launch: LaunchAccount) -> dict[int, float]:
         """What each rank's process has computed so far, in seconds of one core."""
         ticks = os.sysconf("SC_CLK_TCK")
         used = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simcoll.blackbox.gather import Launch
+from simcoll.blackbox.gather import LaunchAccount
 from simcoll.blackbox.stacks import stack_path
 from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest
 from simcoll.recorder.store_hint import OWN_RANKS
@@ -12,7 +12,7 @@ from simcoll.recorder.store_hint import OWN_RANKS
 _NO_GROUP = f"it has to call torch.distributed.init_process_group; {OWN_RANKS}"
 
 
-def ranks_with_simcoll(folder: Path, launch: Launch) -> int:
+def ranks_with_simcoll(folder: Path, launch: LaunchAccount) -> int:
     """How many ranks of this node loaded simcoll: from then on they offer stacks, until the files are removed."""
     return sum(stack_path(folder, rank.rank).exists() for rank in launch.ranks)
 

@@ -28,7 +28,7 @@ CANNOT_START = 1
 BAD_INPUT = 2
 
 
-class RefusedError(Exception):
+class PreconditionError(Exception):
     """The job is not started. ``code`` is the exit code: 2 for usage and unusable input, 1 for a program that fails."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -37,11 +37,11 @@ class RefusedError(Exception):
 
 
 def check_request(request: RunRequest) -> None:
-    """Check mode, program and torch without importing torch; raises :class:`RefusedError`."""
+    """Check mode, program and torch without importing torch; raises :class:`PreconditionError`."""
     if request.mode not in MODES:
-        raise RefusedError(BAD_INPUT, f"unknown mode {request.mode!r}: expected one of {', '.join(MODES)}")
+        raise PreconditionError(BAD_INPUT, f"unknown mode {request.mode!r}: expected one of {', '.join(MODES)}")
     if request.kind is ProgramKind.COMMAND and shutil.which(request.program) is None:
-        raise RefusedError(BAD_INPUT, f"{request.program}: command not found; give a program that can be executed")
+        raise PreconditionError(BAD_INPUT, f"{request.program}: command not found; give a program that can be executed")
     check_torch()
     same_python = request.kind is not ProgramKind.COMMAND and "PYTHON_EXEC" not in os.environ
     if request.mode != "off" and same_python:
@@ -51,7 +51,7 @@ def check_request(request: RunRequest) -> None:
 
 
 def check_torch() -> None:
-    """Check that a torch is installed that simcoll works with; raises :class:`RefusedError`."""
+    """Check that a torch is installed that simcoll works with; raises :class:`PreconditionError`."""
     expected = ".".join(map(str, OLDEST_TORCH))
     try:
         version = metadata.version("torch")
@@ -59,19 +59,19 @@ def check_torch() -> None:
         if importlib.util.find_spec("torch") is not None:
             return
         advice = f"install torch {expected} or newer (pip install 'simcoll[torch]')"
-        raise RefusedError(CANNOT_START, f"torch is not installed: {advice}") from None
+        raise PreconditionError(CANNOT_START, f"torch is not installed: {advice}") from None
     numbers = version.split("+")[0].split(".")[:2]
     if all(number.isdecimal() for number in numbers) and tuple(map(int, numbers)) < OLDEST_TORCH:
-        raise RefusedError(
+        raise PreconditionError(
             CANNOT_START, f"torch {version} is too old: simcoll needs {expected} or newer; upgrade torch"
         )
 
 
 def check_installed() -> None:
-    """Check that torch will find simcoll in the ranks: PYTHONPATH is not enough; raises :class:`RefusedError`."""
+    """Check that torch will find simcoll in the ranks: PYTHONPATH is not enough; raises :class:`PreconditionError`."""
     hooks = metadata.entry_points(group="torch.backends")
     if not any(hook.value == "simcoll.autoload:autoload" for hook in hooks):
-        raise RefusedError(
+        raise PreconditionError(
             CANNOT_START,
             f"simcoll is not installed in {sys.executable}: torch loads it in the ranks by its entry point, which is "
             "in simcoll-*.dist-info; a copy of its folder, or an archive of it, is not enough; use pip install",
@@ -79,34 +79,34 @@ def check_installed() -> None:
 
 
 def check_script(path: Path, *, compiles: bool) -> None:
-    """Check that a script is there and, unless another Python runs it, that it compiles; raises :class:`RefusedError`.
+    """Check that a script is there and, unless another Python runs it, that it compiles; raises PreconditionError.
 
     Folders and archives with a ``__main__.py``, and compiled files, run as Python runs them.
     """
     if os.path.isdir(path):
         if os.path.isfile(path / "__main__.py"):
             return
-        raise RefusedError(BAD_INPUT, f"{path} is a folder without __main__.py: expected a Python script")
+        raise PreconditionError(BAD_INPUT, f"{path} is a folder without __main__.py: expected a Python script")
     try:
         source = path.read_bytes()
     except OSError as error:
         reason = f"{path}: cannot be read: {error.strerror}; give the path of a Python script"
-        raise RefusedError(BAD_INPUT, reason) from None
+        raise PreconditionError(BAD_INPUT, reason) from None
     if compiles and b"\0" not in source:
         _check_syntax(path, source)
 
 
 def check_module(name: str) -> None:
-    """Check that there is a package or module of a dotted name's first part; raises :class:`RefusedError`.
+    """Check that there is a package or module of a dotted name's first part; raises :class:`PreconditionError`.
 
     Nothing is imported: that is the program's to do.
     """
     first = name.partition(".")[0]
     if not all(part.isidentifier() for part in name.split(".")):
-        raise RefusedError(BAD_INPUT, f"-m {name:.80}: expected the name of a module, such as package.train")
+        raise PreconditionError(BAD_INPUT, f"-m {name:.80}: expected the name of a module, such as package.train")
     if importlib.machinery.PathFinder.find_spec(first, [os.getcwd(), *sys.path]) is None:
         reason = f"-m {name:.80}: there is no module {first} in this folder or among the installed packages"
-        raise RefusedError(BAD_INPUT, f"{reason}; give the path of a script, or start in the folder that holds it")
+        raise PreconditionError(BAD_INPUT, f"{reason}; give the path of a script, or start in the folder that holds it")
 
 
 def _check_syntax(path: Path, source: bytes) -> None:
@@ -118,17 +118,17 @@ def _check_syntax(path: Path, source: bytes) -> None:
         line = (error.text or "").strip()
         quoted = f": {line}" if line else ""
         text = f"{path}:{error.lineno or 1}: {type(error).__name__}: {error.msg}{quoted}"
-        raise RefusedError(CANNOT_START, text) from None
+        raise PreconditionError(CANNOT_START, text) from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise RefusedError(CANNOT_START, f"{path}: Python cannot compile it: {error}") from None
+        raise PreconditionError(CANNOT_START, f"{path}: Python cannot compile it: {error}") from None
 
 
 def prepare_folder(wanted: Path | None, local_ranks: int) -> Path:
-    """Make the folder of a job's results, with room for its black boxes; absolute. Raises :class:`RefusedError`."""
+    """Make the folder of a job's results, with room for its black boxes; absolute. Raises PreconditionError."""
     try:
         need = local_ranks * initial_size(slots_wanted())
     except BlackBoxError as error:
-        raise RefusedError(BAD_INPUT, str(error.strerror)) from None
+        raise PreconditionError(BAD_INPUT, str(error.strerror)) from None
     folder = wanted
     try:
         folder = _fresh_folder() if wanted is None else wanted
@@ -142,7 +142,7 @@ def prepare_folder(wanted: Path | None, local_ranks: int) -> Path:
         if error.errno in _NO_ROOM:
             advice = f"the black boxes take {need / (1 << 20):.0f} MiB; {advice}, or free space"
         place = folder or "simcoll-out"
-        raise RefusedError(BAD_INPUT, f"cannot write results into {place}: {reason} ({advice})") from None
+        raise PreconditionError(BAD_INPUT, f"cannot write results into {place}: {reason} ({advice})") from None
 
 
 def _fresh_folder() -> Path:

@@ -13,7 +13,7 @@ from simcoll.core.estimate import Estimate
 from simcoll.errors import SimcollError
 from simcoll.estimator.estimate import EstimateError, estimate
 from simcoll.estimator.nccl_tables import PROTOCOLS
-from simcoll.pricing.job import Floats, Job
+from simcoll.pricing.job import Floats, RecordedJob
 from simcoll.spec.table import COLLECTIVES
 from simcoll.topology.graph import LINKS, ranks
 
@@ -52,7 +52,7 @@ class JobPrices:
     substituted: int = 0
 
 
-def prices_of(job: Job, topology: nx.DiGraph[Any], choice: Choice = PLAIN) -> JobPrices:
+def prices_of(job: RecordedJob, topology: nx.DiGraph[Any], choice: Choice = PLAIN) -> JobPrices:
     """Price every collective; rank i of the job is rank i of the topology.
 
     Raises PricingError where the topology has too few ranks, TopologyError where it is none, EstimateError for a
@@ -90,7 +90,7 @@ def _check(choice: Choice) -> None:
 
 
 class _Pricing:
-    def __init__(self, job: Job, topology: nx.DiGraph[Any], choice: Choice) -> None:
+    def __init__(self, job: RecordedJob, topology: nx.DiGraph[Any], choice: Choice) -> None:
         self._job, self._topology, self._choice = job, topology, choice
         self._known: dict[tuple[tuple[int, ...], str, int], int] = {}
         self.estimates: list[Estimate] = []

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.pricing.collective_prices import PricingError
-from simcoll.pricing.job import Job
+from simcoll.pricing.job import RecordedJob
 from simcoll.pricing.rank_program import WAIT, Program
 from simcoll.pricing.roofline import PEAKS, Rates
 from simcoll.pricing.steps import Steps
@@ -106,13 +106,13 @@ def per_step(seconds: float) -> Callable[[Program, Steps | None], Floats]:
     return spread
 
 
-def with_compute(job: Job, compute: Callable[[Program, Steps | None], Floats]) -> Job:
+def with_compute(job: RecordedJob, compute: Callable[[Program, Steps | None], Floats]) -> RecordedJob:
     """The job with other compute between its calls."""
     pairs = zip(job.programs, job.steps, strict=True)
     return replace(job, programs=tuple(replace(program, gap=compute(program, steps)) for program, steps in pairs))
 
 
-def with_stragglers(job: Job, stragglers: Sequence[Straggler]) -> Job:
+def with_stragglers(job: RecordedJob, stragglers: Sequence[Straggler]) -> RecordedJob:
     """The job with ranks that take longer; raises PricingError for a rank that left no record."""
     programs = list(job.programs)
     for straggler in stragglers:

@@ -21,7 +21,7 @@ from simcoll.pricing.steps import Steps, steps_of
 from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.table import COLLECTIVES, Kind
 from simcoll.verifier.agreement.columns import GroupColumns, columns_of
-from simcoll.verifier.agreement.p2p_lanes import Lane
+from simcoll.verifier.agreement.p2p_channels import ChannelRecords
 from simcoll.verifier.agreement.p2p_matching import match_messages
 
 Integers = npt.NDArray[np.int64]
@@ -65,7 +65,7 @@ class Collectives:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class RecordedJob:
     """A job to be replayed. ``ranks`` names the global rank of each column; each has a `Program`.
 
     ``steps`` are those of each column, None where its calls do not repeat. ``left_out`` counts messages without their
@@ -92,14 +92,14 @@ class Job:
         return int(self.collectives.came.sum())
 
 
-def recorded_job(traces: Sequence[Trace]) -> Job:
+def recorded_job(traces: Sequence[Trace]) -> RecordedJob:
     """Match what all ranks recorded, and work out each rank's program; refused calls never ran and are left out."""
     found = match_traces(traces)
     programs, periods = _programs(traces, found.instances)
     ranks = tuple(trace.rank for trace in traces)
     world = max([*(trace.world_size for trace in traces), *(rank + 1 for rank in ranks)], default=0)
     left, untyped = found.left_out(), found.untyped()
-    return Job(ranks, world, tuple(found.streams), found.collectives, programs, periods, left, untyped)
+    return RecordedJob(ranks, world, tuple(found.streams), found.collectives, programs, periods, left, untyped)
 
 
 def _programs(
@@ -155,7 +155,7 @@ class Matched:
         stream = Stream(columns.group, tuple(columns.group.ranks), False, members)
         self._take(stream, _positions([sequences for _, _, sequences in parts]), parts)
 
-    def take_lane(self, lane: Lane) -> None:
+    def take_lane(self, lane: ChannelRecords) -> None:
         """The messages of one lane: the n-th send meets the n-th receive."""
         count = lane.paired
         if not count:

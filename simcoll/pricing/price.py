@@ -15,16 +15,16 @@ import networkx as nx
 from simcoll.core.trace import Trace
 from simcoll.pricing.collective_prices import PLAIN, Choice, JobPrices, PricingError, prices_of
 from simcoll.pricing.compute import COUNTED, Counted, Straggler, with_compute, with_stragglers
-from simcoll.pricing.job import Floats, Job, recorded_job
+from simcoll.pricing.job import Floats, RecordedJob, recorded_job
 from simcoll.pricing.replay import Replayed, replay
 from simcoll.pricing.scaling import scaled
 from simcoll.pricing.what_if import SlowLink, slowed
 
-__all__ = ["Pricing", "PricingError", "Scenario", "price", "price_job"]
+__all__ = ["Pricing", "PricingError", "PricingScenario", "price", "price_job"]
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class PricingScenario:
     """What is other than in the record: how collectives run, what is slow, how many ranks; the compute between calls.
 
     ``compute`` is one of `simcoll.pricing.compute`: ``Counted(share)``, ``measured``, ``none``, ``per_step(seconds)``.
@@ -43,7 +43,7 @@ class Pricing:
 
     name: str
     topology: str
-    job: Job
+    job: RecordedJob
     prices: JobPrices
     replayed: Replayed
 
@@ -53,7 +53,7 @@ class Pricing:
         return self.replayed.seconds
 
 
-def price(traces: Sequence[Trace], topology: nx.DiGraph[Any], scenario: Scenario | None = None) -> Pricing:
+def price(traces: Sequence[Trace], topology: nx.DiGraph[Any], scenario: PricingScenario | None = None) -> Pricing:
     """Price a job from the traces of its ranks (`simcoll.blackbox.gather.gather`, `simcoll.simulate`).
 
     Rank i is rank i of the topology. Ranks that left no record take part in nothing but the price of their groups'
@@ -62,9 +62,11 @@ def price(traces: Sequence[Trace], topology: nx.DiGraph[Any], scenario: Scenario
     return price_job(recorded_job(traces), topology, scenario)
 
 
-def price_job(job: Job, topology: nx.DiGraph[Any], scenario: Scenario | None = None, name: str = "") -> Pricing:
+def price_job(
+    job: RecordedJob, topology: nx.DiGraph[Any], scenario: PricingScenario | None = None, name: str = ""
+) -> Pricing:
     """Price a job whose traces have been matched, as `price` does."""
-    scenario = scenario or Scenario()
+    scenario = scenario or PricingScenario()
     compute = scenario.compute.on(topology) if isinstance(scenario.compute, Counted) else scenario.compute
     changed = with_compute(job, compute)
     if scenario.world_size is not None:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.pricing.collective_prices import JobPrices
-from simcoll.pricing.job import Floats, Integers, Job
+from simcoll.pricing.job import Floats, Integers, RecordedJob
 from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT
 from simcoll.topology.graph import LINKS
 
@@ -34,7 +34,7 @@ Places = npt.NDArray[np.int64]
 class LinkQueue:
     """When each rank's links are taken, while a job is replayed."""
 
-    def __init__(self, job: Job, prices: JobPrices) -> None:
+    def __init__(self, job: RecordedJob, prices: JobPrices) -> None:
         self._stream, self._busy, self._link = job.collectives.stream, prices.busy, prices.link
         self._ways = [_ways(stream.members, message=stream.message) for stream in job.streams]
         shape = len(job.programs), 2 * len(LINKS)
@@ -126,7 +126,7 @@ class Replayed:
         return float(self.rank_end.max(initial=0.0))
 
 
-def replay(job: Job, prices: JobPrices) -> Replayed:
+def replay(job: RecordedJob, prices: JobPrices) -> Replayed:
     """Run the job's programs with these prices."""
     return _Replay(job, prices).run()
 
@@ -134,7 +134,7 @@ def replay(job: Job, prices: JobPrices) -> Replayed:
 class _Replay:
     """The state of a replay. ``at`` is each rank's next operation, ``held`` are ranks that wait."""
 
-    def __init__(self, job: Job, prices: JobPrices) -> None:
+    def __init__(self, job: RecordedJob, prices: JobPrices) -> None:
         self._job, self._seconds = job, prices.seconds
         self._stream = job.collectives.stream
         lengths = [len(program) for program in job.programs]

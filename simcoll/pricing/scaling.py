@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from simcoll.core.record import Group
 from simcoll.pricing.collective_prices import PricingError
-from simcoll.pricing.job import Collectives, Job, Stream
+from simcoll.pricing.job import Collectives, RecordedJob, Stream
 from simcoll.pricing.rank_program import WAIT, Program
 from simcoll.topology.graph import MAX_GPUS
 
 Places = npt.NDArray[np.int64]
 
 
-def scaled(job: Job, size: int) -> Job:
+def scaled(job: RecordedJob, size: int) -> RecordedJob:
     """The job on ``size`` ranks; raises PricingError where its groups cannot be scaled to that."""
     if size == job.world_size:
         return job
@@ -48,7 +48,7 @@ def scaled(job: Job, size: int) -> Job:
     return _Scaling(job, block, size).job()
 
 
-def _block(job: Job) -> int | None:
+def _block(job: RecordedJob) -> int | None:
     """The smallest block; None where only the whole job is one."""
     world = job.world_size
     sets = {stream.ranks for stream in job.streams}
@@ -82,7 +82,7 @@ class _Source:
 class _Scaling:
     """Copies of streams, collectives and programs for every block of the new world."""
 
-    def __init__(self, job: Job, block: int, size: int) -> None:
+    def __init__(self, job: RecordedJob, block: int, size: int) -> None:
         self._job, self._block, self._size = job, block, size
         self._recorded = job.world_size // block
         counts = np.bincount(job.collectives.stream, minlength=len(job.streams))
@@ -95,7 +95,7 @@ class _Scaling:
         self._taken: list[npt.NDArray[np.int64]] = []
         self._count = 0
 
-    def job(self) -> Job:
+    def job(self) -> RecordedJob:
         """The job of the new size."""
         blocks = self._size // self._block
         spanning = {number: self._spanning(one) for number, one in enumerate(self._sources) if one.places is not None}

@@ -41,7 +41,7 @@ class WordChannel:
         for link in self._links:
             link.watch(self._links)
         at = {link.peer: link for link in self._links}
-        plan = Plan(group_rank, group_size)
+        plan = AllReducePlan(group_rank, group_size)
         self._keeper = None if plan.keeper is None else at[plan.keeper]
         self._guest = None if plan.guest is None else at[plan.guest]
         self._partners = [at[partner] for partner in plan.partners]
@@ -58,7 +58,7 @@ class WordChannel:
         """
         if not 0 <= group_rank < group_size:
             raise ValueError(f"group_rank is {group_rank}, expected 0 <= group_rank < group_size = {group_size}")
-        peers = Plan(group_rank, group_size).peers
+        peers = AllReducePlan(group_rank, group_size).peers
         return cls(group_rank, group_size, connect_links(store, group_rank, peers, timeout))
 
     def sum(self, word: int, timeout: timedelta) -> int:
@@ -220,7 +220,7 @@ class _Link:
             self.socket.shutdown(socket.SHUT_RDWR)
 
 
-class Plan:
+class AllReducePlan:
     """With whom a rank exchanges words, as group ranks.
 
     ``keeper`` is the rank it lends its word to, ``guest`` the one whose word it keeps, ``partners`` its partners in

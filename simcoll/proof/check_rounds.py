@@ -19,7 +19,7 @@ from simcoll.proof.allreduce import WordChannel
 from simcoll.proof.polled_store import PolledStore
 from simcoll.proof.prover import Tolerance, document_of, record_of
 from simcoll.proof.side_channel import exchange
-from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.spec.checksum import positioned
 from simcoll.verifier.agreement.compare import compare
@@ -125,12 +125,12 @@ class Rounds:
 
     def _harmless(self, entry: Entry, maker: int, *, position: int) -> bool:
         """Tell each other a call whose words differ, and judge it as a post-mortem does."""
-        with VERDICTS.expected():
+        with PENDING_ERRORS.expected():
             records = self._told(entry, position)
             findings = compare(self._group, records, strict=False)
             if any(finding.severity is Severity.ERROR for finding in findings):
                 text = mismatch_text(self._group, records, self._rank, findings)
-                VERDICTS.add(CollectiveMismatchError(f"{text}\n{LATE}", tuple(findings)), maker)
+                PENDING_ERRORS.add(CollectiveMismatchError(f"{text}\n{LATE}", tuple(findings)), maker)
                 return False
         self._tolerance.accept(records, self._size)
         return True

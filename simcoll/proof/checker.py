@@ -19,8 +19,8 @@ from typing import Generic, Protocol, TypeVar
 from simcoll.core.record import Group
 from simcoll.errors import ConfigurationError
 from simcoll.proof.check_rounds import UnreachableError
+from simcoll.proof.p2p_channel import Posted
 from simcoll.proof.p2p_check import Letters
-from simcoll.proof.p2p_lane import Posted
 from simcoll.recorder.recorder import Entry
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ def calls_between_rounds() -> int:
     return int(text)
 
 
-class Meeting(Protocol[Made_contra]):
+class CheckedGroup(Protocol[Made_contra]):
     """Where a rank compares its calls with the other ranks'; all of it on one thread, but for :meth:`stop`."""
 
     @property
@@ -75,7 +75,9 @@ class Checker(Generic[T]):
     ``name`` is the thread's; ``found`` is called when ranks were found apart.
     """
 
-    def __init__(self, group: Group, name: str, meeting: Meeting[T], every: int, found: Callable[[], object]) -> None:
+    def __init__(
+        self, group: Group, name: str, meeting: CheckedGroup[T], every: int, found: Callable[[], object]
+    ) -> None:
         self._name = group.name
         self._thread_name = f"simcoll-{group.name}-{name}"
         self._every = every

@@ -1,7 +1,7 @@
 """Letters between the ranks of a group, by which they compare their sends and receives: ``check`` mode.
 
 Each rank writes to each other one a row of letters in the group's store: how far its end of each of their lanes is
-(:mod:`simcoll.proof.p2p_lane`). An end that has come as far holds its own digest against that, so that ends are
+(:mod:`simcoll.proof.p2p_channel`). An end that has come as far holds its own digest against that, so that ends are
 compared at equal counts, whenever each of them gets there. Where the digests differ, each end tells the other its
 messages since they last agreed, and both find the first pair that cannot be. Nobody waits for anybody in this.
 
@@ -21,10 +21,10 @@ from dataclasses import astuple
 from typing import Any, NamedTuple
 
 from simcoll.core.record import Group, Record
-from simcoll.proof.p2p_ends import disagreement_error, end_document, end_of, own_end
-from simcoll.proof.p2p_lane import Count, Lane, Posted
+from simcoll.proof.p2p_channel import Count, P2PChannel, Posted
+from simcoll.proof.p2p_endpoints import disagreement_error, end_document, end_of, own_end
 from simcoll.proof.polled_store import PolledStore
-from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.spec.call import ANY_SOURCE
 
 _LANES = 1 << 14
@@ -37,7 +37,7 @@ _BUSY_SECONDS = 0.02
 _REST_SECONDS = 0.005
 
 
-class Key(NamedTuple):
+class ChannelKey(NamedTuple):
     """A lane as one of its ends knows it: the group rank of the other end, whether this one sends, the tag.
 
     Where a backend knows no tags, the communicator that the messages take stands for it (a number below 0).
@@ -64,10 +64,10 @@ class Letters:
         self._rank = group_rank
         self._store = store
         self.devices = frozenset(devices)
-        self._lanes: dict[Key, Lane | None] = {}
-        self._open: dict[Key, Lane] = {}
+        self._lanes: dict[ChannelKey, P2PChannel | None] = {}
+        self._open: dict[ChannelKey, P2PChannel] = {}
         self._unclaimed: dict[int, deque[Posted]] = {}
-        self._told: dict[Key, tuple[int, int, float]] = {}
+        self._told: dict[ChannelKey, tuple[int, int, float]] = {}
         self._asking = ExitStack()
         self._out: dict[int, list[object]] = {}
         self._written: dict[int, int] = {}
@@ -135,7 +135,7 @@ class Letters:
                 self._place(posted)
         for tag, row in self._unclaimed.items():
             while row and (source := row[0].entry.taken_from) is not None:
-                self._join(Key(source, False, tag), row.popleft())
+                self._join(ChannelKey(source, False, tag), row.popleft())
         kept = sum(lane.open for lane in self._open.values()) + sum(map(len, self._unclaimed.values()))
         if kept > _FARTHEST or len(self._lanes) + len(self._unclaimed) > _LANES:
             raise OverError("more messages or lanes than are kept")
@@ -152,11 +152,11 @@ class Letters:
                 self._drop([key for key in self._lanes if key.tag == tag and not key.sends])
             self._unclaimed[tag].append(posted)
         elif sends or tag not in self._unclaimed:
-            self._join(Key(peer, sends, tag), posted)
+            self._join(ChannelKey(peer, sends, tag), posted)
         else:
-            self._drop([Key(peer, sends, tag)])
+            self._drop([ChannelKey(peer, sends, tag)])
 
-    def _join(self, key: Key, posted: Posted) -> None:
+    def _join(self, key: ChannelKey, posted: Posted) -> None:
         if key.peer == self._rank or not 0 <= key.peer < len(self._group.ranks):
             return
         lane = self._lane(key)
@@ -164,27 +164,27 @@ class Letters:
             lane.add(posted)
             self._open[key] = lane
 
-    def _lane(self, key: Key) -> Lane | None:
+    def _lane(self, key: ChannelKey) -> P2PChannel | None:
         """None where it was left to the post-mortem."""
         if key not in self._lanes:
-            self._lanes[key] = Lane()
+            self._lanes[key] = P2PChannel()
         return self._lanes[key]
 
-    def _drop(self, keys: Sequence[Key]) -> None:
+    def _drop(self, keys: Sequence[ChannelKey]) -> None:
         """Leave lanes to the post-mortem, and have the other end do so."""
         for key in keys:
             if key not in self._lanes or self._lanes[key] is not None:
                 self._forget(key)
                 self._send(key, "left")
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: ChannelKey) -> None:
         self._lanes[key] = None
         self._open.pop(key, None)
         self._told.pop(key, None)
 
     # Letters.
 
-    def _send(self, key: Key, kind: str, *content: object) -> None:
+    def _send(self, key: ChannelKey, kind: str, *content: object) -> None:
         self._out.setdefault(key.peer, []).append([kind, key.sends, key.tag, *content])
 
     def _write(self) -> bool:
@@ -211,7 +211,7 @@ class Letters:
                 self._store.delete_key(key)
                 self._read[peer] = self._read.get(peer, 0) + 1
                 for kind, sends, tag, *content in letter:
-                    self._hear(Key(peer, not sends, tag), kind, content)
+                    self._hear(ChannelKey(peer, not sends, tag), kind, content)
                 heard = True
         return heard
 
@@ -227,7 +227,7 @@ class Letters:
             if key not in self._told and (hopeless or not lane.open):
                 del self._open[key]
 
-    def _hear(self, key: Key, kind: str, content: Sequence[Any]) -> None:
+    def _hear(self, key: ChannelKey, kind: str, content: Sequence[Any]) -> None:
         lane = self._lane(key)
         if lane is None or self._found:
             return
@@ -241,17 +241,22 @@ class Letters:
 
     # Where digests differ.
 
-    def _tell(self, key: Key, lane: Lane) -> None:
+    def _tell(self, key: ChannelKey, lane: P2PChannel) -> None:
         """Tell the other end the messages since both last agreed, once."""
         if key in self._told:
             return
         self._told[key] = lane.settled, lane.made, time.monotonic() + _ANSWER_SECONDS
         self._open[key] = lane
-        self._asking.enter_context(VERDICTS.expected())
+        self._asking.enter_context(PENDING_ERRORS.expected())
         self._send(key, "differ", lane.settled, *_documents(lane.part(lane.settled, lane.made)))
 
     def _judge(
-        self, key: Key, lane: Lane, begin: int, documents: Sequence[object], theirs: Sequence[tuple[int, int]]
+        self,
+        key: ChannelKey,
+        lane: P2PChannel,
+        begin: int,
+        documents: Sequence[object],
+        theirs: Sequence[tuple[int, int]],
     ) -> None:
         """Find the first message whose two ends disagree; each of the two draws the same conclusion."""
         mine_begin, mine_end, _ = self._told.pop(key)
@@ -286,7 +291,7 @@ class Letters:
         error = disagreement_error(self._group, self._rank, own_end(posted.entry), theirs, self._note)
         if error is not None:
             if not posted.told:
-                VERDICTS.add(error, posted.maker)
+                PENDING_ERRORS.add(error, posted.maker)
             self._found = True
         return error is not None
 

@@ -27,7 +27,7 @@ from torch.distributed import PrefixStore, Store, Work
 
 from simcoll.core.record import Group, Record
 from simcoll.errors import CollectiveMismatchError
-from simcoll.proof.p2p_ends import disagreement_error, end_document, end_of
+from simcoll.proof.p2p_endpoints import disagreement_error, end_document, end_of
 from simcoll.proof.side_channel import own_connection
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.recorder import Entry

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from simcoll.recorder.recorder import Entry
 
 
-class Line:
+class ProofQueue:
     """The calls of a group that are not launched yet: one at a time is served, in the order in which they came."""
 
     def __init__(self) -> None:

@@ -73,5 +73,5 @@ class Verdicts:
         self.__init__()  # type: ignore[misc]  # the lock may be held by a thread that is not here
 
 
-VERDICTS = Verdicts()
-os.register_at_fork(after_in_child=VERDICTS.forget)
+PENDING_ERRORS = Verdicts()
+os.register_at_fork(after_in_child=PENDING_ERRORS.forget)

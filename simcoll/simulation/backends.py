@@ -19,7 +19,7 @@ from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
 from simcoll.blackbox.stall_file import read_stall, together
 from simcoll.core.trace import Trace
 from simcoll.errors import SimcollError
-from simcoll.launch.preconditions import CANNOT_START, RefusedError
+from simcoll.launch.preconditions import CANNOT_START, PreconditionError
 from simcoll.simulation.play_numpy import play
 from simcoll.simulation.player import Result, read_results
 from simcoll.simulation.scenario import Scenario
@@ -93,7 +93,7 @@ def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
     """Play the scenario on real Gloo ranks under ``simcoll run``, which leaves its records in the folder.
 
     ``stall`` is after how many seconds without progress the job is ended. Raises RunError for too many ranks, and
-    :class:`~simcoll.launch.preconditions.RefusedError` where they did not start.
+    :class:`~simcoll.launch.preconditions.PreconditionError` where they did not start.
     """
     if scenario.ranks > MOST_PROCESSES:
         raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_PROCESSES} as processes")
@@ -115,6 +115,6 @@ def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
     if not evidence.traces:
         said = done.stderr.strip().splitlines()
         why = said[-1] if said else f"exit code {done.returncode}"
-        raise RefusedError(CANNOT_START, f"the Gloo ranks did not start: {why}")
+        raise PreconditionError(CANNOT_START, f"the Gloo ranks did not start: {why}")
     stalls = together(filter(None, map(read_stall, matching(folder, STALL_PATTERN))))
     return Run("gloo", judge(evidence.traces, evidence.outcome, stalls), results, traces=evidence.traces)

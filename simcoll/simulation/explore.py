@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import networkx as nx
 
 from simcoll.backends.engine.outcome import Outcome
-from simcoll.backends.engine.schedules import Choices, InOrder, Random, Replayed, schedule_of
+from simcoll.backends.engine.schedules import Choices, InOrder, Random, ReplayedSchedule, schedule_of
 from simcoll.backends.simulated import simulate
 from simcoll.backends.simulated.object_calls import ObjectComm
 from simcoll.errors import ConfigurationError
@@ -106,7 +106,7 @@ def _shrunk(run: Callable[[Choices], Outcome[T]], failing: Outcome[T]) -> Outcom
         pieces = min(pieces, len(decisions))
         for part in _parts(decisions, pieces):
             runs += 1
-            tried = run(Replayed(dict(one for one in decisions if one not in part)))
+            tried = run(ReplayedSchedule(dict(one for one in decisions if one not in part)))
             if not tried.ok and _way(tried) == way and _size(tried) < _size(smallest):
                 smallest, pieces = tried, max(pieces - 1, 2)
                 break

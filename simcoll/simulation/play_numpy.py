@@ -11,7 +11,7 @@ from simcoll.backends.simulated.comm import Comm
 from simcoll.backends.simulated.requests import Request
 from simcoll.simulation.operations import Verb
 from simcoll.simulation.player import Exchange, JoinedGroup, Result, Stage
-from simcoll.simulation.scenario import Scenario, Step
+from simcoll.simulation.scenario import Scenario, ScenarioStep
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.spec.semantics import Array
 
@@ -80,7 +80,7 @@ class NumpyStage(Stage[Array]):
         make = comm.post if step.asynchronous or verb.asynchronous else comm.call
         return make(spelling, exchange.role("inputs"), exchange.role("outputs"), **stated)
 
-    def outside(self, step: Step, verb: Verb) -> None:
+    def outside(self, step: ScenarioStep, verb: Verb) -> None:
         """Make a call on a group to which this rank does not belong."""
         self._comm.outside(verb.name)
 
@@ -96,7 +96,7 @@ class NumpyStage(Stage[Array]):
         """Compute for so long in virtual time."""
         self._comm.compute(seconds)
 
-    def parameters(self, step: Step) -> None:
+    def parameters(self, step: ScenarioStep) -> None:
         """State a model's parameters."""
         named = {each.name: np.zeros(each.shape, each.dtype) for each in step.parameters}
         frozen = [each.name for each in step.parameters if not each.trained]

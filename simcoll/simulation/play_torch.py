@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from simcoll.simulation.operations import Verb
 from simcoll.simulation.player import Exchange, JoinedGroup, Stage
-from simcoll.simulation.scenario import Scenario, Step
+from simcoll.simulation.scenario import Scenario, ScenarioStep
 from simcoll.simulation.shapes import stated_splits
 from simcoll.spec.call import ANY_SOURCE
 
@@ -52,7 +52,7 @@ class TorchStage(Stage[torch.Tensor]):
         leading = [_argument(exchange, role) for role in exchange.verb.buffers]
         return getattr(dist, exchange.verb.name)(*leading, **_keywords(exchange.verb, exchange))
 
-    def outside(self, step: Step, verb: Verb) -> None:
+    def outside(self, step: ScenarioStep, verb: Verb) -> None:
         """Make a call on a group to which this rank does not belong: torch warns and returns."""
         tensors = [self.tensor(step.shapes[0], step.dtype, step.device, step.order) for _ in verb.buffers]
         arguments = [[each] if verb.spelling.listed and not number else each for number, each in enumerate(tensors)]
@@ -71,7 +71,7 @@ class TorchStage(Stage[torch.Tensor]):
         """Sleep so long: what a rank computes, others only see as time."""
         time.sleep(seconds)
 
-    def parameters(self, step: Step) -> None:
+    def parameters(self, step: ScenarioStep) -> None:
         """Wrap a model of these parameters in DistributedDataParallel."""
         model = torch.nn.Module()
         for each in step.parameters:

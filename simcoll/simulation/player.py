@@ -19,7 +19,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from simcoll.simulation.operations import VERBS, Verb
 from simcoll.simulation.rank_steps import part_of
-from simcoll.simulation.scenario import WORLD, BufferPlan, Relative, Scenario, Step
+from simcoll.simulation.scenario import WORLD, BufferPlan, Relative, Scenario, ScenarioStep
 from simcoll.simulation.shapes import own_role, shapes_of
 from simcoll.spec.table import Kind, Rooted
 
@@ -39,7 +39,7 @@ class JoinedGroup:
 class Exchange(Generic[Tensor]):
     """A call with everything that it needs: the step, its verb, its group, its peer (a group rank), its tensors."""
 
-    step: Step
+    step: ScenarioStep
     verb: Verb
     group: JoinedGroup
     peer: int
@@ -120,7 +120,7 @@ class Stage(ABC, Generic[Tensor]):
         """Make a call; gives the work of an asynchronous one."""
 
     @abstractmethod
-    def outside(self, step: Step, verb: Verb) -> None:
+    def outside(self, step: ScenarioStep, verb: Verb) -> None:
         """Make a call on a group to which this rank does not belong."""
 
     @abstractmethod
@@ -136,7 +136,7 @@ class Stage(ABC, Generic[Tensor]):
         """Compute so long."""
 
     @abstractmethod
-    def parameters(self, step: Step) -> None:
+    def parameters(self, step: ScenarioStep) -> None:
         """State a model's parameters as DistributedDataParallel does."""
 
     @abstractmethod
@@ -151,13 +151,13 @@ class Stage(ABC, Generic[Tensor]):
     def hang(self) -> NoReturn:
         """Neither go on nor end."""
 
-    def _perform(self, step: Step) -> None:
+    def _perform(self, step: ScenarioStep) -> None:
         if step.op in VERBS:
             self._call(step, VERBS[step.op])
         else:
             _ACTIONS[step.op](self, step)
 
-    def _call(self, step: Step, verb: Verb) -> None:
+    def _call(self, step: ScenarioStep, verb: Verb) -> None:
         joined = self._joined[step.group]
         if joined is None:
             self.outside(step, verb)
@@ -173,7 +173,7 @@ class Stage(ABC, Generic[Tensor]):
         else:
             self._note(exchange)
 
-    def _tensors(self, step: Step, verb: Verb, joined: JoinedGroup) -> dict[str, list[Tensor]]:
+    def _tensors(self, step: ScenarioStep, verb: Verb, joined: JoinedGroup) -> dict[str, list[Tensor]]:
         own = own_role(verb)
         found = {}
         for role, shapes in shapes_of(step, joined.rank, joined.size).items():
@@ -197,7 +197,7 @@ class Stage(ABC, Generic[Tensor]):
         if outputs and not undefined and not (spec.kind is Kind.POINT_TO_POINT and "outputs" not in exchange.tensors):
             self.results.append(Result(exchange.step.line, sum(map(self.total, outputs), 0j)))
 
-    def _wait(self, step: Step) -> None:
+    def _wait(self, step: ScenarioStep) -> None:
         names = [step.of] if step.of else list(self._open)
         for name in names:
             for work, exchange in self._open.pop(name, []):
@@ -205,21 +205,21 @@ class Stage(ABC, Generic[Tensor]):
                 self.wait(work)
                 self._note(exchange)
 
-    def _new_group(self, step: Step) -> None:
+    def _new_group(self, step: ScenarioStep) -> None:
         self._joined[step.group] = self.new_group(self.scenario.members(step.group, self.rank), step.group)
 
-    def _destroy_group(self, step: Step) -> None:
+    def _destroy_group(self, step: ScenarioStep) -> None:
         if (joined := self._joined[step.group]) is not None:
             self.destroy_group(joined)
 
-    def _crash(self, step: Step) -> NoReturn:
+    def _crash(self, step: ScenarioStep) -> NoReturn:
         raise exception_named(step.exception or "RuntimeError")(step.message or "the crash that the scenario states")
 
-    def _exit(self, step: Step) -> NoReturn:
+    def _exit(self, step: ScenarioStep) -> NoReturn:
         raise SystemExit(step.exit_code)
 
 
-_ACTIONS: Mapping[str, Callable[[Stage[Any], Step], object]] = {
+_ACTIONS: Mapping[str, Callable[[Stage[Any], ScenarioStep], object]] = {
     "wait": lambda stage, step: stage._wait(step),
     "write": lambda stage, step: stage.write(stage._buffers[step.buffer]),
     "compute": lambda stage, step: stage.compute(step.seconds),
@@ -240,7 +240,7 @@ def exception_named(name: str) -> type[Exception]:
     return type(name, (RuntimeError,), {})
 
 
-def _awaited(part: Sequence[Step]) -> list[bool]:
+def _awaited(part: Sequence[ScenarioStep]) -> list[bool]:
     """Of each step whether a later one waits for it."""
     names: set[str] = set()
     everything, found = False, []
@@ -252,7 +252,7 @@ def _awaited(part: Sequence[Step]) -> list[bool]:
     return found[::-1]
 
 
-def _peer(step: Step, joined: JoinedGroup) -> int:
+def _peer(step: ScenarioStep, joined: JoinedGroup) -> int:
     if isinstance(step.peer, Relative):
         return (joined.rank + step.peer.distance) % joined.size
     return step.peer
@@ -273,7 +273,7 @@ class _LineRunner:
         self._path = path
         self._runners: dict[tuple[int, str], Callable[[Callable[[], None]], None]] = {}
 
-    def run(self, step: Step, function: Callable[[], None]) -> None:
+    def run(self, step: ScenarioStep, function: Callable[[], None]) -> None:
         """Call ``function`` from the step's line; the calling function has the step's name."""
         key = step.line, step.name or step.op
         if key not in self._runners:

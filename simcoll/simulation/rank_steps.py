@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from simcoll.simulation.operations import keys_of
-from simcoll.simulation.scenario import WORLD, CallPlan, Fault, GroupPlan, Loop, Scenario, Step
+from simcoll.simulation.scenario import WORLD, CallPlan, Fault, GroupPlan, Loop, Scenario, ScenarioStep
 
 MAX_STEPS = 100_000
 """Steps of one rank."""
@@ -24,7 +24,7 @@ MAX_ALL_STEPS = 4_000_000
 _MAX_REWRITTEN = 20_000_000
 """Steps that faults look at."""
 
-Part: TypeAlias = "list[Step]"
+Part: TypeAlias = "list[ScenarioStep]"
 
 
 def check_parts(scenario: Scenario) -> None:
@@ -68,12 +68,12 @@ def part_of(scenario: Scenario, rank: int) -> Part:
     return steps[:begins] + calls
 
 
-def _groups(scenario: Scenario, rank: int) -> Iterator[Step]:
+def _groups(scenario: Scenario, rank: int) -> Iterator[ScenarioStep]:
     """The groups that are made at the start: those that no call makes later."""
     later = {plan.step.group for plan in _plans(scenario.calls) if plan.step.op == "new_group"}
     for group in scenario.groups:
         if group.name not in later and _makes(group, rank):
-            yield Step("new_group", group.line, name=group.name, group=group.name)
+            yield ScenarioStep("new_group", group.line, name=group.name, group=group.name)
 
 
 def _makes(group: GroupPlan, rank: int) -> bool:
@@ -88,7 +88,7 @@ def _plans(calls: Sequence[CallPlan | Loop]) -> Iterator[CallPlan]:
             yield each
 
 
-def _unrolled(scenario: Scenario, calls: Sequence[CallPlan | Loop], rank: int) -> Iterator[Step]:
+def _unrolled(scenario: Scenario, calls: Sequence[CallPlan | Loop], rank: int) -> Iterator[ScenarioStep]:
     for each in calls:
         if isinstance(each, CallPlan):
             if (step := _step(scenario, each, rank)) is not None:
@@ -99,7 +99,7 @@ def _unrolled(scenario: Scenario, calls: Sequence[CallPlan | Loop], rank: int) -
                 yield from body
 
 
-def _step(scenario: Scenario, plan: CallPlan, rank: int) -> Step | None:
+def _step(scenario: Scenario, plan: CallPlan, rank: int) -> ScenarioStep | None:
     """The step as this rank plays it; None where it does not."""
     step = plan.step
     for override in plan.overrides:
@@ -127,7 +127,7 @@ def _faulty(scenario: Scenario, fault: Fault, rank: int, steps: Part) -> Part:
     return REWRITES.get(fault.kind, _changed)(fault, steps, places)
 
 
-def _unfit(fault: Fault, step: Step) -> str:
+def _unfit(fault: Fault, step: ScenarioStep) -> str:
     """What the fault changes and the call does not state."""
     takes = keys_of(step.op)
     stated = ("shape" if name == "shapes" else name for name in fault.fields)
@@ -156,7 +156,7 @@ def _no_place(fault: Fault, rank: int, steps: Part) -> str:
 def _ended(fault: Fault, steps: Part, places: list[int]) -> Part:
     """The rank ends, or hangs, where the call was to be."""
     first = places[0]
-    return [*steps[:first], Step(fault.kind, fault.line, name=steps[first].name, **fault.fields)]
+    return [*steps[:first], ScenarioStep(fault.kind, fault.line, name=steps[first].name, **fault.fields)]
 
 
 def _skipped(fault: Fault, steps: Part, places: list[int]) -> Part:
@@ -181,7 +181,7 @@ def _swapped(fault: Fault, steps: Part, places: list[int]) -> Part:
 
 def _slowed(fault: Fault, steps: Part, places: list[int]) -> Part:
     slow, seconds = set(places), float(str(fault.fields["seconds"]))
-    pause = Step("compute", fault.line, seconds=seconds)
+    pause = ScenarioStep("compute", fault.line, seconds=seconds)
     return [each for place, step in enumerate(steps) for each in ([pause, step] if place in slow else [step])]
 
 

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from simcoll.simulation.operations import ACTIONS, VERBS, keys_of
-from simcoll.simulation.scenario import CallPlan, Loop, Override, Parameter, Peer, Relative, Step
-from simcoll.simulation.table import MAX_ELEMENTS, MAX_NAME, Names, Table
+from simcoll.simulation.scenario import CallPlan, Loop, Override, Parameter, Peer, Relative, ScenarioStep
+from simcoll.simulation.table import MAX_ELEMENTS, MAX_NAME, Names, ScenarioTable
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.spec.semantics import REDUCE_OPS
 from simcoll.spec.table import Kind
@@ -44,24 +44,24 @@ class CallReader:
         self._names = names
         self._calls = 0
 
-    def call(self, table: Table, depth: int = 0) -> CallPlan | Loop:
+    def call(self, table: ScenarioTable, depth: int = 0) -> CallPlan | Loop:
         """One entry of ``calls``, with those that it repeats."""
         self._count(table)
         return self._loop(table, depth) if table.has("repeat") or table.has("calls") else self._plan(table)
 
-    def _count(self, table: Table) -> None:
+    def _count(self, table: ScenarioTable) -> None:
         self._calls += 1
         if self._calls > MAX_CALLS:
             table.refuse("", f"is number {MAX_CALLS + 1:,} of the calls, expected at most {MAX_CALLS:,}; use `repeat`")
 
-    def _plan(self, table: Table) -> CallPlan:
+    def _plan(self, table: ScenarioTable) -> CallPlan:
         name, op = table.text("name"), table.text("op", choices=_OPS)
         if len(name) > MAX_NAME:
             table.refuse("name", f"has {len(name)} characters, expected at most {MAX_NAME}")
         _check_needed(table, op)
         fields: dict[str, Any] = {"of": self._names.call(table, "call"), **self.stated(table, op)}
         plan = CallPlan(
-            replace(Step(op, table.line_of("op"), name=name), **fields),
+            replace(ScenarioStep(op, table.line_of("op"), name=name), **fields),
             table.rank_set("ranks", self._names.world),
             tuple(self._override(each, op) for each in table.tables("overrides")),
         )
@@ -69,7 +69,7 @@ class CallReader:
         self._check_memory(table, plan)
         return plan
 
-    def _loop(self, table: Table, depth: int) -> Loop:
+    def _loop(self, table: ScenarioTable, depth: int) -> Loop:
         for key in table.stated:
             if key not in ("repeat", "calls", "ranks", "name"):
                 table.refuse(key, "does not go with `repeat`, which takes `calls` and `ranks` alone")
@@ -79,14 +79,14 @@ class CallReader:
         inner = tuple(self.call(each, depth + 1) for each in table.tables("calls"))
         return Loop(repeat, inner, table.line, table.rank_set("ranks", self._names.world))
 
-    def _override(self, table: Table, op: str) -> Override:
+    def _override(self, table: ScenarioTable, op: str) -> Override:
         self._count(table)
         fields = self.stated(table, op)
         if "op" in fields:
             fields["line"] = table.line_of("op")
         return Override(frozenset(table.ranks("ranks", self._names.world)), MappingProxyType(fields))
 
-    def stated(self, table: Table, op: str) -> dict[str, object]:
+    def stated(self, table: ScenarioTable, op: str) -> dict[str, object]:
         """The fields of a step that a table states; ``op`` is that of the call, empty where it is not known."""
         names = self._names
         readers: dict[str, Callable[[], object]] = {
@@ -119,7 +119,7 @@ class CallReader:
             _check_fit(table, op, readers)
         return fields
 
-    def _check_memory(self, table: Table, plan: CallPlan) -> None:
+    def _check_memory(self, table: ScenarioTable, plan: CallPlan) -> None:
         """Simulated ranks share one process's memory."""
         stated = [plan.step.shapes, *(each.fields.get("shapes", ()) for each in plan.overrides)]
         largest = max(sum(map(math.prod, shapes)) for shapes in stated if isinstance(shapes, tuple))
@@ -133,7 +133,7 @@ class CallReader:
             )
 
 
-def _check_needed(table: Table, op: str) -> None:
+def _check_needed(table: ScenarioTable, op: str) -> None:
     needed = _NEEDED.get(op)
     if needed is not None and not table.has(needed):
         table.refuse("op", f"is {op!r}, which needs the key `{needed}`")
@@ -148,7 +148,7 @@ def _check_needed(table: Table, op: str) -> None:
         table.refuse("peer", f"is 'any', which is for receives; a {op} names its receiver")
 
 
-def _check_fit(table: Table, op: str, keys: Mapping[str, object]) -> None:
+def _check_fit(table: ScenarioTable, op: str, keys: Mapping[str, object]) -> None:
     """What an op does not take."""
     takes = keys_of(op)
     for key in table.stated:
@@ -158,7 +158,7 @@ def _check_fit(table: Table, op: str, keys: Mapping[str, object]) -> None:
             table.refuse(key, f"does not go with {op}, which takes {', '.join(sorted(takes - {'op', 'group'}))}{other}")
 
 
-def _order(table: Table) -> tuple[int, ...]:
+def _order(table: ScenarioTable) -> tuple[int, ...]:
     if table.raw("order") == "channels_last":
         return (0, 2, 3, 1)
     order = table.wholes("order", most=63) if isinstance(table.raw("order"), list) else None
@@ -169,7 +169,7 @@ def _order(table: Table) -> tuple[int, ...]:
     return order
 
 
-def _peer(table: Table) -> Peer:
+def _peer(table: ScenarioTable) -> Peer:
     value = table.raw("peer")
     if not isinstance(value, str):
         return table.whole("peer")
@@ -180,7 +180,7 @@ def _peer(table: Table) -> Peer:
     return Relative(int(value))
 
 
-def _parameters(table: Table) -> tuple[Parameter, ...]:
+def _parameters(table: ScenarioTable) -> tuple[Parameter, ...]:
     found = table.tables("parameters")
     if not found or len(found) > _MAX_PARAMETERS:
         table.refuse("parameters", f"has {len(found)} parameters, expected 1 to {_MAX_PARAMETERS:,}")

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from simcoll.simulation.keys import KINDS
 from simcoll.simulation.read_calls import CallReader
-from simcoll.simulation.scenario import Fault, SlowLink
-from simcoll.simulation.table import Names, Table
+from simcoll.simulation.scenario import Fault, ScenarioLink
+from simcoll.simulation.table import Names, ScenarioTable
 
 MAX_FAULTS = 200
 _WHERE = frozenset({"ranks", "call", "at", "iteration"})
@@ -22,10 +22,10 @@ class FaultReader:
         self._names = names
         self._calls = calls
 
-    def faults(self, tables: Iterable[Table]) -> tuple[tuple[Fault, ...], tuple[SlowLink, ...]]:
+    def faults(self, tables: Iterable[ScenarioTable]) -> tuple[tuple[Fault, ...], tuple[ScenarioLink, ...]]:
         """Those of ranks, and those of links."""
         faults: list[Fault] = []
-        links: list[SlowLink] = []
+        links: list[ScenarioLink] = []
         for number, table in enumerate(tables, 1):
             if number > MAX_FAULTS:
                 table.refuse("", f"is fault number {number}, expected at most {MAX_FAULTS}")
@@ -37,7 +37,7 @@ class FaultReader:
                 faults.append(self._fault(table, kind))
         return tuple(faults), tuple(links)
 
-    def _fault(self, table: Table, kind: str) -> Fault:
+    def _fault(self, table: ScenarioTable, kind: str) -> Fault:
         if not table.has("ranks"):
             table.refuse("kind", f"is {kind!r}, which needs the key `ranks`: where it happens")
         if table.has("call") + table.has("at") != 1 and (kind != "slow-rank" or table.has("at")):
@@ -53,7 +53,7 @@ class FaultReader:
         )
 
 
-def _check_keys(table: Table, kind: str) -> None:
+def _check_keys(table: ScenarioTable, kind: str) -> None:
     own = KINDS[kind][0]
     where = frozenset[str]() if kind == "slow-link" else _WHERE
     for key in table.stated:
@@ -64,15 +64,15 @@ def _check_keys(table: Table, kind: str) -> None:
         table.refuse("kind", f"is {kind!r}, which needs {' or '.join(f'`{key}`' for key in sorted(needed))}")
 
 
-def _slow_link(table: Table, world: int) -> SlowLink:
+def _slow_link(table: ScenarioTable, world: int) -> ScenarioLink:
     between = table.ranks("between", world)
     if len(between) != 2:
         table.refuse("between", f"has {len(between)} ranks, expected the two ends of a path, such as [0, 4]")
     factor = table.number("factor", 1.0, above=0.0, most=1.0)
-    return SlowLink((between[0], between[1]), factor, table.number("latency"), table.line)
+    return ScenarioLink((between[0], between[1]), factor, table.number("latency"), table.line)
 
 
-def _fate(table: Table) -> dict[str, object]:
+def _fate(table: ScenarioTable) -> dict[str, object]:
     """What a crash or an exit states."""
     fields: dict[str, object] = {}
     if table.has("exception"):

@@ -14,7 +14,7 @@ from simcoll.simulation.keys import KEYS
 from simcoll.simulation.read_calls import DTYPES, CallReader
 from simcoll.simulation.read_faults import FaultReader
 from simcoll.simulation.scenario import BufferPlan, Expectation, Expected, GroupPlan, Scenario
-from simcoll.simulation.table import WORLD_NAME, Names, Table, new_name
+from simcoll.simulation.table import WORLD_NAME, Names, ScenarioTable, new_name
 from simcoll.simulation.toml import TomlDocument, parse_toml, read_toml
 from simcoll.verifier.findings.rules import RULES
 
@@ -34,7 +34,7 @@ def parse_scenario(text: str, name: str = "scenario.toml") -> Scenario:
 
 def scenario_of(document: TomlDocument) -> Scenario:
     """A scenario from a TOML document; raises ScenarioError."""
-    top = Table(document, (), "", document.value)
+    top = ScenarioTable(document, (), "", document.value)
     names = Names(top.whole("ranks", least=1, most=MAX_RANKS))
     for table in top.tables("buffers"):
         buffer = _buffer(table, names)
@@ -63,7 +63,7 @@ def scenario_of(document: TomlDocument) -> Scenario:
     )
 
 
-def _buffer(table: Table, names: Names) -> BufferPlan:
+def _buffer(table: ScenarioTable, names: Names) -> BufferPlan:
     name = new_name(table, names.buffers)
     if not table.has("of"):
         shape = table.shape("shape") if table.has("shape") else (4,)
@@ -80,7 +80,7 @@ def _buffer(table: Table, names: Names) -> BufferPlan:
     return BufferPlan(name, shape, whole.dtype, table.line, whole.name, (span[0], span[1]))
 
 
-def _group(table: Table, names: Names) -> GroupPlan:
+def _group(table: ScenarioTable, names: Names) -> GroupPlan:
     name = new_name(table, (*names.groups, WORLD_NAME))
     variants = tuple(
         (frozenset(each.ranks("on", names.world)), each.ranks("ranks", names.world))
@@ -90,7 +90,7 @@ def _group(table: Table, names: Names) -> GroupPlan:
     return GroupPlan(name, members, table.line, made_by, variants)
 
 
-def _expect(table: Table, names: Names) -> Expectation:
+def _expect(table: ScenarioTable, names: Names) -> Expectation:
     value = table.raw("findings")
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         for code in value:
@@ -103,7 +103,7 @@ def _expect(table: Table, names: Names) -> Expectation:
     return Expectation(findings, seconds, table.number("within", 0.01))
 
 
-def _expected(table: Table, names: Names) -> Expected:
+def _expected(table: ScenarioTable, names: Names) -> Expected:
     def ranks(key: str) -> tuple[int, ...] | None:
         return tuple(sorted(table.ranks(key, names.world, empty=True))) if table.has(key) else None
 
@@ -117,7 +117,7 @@ def _expected(table: Table, names: Names) -> Expected:
     )
 
 
-def _topology(table: Table, folder: Path) -> argparse.Namespace:
+def _topology(table: ScenarioTable, folder: Path) -> argparse.Namespace:
     """The options of the command line that the table stands for."""
     if table.has("preset") and table.has("file"):
         table.refuse("file", "does not go with `preset`: state one of them")

@@ -45,7 +45,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScenarioStep:
     """One thing that one rank does: a call of torch.distributed, an action, or the end that a fault puts there.
 
     ``op`` is one of :data:`~simcoll.simulation.operations.VERBS` or :data:`~simcoll.simulation.operations.ACTIONS`, or
@@ -86,7 +86,7 @@ FATES = ("crash", "exit", "hang")
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What some ranks (global) state otherwise: fields of a :class:`Step`."""
+    """What some ranks (global) state otherwise: fields of a :class:`ScenarioStep`."""
 
     ranks: frozenset[int]
     fields: Mapping[str, Any]
@@ -96,7 +96,7 @@ class Override:
 class CallPlan:
     """A ``[[calls]]`` entry: the step, who plays it (None: the group's members), and who plays it otherwise."""
 
-    step: Step
+    step: ScenarioStep
     ranks: frozenset[int] | None = None
     overrides: tuple[Override, ...] = ()
 
@@ -155,7 +155,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowLink:
+class ScenarioLink:
     """A path between two ranks of the topology that has a part of its bandwidth, and more latency (seconds)."""
 
     between: tuple[int, int]
@@ -197,7 +197,7 @@ class Scenario:
     groups: tuple[GroupPlan, ...] = ()
     buffers: tuple[BufferPlan, ...] = ()
     faults: tuple[Fault, ...] = ()
-    slow_links: tuple[SlowLink, ...] = ()
+    slow_links: tuple[ScenarioLink, ...] = ()
     topology: argparse.Namespace | None = None
     sends: str = "synchronous"
     seed: int = 0

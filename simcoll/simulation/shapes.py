@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from simcoll.simulation.operations import VERBS, Verb
-from simcoll.simulation.scenario import Step
+from simcoll.simulation.scenario import ScenarioStep
 from simcoll.spec.table import CollectiveSpec
 
 Shape: TypeAlias = "tuple[int, ...]"
@@ -19,7 +19,7 @@ Shapes: TypeAlias = "tuple[Shape, ...]"
 _SPLITS: Mapping[str, str] = {"inputs": "input_splits", "outputs": "output_splits"}
 
 
-def shapes_of(step: Step, group_rank: int, group_size: int) -> dict[str, Shapes]:
+def shapes_of(step: ScenarioStep, group_rank: int, group_size: int) -> dict[str, Shapes]:
     """The shapes of each role (``inout``, ``inputs``, ``outputs``) that the call takes, by role."""
     verb = VERBS[step.op]
     return {role: _role(step, verb, role, group_rank, group_size) for role in verb.spelling.buffers}
@@ -37,7 +37,7 @@ def stated_splits(verb: Verb) -> tuple[str, ...]:
     return () if verb.spelling.listed else tuple(sorted(verb.spec.law_reads & set(_SPLITS.values())))
 
 
-def _role(step: Step, verb: Verb, role: str, group_rank: int, group_size: int) -> Shapes:
+def _role(step: ScenarioStep, verb: Verb, role: str, group_rank: int, group_size: int) -> Shapes:
     spec = verb.spec
     if role not in spec.divided:
         return step.shapes
@@ -58,7 +58,7 @@ def _holds(spec: CollectiveSpec, root: int, group_rank: int) -> bool:
     return spec.rooted is None or group_rank == root
 
 
-def _listed(step: Step, role: str, shape: Shape, group_size: int) -> Shapes:
+def _listed(step: ScenarioStep, role: str, shape: Shape, group_size: int) -> Shapes:
     rows = getattr(step, _SPLITS[role]) or step.parts
     if rows is None:
         return (shape,) * group_size

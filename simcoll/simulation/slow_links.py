@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simcoll.simulation.scenario import Scenario, SlowLink
+from simcoll.simulation.scenario import Scenario, ScenarioLink
 
 if TYPE_CHECKING:
     from simcoll.topology.graph import Topology
@@ -31,7 +31,7 @@ def with_slow_links(scenario: Scenario, topology: Topology | None) -> Topology |
     return slowed
 
 
-def _path(scenario: Scenario, link: SlowLink, topology: Topology) -> set[tuple[object, object]]:
+def _path(scenario: Scenario, link: ScenarioLink, topology: Topology) -> set[tuple[object, object]]:
     """The links that messages between the two ranks use, both ways; of several that are alike one."""
     from simcoll.estimator.flow.routes import router
 

@@ -35,23 +35,23 @@ class Names:
     buffers: dict[str, BufferPlan] = field(default_factory=dict)
     calls: set[str] = field(default_factory=set)
 
-    def group(self, table: Table, key: str) -> str:
+    def group(self, table: ScenarioTable, key: str) -> str:
         """A group that there is."""
         name = table.text(key, choices=(*self.groups, WORLD_NAME))
         return WORLD if name == WORLD_NAME else name
 
-    def buffer(self, table: Table, key: str) -> str:
+    def buffer(self, table: ScenarioTable, key: str) -> str:
         """A buffer that there is."""
         if not self.buffers:
             table.refuse(key, "names a buffer, but there is no [[buffers]]")
         return table.text(key, choices=self.buffers)
 
-    def call(self, table: Table, key: str) -> str:
+    def call(self, table: ScenarioTable, key: str) -> str:
         """The name or the op of calls that there are; empty where the key is absent."""
         return table.text(key, choices=sorted(self.calls) or ("a call before this one",))
 
 
-def new_name(table: Table, taken: Iterable[str]) -> str:
+def new_name(table: ScenarioTable, taken: Iterable[str]) -> str:
     """A name that nothing else of its kind has."""
     name = table.text("name")
     if not name or len(name) > MAX_NAME or name in taken:
@@ -69,7 +69,7 @@ _LONGEST_RANKS = 4096
 """Characters of a text of ranks."""
 
 
-class Table:
+class ScenarioTable:
     """A table at a place of the document; ``kind`` is its entry of :data:`~simcoll.simulation.keys.KEYS`."""
 
     def __init__(self, document: TomlDocument, place: Place, kind: str, value: object) -> None:
@@ -201,17 +201,21 @@ class Table:
         """The value as it stands there; None where it is absent."""
         return self._value.get(key)
 
-    def table(self, key: str) -> Table | None:
+    def table(self, key: str) -> ScenarioTable | None:
         """A table in this one; None where it is absent."""
-        return Table(self._document, (*self.place, key), self._inner(key), self._value[key]) if self.has(key) else None
+        return (
+            ScenarioTable(self._document, (*self.place, key), self._inner(key), self._value[key])
+            if self.has(key)
+            else None
+        )
 
-    def tables(self, key: str) -> list[Table]:
+    def tables(self, key: str) -> list[ScenarioTable]:
         """The tables of a list."""
         value = self._value.get(key, [])
         if not isinstance(value, list):
             self._refuse(key, f"tables that begin with [[{spelled((*self.place, key))}]]")
         return [
-            Table(self._document, (*self.place, key, position), self._inner(key), each)
+            ScenarioTable(self._document, (*self.place, key, position), self._inner(key), each)
             for position, each in enumerate(value)
         ]
 

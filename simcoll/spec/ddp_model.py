@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ModelParameter:
     """One parameter, by its name in the module; ``trained`` says that it requires a gradient."""
 
     name: str
@@ -23,7 +23,7 @@ class Parameter:
         return self.dtype, self.shape, self.trained
 
 
-Parameters: TypeAlias = tuple[Parameter, ...]
+Parameters: TypeAlias = tuple[ModelParameter, ...]
 """The parameters of a module, in their order."""
 
 
@@ -41,13 +41,13 @@ def claim_of(parameters: Parameters) -> Claim:
     return Claim(digest_of(parameters), len(parameters), parameters)
 
 
-def digest_of(parameters: Iterable[Parameter]) -> int:
+def digest_of(parameters: Iterable[ModelParameter]) -> int:
     """64 bits that stand for a list of parameters, equal in every process."""
     text = repr([(one.name, *one.form) for one in parameters])
     return int.from_bytes(blake2b(text.encode(), digest_size=8, key=b"parameters").digest(), "little")
 
 
-def to_json(parameters: Iterable[Parameter]) -> list[object]:
+def to_json(parameters: Iterable[ModelParameter]) -> list[object]:
     """JSON values for :func:`from_json`."""
     return [[one.name, one.dtype, list(one.shape), one.trained] for one in parameters]
 
@@ -60,13 +60,13 @@ def from_json(document: object) -> Parameters | None:
     return None if any(one is None for one in found) else tuple(one for one in found if one is not None)
 
 
-def _parameter(entry: object) -> Parameter | None:
+def _parameter(entry: object) -> ModelParameter | None:
     if not isinstance(entry, list) or len(entry) != 4:
         return None
     name, dtype, shape, trained = entry
     if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(shape, list):
         return None
-    return Parameter(name, dtype, _sizes(shape), trained is True)
+    return ModelParameter(name, dtype, _sizes(shape), trained is True)
 
 
 def _sizes(shape: Sequence[object]) -> tuple[int, ...]:

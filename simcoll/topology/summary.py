@@ -35,7 +35,7 @@ class LinkClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class TopologySummary:
     """What `simcoll topology show` says."""
 
     name: str
@@ -52,12 +52,12 @@ class Summary:
         return {"schema": "simcoll.topology-summary/1", **asdict(self)}
 
 
-def summarise(graph: nx.DiGraph[Any]) -> Summary:
+def summarise(graph: nx.DiGraph[Any]) -> TopologySummary:
     """Count a topology's nodes and links."""
     kinds = Counter(str(attributes["kind"]) for attributes in graph.nodes.values())
     found = Counter(_class_of(graph, *edge) for edge in graph.edges)
     links = sorted((LinkClass(*key, count) for key, count in found.items()), key=lambda link: -link.bandwidth)
-    return Summary(
+    return TopologySummary(
         name=str(graph.graph.get("name", "topology")),
         ranks=len(ranks(graph)),
         hosts=len(hosts(graph)),
@@ -76,7 +76,7 @@ def _class_of(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> tuple[s
     return str(edge.get("link", "link")), source, target, float(edge["bandwidth"]), float(edge["latency"])
 
 
-def render_summary(summary: Summary) -> RenderableType:
+def render_summary(summary: TopologySummary) -> RenderableType:
     """The summary for people."""
     counts = ", ".join(f"{count:,} {kind}" for kind, count in summary.nodes.items())
     hardware = ", ".join(filter(None, (summary.gpu, summary.fabric)))

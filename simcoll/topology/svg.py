@@ -16,7 +16,7 @@ import networkx as nx
 
 from simcoll.core.units import counted
 from simcoll.topology.stacking import Stacks, stacked
-from simcoll.topology.summary import LinkClass, Summary, summarise
+from simcoll.topology.summary import LinkClass, TopologySummary, summarise
 
 _STEP, _LAYER, _MARGIN, _BOX = 84, 96, 40, (72, 30)
 _LAYERS = ("core", "spine", "leaf", "nic", "cpu", "pcie", "gpu", "nvswitch")
@@ -83,7 +83,7 @@ def draw(graph: nx.DiGraph[Any], marked: Marked | None = None) -> str:
     )
 
 
-def _told(summary: Summary) -> str:
+def _told(summary: TopologySummary) -> str:
     """The picture in words, for those who do not see it."""
     nodes = ", ".join(f"{count:,} {kind}" for kind, count in summary.nodes.items())
     links = "; ".join(text for _, text in _legend(summary))
@@ -233,7 +233,7 @@ def _host_names(graph: nx.DiGraph[Any], places: dict[Hashable, Point], height: f
     ]
 
 
-def _legend(summary: Summary) -> list[tuple[str, str]]:
+def _legend(summary: TopologySummary) -> list[tuple[str, str]]:
     """A line for each class of links: which link, and what it carries."""
     return [(link.link, _class_text(link)) for link in summary.links[:12]]
 

@@ -29,7 +29,7 @@ from simcoll.core.rank_local import RankLocal
 from simcoll.cuda.launch_order import LAUNCHES
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.events import report_change, report_overlap
-from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.recorder.source import made_by_torch
 from simcoll.spec.table import Kind
@@ -44,7 +44,7 @@ _OUTLIVED_SECONDS = 0.05
 """A result that is still there so long after its Work was dropped is held by the program."""
 
 
-class Ending(Protocol):
+class FlightEnd(Protocol):
     """A Work that says whether the call has ended."""
 
     def has_ended(self) -> bool:
@@ -62,7 +62,7 @@ class Flight:
         self.regions = memory.regions
         self.since = flights.waits
         self.shared = False
-        self._work: Callable[[], Ending | None] = _nothing
+        self._work: Callable[[], FlightEnd | None] = _nothing
         self._queued = False
         self._written = memory.written
         self._watched = memory.watched
@@ -84,7 +84,7 @@ class Flight:
             return not work.has_ended()
         return False
 
-    def follow(self, work: Ending) -> None:
+    def follow(self, work: FlightEnd) -> None:
         """``work`` is what the program was given for it."""
         self._work = weakref.ref(work)
 
@@ -249,7 +249,7 @@ def noting_synchronization(synchronize: Callable[..., None]) -> Callable[..., No
 
     @functools.wraps(synchronize)
     def synchronized(*args: Any, **kwargs: Any) -> None:
-        LAUNCHES.await_launches(VERDICTS.raise_due)
+        LAUNCHES.await_launches(PENDING_ERRORS.raise_due)
         synchronize(*args, **kwargs)
         flights.here.device_synchronized()
 

@@ -24,7 +24,7 @@ from simcoll.core.record import source_document
 from simcoll.recorder.dynamo import leave_uncompiled
 from simcoll.recorder.recorder import Recorder
 from simcoll.recorder.source import current_source
-from simcoll.spec.ddp_model import Claim, Parameter, Parameters, claim_of, to_json
+from simcoll.spec.ddp_model import Claim, ModelParameter, Parameters, claim_of, to_json
 
 _MOST_NAMED = 10_000
 """Parameters of a model that are written down one by one; of a larger one only the digest is."""
@@ -89,8 +89,8 @@ def _stated(model: DistributedDataParallel) -> Parameters:
     return tuple(_parameter(name, one) for name, one in model.module.named_parameters() if name not in ignored)
 
 
-def _parameter(name: str, one: torch.Tensor) -> Parameter:
-    return Parameter(name, str(one.dtype).removeprefix("torch."), tuple(map(int, one.shape)), one.requires_grad)
+def _parameter(name: str, one: torch.Tensor) -> ModelParameter:
+    return ModelParameter(name, str(one.dtype).removeprefix("torch."), tuple(map(int, one.shape)), one.requires_grad)
 
 
 def _write(recorder: Recorder, group: str, claim: Claim) -> None:

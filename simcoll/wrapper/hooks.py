@@ -38,7 +38,7 @@ from simcoll.errors import ConfigurationError
 from simcoll.proof.checker import calls_between_rounds
 from simcoll.recorder.failures import install_failure_hooks, noting_non_members, remove_failure_hooks
 from simcoll.recorder.group_creation import LET_GO_SECONDS, aborting, destroying, initialising, noted, shrinking
-from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Recorder
 from simcoll.recorder.session import Session, activate, active_session, claim_rank, own_recorders, pipelines
 from simcoll.wrapper.async_checks import flights, noting_synchronization
@@ -271,7 +271,7 @@ def _end() -> None:
         # Groups that were not destroyed have threads of Gloo's, which may be about to let a finished call go. That
         # takes the GIL, and a thread that waits for it when the interpreter ends aborts the process.
         time.sleep(LET_GO_SECONDS)
-    for error in VERDICTS.rest():
+    for error in PENDING_ERRORS.rest():
         sys.stderr.write(f"simcoll: found when the program had ended: {error}\n")
     flights.here.look_after(last=True)
     for recorder in own_recorders():

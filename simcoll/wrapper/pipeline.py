@@ -27,12 +27,12 @@ from simcoll.cuda.watcher import DeviceTimes
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.proof.check_rounds import Made
 from simcoll.proof.checker import Checker, MessageChecker
+from simcoll.proof.p2p_channel import Posted
 from simcoll.proof.p2p_detail import Messages
-from simcoll.proof.p2p_lane import Posted
 from simcoll.proof.prover import Prover
-from simcoll.proof.queue import Line
+from simcoll.proof.queue import ProofQueue
 from simcoll.recorder.arguments import Arguments
-from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry, GroupLog
 from simcoll.recorder.source import current_source, made_by_torch
 from simcoll.spec.table import Kind, spec_of
@@ -40,7 +40,7 @@ from simcoll.wrapper.async_checks import Flight, flights, watches
 from simcoll.wrapper.ddp import take_claim
 from simcoll.wrapper.queued_work import QueuedWork, as_called, profiled
 from simcoll.wrapper.work import CheckedWork, RecordedWork
-from simcoll.wrapper.worker_threads import Threads
+from simcoll.wrapper.worker_threads import WorkerThreads
 
 Launch = Callable[[], Work | None]
 """Gives the call to the backend, which does its own checks of the arguments and may refuse."""
@@ -74,12 +74,12 @@ class Pipeline:
             # A group that is merely dropped leaves no thread behind.
             weakref.finalize(self, one.abandon).atexit = False
         self._pid = os.getpid()
-        self._line = Line()
+        self._line = ProofQueue()
         self._closed = False
         self._unfit: CollectiveMismatchError | None = None
         self._given_up = False
-        self._queue = Threads(f"simcoll-{log.group.name}")
-        self._futures = Threads(f"simcoll-{log.group.name}-futures", _FUTURE_THREADS)
+        self._queue = WorkerThreads(f"simcoll-{log.group.name}")
+        self._futures = WorkerThreads(f"simcoll-{log.group.name}-futures", _FUTURE_THREADS)
 
     @property
     def log(self) -> GroupLog:
@@ -92,7 +92,7 @@ class Pipeline:
         What is launched while c10d is ``coalescing`` is launched by its thread, and waited for all at once.
         """
         if self._checkers and not coalescing:
-            VERDICTS.raise_due()
+            PENDING_ERRORS.raise_due()
         if self._checker is not None:
             return self._conduct_checked(self._checker, arguments, launch, coalescing)
         if self._prover is None and arguments.synchronous and not coalescing:
@@ -272,7 +272,7 @@ class Pipeline:
         except MissingRankError as missing:
             entry.lacked(missing)
             # A rank that was told of a message that does not fit may have ended before this one was.
-            VERDICTS.raise_due()
+            PENDING_ERRORS.raise_due()
             raise
         turn.come()
         entry.started()
@@ -387,7 +387,7 @@ class Pipeline:
     def raise_due(self) -> None:
         """Raise what the background found, if it was not raised yet."""
         if self._checkers:
-            VERDICTS.raise_due()
+            PENDING_ERRORS.raise_due()
 
 
 def _in_turn(arguments: Arguments, launch: Launch) -> Work | None:

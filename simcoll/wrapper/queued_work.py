@@ -30,11 +30,11 @@ from simcoll.cuda.launch_order import LOOK_UP_SECONDS
 from simcoll.cuda.streams import CallerStream
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
-from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.wrapper.async_checks import Flight
 from simcoll.wrapper.work import NO_TIMEOUT, RecordedWork
-from simcoll.wrapper.worker_threads import Threads
+from simcoll.wrapper.worker_threads import WorkerThreads
 
 _DISPATCHED_AS = {
     "barrier": "barrier",
@@ -100,7 +100,7 @@ class QueuedWork(RecordedWork):
     """A call that is proved, then launched, by the group's queue; everything waits for that first."""
 
     def __init__(
-        self, entry: Entry, callbacks: Threads, flight: Flight | None = None, device: torch.device | None = None
+        self, entry: Entry, callbacks: WorkerThreads, flight: Flight | None = None, device: torch.device | None = None
     ) -> None:
         """``device`` is the one that the call runs on, if it is known."""
         super().__init__(Work(), entry, flight)
@@ -132,14 +132,14 @@ class QueuedWork(RecordedWork):
         if not self._launched:
             # A message that does not fit may be why the others do not come.
             while not self._decided.acquire(timeout=LOOK_UP_SECONDS):
-                VERDICTS.raise_due()
+                PENDING_ERRORS.raise_due()
             self._decided.release()
         if self._error is not None:
             raise self._error
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait for the proof and for the call; raises what either raises."""
-        VERDICTS.raise_due()
+        PENDING_ERRORS.raise_due()
         self._begin_wait()
         self._await_launch()
         return super().wait(timeout)

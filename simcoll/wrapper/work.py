@@ -19,7 +19,7 @@ from simcoll.backends.base import Backend
 from simcoll.core.record import State
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.recorder.dynamo import leave_class_uncompiled
-from simcoll.recorder.pending_errors import VERDICTS
+from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import DeviceTimed, Entry
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.wrapper.async_checks import Flight, flights
@@ -125,7 +125,7 @@ class RecordedWork(Work):
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait as the backend's Work does; raises what it raises, or a mismatch that was found meanwhile."""
-        VERDICTS.raise_due()
+        PENDING_ERRORS.raise_due()
         self._begin_wait()
         try:
             done = self._await(timeout)
@@ -265,7 +265,7 @@ class CheckedWork(RecordedWork):
             if self._tell_failed is not None:
                 self._tell_failed()
             # The first rank that raises a mismatch may end, and its peers lose the connection before they know why.
-            if (verdict := VERDICTS.awaited(_VERDICT_SECONDS)) is not None:
+            if (verdict := PENDING_ERRORS.awaited(_VERDICT_SECONDS)) is not None:
                 raise verdict from error
             raise
 
@@ -279,7 +279,7 @@ class CheckedWork(RecordedWork):
             except RuntimeError:
                 if self._inner.is_completed():
                     break
-            VERDICTS.raise_due()
+            PENDING_ERRORS.raise_due()
         return super()._await(timeout)
 
     def _look_on(self) -> None:
@@ -290,7 +290,7 @@ class CheckedWork(RecordedWork):
         while time.monotonic() < deadline and not self._inner.is_completed():
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            VERDICTS.raise_due()
+            PENDING_ERRORS.raise_due()
 
 
 leave_class_uncompiled(RecordedWork)

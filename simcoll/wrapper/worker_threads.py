@@ -11,7 +11,7 @@ from queue import SimpleQueue
 _Work = Callable[[], object]
 
 
-class Threads:
+class WorkerThreads:
     """``count`` threads that take work from one queue; they belong to the process that gave the work."""
 
     def __init__(self, name: str, count: int = 1) -> None:

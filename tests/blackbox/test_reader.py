@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.blackbox import BlackBoxWriter, read_black_box, reader
-from simcoll.blackbox.entries import Known, read_entries
+from simcoll.blackbox.entries import KnownEntries, read_entries
 from simcoll.blackbox.format import ENTRY_MARKER, EntryKind, seals
 from simcoll.blackbox.reader import SLOT_DTYPE, _sound_slots, _whole_ring
 from simcoll.blackbox.table import encode, pack_entry
@@ -67,7 +67,7 @@ def test_what_files_have_in_common_is_one_object(tmp_path):
         box.schedule(box.group(Group("0", "", (0, 1))), 1, box.signature(Call("barrier", "barrier")), 0)
         box.source(Source("train.py", 3, "step"))
         box.close()
-    known = Known()
+    known = KnownEntries()
     first, second = (read_black_box(tmp_path / f"{rank}", known) for rank in (0, 1))
     assert first.groups[0] is second.groups[0]
     assert first.signatures[0] is second.signatures[0]
@@ -90,7 +90,7 @@ def test_events_that_ranks_have_in_common_are_read_as_they_are(events):
         encode({"kind": kind, "time_ns": time, "data": data}) for (kind, data), time in zip(events, times, strict=True)
     ]
     table = b"".join(pack_entry(EntryKind.EVENT, place, payload) for place, payload in enumerate(payloads))
-    known = Known()
+    known = KnownEntries()
     for _ in range(2):
         entries = read_entries(table, known)
         assert list(entries.events.values()) == [

@@ -6,14 +6,14 @@ import sys
 import pytest
 
 import simcoll
-from simcoll.cli.calibrate import Outcome, launch_command, read, read_file
+from simcoll.cli.calibrate import Calibrated, launch_command, read, read_file
 from simcoll.estimator.measured import Measurement, curves, seconds
 from simcoll.topology.graph import TopologyError, check, hosts, ranks
 
 
 def calibration(names=("a", "a"), rows=None):
     rows = rows or [Measurement("all_reduce", len(names), size, 10e-6 + size / 1e9) for size in (1024, 1 << 20)]
-    return Outcome("gloo", "cpu", tuple(names), tuple(rows), (Measurement("all_reduce", len(names), 1536, 11e-6),))
+    return Calibrated("gloo", "cpu", tuple(names), tuple(rows), (Measurement("all_reduce", len(names), 1536, 11e-6),))
 
 
 def test_the_topology_carries_what_was_measured():

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from simcoll.cuda.clock import Anchor, DeviceClock
-from simcoll.cuda.timing import Lane, Place, Timed, calls_between_times
+from simcoll.cuda.timing import DevicePlace, StreamLane, Timed, calls_between_times
 from simcoll.errors import ConfigurationError
 from tests.support.device_double import Clock, DoubleDevice, Mark, Work, Written, milliseconds
 
@@ -26,7 +26,7 @@ class Rank:
         self.device = DoubleDevice(aside=aside)
         self.clock = Clock(self.device)
         clock = DeviceClock(self.device, self.clock.wall, self.clock.monotonic, self.clock.sleep)
-        self.place = Place(self.device, clock)
+        self.place = DevicePlace(self.device, clock)
         self.place.look()
 
     def call(
@@ -281,4 +281,4 @@ def test_what_is_no_number_of_calls(monkeypatch: pytest.MonkeyPatch, text: str) 
 
 
 def test_a_lane_is_empty_at_first() -> None:
-    assert not Lane().calls
+    assert not StreamLane().calls

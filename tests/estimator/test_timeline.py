@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.estimator.time_estimator import Timeline, Transfer
+from simcoll.estimator.time_estimator import LinkTimeline, Transfer
 
 
 def nvlink(seconds, utilisation=1.0):
@@ -16,7 +16,7 @@ def network(seconds, utilisation=1.0):
 
 
 def test_calls_of_a_stream_run_one_after_the_other():
-    line = Timeline()
+    line = LinkTimeline()
     for _ in range(3):
         line.submit("a", nvlink(2.0))
     line.wait_all()
@@ -24,7 +24,7 @@ def test_calls_of_a_stream_run_one_after_the_other():
 
 
 def test_streams_on_other_links_run_side_by_side():
-    line = Timeline()
+    line = LinkTimeline()
     line.submit("a", nvlink(2.0))
     line.submit("b", network(3.0))
     line.wait_all()
@@ -32,7 +32,7 @@ def test_streams_on_other_links_run_side_by_side():
 
 
 def test_streams_on_one_link_share_it():
-    line = Timeline()
+    line = LinkTimeline()
     first, second = line.submit("a", network(1.0)), line.submit("b", network(3.0))
     line.wait(first)
     assert line.now == pytest.approx(2.0)
@@ -41,7 +41,7 @@ def test_streams_on_one_link_share_it():
 
 
 def test_streams_that_leave_a_link_idle_fit_together():
-    line = Timeline()
+    line = LinkTimeline()
     line.submit("a", network(2.0, 0.4))
     line.submit("b", network(2.0, 0.6))
     line.wait_all()
@@ -49,21 +49,21 @@ def test_streams_that_leave_a_link_idle_fit_together():
 
 
 def test_a_program_that_waits_in_between_overlaps_nothing():
-    line = Timeline()
+    line = LinkTimeline()
     for stream in "ab":
         line.wait(line.submit(stream, nvlink(2.0)))
     assert line.now == 4.0
 
 
 def test_what_takes_no_time_ends():
-    line = Timeline()
+    line = LinkTimeline()
     done = line.submit("a", Transfer(0.0))
     line.wait(done)
     assert (line.now, done.start, done.end) == (0.0, 0.0, 0.0)
 
 
 def test_a_call_begins_when_it_is_made():
-    line = Timeline()
+    line = LinkTimeline()
     line.wait(line.submit("a", nvlink(2.0)))
     later = line.submit("b", network(1.0))
     line.wait_all()
@@ -81,7 +81,7 @@ calls = st.tuples(
 
 @given(st.lists(calls, max_size=20))
 def test_it_takes_no_less_than_the_busiest_stream_and_no_more_than_all(made):
-    line = Timeline()
+    line = LinkTimeline()
     streams: dict[str, list[float]] = {}
     for stream, links, utilisation, seconds, waited in made:
         transfer = line.submit(stream, Transfer(seconds, links, utilisation))
@@ -94,7 +94,7 @@ def test_it_takes_no_less_than_the_busiest_stream_and_no_more_than_all(made):
 
 
 def test_what_uses_both_directions_shares_each():
-    line = Timeline()
+    line = LinkTimeline()
     both = line.submit("a", Transfer(1.0, ("out", "in"), 1.0))
     out = line.submit("b", Transfer(1.0, ("out",), 1.0))
     line.wait_all()
@@ -102,7 +102,7 @@ def test_what_uses_both_directions_shares_each():
 
 
 def test_what_no_link_holds_up_takes_its_own_time():
-    line = Timeline()
+    line = LinkTimeline()
     line.submit("a", Transfer(1.0))
     line.submit("b", Transfer(1.0))
     line.wait_all()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simcoll.blackbox.format import AWAITED, ON_DEVICE
-from simcoll.blackbox.gather import Launch, LaunchedRank
+from simcoll.blackbox.gather import LaunchAccount, LaunchedRank
 from simcoll.blackbox.stacks import Stack
 from simcoll.blackbox.stall_file import read_stall
 from simcoll.blackbox.writer import BlackBoxWriter
@@ -278,7 +278,7 @@ def test_how_a_job_stood_that_torch_aborts_is_written_down(
     job.queues(0, runs=True)
     assert not job.look_after(31)
     aborted = LaunchedRank(0, -6, time.time_ns() + later_ns)
-    job.monitor.ended(Launch((aborted, LaunchedRank(1, -15, aborted.ended_ns, stopped=True))))
+    job.monitor.ended(LaunchAccount((aborted, LaunchedRank(1, -15, aborted.ended_ns, stopped=True))))
     stall = read_stall(tmp_path / "stall.json")
     assert (stall is not None) == kept
     if stall is not None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from simcoll.launch import preconditions
-from simcoll.launch.preconditions import RefusedError, check_request, check_script, check_torch, prepare_folder
+from simcoll.launch.preconditions import PreconditionError, check_request, check_script, check_torch, prepare_folder
 from simcoll.launch.torchrun_arguments import split
 
 
 def refusal(function, *arguments, **options):
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(PreconditionError) as caught:
         function(*arguments, **options)
     assert "\n" not in str(caught.value)
     return caught.value.code, str(caught.value)

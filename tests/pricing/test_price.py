@@ -11,7 +11,7 @@ import simcoll
 from simcoll.core.record import Group, State
 from simcoll.pricing.collective_prices import Choice, PricingError
 from simcoll.pricing.compute import Straggler, none, per_step
-from simcoll.pricing.price import Scenario, price
+from simcoll.pricing.price import PricingScenario, price
 from simcoll.pricing.views.steps import steps_of_rank
 from simcoll.pricing.views.summary import groups_of, kinds_of, links_of, totals_of
 from simcoll.pricing.what_if import SlowLink
@@ -39,7 +39,7 @@ def test_a_serial_program_costs_the_sum_of_its_estimates_and_its_compute(calls):
     costs = sum(alone(op, size, H100, range(4)) for op, size, _ in calls)
     computed = sum(round(gap * 1e9) / 1e9 for _, _, gap in calls[1:])
     assert priced.seconds == pytest.approx(costs + computed, rel=1e-6, abs=1e-9)
-    silent = price(timed([world(4)], dict.fromkeys(range(4), made)), H100, Scenario(compute=none))
+    silent = price(timed([world(4)], dict.fromkeys(range(4), made)), H100, PricingScenario(compute=none))
     assert silent.seconds == pytest.approx(costs, rel=1e-9)
 
 
@@ -48,7 +48,7 @@ def test_a_serial_program_costs_the_sum_of_its_estimates_and_its_compute(calls):
 def test_overlap_is_never_longer_than_the_sum_nor_shorter_than_the_longest(calls, topology):
     groups = [Group(str(number), "", (0, 1, 2, 3)) for number in range(3)]
     made = [Made(str(group), call(size=size), 0.0, asynchronous=True) for group, size in calls]
-    priced = price(timed(groups, dict.fromkeys(range(4), made)), topology, Scenario(compute=none))
+    priced = price(timed(groups, dict.fromkeys(range(4), made)), topology, PricingScenario(compute=none))
     costs = [alone("all_reduce", size, topology, range(4)) for _, size in calls]
     assert max(costs) * (1 - 1e-9) <= priced.seconds <= sum(costs) * (1 + 1e-9)
     # Calls of one group run in order.
@@ -64,7 +64,7 @@ def test_what_a_straggler_takes_longer_the_others_wait(rank, delay):
     made = [Made("0", call(), 0.001) for _ in range(10)]
     traces = timed([world(4)], dict.fromkeys(range(4), made))
     before = price(traces, FLAT)
-    after = price(traces, FLAT, Scenario(stragglers=(Straggler(rank, seconds=delay),)))
+    after = price(traces, FLAT, PricingScenario(stragglers=(Straggler(rank, seconds=delay),)))
     waited = after.replayed.rank_waited
     assert after.seconds - before.seconds == pytest.approx(10 * delay)
     assert waited[rank] == pytest.approx(0.0, abs=1e-9)
@@ -131,7 +131,7 @@ def test_a_rank_without_records_is_in_the_price_and_waited_for_by_nobody():
 
 def test_refused_calls_cost_nothing():
     made = [Made("0", call(size=1 << 20), state=State.REJECTED), Made("0", call(size=1 << 10))]
-    priced = price(timed([world(2)], dict.fromkeys(range(2), made)), FLAT, Scenario(compute=none))
+    priced = price(timed([world(2)], dict.fromkeys(range(2), made)), FLAT, PricingScenario(compute=none))
     assert priced.seconds == pytest.approx(alone("all_reduce", 1 << 10, FLAT, range(2)))
 
 
@@ -153,7 +153,7 @@ def test_steps_are_found_and_have_their_volumes():
 def test_so_many_seconds_a_step_are_spread_as_was_measured():
     step = [Made("0", call(size=1000), 0.03), Made("0", call(size=2000), 0.01, line=2)]
     traces = timed([world(2)], dict.fromkeys(range(2), step * 4))
-    priced = price(traces, FLAT, Scenario(compute=per_step(1.0)))
+    priced = price(traces, FLAT, PricingScenario(compute=per_step(1.0)))
     # Nothing is known of what comes before the first call, so that all of the first step's is before its second.
     assert priced.replayed.rank_compute == pytest.approx([4.0, 4.0])
     assert [one.compute for one in steps_of_rank(priced).steps] == pytest.approx([1.0] * 4)
@@ -164,11 +164,11 @@ def test_slow_links_and_algorithms_change_the_price():
     made = [Made("0", call(size=1 << 28))]
     traces = timed([world(16)], dict.fromkeys(range(16), made))
     plain = price(traces, H100).seconds
-    assert price(traces, H100, Scenario(slow_links=(SlowLink(("host1",), 10.0),))).seconds > 2 * plain
-    ring = price(traces, H100, Scenario(choice=Choice(algorithm="ring")))
+    assert price(traces, H100, PricingScenario(slow_links=(SlowLink(("host1",), 10.0),))).seconds > 2 * plain
+    ring = price(traces, H100, PricingScenario(choice=Choice(algorithm="ring")))
     assert ring.seconds == pytest.approx(simcoll.estimate("all_reduce", 1 << 28, H100, algorithm="ring").seconds)
     # An all_reduce is no exchange of all with all: it runs as NCCL would choose.
-    assert price(traces, H100, Scenario(choice=Choice(algorithm="pairwise"))).prices.substituted == 1
+    assert price(traces, H100, PricingScenario(choice=Choice(algorithm="pairwise"))).prices.substituted == 1
 
 
 def test_too_small_a_topology_is_refused():

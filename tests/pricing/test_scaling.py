@@ -7,7 +7,7 @@ import pytest
 import simcoll
 from simcoll.core.record import Group
 from simcoll.pricing.collective_prices import PricingError
-from simcoll.pricing.price import Scenario, price
+from simcoll.pricing.price import PricingScenario, price
 from simcoll.pricing.views.summary import groups_of
 from tests.support.timed import Made, call, timed, world
 
@@ -33,7 +33,7 @@ def data_parallel(size):
 
 @pytest.mark.parametrize("size", [2, 4, 6, 16, 32])
 def test_the_job_at_another_size_is_the_job_recorded_at_that_size(size):
-    scaled = price(data_parallel(8), TOPOLOGY, Scenario(world_size=size))
+    scaled = price(data_parallel(8), TOPOLOGY, PricingScenario(world_size=size))
     there = price(data_parallel(size), TOPOLOGY)
     assert scaled.seconds == pytest.approx(there.seconds)
     assert scaled.job.calls == there.job.calls
@@ -42,7 +42,7 @@ def test_the_job_at_another_size_is_the_job_recorded_at_that_size(size):
 
 def test_a_size_that_does_not_fit_is_refused():
     with pytest.raises(PricingError, match="every 2 ranks; expected a multiple of 2"):
-        price(data_parallel(8), TOPOLOGY, Scenario(world_size=7))
+        price(data_parallel(8), TOPOLOGY, PricingScenario(world_size=7))
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_a_size_that_does_not_fit_is_refused():
 def test_groups_that_repeat_nowhere_are_refused(groups):
     calls = {rank: [Made(group.name, call()) for group in groups if rank in group.ranks] for rank in range(4)}
     with pytest.raises(PricingError, match="cannot be scaled"):
-        price(timed(groups, calls, 4), TOPOLOGY, Scenario(world_size=8))
+        price(timed(groups, calls, 4), TOPOLOGY, PricingScenario(world_size=8))
 
 
 def test_missing_ranks_and_sizes_beyond_the_topology_are_refused():
     with pytest.raises(PricingError, match="1 of 8 ranks left no records"):
-        price(data_parallel(8)[:7], TOPOLOGY, Scenario(world_size=16))
+        price(data_parallel(8)[:7], TOPOLOGY, PricingScenario(world_size=16))
     with pytest.raises(PricingError, match="the job has 64 ranks"):
-        price(data_parallel(8), TOPOLOGY, Scenario(world_size=64))
+        price(data_parallel(8), TOPOLOGY, PricingScenario(world_size=64))
     with pytest.raises(PricingError, match="expected 1 to"):
-        price(data_parallel(8), TOPOLOGY, Scenario(world_size=0))
+        price(data_parallel(8), TOPOLOGY, PricingScenario(world_size=0))

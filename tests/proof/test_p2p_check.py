@@ -17,7 +17,7 @@ from simcoll.verifier.postmortem import judge
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
-from simcoll.recorder.pending_errors import VERDICTS  # noqa: E402
+from simcoll.recorder.pending_errors import PENDING_ERRORS  # noqa: E402
 from tests.support.calls import ones  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
@@ -101,7 +101,7 @@ def test_a_collective_that_waits_for_ranks_does_not_hold_up_messages(ranks: Any)
         if rank == 0:
             dist.broadcast(ones(1), src=0, async_op=True)
         pass_on(rank, ones(3), ones(4))
-        return [code for code, _ in until_told(VERDICTS.raise_due)]
+        return [code for code, _ in until_told(PENDING_ERRORS.raise_due)]
 
     assert ranks(program, mode="check") == [["SC301"]] * 2
 
@@ -113,7 +113,7 @@ def test_ends_that_are_far_apart_are_compared_at_equal_counts(ranks: Any) -> Non
             works.append(dist.isend(ones(7), 1))
             for work in works[:-1]:
                 work.wait()
-            return until_told(VERDICTS.raise_due)
+            return until_told(PENDING_ERRORS.raise_due)
         for turn in range(300):
             dist.recv(ones(1 + turn % 5), 0)
             if turn % 50 == 0:
@@ -145,16 +145,16 @@ def test_receives_from_any_source_join_the_lane_of_their_sender(ranks: Any) -> N
 
 def test_what_differs_without_harm_is_told_once_and_hides_nothing(ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def program(rank: int) -> object:
-        from simcoll.proof.p2p_lane import Lane
+        from simcoll.proof.p2p_channel import P2PChannel
 
         accepted = []
-        original = Lane.accept
+        original = P2PChannel.accept
 
-        def accept(self: Lane, end: int, alike: Any) -> bool:
+        def accept(self: P2PChannel, end: int, alike: Any) -> bool:
             accepted.append(end)
             return original(self, end, alike)
 
-        monkeypatch.setattr(Lane, "accept", accept)
+        monkeypatch.setattr(P2PChannel, "accept", accept)
         for turn in range(200):
             raw = ones(2 + turn % 2).view(torch.uint8)
             pass_on(rank, raw, ones(2 + turn % 2))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simcoll.core.record import Group
-from simcoll.reports.page_shell import Table
+from simcoll.reports.page_shell import PageTable
 from simcoll.reports.price_page import Bar, Bars, Fact, Sheet, sheet_page
 from simcoll.reports.spans import COLLECTIVE, COMPUTE, EXPOSED, WAITING, Span, Spans
 from tests.reports.browser import AXE, Opened, opened, started
@@ -50,7 +50,7 @@ def spans(name: str = "all_reduce", ranks: int = 4, calls: int = 50) -> Spans:
 
 def job(name: str = "all_reduce", ranks: int = 4, calls: int = 50) -> Sheet:
     bars = Bars("Where time goes", ("compute", "exposed", "waiting"), (Bar(name, (0.6, 0.3, 0.1), f"{name} in words"),))
-    table = Table(name, (name, "time"), ((name, "1 us"),) * 20, note=name, folded=True)
+    table = PageTable(name, (name, "time"), ((name, "1 us"),) * 20, note=name, folded=True)
     fact = Fact(name, name, name, marked=True)
     shown = operation(TOPOLOGY if name == "all_reduce" else renamed(TOPOLOGY))
     return Sheet(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import simcoll
 from simcoll.core.record import Group, Source, State
 from simcoll.pricing.compute import Straggler
-from simcoll.pricing.price import Scenario, price
+from simcoll.pricing.price import PricingScenario, price
 from simcoll.pricing.views.predicted_trace import predicted
 from simcoll.pricing.views.recorded_trace import recorded
 from simcoll.reports.trace_event import Slice, TraceEvents, write_trace_events
@@ -149,7 +149,7 @@ def a_job(size=4):
 
 
 def test_a_predicted_job_is_valid_and_joins_the_ranks_parts(tmp_path):
-    priced = price(a_job(), TOPOLOGY, Scenario(stragglers=(Straggler(2, factor=3.0),)))
+    priced = price(a_job(), TOPOLOGY, PricingScenario(stragglers=(Straggler(2, factor=3.0),)))
     events = written(tmp_path / "t.json", predicted(priced))
     slices = [event for event in events if event["ph"] == "X"]
     assert {event["pid"] for event in slices} == {0, 1, 2, 3}

@@ -24,7 +24,7 @@ from rich.console import RenderableType
 
 import simcoll
 from simcoll.cli import calibrate, estimate, main
-from simcoll.cli.output import Outlet
+from simcoll.cli.output import Output
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.text import safe
 from simcoll.core.trace import MemoryTrace
@@ -222,7 +222,7 @@ def simulation(ranks: int) -> RenderableType:
 @cache
 def calibration(ranks: int) -> RenderableType:
     rows = [Measurement("all_reduce", ranks, size, 1e-5 + size / 1e9) for size in (1024, 2048, 1 << 40)]
-    outcome = calibrate.Outcome(HOSTILE, WORD, ("a",) * ranks, tuple(rows), (replace(rows[1], bytes=1536),))
+    outcome = calibrate.Calibrated(HOSTILE, WORD, ("a",) * ranks, tuple(rows), (replace(rows[1], bytes=1536),))
     return calibrate._table(outcome, outcome.trials(), Path(LONG + HOSTILE))
 
 
@@ -243,7 +243,7 @@ VIEWS = {
 
 
 def rendered(monkeypatch, picture: RenderableType, way: Way, width: int) -> str:
-    return shown(monkeypatch, way, width, lambda: Outlet(plain=way.plain).render(picture, dict))
+    return shown(monkeypatch, way, width, lambda: Output(plain=way.plain).render(picture, dict))
 
 
 @pytest.mark.slow

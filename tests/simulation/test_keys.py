@@ -15,7 +15,7 @@ from simcoll.simulation.keys import KEYS, KINDS
 from simcoll.simulation.operations import ACTIONS, VERBS, keys_of
 from simcoll.simulation.rank_steps import check_parts
 from simcoll.simulation.reader import parse_scenario
-from simcoll.simulation.table import Table
+from simcoll.simulation.table import ScenarioTable
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERYTHING = """
@@ -67,13 +67,13 @@ def test_the_page_is_what_the_parser_knows() -> None:
 def test_every_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read: dict[str, set[str]] = {}
     for name in ("text", "whole", "number", "flag", "ranks", "shape", "shapes", "wholes", "raw", "tables", "table"):
-        method = getattr(Table, name)
+        method = getattr(ScenarioTable, name)
 
         def noted(self, key, *args, _method=method, **kwargs):
             read.setdefault(self.kind, set()).add(key)
             return _method(self, key, *args, **kwargs)
 
-        monkeypatch.setattr(Table, name, noted)
+        monkeypatch.setattr(ScenarioTable, name, noted)
     parse_scenario(EVERYTHING)
     for kind in [kind for kind in KINDS if kind.startswith("wrong")]:
         key = min(KINDS[kind][0])

@@ -15,7 +15,7 @@ from simcoll.simulation.backends import Run, run_simulated
 from simcoll.simulation.operations import VERBS, keys_of
 from simcoll.simulation.player import exception_named
 from simcoll.simulation.reader import parse_scenario
-from simcoll.simulation.scenario import Step
+from simcoll.simulation.scenario import ScenarioStep
 from simcoll.simulation.shapes import shapes_of
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.table import COLLECTIVES, Kind
@@ -161,17 +161,17 @@ def test_an_order_that_all_ranks_have_is_silent(order: str) -> None:
 
 
 @st.composite
-def steps(draw: Callable[[Any], Any]) -> tuple[str, Step, int]:
+def steps(draw: Callable[[Any], Any]) -> tuple[str, ScenarioStep, int]:
     op = draw(st.sampled_from(sorted(VERBS)))
     size = draw(st.integers(1, 5))
     shape = draw(st.lists(st.integers(0, 4), max_size=3).map(tuple))
     if len(VERBS[op].spec.divided) > 1:
         shape = (size * draw(st.integers(0, 3)), *shape[1:])
-    return op, Step(op, 1, shapes=(shape,), root=draw(st.integers(0, size - 1)), peer=0), size
+    return op, ScenarioStep(op, 1, shapes=(shape,), root=draw(st.integers(0, size - 1)), peer=0), size
 
 
 @given(steps())
-def test_the_shapes_of_any_call_obey_its_law(drawn: tuple[str, Step, int]) -> None:
+def test_the_shapes_of_any_call_obey_its_law(drawn: tuple[str, ScenarioStep, int]) -> None:
     """No call contradicts itself, and what rank i sends to rank j is what j expects from i."""
     op, step, size = drawn
     verb = VERBS[op]

@@ -335,9 +335,9 @@ def test_an_asynchronous_call_returns_while_another_thread_waits_in_a_synchronou
 
 
 def test_a_call_that_is_given_up_makes_way_for_those_behind_it() -> None:
-    from simcoll.proof.queue import Line
+    from simcoll.proof.queue import ProofQueue
 
-    line: Any = Line()
+    line: Any = ProofQueue()
     made, served = iter("abc"), []
     first, second, third = (line.join(lambda: next(made)) for _ in range(3))
 

@@ -18,7 +18,7 @@ from simcoll.recorder.arguments import arguments  # noqa: E402
 from simcoll.recorder.recorder import Entry, GroupLog, Recorder  # noqa: E402
 from simcoll.wrapper.queued_work import QueuedWork  # noqa: E402
 from simcoll.wrapper.work import RecordedWork  # noqa: E402
-from simcoll.wrapper.worker_threads import Threads  # noqa: E402
+from simcoll.wrapper.worker_threads import WorkerThreads  # noqa: E402
 
 
 class Done(dist.Work):  # type: ignore[misc]
@@ -56,7 +56,7 @@ def entry(tmp_path: Path) -> Entry:
 
 @pytest.fixture
 def queued(entry: Entry) -> QueuedWork:
-    return QueuedWork(entry, Threads("futures"))
+    return QueuedWork(entry, WorkerThreads("futures"))
 
 
 def written(tmp_path: Path) -> tuple[State, list[str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Event, Group, Source
 from simcoll.core.trace import Trace
-from simcoll.spec.ddp_model import Parameter, Parameters, from_json
+from simcoll.spec.ddp_model import ModelParameter, Parameters, from_json
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.findings.failures import source_of, text
 from simcoll.verifier.findings.finding import Finding, Side
@@ -176,18 +176,18 @@ def _moved(names: Sequence[str], theirs: Sequence[str], here: str, there: str) -
     ]
 
 
-def _changed(mine: Parameter, other: Parameter, here: str, there: str) -> str:
+def _changed(mine: ModelParameter, other: ModelParameter, here: str, there: str) -> str:
     if (mine.dtype, mine.shape) == (other.dtype, other.shape):
         states = ("trained", "frozen") if mine.trained else ("frozen", "trained")
         return f"{mine.name} is {states[0]} on {here}, {states[1]} on {there}"
     return f"{mine.name} is {_kind(mine)} on {here}, {_kind(other)} on {there}"
 
 
-def _text(one: Parameter) -> str:
+def _text(one: ModelParameter) -> str:
     return f"{one.name} {_kind(one)}"
 
 
-def _kind(one: Parameter) -> str:
+def _kind(one: ModelParameter) -> str:
     return f"{one.dtype}{list(one.shape)}"
 
 

@@ -20,7 +20,7 @@ _NEAR = 3
 """Calls that agree between two differences below which an unclear one takes in the other."""
 
 
-class Kind(Enum):
+class EditKind(Enum):
     """How an edit departs from the reference."""
 
     SKIPPED = "skipped"
@@ -36,7 +36,7 @@ class Edit:
     stand further on, because the calls there look alike. Edits are equal where they do the same.
     """
 
-    kind: Kind
+    kind: EditKind
     low: int
     high: int
     tokens: tuple[int, ...]
@@ -182,7 +182,7 @@ def _read(features: Ints, reference: Ints, other: Ints, found: Departures, block
     if block.swapped:
         _pair_swapped(features, reference, other, found.partner, block)
         tokens = tuple(other[block.first : block.last].tolist())
-        found.edits.append(Edit(Kind.SWAPPED, block.low, block.high, tokens, mine=block.first))
+        found.edits.append(Edit(EditKind.SWAPPED, block.low, block.high, tokens, mine=block.first))
     elif not block.adds:
         found.edits.append(_skipped(reference, other, found, block))
     elif not block.skips:
@@ -204,7 +204,7 @@ def _skipped(reference: Ints, other: Ints, found: Departures, block: _Block) -> 
         mine < len(other) and last + size < found.reached and reference[last] == reference[last + size] == other[mine]
     ):
         last, mine = last + 1, mine + 1
-    return Edit(Kind.SKIPPED, low, low + size, (), last - low, first)
+    return Edit(EditKind.SKIPPED, low, low + size, (), last - low, first)
 
 
 def _extra(reference: Ints, other: Ints, found: Departures, block: _Block) -> Edit:
@@ -219,7 +219,7 @@ def _extra(reference: Ints, other: Ints, found: Departures, block: _Block) -> Ed
         theirs < found.reached and last + size < len(other) and other[last] == other[last + size] == reference[theirs]
     ):
         last, theirs = last + 1, theirs + 1
-    return Edit(Kind.EXTRA, low, low, tuple(other[first : first + size].tolist()), last - first, first)
+    return Edit(EditKind.EXTRA, low, low, tuple(other[first : first + size].tolist()), last - first, first)
 
 
 def _pair_swapped(features: Ints, reference: Ints, other: Ints, partner: Ints, block: _Block) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from simcoll.verifier.agreement.alignment import Ints
 from simcoll.verifier.agreement.columns import GroupColumns
-from simcoll.verifier.agreement.edits import Departures, Edit, Kind, departures
+from simcoll.verifier.agreement.edits import Departures, Edit, EditKind, departures
 from simcoll.verifier.agreement.lineup import Lineup, line_up
 from simcoll.verifier.agreement.majority import Split, votes
 from simcoll.verifier.agreement.skipped_calls import Camp, Departed, departed, swapped
@@ -60,7 +60,7 @@ def _exchanges(columns: GroupColumns, lineup: Lineup) -> Iterator[Split]:
     for course in lineup.courses:
         for place in exchanged_lines(features, usual, course.tokens, carries):
             tokens = tuple(course.tokens[place : place + 2].tolist())
-            edit = Edit(Kind.SWAPPED, place, place + 2, tokens)
+            edit = Edit(EditKind.SWAPPED, place, place + 2, tokens)
             split = splits.setdefault((place, tokens), Split(edit, sequence=lineup.start + place))
             split.did.update((index, place) for index in course.came_past(place + 1))
     for split in splits.values():

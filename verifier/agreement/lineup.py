@@ -18,7 +18,7 @@ _GAPS = 4096
 
 
 @dataclass(slots=True, eq=False)
-class Course:
+class CallSequence:
     """A sequence of calls, as tokens from :attr:`Lineup.start` on, and the parts (by index) that made it.
 
     ``members`` maps each to how far it came: a rank that is only behind the others belongs to them.
@@ -40,7 +40,7 @@ class Lineup:
     """
 
     start: int
-    courses: tuple[Course, ...]
+    courses: tuple[CallSequence, ...]
     complete: bool
 
 
@@ -48,14 +48,14 @@ def line_up(columns: GroupColumns) -> Lineup:
     """Part the ranks by their calls, from the first position on that every rank's records still hold."""
     start = max(int(part.sequences[0]) for part in columns.parts)
     known: dict[tuple[bytes, bytes], Ints | None] = {}
-    same: dict[bytes, Course] = {}
+    same: dict[bytes, CallSequence] = {}
     for index, part in enumerate(columns.parts):
         key = part.course()
         if key not in known:
             known[key] = _dense(part, start)
         tokens = known[key]
         if tokens is not None:
-            course = same.setdefault(fingerprint(tokens), Course(tokens, {}))
+            course = same.setdefault(fingerprint(tokens), CallSequence(tokens, {}))
             course.members[index] = len(tokens)
     common = sorted(same.values(), key=lambda course: -len(course.members))[:_COURSES]
     courses = _longest(sorted(common, key=lambda course: -len(course.tokens)))
@@ -71,9 +71,9 @@ def _dense(part: Part, start: int) -> Ints | None:
     return None if length > made + _GAPS else part.dense(start, start + length)
 
 
-def _longest(courses: Sequence[Course]) -> list[Course]:
+def _longest(courses: Sequence[CallSequence]) -> list[CallSequence]:
     """The courses that are no beginning of another; those that are count for the first that they begin."""
-    kept: list[Course] = []
+    kept: list[CallSequence] = []
     for course in courses:
         length = len(course.tokens)
         longer = next((one for one in kept if np.array_equal(one.tokens[:length], course.tokens)), None)

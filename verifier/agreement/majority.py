@@ -9,7 +9,7 @@ import numpy as np
 
 from simcoll.verifier.agreement.alignment import Ints, Path, align
 from simcoll.verifier.agreement.columns import GroupColumns, Part
-from simcoll.verifier.agreement.edits import Departures, Edit, Kind, departures
+from simcoll.verifier.agreement.edits import Departures, Edit, EditKind, departures
 from simcoll.verifier.agreement.lineup import Lineup, line_up
 from simcoll.verifier.agreement.source_lines import shifted_by_line
 
@@ -112,7 +112,7 @@ def _realigned(
     for course, departed in zip(lineup.courses, found, strict=True):
         places = np.where(departed.partner < 0, -1, numbers[departed.partner])
         for split in splits:
-            if split.edit.kind is Kind.EXTRA and split.overruled and split.edit in departed.edits:
+            if split.edit.kind is EditKind.EXTRA and split.overruled and split.edit in departed.edits:
                 own = next(edit.mine for edit in departed.edits if edit == split.edit)
                 size = len(split.edit.tokens)
                 places[own : own + size] = np.arange(split.sequence, split.sequence + size)
@@ -129,13 +129,13 @@ def _numbers(lineup: Lineup, splits: Sequence[Split], longest: int) -> Ints:
     made = np.ones(2 * longest + 1, np.int64)
     more = np.zeros_like(made)
     for split in splits:
-        if split.overruled and split.edit.kind is Kind.SKIPPED:
+        if split.overruled and split.edit.kind is EditKind.SKIPPED:
             made[split.edit.low : split.edit.high] = 0
-        if split.overruled and split.edit.kind is Kind.EXTRA:
+        if split.overruled and split.edit.kind is EditKind.EXTRA:
             more[split.edit.low] = len(split.edit.tokens)
     numbers: Ints = lineup.start + np.cumsum(made) - made + np.cumsum(more)
     for split in splits:
-        added = more[split.edit.low] if split.edit.kind is Kind.EXTRA else 0
+        added = more[split.edit.low] if split.edit.kind is EditKind.EXTRA else 0
         split.sequence = int(numbers[split.edit.low] - added)
     return np.where(made > 0, numbers, -1)
 

@@ -19,14 +19,14 @@ from simcoll.core.record import Group, State
 from simcoll.core.trace import Life, Trace, lives, record_at
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.spec.table import COLLECTIVES, Kind
-from simcoll.verifier.agreement.p2p_lanes import NO_ROWS, End, Lane, Unmatched
+from simcoll.verifier.agreement.p2p_channels import NO_ROWS, ChannelRecords, End, Unmatched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matching:
     """What :func:`match_messages` finds: the lanes that can be judged, and what is left over on them."""
 
-    lanes: Sequence[Lane] = ()
+    lanes: Sequence[ChannelRecords] = ()
     unmatched: Sequence[Unmatched] = ()
 
 
@@ -47,7 +47,7 @@ class _Member:
 
 def match_messages(traces: Sequence[Trace]) -> Matching:
     """Match the sends and receives of all traces, whichever of the ranks they are of."""
-    lanes: list[Lane] = []
+    lanes: list[ChannelRecords] = []
     unmatched: list[Unmatched] = []
     for group, members in _lives(traces):
         found = [lane for lane in _lanes(group, members) if lane.sound()]
@@ -106,7 +106,7 @@ def _direction(call: Call) -> int:
     return 2 * (max(call.peer, ANY_SOURCE) + 2) + (call.op == "send")
 
 
-def _lanes(group: Group, members: dict[int, _Member]) -> Iterator[Lane]:
+def _lanes(group: Group, members: dict[int, _Member]) -> Iterator[ChannelRecords]:
     """The lanes between all ranks that recorded something of the group."""
     senders: dict[int, set[int]] = {receiver: set(to.receives) for receiver, to in members.items()}
     for sender, of in members.items():
@@ -123,7 +123,7 @@ def _lanes(group: Group, members: dict[int, _Member]) -> Iterator[Lane]:
                 yield from _recent(_by_tag(group, sends, receives, to), of.whole, to.whole)
 
 
-def _split(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[Lane]:
+def _split(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[ChannelRecords]:
     """One lane a tag where tags count, which is on CPUs; one for all where they do not, or where it is not known.
 
     Where both sides name the same tags in the same order, it makes no difference.
@@ -135,12 +135,12 @@ def _split(group: Group, sends: End, receives: End, receiver: _Member) -> Iterat
     same = bool((sent[:both] == received[:both]).all())
     ordered = same and len(devices) == 1 and _in_turn(receives, waiting)
     if devices - {"cpu"} or (ordered and len(sent) == len(received) and not len(waiting)):
-        yield Lane(group, sends.trace.rank, receives.trace.rank, None, sends, receives, ordered, waiting)
+        yield ChannelRecords(group, sends.trace.rank, receives.trace.rank, None, sends, receives, ordered, waiting)
     else:
         yield from _by_tag(group, sends, receives, receiver)
 
 
-def _by_tag(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[Lane]:
+def _by_tag(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[ChannelRecords]:
     """One lane a tag; none at all for what is not on CPUs. Records that do not state a device state no tag either."""
     if (sends.devices() | receives.devices()) - {"cpu", ""}:
         return
@@ -150,7 +150,7 @@ def _by_tag(group: Group, sends: End, receives: End, receiver: _Member) -> Itera
         waiting = receiver.open(tag)
         ordered = _in_turn(mine, waiting)
         theirs = sent.get(tag, sends.part(slice(0)))
-        yield Lane(group, sends.trace.rank, receives.trace.rank, tag, theirs, mine, ordered, waiting)
+        yield ChannelRecords(group, sends.trace.rank, receives.trace.rank, tag, theirs, mine, ordered, waiting)
 
 
 def _tagged(end: End) -> dict[int, End]:
@@ -164,7 +164,7 @@ def _tagged(end: End) -> dict[int, End]:
     return {int(tags[part[0]]): End(end.trace, end.rows[part]) for part in parts}
 
 
-def _recent(lanes: Iterable[Lane], sends_whole: bool, receives_whole: bool) -> Iterator[Lane]:
+def _recent(lanes: Iterable[ChannelRecords], sends_whole: bool, receives_whole: bool) -> Iterator[ChannelRecords]:
     """What lanes tell whose first messages were overwritten: the calls that are not done.
 
     On Gloo a call that is done has met its other end, and so have all before it. Who meets whom is not known, and
@@ -187,7 +187,7 @@ def _in_turn(receives: End, waiting: End) -> bool:
     return not mixed and later
 
 
-def _left_over(lane: Lane) -> Iterator[Unmatched]:
+def _left_over(lane: ChannelRecords) -> Iterator[Unmatched]:
     """What of a lane has no other end; a send that a receive from any source may have taken is not counted."""
     found = list(_unmatched(lane.group, lane.receives.part(slice(lane.paired, None)), lane.sender))
     if not len(lane.open):

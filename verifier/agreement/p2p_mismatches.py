@@ -12,7 +12,7 @@ from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import record_at
 from simcoll.spec.call import Buffer, Call, bytes_of
 from simcoll.verifier.agreement.mismatches import Mismatch
-from simcoll.verifier.agreement.p2p_lanes import Lane
+from simcoll.verifier.agreement.p2p_channels import ChannelRecords
 from simcoll.verifier.agreement.p2p_matching import Matching
 from simcoll.verifier.findings.finding import CallPlace, Finding, Side
 from simcoll.verifier.findings.rule import Rule
@@ -110,7 +110,7 @@ def unequal(message: Message) -> Finding | None:
     return None if wrong is None else _finding([(message, wrong)], {}).finding
 
 
-def _judged(lane: Lane) -> Iterator[tuple[Message, int, Disagreement | None]]:
+def _judged(lane: ChannelRecords) -> Iterator[tuple[Message, int, Disagreement | None]]:
     """The distinct messages of a lane, how often each came, and what is wrong with it."""
     count = lane.paired
     ends = (lane.sends.part(slice(count)), lane.receives.part(slice(count)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Record
 from simcoll.verifier.agreement.columns import GroupColumns
-from simcoll.verifier.agreement.edits import Kind
+from simcoll.verifier.agreement.edits import EditKind
 from simcoll.verifier.agreement.majority import Split
 from simcoll.verifier.agreement.words import STATEMENT
 from simcoll.verifier.findings.describe import call_text, record_text, source_text
@@ -74,9 +74,9 @@ def departed(columns: GroupColumns, start: int, split: Split) -> Departed | None
     ``columns`` has the ranks' own sequence numbers, and ``start`` is the position from which places count.
     """
     did, rest = Camp(columns, start, split.did), Camp(columns, start, split.rest)
-    if split.edit.kind is Kind.SWAPPED:
+    if split.edit.kind is EditKind.SWAPPED:
         return swapped(did, rest, split)
-    makers, lackers = (rest, did) if split.edit.kind is Kind.SKIPPED else (did, rest)
+    makers, lackers = (rest, did) if split.edit.kind is EditKind.SKIPPED else (did, rest)
     record = makers.record()
     if record is None:
         return None

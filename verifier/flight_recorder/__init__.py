@@ -15,10 +15,10 @@ from typing import Final
 from simcoll.core.io import opened_record
 from simcoll.errors import UnreadableError
 from simcoll.verifier.flight_recorder.dump import Dump, assemble
-from simcoll.verifier.flight_recorder.entries import Columns
+from simcoll.verifier.flight_recorder.entries import EntryColumns
 from simcoll.verifier.flight_recorder.jobs import traces_of
 from simcoll.verifier.flight_recorder.json_reader import JsonStream
-from simcoll.verifier.flight_recorder.pickle_machine import ENTRIES, CutError, PickleStream, RefusedError
+from simcoll.verifier.flight_recorder.pickle_machine import ENTRIES, CutError, PickleStream, UnsafeDumpError
 from simcoll.verifier.flight_recorder.pickle_reader import read_pickle
 from simcoll.verifier.flight_recorder.pickle_runs import Follower
 
@@ -41,7 +41,7 @@ def read_dump(path: str | Path) -> Dump:
     """Read one dump, whole or cut; raises :class:`UnreadableError` where nothing can be read, and nothing else."""
     name = str(path)
     data, written_ns = _contents(name)
-    columns = Columns()
+    columns = EntryColumns()
     if not looks_like_dump(data[:4096]):
         raise UnreadableError(f"{name}: is no Flight Recorder dump: it is neither a pickle nor a JSON object")
     found, problem = _json(data, columns) if _is_json(data[:4096]) else _pickle(data, columns)
@@ -69,31 +69,31 @@ def _is_json(head: bytes) -> bool:
     return start[:1] == b"{" and start[1:] in (b"", b'"', b"}", b" ", b"\n", b"\r", b"\t")
 
 
-def _pickle(data: bytes, columns: Columns) -> tuple[Mapping[object, object], str | None]:
+def _pickle(data: bytes, columns: EntryColumns) -> tuple[Mapping[object, object], str | None]:
     stream = PickleStream(data, Follower(columns, data))
     try:
         whole = read_pickle(stream)
     except CutError:
         return stream.salvage(), f"the file ends before the dump does, after {len(data)} bytes"
-    except RefusedError as error:
+    except UnsafeDumpError as error:
         return stream.salvage(), f"at byte {stream.at}, {error}"
     if not isinstance(whole, dict):
         return {}, "it holds no dict"
     try:
         _leftover(whole, columns)
-    except RefusedError as error:
+    except UnsafeDumpError as error:
         return whole, str(error)
     return whole, None
 
 
-def _leftover(whole: dict[object, object], columns: Columns) -> None:
+def _leftover(whole: dict[object, object], columns: EntryColumns) -> None:
     """Entries that some other program wrote in an order of its own."""
     entries = whole.pop(ENTRIES, None)
     for entry in entries if isinstance(entries, (list, tuple)) else ():
         columns.take(entry if isinstance(entry, dict) else {})
 
 
-def _json(data: bytes, columns: Columns) -> tuple[Mapping[object, object], str | None]:
+def _json(data: bytes, columns: EntryColumns) -> tuple[Mapping[object, object], str | None]:
     if len(data) > _WIDE_LIMIT and not data.isascii():
         return {}, f"it has {len(data)} bytes, more than the {_WIDE_LIMIT} that are read of JSON that is not ASCII"
     stream = JsonStream(data.removeprefix(_BOM).decode("utf-8", "replace"), columns.take)
@@ -101,7 +101,7 @@ def _json(data: bytes, columns: Columns) -> tuple[Mapping[object, object], str |
         stream.read()
     except CutError:
         return stream.found, f"the file ends before the dump does, after {len(data)} bytes"
-    except RefusedError as error:
+    except UnsafeDumpError as error:
         return stream.found, str(error)
     return stream.found, None
 

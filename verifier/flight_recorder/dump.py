@@ -13,7 +13,7 @@ from simcoll.core.record import Source
 from simcoll.core.trace import Slots
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Call
-from simcoll.verifier.flight_recorder.entries import Columns
+from simcoll.verifier.flight_recorder.entries import EntryColumns
 from simcoll.verifier.flight_recorder.slots import Ring, slots_of
 
 MAJOR: Final = 2
@@ -66,7 +66,7 @@ class Dump:
 
 
 def assemble(
-    path: str, found: Mapping[object, object], columns: Columns, written_ns: int, problems: Sequence[str]
+    path: str, found: Mapping[object, object], columns: EntryColumns, written_ns: int, problems: Sequence[str]
 ) -> Dump:
     """A dump from its outermost values and its entries; raises :class:`UnreadableError` for another format."""
     version, notes = _version(path, found.get("version"))
@@ -116,7 +116,7 @@ def _rank(found: Mapping[object, object]) -> int | None:
     return None
 
 
-def _groups(configured: Mapping[str, tuple[str, tuple[int, ...]]], columns: Columns) -> tuple[DumpGroup, ...]:
+def _groups(configured: Mapping[str, tuple[str, tuple[int, ...]]], columns: EntryColumns) -> tuple[DumpGroup, ...]:
     """The groups of the entries, in their order, and those that only the configuration knows, by a name."""
     groups = [
         DumpGroup(name, description, configured.get(name, ("", ()))[1]) for name, description in columns.groups.items()

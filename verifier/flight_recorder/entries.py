@@ -23,7 +23,7 @@ from simcoll.core.record import UNKNOWN_SOURCE, Source, State
 from simcoll.core.source_roots import INSTALLED, OWN, SKIP
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.table import COLLECTIVES, CollectiveSpec, Kind, Rooted
-from simcoll.verifier.flight_recorder.pickle_machine import RefusedError
+from simcoll.verifier.flight_recorder.pickle_machine import UnsafeDumpError
 
 _FILE_LIMIT: Final = 1 << 16
 _PATH_LIMIT: Final = 4096
@@ -103,7 +103,7 @@ ROW: Final = np.dtype(
         ("sound", "?"),
     ]
 )
-"""One entry; group, call and source index the tables of :class:`Columns`."""
+"""One entry; group, call and source index the tables of :class:`EntryColumns`."""
 
 Rows = npt.NDArray[Any]
 
@@ -170,7 +170,7 @@ class MalformedEntryError(ValueError):
     """An entry of a dump does not say what every entry says."""
 
 
-class Columns:
+class EntryColumns:
     """The tables that entries refer to, filled as they come.
 
     ``groups`` holds descriptions by name: a group that is destroyed and made again under its old name counts from 1
@@ -223,7 +223,7 @@ class Columns:
     def _counted(self, more: int) -> None:
         self.count += more
         if self.count > ENTRY_LIMIT:
-            raise RefusedError(f"it has more than {ENTRY_LIMIT} entries")
+            raise UnsafeDumpError(f"it has more than {ENTRY_LIMIT} entries")
 
     def _flush(self) -> None:
         if self._pending:
@@ -262,7 +262,7 @@ class Columns:
         else:
             raise MalformedEntryError("process_group")
         if len(self.groups) >= _GROUP_LIMIT:
-            raise RefusedError("it has more groups than any job")
+            raise UnsafeDumpError("it has more groups than any job")
         self.groups.setdefault(name[:_NAME_LIMIT], description[:_NAME_LIMIT])
         return self._places.setdefault(name[:_NAME_LIMIT], len(self._places))
 
@@ -274,13 +274,13 @@ class Columns:
         outputs = _buffers(entry, "output")
         self._looked += sum(1 + len(buffer.shape) for buffer in (*inputs, *outputs))
         if self._looked > _LOOKED_LIMIT:
-            raise RefusedError("its entries have more tensors than any program's")
+            raise UnsafeDumpError("its entries have more tensors than any program's")
         key = name, inputs, outputs
         index = self._calls.get(key)
         if index is None:
             self._buffers += len(inputs) + len(outputs)
             if len(self.calls) >= CALL_LIMIT or self._buffers > _BUFFER_LIMIT:
-                raise RefusedError("it has more distinct calls than any program makes")
+                raise UnsafeDumpError("it has more distinct calls than any program makes")
             backend, call = call_of(name, inputs, outputs)
             index = self._calls[key] = len(self.calls)
             self.calls.append(call)

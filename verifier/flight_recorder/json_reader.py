@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from simcoll.verifier.flight_recorder.pickle_machine import ENTRIES, CutError, RefusedError
+from simcoll.verifier.flight_recorder.pickle_machine import ENTRIES, CutError, UnsafeDumpError
 
 _WINDOW: Final = 1 << 18
 _VALUE_LIMIT: Final = 16 << 20
@@ -30,7 +30,7 @@ class JsonStream:
         self._window, self._first = "", 0
 
     def read(self) -> None:
-        """Read the whole document; raises :class:`CutError`, :class:`RefusedError`."""
+        """Read the whole document; raises :class:`CutError`, :class:`UnsafeDumpError`."""
         self._expect("{")
         while self._next() != "}":
             key = self._value()
@@ -61,7 +61,7 @@ class JsonStream:
 
     def _expect(self, character: str) -> None:
         if self._next() != character:
-            raise RefusedError(f"at character {self._at} stands {self._text[self._at]!r} instead of {character!r}")
+            raise UnsafeDumpError(f"at character {self._at} stands {self._text[self._at]!r} instead of {character!r}")
         self._at += 1
 
     def _value(self) -> object:
@@ -74,7 +74,7 @@ class JsonStream:
             try:
                 value, end = _DECODER.raw_decode(self._window, self._at - self._first)
             except RecursionError as error:
-                raise RefusedError("its values are nested too deeply") from error
+                raise UnsafeDumpError("its values are nested too deeply") from error
             except ValueError as error:
                 size = self._wider(size, error)
                 continue
@@ -89,10 +89,10 @@ class JsonStream:
         self._first = len(self._text) + 1
         if self._at + size >= len(self._text):
             if isinstance(error, json.JSONDecodeError) and not _at_end(error):
-                raise RefusedError(f"after character {self._at} it is not JSON: {error.msg}") from error
+                raise UnsafeDumpError(f"after character {self._at} it is not JSON: {error.msg}") from error
             raise CutError
         if size >= _VALUE_LIMIT:
-            raise RefusedError(f"the value at character {self._at} is no JSON, or is larger than any dump needs")
+            raise UnsafeDumpError(f"the value at character {self._at} is no JSON, or is larger than any dump needs")
         return size * 4
 
 

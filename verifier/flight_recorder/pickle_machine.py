@@ -1,7 +1,7 @@
 """A Flight Recorder pickle as it is read: the stack, the marks, the memo, and the limits of what they may hold.
 
-The entries of a dump are handed on one by one and forgotten (:class:`Entries`); of a file that was cut, the entries
-that are complete are read. Keys are texts or numbers, so that nothing nested is ever hashed.
+The entries of a dump are handed on one by one and forgotten (:class:`PickledEntries`); of a file that was cut, the
+entries that are complete are read. Keys are texts or numbers, so that nothing nested is ever hashed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class CutError(Exception):
     """The file ends before the pickle does."""
 
 
-class RefusedError(Exception):
+class UnsafeDumpError(Exception):
     """The file asks for what a dump never has; the text says what."""
 
 
-class Entries(Protocol):
+class PickledEntries(Protocol):
     """What takes a dump's entries."""
 
     def take(self, entry: dict[object, object], stream: PickleStream) -> None:
@@ -50,7 +50,7 @@ class PickleStream:
     ``began`` is where the entry that was handed on last begins in the file, ``fresh`` whether it memoized anything.
     """
 
-    def __init__(self, data: bytes, entries: Entries) -> None:
+    def __init__(self, data: bytes, entries: PickledEntries) -> None:
         self.data = data
         self.at = 0
         self.began = 0
@@ -83,7 +83,7 @@ class PickleStream:
         for _ in range(_STEPS):
             handler = handlers.get(data[self.at])
             if handler is None:
-                raise RefusedError(refusal(data[self.at]))
+                raise UnsafeDumpError(refusal(data[self.at]))
             self.at += 1
             self._opcodes += 1
             handler(self)
@@ -105,7 +105,7 @@ class PickleStream:
         """Refuse what would take too much memory."""
         many = self._containers > CONTAINER_LIMIT or len(self._memo) > MEMO_LIMIT or self._opcodes > OPCODE_LIMIT
         if many or self.at - self._spared > BYTES_LIMIT:
-            raise RefusedError("it would take more memory than any dump needs")
+            raise UnsafeDumpError("it would take more memory than any dump needs")
 
     def take(self, size: int) -> bytes:
         """The next bytes of the file."""
@@ -140,7 +140,7 @@ class PickleStream:
     def popped(self) -> list[object]:
         """What lies above the last mark."""
         if not self.marks:
-            raise RefusedError(_TOO_MUCH)
+            raise UnsafeDumpError(_TOO_MUCH)
         first = self.marks.pop()
         items = self.stack[first:]
         del self.stack[first:]
@@ -150,7 +150,7 @@ class PickleStream:
         """The topmost items, which must lie above the last mark."""
         first = len(self.stack) - size
         if first < (self.marks[-1] if self.marks else 0):
-            raise RefusedError(_TOO_MUCH)
+            raise UnsafeDumpError(_TOO_MUCH)
         items = self.stack[first:]
         del self.stack[first:]
         return items
@@ -158,7 +158,7 @@ class PickleStream:
     def top(self) -> object:
         """The topmost item, which stays where it is."""
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise RefusedError(_TOO_MUCH)
+            raise UnsafeDumpError(_TOO_MUCH)
         return self.stack[-1]
 
     def put(self, index: int) -> None:
@@ -174,7 +174,7 @@ class PickleStream:
     def get(self, index: int) -> None:
         """Push what was memoized."""
         if index not in self._memo:
-            raise RefusedError("it refers to what it does not hold")
+            raise UnsafeDumpError("it refers to what it does not hold")
         self.stack.append(self._memo[index])
 
     def memoize(self) -> None:
@@ -186,10 +186,10 @@ class PickleStream:
         items = self.popped()
         holder = self.top()
         if not isinstance(holder, dict) or len(items) % 2:
-            raise RefusedError("it sets items where there is no dict")
+            raise UnsafeDumpError("it sets items where there is no dict")
         for key in items[::2]:
             if type(key) is not str and type(key) is not int:
-                raise RefusedError("a key of it is neither a text nor a number")
+                raise UnsafeDumpError("a key of it is neither a text nor a number")
         holder.update(zip(items[::2], items[1::2], strict=True))
         self._items = items
         if len(self.marks) == 2 and len(self.stack) == self.marks[1] + 1 and self._in_entries():
@@ -199,7 +199,7 @@ class PickleStream:
         """Give a list its items."""
         holder = self.top()
         if not isinstance(holder, list):
-            raise RefusedError("it appends where there is no list")
+            raise UnsafeDumpError("it appends where there is no list")
         holder += items
 
     def stop(self) -> None:

@@ -9,7 +9,13 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from simcoll.verifier.flight_recorder.pickle_machine import BYTES_LIMIT, CutError, Handler, PickleStream, RefusedError
+from simcoll.verifier.flight_recorder.pickle_machine import (
+    BYTES_LIMIT,
+    CutError,
+    Handler,
+    PickleStream,
+    UnsafeDumpError,
+)
 
 NUMBERS: Final = {ord("K"): (1, False), ord("M"): (2, False), ord("J"): (4, True)}
 """The opcodes of small numbers: how many bytes, and whether they have a sign."""
@@ -19,7 +25,7 @@ _LONG_LIMIT: Final = 16
 
 
 def read_pickle(stream: PickleStream) -> object:
-    """The object that a pickle holds, its entries left out; raises :class:`CutError` and :class:`RefusedError`."""
+    """The object that a pickle holds, its entries left out; raises :class:`CutError` and :class:`UnsafeDumpError`."""
     return stream.read(_HANDLERS)
 
 
@@ -38,7 +44,7 @@ def _long(stream: PickleStream) -> None:
 
 def _push_long(stream: PickleStream, size: int) -> None:
     if size > _LONG_LIMIT:
-        raise RefusedError(f"a number of it has {size} bytes")
+        raise UnsafeDumpError(f"a number of it has {size} bytes")
     stream.stack.append(int.from_bytes(stream.take(size), "little", signed=True))
 
 
@@ -49,7 +55,7 @@ def _float(stream: PickleStream) -> None:
 
 def _text(stream: PickleStream, size: int) -> None:
     if size > BYTES_LIMIT:
-        raise CutError if stream.at + size > len(stream.data) else RefusedError(f"a text of it has {size} bytes")
+        raise CutError if stream.at + size > len(stream.data) else UnsafeDumpError(f"a text of it has {size} bytes")
     stream.bounded()
     stream.stack.append(stream.take(size).decode("utf-8", "replace"))
 
@@ -62,7 +68,7 @@ def _set_item(stream: PickleStream) -> None:
     key, value = stream.above(2)
     holder = stream.top()
     if not isinstance(holder, dict) or (type(key) is not str and type(key) is not int):
-        raise RefusedError("it sets an item that no dict of a dump has")
+        raise UnsafeDumpError("it sets an item that no dict of a dump has")
     holder[key] = value
 
 
@@ -82,20 +88,20 @@ def _integer_line(stream: PickleStream) -> None:
     try:
         stream.stack.append(int(text.removesuffix("L")[: 2 * _LONG_LIMIT]))
     except ValueError as error:
-        raise RefusedError("a number of it is none") from error
+        raise UnsafeDumpError("a number of it is none") from error
 
 
 def _float_line(stream: PickleStream) -> None:
     try:
         stream.stack.append(float(stream.line()[: 2 * _LONG_LIMIT]))
     except ValueError as error:
-        raise RefusedError("a number of it is none") from error
+        raise UnsafeDumpError("a number of it is none") from error
 
 
 def _index_line(stream: PickleStream) -> int:
     text = stream.line()
     if not text.isdecimal() or len(text) > _LONG_LIMIT:
-        raise RefusedError("it refers to what it does not hold")
+        raise UnsafeDumpError("it refers to what it does not hold")
     return int(text)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.verifier.flight_recorder.entries import ENTRY_LIMIT, NUMBERED, ROW, UNREAD, Columns, Rows
+from simcoll.verifier.flight_recorder.entries import ENTRY_LIMIT, NUMBERED, ROW, UNREAD, EntryColumns, Rows
 from simcoll.verifier.flight_recorder.pickle_machine import PickleStream
 from simcoll.verifier.flight_recorder.pickle_reader import FLOAT, LONG, NUMBERS
 
@@ -34,7 +34,7 @@ Words = npt.NDArray[np.uint64]
 class Follower:
     """Takes entries from a stream, and reads on by itself as far as it knows their kinds."""
 
-    def __init__(self, columns: Columns, data: bytes, before: int = _BEFORE) -> None:
+    def __init__(self, columns: EntryColumns, data: bytes, before: int = _BEFORE) -> None:
         self._columns = columns
         self._data = data
         self._seen = 0
@@ -82,7 +82,7 @@ class Stretches:
             self._open[length] = Shelf(self._data, self._starts, np.flatnonzero(lengths == length), length)
         self._left = _WORK * max(len(data), 1 << 20)
 
-    def learn(self, stream: PickleStream, columns: Columns) -> None:
+    def learn(self, stream: PickleStream, columns: EntryColumns) -> None:
         """Read all stretches that are like the entry which the stream has just read."""
         shelf = self._open.get(stream.at - stream.began)
         if shelf is None or not len(shelf.places) or self._left <= 0:

@@ -13,7 +13,7 @@ from simcoll.core.record import State
 from simcoll.core.trace import AWAITED, SLOT, Slots
 from simcoll.spec.call import Call
 from simcoll.spec.table import COLLECTIVES
-from simcoll.verifier.flight_recorder.entries import Columns, Rows
+from simcoll.verifier.flight_recorder.entries import EntryColumns, Rows
 
 _COALESCED: Final = "coalesced"
 _LAST: Final = (1 << 32) - 1
@@ -45,7 +45,7 @@ class Ring:
     problems: tuple[str, ...] = ()
 
 
-def slots_of(columns: Columns, minor: int) -> Ring:
+def slots_of(columns: EntryColumns, minor: int) -> Ring:
     """The entries of a dump of version 2.``minor`` as slots."""
     rows, problems, gap = _sound(columns.rows())
     calls = list(columns.calls)
@@ -71,7 +71,7 @@ def slots_of(columns: Columns, minor: int) -> Ring:
     return Ring(slots, calls, wrapped, frozenset(unstated), dropped, first_p2p, tuple(problems))
 
 
-def _lists_cut(columns: Columns) -> set[int]:
+def _lists_cut(columns: EntryColumns) -> set[int]:
     """The calls that take a list for all ranks, of which only the first tensor was recorded: no size tells anything."""
     listed = {name for name, spec in COLLECTIVES.items() if spec.law_reads}
     told = zip(columns.calls, columns.backends, strict=True)

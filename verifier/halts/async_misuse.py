@@ -14,7 +14,7 @@ from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
 from simcoll.spec.call import Call
 from simcoll.spec.table import COLLECTIVES
 from simcoll.verifier.agreement.mismatches import Mismatch
-from simcoll.verifier.agreement.p2p_lanes import Unmatched
+from simcoll.verifier.agreement.p2p_channels import Unmatched
 from simcoll.verifier.findings.describe import call_text, source_text
 from simcoll.verifier.findings.failures import number, source_of, text
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side

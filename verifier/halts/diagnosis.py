@@ -8,7 +8,7 @@ from dataclasses import replace
 from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import State
 from simcoll.core.trace import Stall
-from simcoll.verifier.agreement.p2p_lanes import Unmatched
+from simcoll.verifier.agreement.p2p_channels import Unmatched
 from simcoll.verifier.findings.describe import record_text
 from simcoll.verifier.findings.failures import Nature
 from simcoll.verifier.findings.finding import CallPlace, Finding, RankSource, Severity, Side
@@ -27,7 +27,7 @@ from simcoll.verifier.halts.incidents import Job, outvoted
 from simcoll.verifier.halts.p2p_unmatched import assumed_unmet, unmet_message
 from simcoll.verifier.halts.rank_location import left_group, whereabouts
 from simcoll.verifier.halts.unwatched import for_how_long, known_absent, standing
-from simcoll.verifier.halts.wait_graph import Wait, Waits, fallen, in_time, waits_of
+from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, fallen, in_time, waits_of
 
 _SHOWN = 8
 
@@ -145,7 +145,7 @@ def _at_one_moment(job: Job, cycle: Sequence[Wait], stall: Stall | None) -> bool
     return not seen or max(wait.record.scheduled_ns for wait in cycle) <= min(seen)
 
 
-def _cycle(waits: Waits, cycle: Sequence[Wait]) -> Finding:
+def _cycle(waits: WaitGraph, cycle: Sequence[Wait]) -> Finding:
     """SC204; where most of the ranks wait in one of its calls, the others came in another order than they."""
     together = [
         sorted({other.rank for other in waits.all() if other.call == wait.call} & waits.stuck) for wait in cycle
@@ -189,7 +189,7 @@ def _out_of_order(cycle: Sequence[Wait], together: Sequence[Sequence[int]]) -> t
     return tuple(sorted(others)) if len(most) > len(others) else ()
 
 
-def _ended(job: Job, waits: Waits) -> list[Finding]:
+def _ended(job: Job, waits: WaitGraph) -> list[Finding]:
     """SC702: a rank ended well while others still had a collective to do with it."""
     for wait in in_time(waits.all()):
         gone = sorted(rank for rank in wait.needs if rank in job.ended)
@@ -204,7 +204,7 @@ def _ended(job: Job, waits: Waits) -> list[Finding]:
     return []
 
 
-def _late(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
+def _late(job: Job, waits: WaitGraph, stall: Stall | None) -> list[Finding]:
     """SC201: ranks that are there, and did not come to what others wait in."""
     gone = set(job.ended) | {rank for rank in fallen(job) if rank not in waits.by_rank}
     # What simcoll takes to connect is not the rank's own delay.
@@ -296,7 +296,7 @@ def _stopped(job: Job, stall: Stall) -> Finding:
     )
 
 
-def _nobody(job: Job, waits: Waits, stall: Stall | None) -> list[Finding]:
+def _nobody(job: Job, waits: WaitGraph, stall: Stall | None) -> list[Finding]:
     """SC201 without a culprit: the job was given up although nobody is known to be missing."""
     if stall is None or not stall.over or not (waits.waiting or waits.unended):
         return []

@@ -13,7 +13,7 @@ import numpy as np
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import AWAITED, LET_GO, Stall, Trace, record_at
-from simcoll.verifier.agreement.p2p_lanes import Lane, Unmatched
+from simcoll.verifier.agreement.p2p_channels import ChannelRecords, Unmatched
 from simcoll.verifier.findings.describe import record_text
 from simcoll.verifier.findings.failures import Nature
 from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
@@ -23,7 +23,7 @@ from simcoll.verifier.halts.incidents import Job
 from simcoll.verifier.halts.p2p_unmatched import is_stuck
 
 
-def lost_messages(job: Job, lanes: Sequence[Lane]) -> list[Finding]:
+def lost_messages(job: Job, lanes: Sequence[ChannelRecords]) -> list[Finding]:
     """The first message of each lane that was let go at one end, and kept the other one waiting."""
     if job.clean:
         return []
@@ -43,7 +43,7 @@ def _unwound(job: Job, rank: int) -> bool:
     return failure is not None and failure.nature is Nature.MISMATCH
 
 
-def swallowed_messages(job: Job, lanes: Sequence[Lane], stall: Stall | None) -> list[Finding]:
+def swallowed_messages(job: Job, lanes: Sequence[ChannelRecords], stall: Stall | None) -> list[Finding]:
     """The first message that left although its receive was let go, where the two ranks meet no more after it.
 
     Nothing takes it from the connection of the two: what follows on it never arrives. That is told of a job that was
@@ -78,7 +78,7 @@ def _stand_together(one: Record, other: Record | None) -> bool:
 _Place: TypeAlias = tuple[Trace, int]
 
 
-def _let_go(lane: Lane) -> Iterator[tuple[_Place, _Place]]:
+def _let_go(lane: ChannelRecords) -> Iterator[tuple[_Place, _Place]]:
     """The ends that were let go too early, each with its other end."""
     if not lane.ordered:
         return
@@ -99,7 +99,7 @@ def _was_let_go(trace: Trace, row: int) -> bool:
     return bool(flags & LET_GO) and not flags & AWAITED and bool(open_) and on_cpu
 
 
-def _waiting(job: Job, lane: Lane, waits: _Place, other: Trace) -> Unmatched | None:
+def _waiting(job: Job, lane: ChannelRecords, waits: _Place, other: Trace) -> Unmatched | None:
     """The end that waits, or failed waiting; None where it does not, or where something else explains that."""
     record = record_at(*waits)
     if record is None:
@@ -108,7 +108,7 @@ def _waiting(job: Job, lane: Lane, waits: _Place, other: Trace) -> Unmatched | N
     return one if is_stuck(job, one) else None
 
 
-def _finding(lane: Lane, rank: int, record: Record, waiting: Unmatched) -> Finding:
+def _finding(lane: ChannelRecords, rank: int, record: Record, waiting: Unmatched) -> Finding:
     own, other = ("send to", "receives") if record.call.op == "send" else ("receive from", "sends")
     end = f"rank {waiting.rank} {other} it for ever"
     if not waiting.record.p2p_sequence:

@@ -17,14 +17,14 @@ import numpy as np
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import State
 from simcoll.core.trace import ASYNCHRONOUS, AWAITED, Stall, Trace
-from simcoll.verifier.agreement.p2p_lanes import Unmatched
+from simcoll.verifier.agreement.p2p_channels import Unmatched
 from simcoll.verifier.findings.failures import Nature
 from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
 from simcoll.verifier.findings.rules_p2p import P2P_TAG_MISMATCH, P2P_UNMATCHED
 from simcoll.verifier.findings.sides import lines
 from simcoll.verifier.halts.incidents import Job
 from simcoll.verifier.halts.rank_location import whereabouts
-from simcoll.verifier.halts.wait_graph import Wait, Waits, waits_of
+from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, waits_of
 
 
 def unmet_message(cycle: Sequence[Wait]) -> Finding | None:
@@ -52,7 +52,7 @@ def unmet_message(cycle: Sequence[Wait]) -> Finding | None:
     )
 
 
-def assumed_unmet(job: Job, waits: Waits, stall: Stall | None, unmatched: Sequence[Unmatched]) -> Finding | None:
+def assumed_unmet(job: Job, waits: WaitGraph, stall: Stall | None, unmatched: Sequence[Unmatched]) -> Finding | None:
     """The same for a job that was given up while a host was not seen to wait for its device, as in ``tensor.item()``.
 
     A message that nobody waits for holds up no host.

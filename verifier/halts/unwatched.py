@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import Stall
-from simcoll.verifier.agreement.p2p_lanes import Unmatched
+from simcoll.verifier.agreement.p2p_channels import Unmatched
 from simcoll.verifier.findings.finding import CallPlace, Finding, Side
 from simcoll.verifier.findings.rules_order import DEADLOCK_CYCLE, MISSING_RANK
 from simcoll.verifier.findings.sides import lines
 from simcoll.verifier.halts.incidents import Job
-from simcoll.verifier.halts.wait_graph import Wait, Waits, awaited, call_at, in_time, waits_of
+from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, awaited, call_at, in_time, waits_of
 
 _SHOWN = 8
 _KNOT_NS, _UNSEEN_NS, _UNCLEAR_NS = 2 * 10**9, 7 * 10**9, 27 * 10**9
@@ -63,7 +63,7 @@ def _seconds_open(rank: int, record: Record, stall: Stall) -> float:
     return (stall.until[rank] - record.scheduled_ns) / 1e9
 
 
-def standing(job: Job, waits: Waits, stall: Stall) -> list[Finding]:
+def standing(job: Job, waits: WaitGraph, stall: Stall) -> list[Finding]:
     """Where only records tell of it: calls to which all known members have come, and which take longer than they may.
 
     Where members are only known by their calls, and every rank of the job stands in a call of one of several groups,
@@ -165,7 +165,7 @@ def open_waits(job: Job, stall: Stall, unmatched: Sequence[Unmatched] = ()) -> l
     return _all_came(job, waits, stall)
 
 
-def _all_came(job: Job, waits: Waits, stall: Stall) -> list[str]:
+def _all_came(job: Job, waits: WaitGraph, stall: Stall) -> list[str]:
     """In words the first call that stands though all known members have come to it."""
     standing = [(rank, *awaited(job.traces[rank])) for rank in sorted(waits.waiting)]
     found = [one for one in standing if not one[2].p2p_sequence and _takes_too_long(one[0], one[2], stall)]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, reached, record_at
-from simcoll.verifier.agreement.p2p_lanes import Unmatched
+from simcoll.verifier.agreement.p2p_channels import Unmatched
 from simcoll.verifier.findings.describe import group_text
 from simcoll.verifier.findings.device_queue import Head, Stand, device_lives, open_rows, queued, stands
 from simcoll.verifier.findings.failures import Nature
@@ -75,7 +75,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitGraph:
     """Every wait of a job by rank, and the ranks that can not go on whatever the free ones do.
 
     ``waiting`` are the ranks that wait at all, those included that nobody in particular keeps; ``unended`` those whose
@@ -111,7 +111,7 @@ class Waits:
         return _along([calls[number] for number in min(cycles, key=lambda cycle: (len(cycle), cycle), default=[])])
 
 
-def waits_of(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ()) -> Waits:
+def waits_of(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ()) -> WaitGraph:
     """What every rank that has not ended waits in; ``unmatched`` are the sends and receives without another end."""
     alone = {(one.rank, one.group, one.record.p2p_sequence): one for one in unmatched}
     absent = _Absent({rank: reached(trace) for rank, trace in job.traces.items()})
@@ -131,7 +131,7 @@ def waits_of(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ())
     waiting = {rank for rank, mine in rows.items() if mine} | on_device.keys()
     left = {rank: trace for rank, trace in job.traces.items() if rank not in job.ended}
     unended = frozenset(rank for rank, trace in left.items() if len(open_rows(trace, on_devices)))
-    return Waits(everything, held | {one for one in stuck if isinstance(one, int)}, frozenset(waiting), unended)
+    return WaitGraph(everything, held | {one for one in stuck if isinstance(one, int)}, frozenset(waiting), unended)
 
 
 def fallen(job: Job) -> set[int]:

@@ -18,7 +18,7 @@ from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.views.chart_kinds import ChartKind, Kinds
 from simcoll.verifier.views.lateness import LATENESS_LEFT_OUT, NO_LATENESS, lateness
 from simcoll.verifier.views.selection import Selection
-from simcoll.verifier.views.timeline import MERGED, Columns
+from simcoll.verifier.views.timeline import MERGED, TimelineColumns
 from simcoll.verifier.views.timeline_codes import Codes, Coding, lifeless, number_of
 
 MOST_CELLS = 16_000_000
@@ -91,7 +91,7 @@ def chart_of(
     coding = Coding(traces, selection)
     shown = sorted((trace for trace in traces if trace.rank in ranks), key=lambda trace: trace.rank)
     coded = [coding.codes(trace) for trace in shown]
-    columns = Columns()
+    columns = TimelineColumns()
     for start in range(0, len(shown), MERGED):
         columns.merge(shown[start : start + MERGED], coded[start : start + MERGED])
     codes, times = columns.in_time()

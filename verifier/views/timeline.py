@@ -158,7 +158,7 @@ def timeline_of(
     coding = Coding(traces, selection)
     shown = [trace for trace in traces if trace.rank in ranks]
     coded = [coding.codes(trace) for trace in shown]
-    columns = Columns()
+    columns = TimelineColumns()
     for start in range(0, len(shown), MERGED):
         columns.merge(shown[start : start + MERGED], coded[start : start + MERGED])
     codes, times = columns.in_time()
@@ -171,7 +171,7 @@ def timeline_of(
 
 
 @dataclass(slots=True)
-class Columns:
+class TimelineColumns:
     """The columns of the traces so far: their codes, ascending, and when the first rank made each call."""
 
     codes: Codes = field(default_factory=lambda: np.zeros(0, np.int64))

@@ -23,7 +23,7 @@ from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, THREAD
 from simcoll.dryrun.rank.fake_device import truthfully
 from simcoll.dryrun.rank.fake_group import Answer, FakeProcessGroup
 from simcoll.dryrun.rank.known_inputs import GroupInputs, SmallInputs
-from simcoll.dryrun.rank.spawned import Launch
+from simcoll.dryrun.rank.spawned import SpawnedLaunch
 from simcoll.dryrun.rank.taint import ReceivedValues, sized_by_others
 from simcoll.recorder.arguments import arguments
 from simcoll.recorder.session import Session, active_session
@@ -149,7 +149,7 @@ def be_alone(rank: int, size: int, small: SmallInputs, counter: WorkCounter | No
     # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
     if hasattr(module, "_maybe_attach_flight_recorder"):
         module._maybe_attach_flight_recorder = lambda *args: None
-    launch = Launch(rank, size)
+    launch = SpawnedLaunch(rank, size)
     launch.take_over()
     hooks = activation.hooks(_in_memory, lambda initialise: _placed(initialise, launch))
     hooks.__enter__()
@@ -200,7 +200,7 @@ def _creator(
     return create
 
 
-def _placed(initialise: Callable[..., Any], launch: Launch) -> Callable[..., Any]:
+def _placed(initialise: Callable[..., Any], launch: SpawnedLaunch) -> Callable[..., Any]:
     """``init_process_group`` for the rank that this is; who says that it is another one has made no group."""
     signature = inspect.signature(initialise)
 

@@ -44,7 +44,7 @@ Gifts = Mapping[int, Mapping[str, Given]]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownInputs:
     """What ranks gave in the pass before; where not ``trusted``, all results are still said to be guesses."""
 
     given: Gifts
@@ -69,7 +69,7 @@ def read_inputs(path: Path) -> dict[str, Given]:
 class SmallInputs:
     """A rank's own file, and what is known from the pass before."""
 
-    def __init__(self, path: Path, world_size: int, known: Known | None) -> None:
+    def __init__(self, path: Path, world_size: int, known: KnownInputs | None) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self._room = min(_MOST_BYTES, _MOST_OF_ALL // world_size)
         self._groups: dict[str, int] = {}
@@ -113,7 +113,7 @@ class GroupInputs:
             self._all.write(f"{where} {int(guessed)} {text}\n")
         return None if self._all.known is None else self._worked_out(call, where, self._all.known)
 
-    def _worked_out(self, call: Call, where: str, known: Known) -> tuple[Outputs, bool] | None:
+    def _worked_out(self, call: Call, where: str, known: KnownInputs) -> tuple[Outputs, bool] | None:
         size, spec = len(self._members), spec_of(call)
         given = {place: known.given.get(rank, {}).get(where) for place, rank in enumerate(self._members)}
         came = {place: (*_read(one), one.guessed) for place, one in given.items() if one is not None}

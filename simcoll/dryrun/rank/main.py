@@ -26,7 +26,7 @@ from simcoll.dryrun.rank.fake_cuda import pretend_cuda
 from simcoll.dryrun.rank.fake_device import Devices
 from simcoll.dryrun.rank.fake_distributed import be_alone
 from simcoll.dryrun.rank.fsdp_shards import cut_few_shards
-from simcoll.dryrun.rank.known_inputs import Known, SmallInputs, inputs_name
+from simcoll.dryrun.rank.known_inputs import KnownInputs, SmallInputs, inputs_name
 from simcoll.dryrun.rank.pipeline_stages import StageMetadata, know_neighbours
 from simcoll.dryrun.rank.surroundings import surrounded
 from simcoll.dryrun.rank.taint import ReceivedValues
@@ -63,7 +63,7 @@ class DryRun:
     module: bool = False
     cuda: bool = True
     counts: bool = False
-    known: Known | None = None
+    known: KnownInputs | None = None
 
 
 def log_name(rank: int) -> str:

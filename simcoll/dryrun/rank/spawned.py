@@ -18,7 +18,7 @@ import torch.multiprocessing
 from simcoll.errors import ConfigurationError
 
 
-class Launch:
+class SpawnedLaunch:
     """What a rank of a dry run makes of the ranks that its script starts, and of the rank that it says it is."""
 
     def __init__(self, rank: int, world_size: int) -> None:

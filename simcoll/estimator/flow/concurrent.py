@@ -15,7 +15,7 @@ import networkx as nx
 import numpy as np
 
 from simcoll.core.estimate import Estimate, Overheads
-from simcoll.estimator.flow.engine import Plan, estimate_of, plan
+from simcoll.estimator.flow.engine import FlowPlan, estimate_of, plan
 from simcoll.estimator.flow.paths import Floats
 from simcoll.estimator.flow.phases import Phase
 from simcoll.topology.graph import TopologyError
@@ -24,7 +24,7 @@ _DONE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class ConcurrentCollective:
     """A collective that begins at ``start`` seconds; its other fields are those of `flow.price`."""
 
     op: str
@@ -38,7 +38,7 @@ class Flight:
 class _Running:
     """A collective under way: the phase that it is in, what of it is left, and until when it only waits."""
 
-    def __init__(self, found: Plan, start: float) -> None:
+    def __init__(self, found: FlowPlan, start: float) -> None:
         self.found = found
         self._coming = list(found.phases)
         self.until = start + found.prices.overheads.launch
@@ -65,7 +65,7 @@ class _Running:
 
 
 def price_together(
-    flights: Sequence[Flight], graph: nx.DiGraph[Any], *, overheads: Overheads | None = None
+    flights: Sequence[ConcurrentCollective], graph: nx.DiGraph[Any], *, overheads: Overheads | None = None
 ) -> list[Estimate]:
     """What each of several collectives costs, from its own start to its end, while the others use the links too.
 
@@ -84,7 +84,7 @@ def price_together(
     return [_priced(each, flight, calibrated) for each, flight in zip(running, flights, strict=True)]
 
 
-def _priced(done: _Running, flight: Flight, calibrated: bool) -> Estimate:
+def _priced(done: _Running, flight: ConcurrentCollective, calibrated: bool) -> Estimate:
     seconds = done.end - flight.start
     late = seconds - done.found.seconds
     late = late if late > _DONE * max(1.0, seconds) else 0.0

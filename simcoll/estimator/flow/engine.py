@@ -20,7 +20,7 @@ from simcoll.topology.graph import LINKS, TopologyError, derived
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class FlowPlan:
     """A collective whose steps are priced one by one, on no other's links."""
 
     op: str
@@ -68,7 +68,7 @@ def plan(
     *,
     root: int = 0,
     overheads: Overheads | None = None,
-) -> Plan:
+) -> FlowPlan:
     """The same, as priced steps."""
     names = algorithms(op) if algorithm is None else (algorithm,)
     if not size >= 0:
@@ -85,7 +85,7 @@ def plan(
         except TopologyError as error:
             refused.append(error)
             continue
-        plans.append(Plan(op, size, group, name, prices, tuple(prices.phases(made))))
+        plans.append(FlowPlan(op, size, group, name, prices, tuple(prices.phases(made))))
     if not plans:
         raise refused[0]
     return min(plans, key=lambda each: each.seconds)
@@ -96,7 +96,7 @@ def _group(graph: nx.DiGraph[Any], ranks: Sequence[int] | None) -> Layout:
     return derived(graph, key, lambda each: layout(each, ranks))
 
 
-def estimate_of(found: Plan, seconds: float, late: float, calibrated: bool) -> Estimate:
+def estimate_of(found: FlowPlan, seconds: float, late: float, calibrated: bool) -> Estimate:
     """The plan as an estimate, if it took so many seconds, ``late`` of them waiting for ranks or for links."""
     count = found.group.size
     rate = found.size / seconds if seconds else 0.0
@@ -120,7 +120,7 @@ def estimate_of(found: Plan, seconds: float, late: float, calibrated: bool) -> E
     )
 
 
-def _bottleneck(found: Plan, seconds: float) -> Bottleneck | None:
+def _bottleneck(found: FlowPlan, seconds: float) -> Bottleneck | None:
     """The link that is busy for longest; None where no byte is sent."""
     total = sum((phase.loads for phase in found.phases), np.zeros(1))
     busy: Floats = total / found.prices.bandwidth
@@ -137,7 +137,7 @@ def _bottleneck(found: Plan, seconds: float) -> Bottleneck | None:
     )
 
 
-def _late(found: Plan, delays: Sequence[float] | None) -> float:
+def _late(found: FlowPlan, delays: Sequence[float] | None) -> float:
     """How much later it ends because ranks come late.
 
     A transfer begins when both ends have done their earlier steps, and never before its step's turn; a pipeline, and

@@ -11,7 +11,7 @@ import numpy as np
 
 from simcoll.estimator.flow.layout import Layout
 from simcoll.estimator.flow.paths import Integers
-from simcoll.estimator.flow.schedule import Schedule, Shifts, Step
+from simcoll.estimator.flow.schedule import Schedule, Shifts, TransferStep
 
 
 def _order(layout: Layout) -> Integers:
@@ -26,9 +26,9 @@ def bruck_all_gather(layout: Layout, size: float, root: int) -> Schedule:
     """In step k a rank gives the up to 2^k blocks that it has to the one 2^k places before it (Bruck et al.)."""
     order, count = _order(layout), layout.size
 
-    def step(distance: int) -> Step:
+    def step(distance: int) -> TransferStep:
         held = min(distance, count - distance)
-        return Step(
+        return TransferStep(
             order,
             np.roll(order, distance),
             np.full(count, held * size / count),
@@ -42,7 +42,7 @@ def bruck_all_to_all(layout: Layout, size: float, root: int) -> Schedule:
     """In step k each block goes 2^k places on whose way has that bit (Bruck et al.)."""
     order, count = _order(layout), layout.size
 
-    def step(distance: int) -> Step:
+    def step(distance: int) -> TransferStep:
         ways = [way for way in range(count) if way & distance]
         low = distance - 1
 
@@ -50,7 +50,7 @@ def bruck_all_to_all(layout: Layout, size: float, root: int) -> Schedule:
             source = (place - (way & low)) % count
             return int(order[source]), int(order[(source + way) % count])
 
-        return Step(
+        return TransferStep(
             order,
             np.roll(order, -distance),
             np.full(count, len(ways) * size / count),
@@ -64,9 +64,9 @@ def pat_all_gather(layout: Layout, size: float, root: int) -> Schedule:
     """Parallel aggregated trees (NCCL's PAT, all blocks of a step in one message): far first, one block, then more."""
     order, count = _order(layout), layout.size
 
-    def step(distance: int) -> Step:
+    def step(distance: int) -> TransferStep:
         offsets = range(0, count - distance, 2 * distance)
-        return Step(
+        return TransferStep(
             order,
             np.roll(order, -distance),
             np.full(count, len(offsets) * size / count),
@@ -80,9 +80,9 @@ def pat_reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
     """The trees of PAT's all-gather, backwards."""
     order, count = _order(layout), layout.size
 
-    def step(distance: int) -> Step:
+    def step(distance: int) -> TransferStep:
         offsets = range(0, count - distance, 2 * distance)
-        return Step(
+        return TransferStep(
             order,
             np.roll(order, distance),
             np.full(count, len(offsets) * size / count),
@@ -121,10 +121,10 @@ class _Halving:
         span = 2 << bit
         return list(range(number % span, self.half, span))
 
-    def fold(self, size: float, blocks: Sequence[tuple[int, ...]]) -> list[Step]:
+    def fold(self, size: float, blocks: Sequence[tuple[int, ...]]) -> list[TransferStep]:
         if not self.extra:
             return []
-        return [Step(self.even, self.odd, np.full(self.extra, size), lambda _: [blocks] * self.extra)]
+        return [TransferStep(self.even, self.odd, np.full(self.extra, size), lambda _: [blocks] * self.extra)]
 
 
 def halving_doubling_all_reduce(layout: Layout, size: float, root: int) -> Schedule:
@@ -132,16 +132,16 @@ def halving_doubling_all_reduce(layout: Layout, size: float, root: int) -> Sched
     it = _Halving(layout)
     every = [(number,) for number in range(it.half)]
 
-    def step(bit: int, doubling: bool) -> Step:
+    def step(bit: int, doubling: bool) -> TransferStep:
         partner = it.number ^ (1 << bit)
-        return Step(
+        return TransferStep(
             it.place,
             it.place[partner],
             np.full(it.half, size / (2 << bit)),
             lambda _: [[(each,) for each in it.held(n if doubling else n ^ (1 << bit), bit)] for n in range(it.half)],
         )
 
-    after = [Step(it.odd, it.even, s.sizes, s.carried) for s in it.fold(size, every)]
+    after = [TransferStep(it.odd, it.even, s.sizes, s.carried) for s in it.fold(size, every)]
     halving = [step(bit, False) for bit in range(it.bits)]
     return (*it.fold(size, every), *halving, *(step(bit, True) for bit in reversed(range(it.bits))), *after)
 
@@ -151,9 +151,9 @@ def halving_doubling_reduce_scatter(layout: Layout, size: float, root: int) -> S
     it = _Halving(layout)
     part = size / it.count
 
-    def step(bit: int) -> Step:
+    def step(bit: int) -> TransferStep:
         partner = it.number ^ (1 << bit)
-        return Step(
+        return TransferStep(
             it.place,
             it.place[partner],
             it.weights(bit)[partner % (2 << bit)] * part,
@@ -163,7 +163,7 @@ def halving_doubling_reduce_scatter(layout: Layout, size: float, root: int) -> S
         )
 
     every = [(int(rank),) for rank in it.order]
-    last = [Step(it.odd, it.even, np.full(it.extra, part), lambda _: [[(int(rank),)] for rank in it.even])]
+    last = [TransferStep(it.odd, it.even, np.full(it.extra, part), lambda _: [[(int(rank),)] for rank in it.even])]
     return (*it.fold(size, every), *(step(bit) for bit in range(it.bits)), *(last if it.extra else []))
 
 
@@ -171,9 +171,9 @@ def _shifts(layout: Layout, size: float, block: Callable[[int, int], Hashable], 
     """For each distance, every rank sends a block to the one so many places on; ``block`` names it."""
     sources, part = np.arange(layout.size), np.full(layout.size, size / layout.size)
 
-    def step(distance: int) -> Step:
+    def step(distance: int) -> TransferStep:
         targets = (sources + distance) % layout.size
-        return Step(
+        return TransferStep(
             sources,
             targets,
             part,
@@ -233,10 +233,10 @@ def meet_at_root(layout: Layout, size: float, root: int) -> Schedule:
     return (*to_root(layout, size, root), *from_root(layout, size, root))
 
 
-def _star(layout: Layout, size: float, root: int, away: bool, block: str | None) -> Step:
+def _star(layout: Layout, size: float, root: int, away: bool, block: str | None) -> TransferStep:
     others = np.delete(np.arange(layout.size), root)
     centre = np.full(len(others), root)
-    return Step(
+    return TransferStep(
         centre if away else others,
         others if away else centre,
         np.full(len(others), size),
@@ -246,4 +246,4 @@ def _star(layout: Layout, size: float, root: int, away: bool, block: str | None)
 
 def message(layout: Layout, size: float, root: int) -> Schedule:
     """From the first of the ranks to the last."""
-    return (Step(np.array([0]), np.array([layout.size - 1]), np.array([float(size)]), lambda _: [[("all",)]]),)
+    return (TransferStep(np.array([0]), np.array([layout.size - 1]), np.array([float(size)]), lambda _: [[("all",)]]),)

@@ -13,7 +13,7 @@ import numpy as np
 from simcoll.estimator.flow.layout import Layout
 from simcoll.estimator.flow.paths import Integers
 from simcoll.estimator.flow.ring_schedules import chain, ring
-from simcoll.estimator.flow.schedule import Schedule, Shifts, Step, together
+from simcoll.estimator.flow.schedule import Schedule, Shifts, TransferStep, together
 from simcoll.estimator.flow.tree_schedules import depths, double_tree, heights, pipeline
 from simcoll.topology.graph import TopologyError
 
@@ -31,7 +31,7 @@ def _grid(layout: Layout) -> Integers:
     return np.stack(layout.groups)
 
 
-def _inside(grid: Integers, size: float, behind: int, shard: _Blocks) -> Step:
+def _inside(grid: Integers, size: float, behind: int, shard: _Blocks) -> TransferStep:
     """A ring in each host, with what ``shard`` names for each place."""
     width = grid.shape[1]
     return together([ring(hosts, size, width - 1, behind, shard) for hosts in grid])
@@ -83,7 +83,7 @@ def broadcast(layout: Layout, size: float, root: int) -> Schedule:
     grid = _from(_grid(layout), root)
     part = size / grid.shape[1]
     places = [place for place, rank in enumerate(grid[0]) if rank != root]
-    spread = Step(
+    spread = TransferStep(
         np.full(len(places), root), grid[0][places], np.full(len(places), part), lambda _: [[(p, 0)] for p in places]
     )
     rails = together([chain(grid[:, place], part, place) for place in range(grid.shape[1])])
@@ -95,7 +95,7 @@ def reduce(layout: Layout, size: float, root: int) -> Schedule:
     grid = np.roll(_from(_grid(layout), root), -1, axis=0)
     part = size / grid.shape[1]
     places = [place for place, rank in enumerate(grid[-1]) if rank != root]
-    collect = Step(
+    collect = TransferStep(
         grid[-1][places], np.full(len(places), root), np.full(len(places), part), lambda _: [[(p, 0)] for p in places]
     )
     rails = together([chain(grid[:, place], part, place) for place in range(grid.shape[1])])
@@ -113,7 +113,7 @@ def all_to_all(layout: Layout, size: float, root: int) -> Schedule:
     hosts, width = grid.shape
     host, place = np.indices(grid.shape)
 
-    def inside(distance: int) -> Step:
+    def inside(distance: int) -> TransferStep:
         towards = (place + distance) % width
         return _exchange(
             grid,
@@ -122,7 +122,7 @@ def all_to_all(layout: Layout, size: float, root: int) -> Schedule:
             lambda h, p: [(int(grid[h, p]), int(rank)) for rank in grid[:, (p + distance) % width]],
         )
 
-    def between(distance: int) -> Step:
+    def between(distance: int) -> TransferStep:
         towards = (host + distance) % hosts
         return _exchange(
             grid,
@@ -136,9 +136,9 @@ def all_to_all(layout: Layout, size: float, root: int) -> Schedule:
 
 def _exchange(
     sources: Integers, targets: Integers, size: float, blocks: Callable[[int, int], Sequence[tuple[int, int]]]
-) -> Step:
+) -> TransferStep:
     hosts, width = sources.shape
-    return Step(
+    return TransferStep(
         sources.reshape(-1),
         targets.reshape(-1),
         np.full(sources.size, size),
@@ -173,7 +173,7 @@ def nvls_reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
     return (_through(layout, size, size / layout.size, lambda rank: every, lambda rank: [(rank,)]),)
 
 
-def _through(layout: Layout, sent: float, received: float, up: _Blocks, down: _Blocks) -> Step:
+def _through(layout: Layout, sent: float, received: float, up: _Blocks, down: _Blocks) -> TransferStep:
     """Up to the switches and down again; each of several switches deals with a part of every block."""
     switches = _switches(layout)
     ranks, switch = (part.reshape(-1) for part in np.meshgrid(np.arange(layout.size), switches))
@@ -183,7 +183,7 @@ def _through(layout: Layout, sent: float, received: float, up: _Blocks, down: _B
         pairs = list(zip(ranks.tolist(), switch.tolist(), strict=True))
         return [[(*b, s) for b in each(rank)] for each in (up, down) for rank, s in pairs]
 
-    return Step(
+    return TransferStep(
         np.concatenate([ranks, switch]),
         np.concatenate([switch, ranks]),
         np.repeat([sent * part, received * part], len(ranks)),
@@ -207,7 +207,7 @@ def nvls_tree(layout: Layout, size: float, root: int) -> Schedule:
     return (pipeline([step for tree in trees for step in _switch_tree(grid, switches, *tree, half)]),)
 
 
-def _switch_tree(grid: Integers, switches: Integers, place: int, tree: int, size: float) -> list[Step]:
+def _switch_tree(grid: Integers, switches: Integers, place: int, tree: int, size: float) -> list[TransferStep]:
     """Half a shard: all GPUs of a host to its switch, which gives the sum to the one that is in the tree; and back."""
     rail, block = grid[:, place], (place, tree)
     parent = double_tree(len(grid), tree)
@@ -223,9 +223,9 @@ def _switch_tree(grid: Integers, switches: Integers, place: int, tree: int, size
     ]
 
 
-def _pipe(sources: Integers, targets: Integers, size: float, block: Hashable, stage: int | Integers) -> Step:
+def _pipe(sources: Integers, targets: Integers, size: float, block: Hashable, stage: int | Integers) -> TransferStep:
     stages = np.broadcast_to(np.asarray(stage, np.int64), sources.shape)
-    return Step(
+    return TransferStep(
         sources,
         targets,
         np.full(len(sources), size),

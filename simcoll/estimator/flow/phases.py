@@ -23,7 +23,7 @@ import numpy as np
 from simcoll.core.estimate import Overheads
 from simcoll.estimator.flow.paths import Floats, Integers
 from simcoll.estimator.flow.routes import Router, Routes
-from simcoll.estimator.flow.schedule import Schedule, Shifts, Step, steps
+from simcoll.estimator.flow.schedule import Schedule, Shifts, TransferStep, steps
 from simcoll.topology.graph import LINKS
 
 Cost = Callable[[int], "tuple[float, float]"]
@@ -164,7 +164,7 @@ class Phase:
     seconds: float
     latency: float
     loads: Floats
-    step: Step | None = None
+    step: TransferStep | None = None
 
     @property
     def sending(self) -> float:
@@ -203,14 +203,14 @@ class Prices:
     def phases(self, schedule: Schedule) -> Iterator[Phase]:
         """The schedule priced, step by step."""
         for part in schedule:
-            if isinstance(part, Step):
+            if isinstance(part, TransferStep):
                 yield self._step(part)
             elif part.count - 1 <= _WRITTEN_OUT:
                 yield from (self._step(step) for step in steps((part,)))
             else:
                 yield self._series(part)
 
-    def _step(self, step: Step) -> Phase:
+    def _step(self, step: TransferStep) -> Phase:
         size = float(step.sizes.max(initial=0.0))
         alone = self._alone(step, size)
         if step.through:
@@ -223,7 +223,7 @@ class Prices:
         rounds = step.rounds
         return Phase(rounds * slowest, rounds * (slowest - sending), alone.loads * (size * step.times), step)
 
-    def _alone(self, step: Step, size: float) -> _Alone:
+    def _alone(self, step: TransferStep, size: float) -> _Alone:
         """Scaled to its largest transfer, so that it is the same for every size."""
         scaled = step.sizes / size if size else np.zeros(len(step.sizes))
         sources, targets = self.nodes[step.sources], self.nodes[step.targets]
@@ -303,7 +303,7 @@ def _marks(links: int) -> Floats:
     return np.asarray(1.0 + (np.arange(links) * ((math.sqrt(5) - 1) / 2)) % 1.0, np.float64)
 
 
-def _through(step: Step, alone: _Alone, size: float) -> Phase:
+def _through(step: TransferStep, alone: _Alone, size: float) -> Phase:
     """Bytes go on while others come, so that each stage adds its latency once."""
     stages = np.zeros(len(step.sources), int) if step.stages is None else step.stages
     latency = sum(float(alone.latency[stages == stage].max()) for stage in np.unique(stages))

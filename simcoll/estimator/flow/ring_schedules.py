@@ -8,7 +8,7 @@ import numpy as np
 
 from simcoll.estimator.flow.layout import Layout
 from simcoll.estimator.flow.paths import Integers
-from simcoll.estimator.flow.schedule import Schedule, Step, together
+from simcoll.estimator.flow.schedule import Schedule, TransferStep, together
 
 
 def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
@@ -38,10 +38,10 @@ def _owned(order: Integers, channel: int) -> Callable[[int], list[tuple[int, int
 
 def ring(
     order: Integers, size: float, rounds: int, behind: int, blocks: Callable[[int], Sequence[tuple[Hashable, ...]]]
-) -> Step:
+) -> TransferStep:
     """One ring: the p-th rank sends in round t what belongs to place p - t - ``behind``, ``size`` bytes."""
     count = len(order)
-    return Step(
+    return TransferStep(
         order,
         np.roll(order, -1),
         np.full(count, size),
@@ -64,10 +64,10 @@ def reduce(layout: Layout, size: float, root: int) -> Schedule:
     return (together([chain(order, size / len(orders), channel) for channel, order in enumerate(turned)]),)
 
 
-def chain(order: Integers, size: float, channel: int) -> Step:
+def chain(order: Integers, size: float, channel: int) -> TransferStep:
     """From the first to the last, each rank passing on what came last."""
     count = len(order) - 1
-    return Step(
+    return TransferStep(
         order[:-1],
         order[1:],
         np.full(count, size),

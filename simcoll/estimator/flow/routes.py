@@ -35,7 +35,7 @@ from simcoll.topology.graph import TopologyError, derived
 _Hashes = npt.NDArray[np.uint64]
 
 
-class Fabric:
+class SwitchFabric:
     """The switches of a network as classes; links of the same two classes, bandwidth and latency are one wide link.
 
     The first links are the network's own, by their numbers, and the wide links follow. ``member`` is for each link one
@@ -112,7 +112,7 @@ Truths: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape:
+class RouteShape:
     """Blocks that are alike. Nodes 0 to ``nodes - 1`` are the block's own, and then come its ports.
 
     ``links[block]`` are the network's numbers of the links, ``ports[block]`` of the switches, a row for each block of
@@ -129,7 +129,7 @@ class Shape:
 class Blocks:
     """The shapes; for each node of the network its shape (-1: a switch), its block's row, its number in the block."""
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[RouteShape, ...]
     shape: Integers
     row: Integers
     local: Integers
@@ -206,7 +206,7 @@ def _look(network: Network, block: _Block) -> tuple[bytes, ...]:
     return kinds, len(block.ports).to_bytes(4, "big"), block.ends.tobytes(), network.cost[block.links].tobytes()
 
 
-def _shape(network: Network, members: list[_Block]) -> Shape:
+def _shape(network: Network, members: list[_Block]) -> RouteShape:
     """A NIC has an outer side in front of the network and an inner side behind it, and is no way through a host."""
     first = members[0]
     kinds = np.array([network.kinds[node] for node in first.nodes] + ["switch"] * len(first.ports))
@@ -227,7 +227,7 @@ def _shape(network: Network, members: list[_Block]) -> Shape:
         np.concatenate([np.arange(len(first.links)), np.full(len(nics), -1)]),
         toll=toll,
     )
-    return Shape(
+    return RouteShape(
         len(first.nodes), paths, np.stack([each.links for each in members]), np.stack([each.ports for each in members])
     )
 
@@ -252,7 +252,7 @@ class Router:
 
     network: Network
     blocks: Blocks
-    fabric: Fabric
+    fabric: SwitchFabric
     priced: dict[Any, Any]
 
     def routes(self, sources: Integers, targets: Integers) -> Routes:
@@ -300,8 +300,8 @@ class Router:
         chosen: Integers,
         sources: Integers,
         targets: Integers,
-        one: Shape,
-        other: Shape,
+        one: RouteShape,
+        other: RouteShape,
         parts: list[tuple[Any, Any, Any]],
         ways: _Ways,
     ) -> Integers:
@@ -333,7 +333,7 @@ def router(graph: nx.DiGraph[Any]) -> Router:
 def _router(graph: nx.DiGraph[Any]) -> Router:
     arrays = network(graph)
     cut = blocks(arrays)
-    return Router(arrays, cut, Fabric(arrays, cut.held), {})
+    return Router(arrays, cut, SwitchFabric(arrays, cut.held), {})
 
 
 _Ways = Callable[[Floats], "tuple[npt.NDArray[np.bool_], Floats]"]
@@ -348,17 +348,17 @@ def _any(costs: Floats) -> tuple[npt.NDArray[np.bool_], Floats]:
     return np.isfinite(costs), costs
 
 
-def _out(shape: Shape, start: Integers) -> Floats:
+def _out(shape: RouteShape, start: Integers) -> Floats:
     """What the way from each node to each port costs."""
     return _to_ports(start, shape, shape.paths.cost)
 
 
-def _in(shape: Shape, end: Integers) -> Floats:
+def _in(shape: RouteShape, end: Integers) -> Floats:
     """What the way from each port to each node costs."""
     return _to_ports(end, shape, lambda nodes, ports: shape.paths.cost(ports, nodes))
 
 
-def _to_ports(ends: Integers, shape: Shape, cost: Callable[[Integers, Integers], Floats]) -> Floats:
+def _to_ports(ends: Integers, shape: RouteShape, cost: Callable[[Integers, Integers], Floats]) -> Floats:
     """``cost`` of each node, of which some may be the same, with each port."""
     nodes, row = np.unique(ends, return_inverse=True)
     ports = shape.nodes + np.arange(shape.ports.shape[1])
@@ -389,7 +389,7 @@ def _grouped(keys: Integers, chosen: Integers) -> Iterator[tuple[int, Integers]]
         yield int(key), chosen[own == key]
 
 
-def _in_shape(shape: Shape, row: Integers, start: Integers, end: Integers) -> Walk:
+def _in_shape(shape: RouteShape, row: Integers, start: Integers, end: Integers) -> Walk:
     walk = _once(shape.paths.walk, start, end, shape.paths.nodes)
     return Walk(walk.pair, shape.links[row[walk.pair], walk.link], walk.share)
 

@@ -20,7 +20,7 @@ Carried: TypeAlias = Callable[[int], Sequence[Sequence[Hashable]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class TransferStep:
     """Transfers that run together, ``rounds`` times.
 
     ``sizes`` are bytes of one round. ``stages`` are the transfers' places in a pipeline, None where all run in every
@@ -46,7 +46,7 @@ class Step:
         """How often each transfer takes place."""
         return self.rounds - self.depth
 
-    def split(self, chunks: int) -> Step:
+    def split(self, chunks: int) -> TransferStep:
         """The same bytes in so many chunks; only for a step with stages."""
         return replace(self, sizes=self.sizes * (self.times / chunks), rounds=self.depth + chunks)
 
@@ -60,18 +60,18 @@ class Shifts:
     """
 
     count: int
-    step: Callable[[int], Step]
+    step: Callable[[int], TransferStep]
     period: int = 1
     at_once: bool = False
 
 
-Schedule: TypeAlias = "tuple[Step | Shifts, ...]"
+Schedule: TypeAlias = "tuple[TransferStep | Shifts, ...]"
 
 
-def steps(schedule: Schedule) -> Iterator[Step]:
+def steps(schedule: Schedule) -> Iterator[TransferStep]:
     """The schedule with its shifts written out."""
     for part in schedule:
-        if isinstance(part, Step):
+        if isinstance(part, TransferStep):
             yield part
         elif part.at_once:
             yield together([part.step(distance) for distance in range(1, part.count)])
@@ -79,13 +79,13 @@ def steps(schedule: Schedule) -> Iterator[Step]:
             yield from (part.step(distance) for distance in range(1, part.count))
 
 
-def together(parts: Sequence[Step]) -> Step:
+def together(parts: Sequence[TransferStep]) -> TransferStep:
     """Steps of one length that run at once, as one; the stages of those that have none are 0."""
     rounds = {step.rounds for step in parts}
     if len(rounds) != 1:
         raise ValueError(f"steps of {sorted(rounds)} rounds cannot run as one, expected the same number")
     stages = [np.zeros(len(step.sources), np.int64) if step.stages is None else step.stages for step in parts]
-    return Step(
+    return TransferStep(
         np.concatenate([step.sources for step in parts]),
         np.concatenate([step.targets for step in parts]),
         np.concatenate([step.sizes for step in parts]),

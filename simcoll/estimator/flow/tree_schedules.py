@@ -12,7 +12,7 @@ import numpy as np
 
 from simcoll.estimator.flow.layout import Layout
 from simcoll.estimator.flow.paths import Integers
-from simcoll.estimator.flow.schedule import Schedule, Step, together
+from simcoll.estimator.flow.schedule import Schedule, TransferStep, together
 
 
 def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
@@ -92,24 +92,24 @@ def _rooted(layout: Layout, root: int, channel: int, tree: int) -> Integers:
     return parent
 
 
-def up(parent: Integers, size: float, tree: Hashable) -> Step:
+def up(parent: Integers, size: float, tree: Hashable) -> TransferStep:
     """Towards the root, each rank when its children have given."""
     child = np.flatnonzero(parent >= 0)
     return _step(child, parent[child], size, tree, heights(parent)[child])
 
 
-def down(parent: Integers, size: float, tree: Hashable, after: int = 0) -> Step:
+def down(parent: Integers, size: float, tree: Hashable, after: int = 0) -> TransferStep:
     """Away from the root, ``after`` so many rounds."""
     child = np.flatnonzero(parent >= 0)
     return _step(parent[child], child, size, tree, depths(parent)[child] - 1 + after)
 
 
-def _both(parent: Integers, size: float, tree: Hashable) -> list[Step]:
+def _both(parent: Integers, size: float, tree: Hashable) -> list[TransferStep]:
     return [up(parent, size, tree), down(parent, size, tree, int(heights(parent).max()))]
 
 
-def _step(sources: Integers, targets: Integers, size: float, tree: Hashable, stages: Integers) -> Step:
-    return Step(
+def _step(sources: Integers, targets: Integers, size: float, tree: Hashable, stages: Integers) -> TransferStep:
+    return TransferStep(
         sources,
         targets,
         np.full(len(sources), size),
@@ -119,14 +119,14 @@ def _step(sources: Integers, targets: Integers, size: float, tree: Hashable, sta
     )
 
 
-def pipeline(parts: list[Step]) -> Step:
+def pipeline(parts: list[TransferStep]) -> TransferStep:
     """Steps with stages as one: it lasts as long as the one of most stages."""
     rounds = max(step.rounds for step in parts)
-    return together([Step(s.sources, s.targets, s.sizes, s.carried, rounds, s.stages) for s in parts])
+    return together([TransferStep(s.sources, s.targets, s.sizes, s.carried, rounds, s.stages) for s in parts])
 
 
-def _joined(parts: list[Step] | list[list[Step]]) -> Schedule:
-    flat: list[Step] = []
+def _joined(parts: list[TransferStep] | list[list[TransferStep]]) -> Schedule:
+    flat: list[TransferStep] = []
     for part in parts:
         flat.extend(part if isinstance(part, list) else [part])
     return (pipeline(flat),)
@@ -163,11 +163,11 @@ def scatter(layout: Layout, size: float, root: int) -> Schedule:
     return tuple(_binomial(layout.size, size, root, distance, True) for distance in distances)
 
 
-def _binomial(count: int, size: float, root: int, distance: int, away: bool) -> Step:
+def _binomial(count: int, size: float, root: int, distance: int, away: bool) -> TransferStep:
     far = np.arange(distance, count, 2 * distance)
     held = np.minimum(distance, count - far)
     outer, inner = (far + root) % count, (far - distance + root) % count
-    return Step(
+    return TransferStep(
         inner if away else outer,
         outer if away else inner,
         held * (size / count),

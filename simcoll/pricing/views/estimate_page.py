@@ -11,7 +11,7 @@ from simcoll.pricing.views.bottlenecks import bottleneck_text, marks_of_estimate
 from simcoll.pricing.views.text import shown
 from simcoll.pricing.views.topology_figure import figure_of
 from simcoll.reports.curve_picture import CurvePicture, bandwidth_curve
-from simcoll.reports.page_shell import Figure, Table
+from simcoll.reports.page_shell import Figure, PageTable
 from simcoll.reports.price_page import Fact, Sheet
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _figure(name: str, topology: Topology, found: Estimate, *, several: bool) ->
     return Figure(f"Topology: {name}", made.svg, made.text) if several else made
 
 
-def _sizes(name: str, found: Sequence[Estimate]) -> Table:
+def _sizes(name: str, found: Sequence[Estimate]) -> PageTable:
     headings = "size", "algorithm", "bottleneck", "time", "algorithm bandwidth", "bus bandwidth"
     rows = [
         (
@@ -75,10 +75,10 @@ def _sizes(name: str, found: Sequence[Estimate]) -> Table:
         )
         for each in found
     ]
-    return Table(f"By size, on {counted(found[0].ranks, 'rank')} of {name}", headings, tuple(rows), 3)
+    return PageTable(f"By size, on {counted(found[0].ranks, 'rank')} of {name}", headings, tuple(rows), 3)
 
 
-def _comparison(names: Sequence[str], rows: Sequence[Sequence[Estimate]]) -> Table:
+def _comparison(names: Sequence[str], rows: Sequence[Sequence[Estimate]]) -> PageTable:
     headings = "size", *(f"{name}, {counted(one.ranks, 'rank')}" for name, one in zip(names, rows[0], strict=True))
     found = []
     for row in rows:
@@ -86,17 +86,19 @@ def _comparison(names: Sequence[str], rows: Sequence[Sequence[Estimate]]) -> Tab
         ratios = [f" (x{each.seconds / first:.2f})" if first and place else "" for place, each in enumerate(row)]
         times = [shown(each.seconds) + ratio for each, ratio in zip(row, ratios, strict=True)]
         found.append((show_size(row[0].bytes) if row[0].bytes else "-", *times))
-    return Table("Compared", headings, tuple(found), note="Times; in brackets how many times as long as on the first.")
+    return PageTable(
+        "Compared", headings, tuple(found), note="Times; in brackets how many times as long as on the first."
+    )
 
 
-def _terms(name: str, found: Sequence[Estimate]) -> Table:
+def _terms(name: str, found: Sequence[Estimate]) -> PageTable:
     """What each time is made of: the terms add up to it."""
     terms = list(dict.fromkeys(term for each in found for term, _ in each.terms))
     rows = [
         (show_size(each.bytes) if each.bytes else "-", *(shown(dict(each.terms).get(term, 0.0)) for term in terms))
         for each in found
     ]
-    return Table(f"What the time is made of, on {name}", ("size", *terms), tuple(rows), folded=len(rows) > 1)
+    return PageTable(f"What the time is made of, on {name}", ("size", *terms), tuple(rows), folded=len(rows) > 1)
 
 
 def _notes(found: Estimate) -> list[str]:

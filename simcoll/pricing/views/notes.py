@@ -8,8 +8,8 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import State
 from simcoll.core.trace import Trace
 from simcoll.pricing.compute import Counted, measured
-from simcoll.pricing.job import Job
-from simcoll.pricing.price import Pricing, Scenario
+from simcoll.pricing.job import RecordedJob
+from simcoll.pricing.price import Pricing, PricingScenario
 from simcoll.pricing.rank_program import WAIT
 from simcoll.pricing.views.steps import flops_of_step
 from simcoll.pricing.views.summary import overlapping_calls
@@ -17,12 +17,12 @@ from simcoll.pricing.views.summary import overlapping_calls
 _PROBLEMS = 5
 
 
-def notes_of(traces: Sequence[Trace], job: Job, scenario: Scenario) -> list[str]:
+def notes_of(traces: Sequence[Trace], job: RecordedJob, scenario: PricingScenario) -> list[str]:
     """What the records leave open, a sentence each."""
     return [*_damage(traces, job), *_gaps(job), *_of_compute(traces, job, scenario)]
 
 
-def _damage(traces: Sequence[Trace], job: Job) -> Iterator[str]:
+def _damage(traces: Sequence[Trace], job: RecordedJob) -> Iterator[str]:
     absent = sorted(set(range(job.world_size)) - set(job.ranks))
     if absent:
         yield f"{ranks_text(absent)} left no record: their groups are priced with them, and nobody waits for them"
@@ -38,7 +38,7 @@ def _damage(traces: Sequence[Trace], job: Job) -> Iterator[str]:
         yield f"{len(problems) - _PROBLEMS:,} more things in the records cannot be read"
 
 
-def _gaps(job: Job) -> Iterator[str]:
+def _gaps(job: RecordedJob) -> Iterator[str]:
     if job.left_out:
         yield f"{job.left_out:,} sends or receives without a known other end are left out"
     if job.untyped:
@@ -47,7 +47,7 @@ def _gaps(job: Job) -> Iterator[str]:
         yield "no period found: no sequence of calls repeats itself three times, so that there are no steps to show"
 
 
-def _of_compute(traces: Sequence[Trace], job: Job, scenario: Scenario) -> Iterator[str]:
+def _of_compute(traces: Sequence[Trace], job: RecordedJob, scenario: PricingScenario) -> Iterator[str]:
     if not isinstance(scenario.compute, Counted) and scenario.compute is not measured:
         return
     if job.counted:
@@ -61,7 +61,7 @@ def _of_compute(traces: Sequence[Trace], job: Job, scenario: Scenario) -> Iterat
         )
 
 
-def _counted(job: Job, scenario: Scenario) -> str:
+def _counted(job: RecordedJob, scenario: PricingScenario) -> str:
     column = next(column for column, program in enumerate(job.programs) if program.work is not None)
     flops, steps = flops_of_step(job, column), job.steps[column]
     share = scenario.compute.share if isinstance(scenario.compute, Counted) else 1.0

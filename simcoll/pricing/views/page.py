@@ -13,19 +13,28 @@ from simcoll.pricing.price import Pricing, price
 from simcoll.pricing.views.bottlenecks import marks_of_job
 from simcoll.pricing.views.spans import spans_of
 from simcoll.pricing.views.steps import StepCosts, steps_of_rank
-from simcoll.pricing.views.summary import GroupCost, Kind, LinkCost, Spread, groups_of, kinds_of, links_of, totals_of
+from simcoll.pricing.views.summary import (
+    GroupCost,
+    GroupKind,
+    LinkCost,
+    Spread,
+    groups_of,
+    kinds_of,
+    links_of,
+    totals_of,
+)
 from simcoll.pricing.views.text import counted_calls, shown
 from simcoll.pricing.views.topology_figure import figure_of
-from simcoll.reports.page_shell import Table
+from simcoll.reports.page_shell import PageTable
 from simcoll.reports.price_page import Bar, Bars, Fact, Sheet
 
 if TYPE_CHECKING:
     from simcoll.core.trace import Trace
-    from simcoll.reports.page_shell import Priced
+    from simcoll.reports.page_shell import PricedPage
     from simcoll.topology.graph import Topology
 
 
-def priced_report(traces: Sequence[Trace], topology: Topology) -> Priced:
+def priced_report(traces: Sequence[Trace], topology: Topology) -> PricedPage:
     """Picture and tables; raises PricingError, TopologyError and EstimateError for what cannot be priced."""
     priced = price(traces, topology)
     return {"figures": [figure_of(topology, marks_of_job(priced))], "tables": tables_of_calls(priced)}
@@ -98,7 +107,7 @@ def _bars(scenarios: Sequence[Pricing]) -> Bars:
     return Bars("Where a rank's time goes", _PARTS, tuple(bars))
 
 
-def _comparison(scenarios: Sequence[Pricing]) -> Table:
+def _comparison(scenarios: Sequence[Pricing]) -> PageTable:
     rows, first = [], scenarios[0].seconds
     for priced in scenarios:
         totals, steps = totals_of(priced), steps_of_rank(priced)
@@ -106,16 +115,16 @@ def _comparison(scenarios: Sequence[Pricing]) -> Table:
         ratio = f"x{priced.seconds / first:.2f}" if first else "-"
         times = shown(priced.seconds), ratio, shown(totals.exposed.mean), shown(totals.waiting.mean), step
         rows.append((priced.name, f"{priced.job.world_size:,}", *times))
-    return Table("What if", ("scenario", "ranks", "time", "ratio", "exposed", "waiting", "a step"), tuple(rows))
+    return PageTable("What if", ("scenario", "ranks", "time", "ratio", "exposed", "waiting", "a step"), tuple(rows))
 
 
-def tables_of_calls(main: Pricing) -> list[Table]:
+def tables_of_calls(main: Pricing) -> list[PageTable]:
     """What calls cost, and which links hold them up."""
     links = links_of(main)
     return [_kinds(kinds_of(main)), *([_links(links)] if links else [])]
 
 
-def _tables(main: Pricing, steps: StepCosts | None) -> Iterable[Table]:
+def _tables(main: Pricing, steps: StepCosts | None) -> Iterable[PageTable]:
     yield from tables_of_calls(main)
     if len(groups := groups_of(main)) > 1:
         yield _groups(groups)
@@ -127,13 +136,13 @@ def _tables(main: Pricing, steps: StepCosts | None) -> Iterable[Table]:
 
 def _table(
     title: str, headings: tuple[str, ...], rows: Sequence[tuple[str, ...]], texts: int = 1, *, folded: bool = False
-) -> Table:
+) -> PageTable:
     hidden = len(rows) - _MOST_ROWS
     note = f"and {hidden:,} more rows, which --json has" if hidden > 0 else ""
-    return Table(title, headings, tuple(rows[:_MOST_ROWS]), texts, note, folded)
+    return PageTable(title, headings, tuple(rows[:_MOST_ROWS]), texts, note, folded)
 
 
-def _kinds(kinds: Sequence[Kind]) -> Table:
+def _kinds(kinds: Sequence[GroupKind]) -> PageTable:
     headings = "op", "group", "algorithm", "bytes", "calls", "each", "in all", "bus bandwidth", "exposed", "waiting"
     rows = [
         (
@@ -153,7 +162,7 @@ def _kinds(kinds: Sequence[Kind]) -> Table:
     return _table("Calls, the dearest first", headings, rows, 3)
 
 
-def _links(links: Sequence[LinkCost]) -> Table:
+def _links(links: Sequence[LinkCost]) -> PageTable:
     rows = [
         (
             f"{link.link} {link.source} -> {link.target}",
@@ -166,7 +175,7 @@ def _links(links: Sequence[LinkCost]) -> Table:
     return _table("Bottleneck links", ("link", "bandwidth", "calls", "busy"), rows)
 
 
-def _groups(groups: Sequence[GroupCost]) -> Table:
+def _groups(groups: Sequence[GroupCost]) -> PageTable:
     rows = [
         (
             f"{group.name} {group.description}".strip(),
@@ -179,7 +188,7 @@ def _groups(groups: Sequence[GroupCost]) -> Table:
     return _table("Groups", ("group", "ranks", "calls", "time", "exposed", "waiting"), rows)
 
 
-def _ranks(main: Pricing) -> Table:
+def _ranks(main: Pricing) -> PageTable:
     totals = totals_of(main)
     spreads = (
         ("compute", totals.compute),
@@ -194,7 +203,7 @@ def _ranks(main: Pricing) -> Table:
     return _table("A rank's time", ("", "mean", "least", "rank", "most", "rank"), rows)
 
 
-def _steps(found: StepCosts) -> Table:
+def _steps(found: StepCosts) -> PageTable:
     rows = [
         (f"{number:,}", *(shown(part) for part in (step.seconds, step.compute, step.exposed, step.waiting)))
         for number, step in enumerate(found.steps, 1)
@@ -203,7 +212,7 @@ def _steps(found: StepCosts) -> Table:
     return _table(f"Steps of rank {found.rank}", headings, rows, folded=len(rows) > _FEW_ROWS)
 
 
-def _volumes(found: StepCosts) -> Table:
+def _volumes(found: StepCosts) -> PageTable:
     """To the byte: what a step moves can be reckoned from the model."""
     rows = [
         (one.op, f"{one.description or one.group} ({one.size})", f"{one.calls:,}", f"{one.bytes:,}")

@@ -18,7 +18,7 @@ from simcoll.reports.tables import Rows
 from simcoll.spec.call import bytes_of
 
 if TYPE_CHECKING:
-    from simcoll.reports.page_shell import Table
+    from simcoll.reports.page_shell import PageTable
 
 MOST_ROWS = 40
 
@@ -99,11 +99,11 @@ def priced_table(lines: Sequence[PricedLine], seconds: float) -> RenderableType:
     return table
 
 
-def priced_sheet(lines: Sequence[PricedLine], seconds: float) -> Table:
+def priced_sheet(lines: Sequence[PricedLine], seconds: float) -> PageTable:
     """The lines as a table of a page."""
     from simcoll.core.units import show_size
     from simcoll.pricing.views.text import shown
-    from simcoll.reports.page_shell import Table
+    from simcoll.reports.page_shell import PageTable
 
     hidden = len(lines) - MOST_ROWS
     rows = tuple(
@@ -121,4 +121,4 @@ def priced_sheet(lines: Sequence[PricedLine], seconds: float) -> Table:
     )
     headings = "call", "line", "group", "calls", "size", "each", "in all", "waited"
     note = f"and {hidden:,} more lines" if hidden > 0 else ""
-    return Table(f"What the calls cost: {shown(seconds)} of virtual time", headings, rows, 3, note)
+    return PageTable(f"What the calls cost: {shown(seconds)} of virtual time", headings, rows, 3, note)

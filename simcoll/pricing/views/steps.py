@@ -12,14 +12,14 @@ import numpy.typing as npt
 
 from simcoll.core.record import Group
 from simcoll.pricing.compute import step_of
-from simcoll.pricing.job import Job
+from simcoll.pricing.job import RecordedJob
 from simcoll.pricing.price import Pricing
 from simcoll.pricing.rank_program import WAIT
 from simcoll.pricing.views.summary import RankTimes, rank_times
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PricedStep:
     """One step of a rank: when it began, how long it took, and what of that was what, in seconds."""
 
     begin: float
@@ -55,7 +55,7 @@ class StepCosts:
     rank: int
     period: int
     volumes: tuple[Volume, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[PricedStep, ...]
     flops: float | None = None
 
 
@@ -75,14 +75,14 @@ def steps_of_rank(priced: Pricing) -> StepCosts | None:
         part = slice(low, high)
         own = times.instance[part][times.kind[part] != WAIT]
         sums = [float(one[part].sum()) for one in (times.exposed, times.waited, times.compute)]
-        found.append(Step(begin, end - begin, float(took[own].sum()), *sums))
+        found.append(PricedStep(begin, end - begin, float(took[own].sum()), *sums))
     first = times.instance[calls[steps.first : steps.first + steps.period]]
     volumes = tuple(_volumes(priced, first))
     flops = flops_of_step(priced.job, column)
     return StepCosts(priced.job.ranks[column], steps.period, volumes, tuple(found), flops)
 
 
-def flops_of_step(job: Job, column: int) -> float | None:
+def flops_of_step(job: RecordedJob, column: int) -> float | None:
     """FLOPs of one rank in a step, of all that it did where there are no steps; None where nobody counted them."""
     program, steps = job.programs[column], job.steps[column]
     if program.work is None:

@@ -44,7 +44,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class GroupKind:
     """Calls that cost the same in groups that are alike: one estimate for all, how many, seconds of all together.
 
     ``groups`` of ``size`` ranks are called ``group``. ``exposed`` and ``waiting`` are means over the ranks that made
@@ -130,7 +130,7 @@ def _spread(seconds: Floats, ranks: tuple[int, ...]) -> Spread:
     return Spread(float(seconds.mean()), float(seconds[low]), float(seconds[high]), ranks[low], ranks[high])
 
 
-def kinds_of(priced: Pricing) -> list[Kind]:
+def kinds_of(priced: Pricing) -> list[GroupKind]:
     """Kinds of calls, those that take the most seconds of all ranks together first."""
     sums = _sums(priced)
     found: dict[object, list[tuple[Estimate, Stream, _Sums]]] = defaultdict(list)
@@ -150,11 +150,11 @@ def kinds_of(priced: Pricing) -> list[Kind]:
     return sorted(kinds, key=lambda kind: -kind.seconds * kind.size)
 
 
-def _kind(rows: list[tuple[Estimate, Stream, _Sums]]) -> Kind:
+def _kind(rows: list[tuple[Estimate, Stream, _Sums]]) -> GroupKind:
     estimate, stream, _ = rows[0]
     groups = len({(one.group.name, one.group.ranks) for _, one, _ in rows})
     members = max(len({int(rank) for _, one, _ in rows for rank in one.members}), 1)
-    return Kind(
+    return GroupKind(
         estimate,
         group_name(stream.group),
         groups,

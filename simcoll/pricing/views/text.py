@@ -15,7 +15,7 @@ from simcoll.pricing.price import Pricing
 from simcoll.pricing.views.steps import StepCosts, steps_of_rank
 from simcoll.pricing.views.summary import (
     GroupCost,
-    Kind,
+    GroupKind,
     Spread,
     groups_of,
     kinds_of,
@@ -143,7 +143,7 @@ def _kinds(priced: Pricing) -> Rows:
     return table
 
 
-def _where(kind: Kind) -> Text:
+def _where(kind: GroupKind) -> Text:
     alike = f"{kind.size}" if kind.groups == 1 else f"{kind.groups:,} x {kind.size}"
     return plain(f"{kind.group} ({alike})")
 

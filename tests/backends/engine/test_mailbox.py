@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simcoll.backends.engine.mailbox import Mailbox
-from simcoll.backends.engine.schedules import InOrder, Replayed
+from simcoll.backends.engine.schedules import InOrder, ReplayedSchedule
 from simcoll.backends.engine.tickets import Ticket
 from simcoll.core.record import Group
 from simcoll.errors import ConfigurationError
@@ -36,7 +36,7 @@ def end(op: str, rank: int, peer: int, tag: int = 0, group: Group = WORLD) -> Ti
 
 
 def box(sends: str = "synchronous", schedule: dict[int, int] | None = None) -> Mailbox:
-    return Mailbox(sends, InOrder() if schedule is None else Replayed(schedule))
+    return Mailbox(sends, InOrder() if schedule is None else ReplayedSchedule(schedule))
 
 
 @pytest.mark.parametrize("send_first", [True, False])

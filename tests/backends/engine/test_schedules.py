@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.backends.engine.schedules import Decision, InOrder, Random, Recorded, Replayed, schedule_of, schedule_text
+from simcoll.backends.engine.schedules import (
+    Decision,
+    InOrder,
+    Random,
+    RecordedSchedule,
+    ReplayedSchedule,
+    schedule_of,
+    schedule_text,
+)
 from simcoll.errors import ConfigurationError
 
 SCHEDULES = st.dictionaries(st.integers(0, 10**6), st.integers(1, 1000))
@@ -30,9 +38,9 @@ def test_no_schedule_is_the_default_order() -> None:
 
 @given(st.integers(), st.lists(st.tuples(st.sampled_from(Decision), st.integers(2, 9)), max_size=60))
 def test_what_was_recorded_is_decided_again(seed: int, asked: list[tuple[Decision, int]]) -> None:
-    first = Recorded(Random(seed))
+    first = RecordedSchedule(Random(seed))
     decided = [first.choose(*question) for question in asked]
-    again = Recorded(Replayed(first.deviations))
+    again = RecordedSchedule(ReplayedSchedule(first.deviations))
     assert [again.choose(*question) for question in asked] == decided
     assert again.deviations == first.deviations
     assert again.made == first.made == len(asked)
@@ -45,7 +53,7 @@ def test_options_are_there(seed: int, options: int) -> None:
 
 
 def test_an_option_that_is_not_there_counts_as_the_first() -> None:
-    recorded = Recorded(Replayed({0: 7}))
+    recorded = RecordedSchedule(ReplayedSchedule({0: 7}))
     assert recorded.choose(Decision.TURN, 3) == 0
     assert recorded.deviations == {}
 
@@ -59,5 +67,5 @@ def test_preemptions_are_bounded(seed: int, most: int) -> None:
 
 def test_the_default_order_preempts_nobody() -> None:
     assert not InOrder().preempts
-    assert not Recorded(InOrder()).preempts
-    assert Recorded(Replayed({})).preempts
+    assert not RecordedSchedule(InOrder()).preempts
+    assert RecordedSchedule(ReplayedSchedule({})).preempts

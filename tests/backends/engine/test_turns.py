@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simcoll.backends.engine.parking import FreeThreads, LateError, Place, StuckError
+from simcoll.backends.engine.parking import FreeThreads, LateError, ParkingPlace, StuckError
 from simcoll.backends.engine.schedules import Random
 from simcoll.backends.engine.turns import Turns
 from simcoll.errors import ConfigurationError
@@ -30,7 +30,7 @@ def test_one_rank_runs_at_a_time_and_each_to_its_end() -> None:
 def handed_round(choices: Random | None) -> list[int]:
     """Who came when, where each waits for the one before it."""
     turns, order = Turns(6, choices), []
-    places: dict[int, Place] = {}
+    places: dict[int, ParkingPlace] = {}
 
     def body(rank: int) -> None:
         for _ in range(3):
@@ -129,7 +129,7 @@ def test_the_world_is_told_before_the_ranks_are() -> None:
 
 def test_what_the_world_wakes_at_the_last_moment_is_not_stuck() -> None:
     turns, ended = Turns(1), []
-    places: list[Place] = []
+    places: list[ParkingPlace] = []
     turns.on_stuck = lambda: turns.wake(places[0])
 
     def body(rank: int) -> None:
@@ -182,7 +182,7 @@ def test_a_thread_of_a_rank_may_wait_and_be_woken() -> None:
 
 def test_a_rank_whose_thread_runs_is_not_stuck() -> None:
     turns, ended = Turns(1), []
-    places: list[Place] = []
+    places: list[ParkingPlace] = []
 
     def works_then_wakes() -> None:
         time.sleep(0.05)

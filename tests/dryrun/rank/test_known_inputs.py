@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.dryrun.rank.known_inputs import Given, Known, SmallInputs, inputs_name, read_inputs
+from simcoll.dryrun.rank.known_inputs import Given, KnownInputs, SmallInputs, inputs_name, read_inputs
 from simcoll.errors import SimcollError
 from simcoll.spec.call import Buffer, Call
 
@@ -28,7 +28,7 @@ def written(folder: Path, rank: int, array: npt.NDArray[np.float32], guessed: bo
     return read_inputs(folder / inputs_name(rank))
 
 
-def answered(folder: Path, known: Known, reduce_op: str = "sum") -> tuple[list[float], bool] | None:
+def answered(folder: Path, known: KnownInputs, reduce_op: str = "sum") -> tuple[list[float], bool] | None:
     group = SmallInputs(folder / "own", SIZE, known).of_group(range(SIZE), 0)
     array = np.zeros(2, np.float32)
     answer = group.answer(all_reduce(reduce_op, array), [array], guessed=False)
@@ -41,7 +41,7 @@ def answered(folder: Path, known: Known, reduce_op: str = "sum") -> tuple[list[f
 def test_what_is_written_is_answered_exactly(tmp_path_factory: pytest.TempPathFactory, rows: list[list[float]]) -> None:
     folder = tmp_path_factory.mktemp("given")
     arrays = [np.array(row, np.float32) for row in rows]
-    known = Known({rank: written(folder, rank, array) for rank, array in enumerate(arrays)})
+    known = KnownInputs({rank: written(folder, rank, array) for rank, array in enumerate(arrays)})
     with np.errstate(all="ignore"):
         expected = arrays[0] + arrays[1] + arrays[2]
         answer = answered(folder, known)
@@ -65,7 +65,7 @@ def test_what_is_known_for_certain(
     ranks: tuple[int, ...], guessed: bool, trusted: bool, reduce_op: str, expected: object, tmp_path: Path
 ) -> None:
     array = np.array([1, 2], np.float32)
-    known = Known({rank: written(tmp_path, rank, array, guessed) for rank in ranks}, trusted)
+    known = KnownInputs({rank: written(tmp_path, rank, array, guessed) for rank in ranks}, trusted)
     assert answered(tmp_path, known, reduce_op) == expected
 
 
@@ -81,4 +81,4 @@ def test_files_of_others_are_not_trusted(tmp_path: Path) -> None:
     assert read_inputs(path) == {name: one}
     for text in ("[1, 2]", "nothing", one.text.replace('[["float32"', '[["object"')):
         with pytest.raises(SimcollError, match="cannot be read"):
-            answered(tmp_path, Known({0: {name: Given(text, False)}}))
+            answered(tmp_path, KnownInputs({0: {name: Given(text, False)}}))

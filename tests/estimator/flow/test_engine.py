@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.flow import three_levels
 from simcoll.core.estimate import Overheads
-from simcoll.estimator.flow.concurrent import Flight, price_together
+from simcoll.estimator.flow.concurrent import ConcurrentCollective, price_together
 from simcoll.estimator.flow.engine import price
 from simcoll.estimator.flow.phases import fair_rates
 from simcoll.estimator.flow.routes import Routes
@@ -231,7 +231,7 @@ def test_wrong_requests_say_what_was_expected() -> None:
     with pytest.raises(TopologyError, match="size is -1"):
         price("all_reduce", -1, graph)
     with pytest.raises(TopologyError, match="starts are"):
-        price_together([Flight("all_reduce", 1, start=-1.0)], graph)
+        price_together([ConcurrentCollective("all_reduce", 1, start=-1.0)], graph)
 
 
 def test_overheads_are_added_where_links_are_crossed() -> None:
@@ -258,20 +258,26 @@ def test_one_collective_alone_costs_the_same_among_none(op: str) -> None:
     graph = servers((4, 4))
     for name in COLLECTIVES[op].schedules:
         if name != "nvls":
-            (together,) = price_together([Flight(op, GIB, None, name, 0.25)], graph)
+            (together,) = price_together([ConcurrentCollective(op, GIB, None, name, 0.25)], graph)
             assert together.seconds == pytest.approx(price(op, GIB, graph, None, name).seconds, rel=1e-6)
 
 
 def test_collectives_that_overlap_share_and_others_do_not() -> None:
     graph = flat(8, BANDWIDTH, LATENCY)
     alone = price("all_reduce", GIB, graph, algorithm="ring")
-    both = price_together([Flight("all_reduce", GIB, None, "ring")] * 2, graph)
+    both = price_together([ConcurrentCollective("all_reduce", GIB, None, "ring")] * 2, graph)
     assert [each.seconds for each in both] == pytest.approx([2 * alone.seconds] * 2, rel=0.01)
-    apart = price_together([Flight("all_reduce", GIB, part, "ring") for part in ((0, 1, 2, 3), (4, 5, 6, 7))], graph)
+    apart = price_together(
+        [ConcurrentCollective("all_reduce", GIB, part, "ring") for part in ((0, 1, 2, 3), (4, 5, 6, 7))], graph
+    )
     own = price("all_reduce", GIB, graph, [0, 1, 2, 3], "ring").seconds
     assert [each.seconds for each in apart] == pytest.approx([own, own])
     later = price_together(
-        [Flight("all_reduce", GIB, None, "ring"), Flight("all_reduce", GIB, None, "ring", 1.0)], graph
+        [
+            ConcurrentCollective("all_reduce", GIB, None, "ring"),
+            ConcurrentCollective("all_reduce", GIB, None, "ring", 1.0),
+        ],
+        graph,
     )
     assert [each.seconds for each in later] == pytest.approx([alone.seconds] * 2)
 
@@ -279,7 +285,11 @@ def test_collectives_that_overlap_share_and_others_do_not() -> None:
 def test_a_short_collective_beside_a_long_one_gets_half_of_the_link() -> None:
     graph = flat(8, BANDWIDTH, LATENCY)
     long, short = price_together(
-        [Flight("all_reduce", GIB, None, "ring"), Flight("all_reduce", GIB // 8, None, "ring", 0.005)], graph
+        [
+            ConcurrentCollective("all_reduce", GIB, None, "ring"),
+            ConcurrentCollective("all_reduce", GIB // 8, None, "ring", 0.005),
+        ],
+        graph,
     )
     sending = 2 * 7 / 8 * GIB / BANDWIDTH
     assert short.seconds == pytest.approx(sending / 4, rel=0.02)

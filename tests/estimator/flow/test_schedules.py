@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simcoll.estimator.flow.algorithms import schedule
 from simcoll.estimator.flow.layout import Layout, layout
-from simcoll.estimator.flow.schedule import Schedule, Step, steps
+from simcoll.estimator.flow.schedule import Schedule, TransferStep, steps
 from simcoll.spec.table import COLLECTIVES, Kind
 from simcoll.topology.graph import Topology, TopologyError, connect, flat
 
@@ -73,7 +73,7 @@ def at_start(op: str, place: Layout, made: Schedule, root: int) -> Held:
     return held
 
 
-def run(step: Step, held: Held) -> None:
+def run(step: TransferStep, held: Held) -> None:
     """Every round in turn: what is sent is what was there when the round began."""
     stages = np.zeros(len(step.sources), int) if step.stages is None else step.stages
     carried: dict[int, Sequence[Sequence[Hashable]]] = {}
@@ -220,7 +220,7 @@ def test_a_schedule_stays_compact(op: str) -> None:
         if algorithm not in ("hierarchical", "nvls", "nvls_tree"):
             made = schedule(op, algorithm, place, 1.0)
             assert len(made) <= 26
-            assert all(len(step.sources) <= 4 * 2048 for step in made if isinstance(step, Step))
+            assert all(len(step.sources) <= 4 * 2048 for step in made if isinstance(step, TransferStep))
 
 
 def test_channels_leave_each_host_by_every_nic() -> None:

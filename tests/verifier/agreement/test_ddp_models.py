@@ -6,12 +6,16 @@ import pytest
 
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group
 from simcoll.core.trace import MemoryTrace, trace_of
-from simcoll.spec.ddp_model import Parameter, Parameters, claim_of, from_json, to_json
+from simcoll.spec.ddp_model import ModelParameter, Parameters, claim_of, from_json, to_json
 from simcoll.verifier.agreement.ddp_models import compare_models, model_mismatches, unnamed_mismatch
 from simcoll.verifier.findings.finding import Finding
 
 WORLD = Group("0", "default_pg", (0, 1, 2))
-LAYERS = (Parameter("a", "float32", (4, 4)), Parameter("b", "float32", (4, 4)), Parameter("c", "float32", (2,)))
+LAYERS = (
+    ModelParameter("a", "float32", (4, 4)),
+    ModelParameter("b", "float32", (4, 4)),
+    ModelParameter("c", "float32", (2,)),
+)
 
 
 def compared(odd: Parameters, *, ranks: int = 3) -> Finding | None:
@@ -22,11 +26,11 @@ def compared(odd: Parameters, *, ranks: int = 3) -> Finding | None:
 @pytest.mark.parametrize(
     ("odd", "message"),
     [
-        ((*LAYERS[:2], Parameter("c", "float32", (3,))), "c is float32[3] on rank 1, float32[2] on the others"),
-        ((*LAYERS[:2], Parameter("c", "float16", (2,))), "c is float16[2] on rank 1, float32[2] on the others"),
-        ((*LAYERS[:2], Parameter("c", "float32", (2,), False)), "c is frozen on rank 1, trained on the others"),
+        ((*LAYERS[:2], ModelParameter("c", "float32", (3,))), "c is float32[3] on rank 1, float32[2] on the others"),
+        ((*LAYERS[:2], ModelParameter("c", "float16", (2,))), "c is float16[2] on rank 1, float32[2] on the others"),
+        ((*LAYERS[:2], ModelParameter("c", "float32", (2,), False)), "c is frozen on rank 1, trained on the others"),
         (LAYERS[:2], "c float32[2] is missing on rank 1"),
-        ((*LAYERS, Parameter("d", "int8", ())), "d int8[] is on rank 1, not on the others"),
+        ((*LAYERS, ModelParameter("d", "int8", ())), "d int8[] is on rank 1, not on the others"),
         (
             (LAYERS[1], LAYERS[0], LAYERS[2]),
             "parameter 0 is b on rank 1, a on the others; parameter 1 is a on rank 1, b on the others",
@@ -47,7 +51,7 @@ def test_two_ranks_have_no_majority() -> None:
 
 
 def test_other_names_alone_do_no_harm() -> None:
-    assert compared(tuple(Parameter(f"module.{one.name}", one.dtype, one.shape) for one in LAYERS)) is None
+    assert compared(tuple(ModelParameter(f"module.{one.name}", one.dtype, one.shape) for one in LAYERS)) is None
 
 
 def test_a_model_too_large_to_list_is_told_apart_by_its_digest() -> None:

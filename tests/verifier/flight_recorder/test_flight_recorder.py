@@ -480,11 +480,11 @@ def test_entries_that_are_read_together_are_read_as_one_by_one(kinds, times):
 
 
 def _columns(data, before):
-    from simcoll.verifier.flight_recorder.entries import Columns
+    from simcoll.verifier.flight_recorder.entries import EntryColumns
     from simcoll.verifier.flight_recorder.pickle_machine import PickleStream
     from simcoll.verifier.flight_recorder.pickle_reader import read_pickle
 
-    columns = Columns()
+    columns = EntryColumns()
     stream = PickleStream(data, pickle_runs.Follower(columns, data, before))
     read_pickle(stream)
     return columns

@@ -50,7 +50,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lane:
+class ChannelRecords:
     """The messages of one tag from one rank of a group to another; on NCCL those of all tags (``tag`` is None).
 
     ``sender`` and ``receiver`` are global ranks. ``ordered`` says that the n-th send meets the n-th receive for

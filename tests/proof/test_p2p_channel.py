@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simcoll.backends.base import OF_THE_GROUP, OF_THE_PAIR
 from simcoll.core.record import Group, Source
 from simcoll.errors import CollectiveMismatchError
-from simcoll.proof.p2p_lane import Count, Lane, Posted
+from simcoll.proof.p2p_channel import Count, P2PChannel, Posted
 from simcoll.recorder.recorder import Entry, Prepared, Use
 from simcoll.spec.call import ANY_SOURCE, Buffer, Call
 from simcoll.spec.checksum import message_digest
@@ -23,7 +23,7 @@ from torch.distributed import HashStore  # noqa: E402
 from simcoll.proof import p2p_check  # noqa: E402
 from simcoll.proof.p2p_check import Letters  # noqa: E402
 from simcoll.proof.polled_store import PolledStore  # noqa: E402
-from simcoll.recorder.pending_errors import VERDICTS  # noqa: E402
+from simcoll.recorder.pending_errors import PENDING_ERRORS  # noqa: E402
 
 WORLD = Group("0", "default_pg", (0, 1))
 USE = Use(writes=False, sends=False, copies=False, tells=False, on_cpu=True)
@@ -49,14 +49,14 @@ def posted(
     return Posted(entry, 0, tag if lane is None else lane, launched=True)
 
 
-def news(lane: Lane) -> Count:
+def news(lane: P2PChannel) -> Count:
     count = lane.news()
     assert count is not None
     return count
 
 
 def test_ends_agree_at_equal_counts_whoever_is_ahead() -> None:
-    ahead, behind = Lane(), Lane()
+    ahead, behind = P2PChannel(), P2PChannel()
     for size in (1, 2, 3):
         ahead.add(posted("send", 1, size))
     behind.add(posted("recv", 0, 1))
@@ -73,7 +73,7 @@ def test_ends_agree_at_equal_counts_whoever_is_ahead() -> None:
 
 
 def test_what_the_other_end_knows_to_agree_is_forgotten() -> None:
-    lane = Lane()
+    lane = P2PChannel()
     for size in (1, 2, 3):
         lane.add(posted("send", 1, size))
     assert lane.agrees(Count(0, 2, 5, 0))
@@ -82,7 +82,7 @@ def test_what_the_other_end_knows_to_agree_is_forgotten() -> None:
 
 
 def test_an_end_that_differs_is_noticed_and_one_of_another_epoch_is_not_compared() -> None:
-    lane = Lane()
+    lane = P2PChannel()
     lane.add(posted("send", 1, 1))
     assert lane.agrees(Count(1, 0, 1, 7))
     assert not lane.agrees(Count(0, 0, 1, 7))
@@ -90,7 +90,7 @@ def test_an_end_that_differs_is_noticed_and_one_of_another_epoch_is_not_compared
 
 def test_words_that_count_as_one_do_so_with_all_that_did_before() -> None:
     words = [message_digest(posted("send", 1, size).entry.call) for size in (1, 2, 3)]
-    lanes = [Lane(), Lane()]
+    lanes = [P2PChannel(), P2PChannel()]
     for place, lane in enumerate(lanes):
         assert lane.accept(0, [(words[0], words[1])])
         assert lane.accept(0, [(words[1], words[2])])
@@ -105,7 +105,7 @@ def end(store: Any, rank: int) -> Letters:
 
 
 def told() -> list[CollectiveMismatchError]:
-    return VERDICTS.rest()
+    return PENDING_ERRORS.rest()
 
 
 def run(orders: list[list[Posted]], steps: list[tuple[int, int]]) -> list[CollectiveMismatchError]:
@@ -213,7 +213,7 @@ def test_an_end_that_gets_no_answer_asks_no_longer(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(p2p_check.time, "monotonic", lambda: float("inf"))
     assert one.meet([]) == 0
     assert [*pauses, one.pause] == [p2p_check._BUSY_SECONDS, None]
-    assert VERDICTS.awaited(0) is None
+    assert PENDING_ERRORS.awaited(0) is None
 
 
 def test_a_group_whose_message_failed_is_compared_no_more() -> None:

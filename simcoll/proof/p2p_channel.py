@@ -43,7 +43,7 @@ class Count:
     digest: int
 
 
-class Lane:
+class P2PChannel:
     """One end of a lane: places are counted from zero, and both ends count the same."""
 
     __slots__ = ("_ahead", "_base", "_counts_as", "_digests", "_epoch", "_log", "_published", "_theirs", "settled")
