@@ -15,12 +15,43 @@ import signal
 from pathlib import Path
 
 from simcoll.blackbox.stacks import catches
+from simcoll.core.forks import ProcessOwned
 
 SUFFIX = ".stacks.txt"
 
 _NUMBER = getattr(signal, "SIGUSR1", None)
-_descriptor: int | None = None
-_path: Path | None = None
+
+
+class _Answer(ProcessOwned):
+    """Where the signal sends stacks: the descriptor that ``faulthandler`` has, and the file that it leads to."""
+
+    def __init__(self) -> None:
+        self.descriptor: int | None = None
+        self.path: Path | None = None
+        super().__init__()
+
+    def lead_to(self, path: str | Path, flags: int, heading: str = "") -> None:
+        """Exchange what the descriptor leads to; raises OSError."""
+        target = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(target, heading.encode(errors="backslashreplace"))
+            os.dup2(target, self.descriptor or 0, inheritable=False)
+        finally:
+            os.close(target)
+
+    def lead_nowhere(self) -> None:
+        """Drop what is written from here on."""
+        self.path = None
+        if self.descriptor is not None:
+            with contextlib.suppress(OSError):
+                self.lead_to(os.devnull, os.O_WRONLY)
+
+    def forked(self) -> None:
+        """A forked child is no rank, or another one; nor may it keep its parent's stderr open."""
+        self.lead_nowhere()
+
+
+_answer = _Answer()
 
 
 def answer_signal() -> None:
@@ -28,35 +59,31 @@ def answer_signal() -> None:
 
     It stays so to the end of the process, as by default the signal ends it.
     """
-    global _descriptor
-    if _NUMBER is None or _descriptor is not None:
+    if _NUMBER is None or _answer.descriptor is not None:
         return
     if signal.getsignal(_NUMBER) is not signal.SIG_DFL or catches(os.getpid(), _NUMBER):
         return
     with contextlib.suppress(OSError, RuntimeError, ValueError):
         descriptor = _open_stderr()
         faulthandler.register(_NUMBER, file=descriptor, all_threads=True, chain=False)
-        _descriptor = descriptor
+        _answer.descriptor = descriptor
 
 
 def answer_into(path: Path, heading: str) -> None:
     """Send the stacks to the end of a new file with this heading; an older file of that name is replaced."""
-    global _path
-    if _descriptor is None or path == _path:
+    if _answer.descriptor is None or path == _answer.path:
         return
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
-        _lead_to(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, heading)
-        _path = path
+        _answer.lead_to(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, heading)
+        _answer.path = path
 
 
 def answer_no_more() -> None:
     """The rank ends: send the stacks nowhere, and remove a file that never held any."""
-    global _path
-    if _path is not None:
-        remove_unused(_path)
-    _path = None
-    _lead_nowhere()
+    if _answer.path is not None:
+        remove_unused(_answer.path)
+    _answer.lead_nowhere()
 
 
 def remove_unused(path: Path) -> None:
@@ -81,28 +108,3 @@ def _open_stderr() -> int:
         return os.dup(2)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY)
-
-
-def _lead_to(path: str | Path, flags: int, heading: str = "") -> None:
-    target = os.open(path, flags | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(target, heading.encode(errors="backslashreplace"))
-        os.dup2(target, _descriptor or 0, inheritable=False)
-    finally:
-        os.close(target)
-
-
-def _lead_nowhere() -> None:
-    if _descriptor is not None:
-        with contextlib.suppress(OSError):
-            _lead_to(os.devnull, os.O_WRONLY)
-
-
-def _forked() -> None:
-    """A forked child is no rank, or another one; nor may it keep its parent's stderr open."""
-    global _path
-    _path = None
-    _lead_nowhere()
-
-
-os.register_at_fork(after_in_child=_forked)

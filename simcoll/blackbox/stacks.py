@@ -72,7 +72,8 @@ def offer_recorded_stacks(path: Path) -> None:
 def withdraw_stacks() -> None:
     """The process ends: remove what :func:`offer_recorded_stacks` made, unless another process has taken its name."""
     for path, pid in _unwatched.items():
-        with contextlib.suppress(OSError, KeyError):
+        # ValueError: the file was closed meanwhile.
+        with contextlib.suppress(OSError, KeyError, ValueError):
             if pid == os.getpid() and os.path.samestat(os.fstat(_open[path].fileno()), path.stat()):
                 path.unlink()
 

@@ -15,7 +15,6 @@ import mmap
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
@@ -25,6 +24,7 @@ from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import EntryKind, seal
 from simcoll.blackbox.header import pack_header
 from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
+from simcoll.core.forks import ProcessOwned
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Call
 
@@ -59,7 +59,7 @@ class BlackBoxError(OSError):
     """A black box cannot be created; ``filename`` names it, ``strerror`` says why and what to do."""
 
 
-class BlackBoxWriter:
+class BlackBoxWriter(ProcessOwned):
     """One rank's black box, open for writing.
 
     ``records`` is the number of slots in the ring (default: the environment's SIMCOLL_RECORDS, else 65,536, 64 bytes
@@ -79,7 +79,7 @@ class BlackBoxWriter:
         self._signatures: dict[Call, int] = {}
         self._sources: dict[Source, int] = {}
         self._open = True
-        _WRITERS.add(self)
+        super().__init__()
 
     def group(self, group: Group) -> int:
         """The index of a group that was just created; each call writes a new entry.
@@ -253,8 +253,8 @@ class BlackBoxWriter:
             write_all(fd, entries, self._ring + self._slots * _SLOT_SIZE)
         os.close(fd)
 
-    def abandon(self) -> None:
-        """Write no more: this process is a forked child, and the box is its parent's."""
+    def forked(self) -> None:
+        """Write no more: the box is the parent's."""
         self._open = False
         self._lock = threading.RLock()
 
@@ -331,17 +331,6 @@ def _identity(file: Path | int) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
-
-
-_WRITERS: weakref.WeakSet[BlackBoxWriter] = weakref.WeakSet()
-
-
-def _abandon_all() -> None:
-    for writer in list(_WRITERS):
-        writer.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_all)
 
 
 def slots_wanted() -> int:

@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 
+from simcoll.core.forks import ProcessOwned
+
 PATIENCE = 2.0
 
 LOOK_UP_SECONDS = 0.5
@@ -27,11 +29,15 @@ _ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_LAUNCH_ORDER_IMPLICIT": 
 """Variables, and the values with which a GPU runs in the order of the launches what different streams hold."""
 
 
-class LaunchOrder:
+class LaunchOrder(ProcessOwned):
     """The calls of this process that are not launched yet, in the order of the program."""
 
     def __init__(self, patience: float | None = PATIENCE) -> None:
         self._patience = patience
+        self._begin()
+        super().__init__()
+
+    def _begin(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[Turn] = deque()
 
@@ -72,9 +78,9 @@ class LaunchOrder:
             self._waiting.remove(turn)
             self._changed.notify_all()
 
-    def forget(self) -> None:
-        """Start anew: this process is a forked child, and the calls are its parent's."""
-        self.__init__(self._patience)  # type: ignore[misc]  # the lock may be held by a thread that is not here
+    def forked(self) -> None:
+        """The calls are the parent's."""
+        self._begin()
 
 
 def patience(environment: Mapping[str, str]) -> float | None:
@@ -84,7 +90,6 @@ def patience(environment: Mapping[str, str]) -> float | None:
 
 
 LAUNCHES = LaunchOrder(patience(os.environ))
-os.register_at_fork(after_in_child=LAUNCHES.forget)
 
 
 class Turn:

@@ -6,12 +6,12 @@ which stops it, waits for it a moment. A forked child has neither the thread nor
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+from simcoll.core.forks import ProcessOwned
 from simcoll.cuda.clock import Device
 from simcoll.cuda.timing import DevicePlace, Timed, TimedRecord, calls_between_times
 
@@ -137,39 +137,40 @@ class DeviceTimes:
             time.sleep(_LAST_PAUSE_SECONDS)
 
 
-_times: DeviceTimes | None = None
-_abandoned: list[DeviceTimes] = []
-"""Of a parent process: to free its events here would ask for a device that a forked child cannot use."""
+class _ProcessTimes(ProcessOwned):
+    """The times of this process, once they were asked for."""
+
+    def __init__(self) -> None:
+        self.times: DeviceTimes | None = None
+        self._inherited: list[DeviceTimes] = []
+        super().__init__()
+
+    def forked(self) -> None:
+        """Keep the parent's: to free its events would ask for a device that a forked child cannot use."""
+        if self.times is not None:
+            self._inherited.append(self.times)
+            self.times = None
+
+
+_process = _ProcessTimes()
 
 
 def device_times() -> DeviceTimes | None:
     """The times of this process; None where none are wanted."""
-    global _times
-    if _times is None:
+    if _process.times is None:
         from simcoll.cuda.events import CudaDevice, permit_queries
 
-        _times = DeviceTimes(CudaDevice, permit_queries)
-    return _times if _times.wanted else None
+        _process.times = DeviceTimes(CudaDevice, permit_queries)
+    return _process.times if _process.times.wanted else None
 
 
 def looks_paused() -> AbstractContextManager[None]:
     """While a graph is captured: no look at a device that would end the capture."""
-    return nullcontext() if _times is None else _times.capturing()
+    return nullcontext() if _process.times is None else _process.times.capturing()
 
 
 def close_device_times(seconds: float) -> None:
     """Look a last time, for ``seconds`` at the most."""
-    global _times
-    if _times is not None:
-        _times.close(seconds)
-        _times = None
-
-
-def _forget() -> None:
-    global _times
-    if _times is not None:
-        _abandoned.append(_times)
-        _times = None
-
-
-os.register_at_fork(after_in_child=_forget)
+    if _process.times is not None:
+        _process.times.close(seconds)
+        _process.times = None

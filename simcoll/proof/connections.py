@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import selectors
 import socket
@@ -23,6 +22,7 @@ from datetime import timedelta
 from typing import Protocol
 from weakref import WeakSet
 
+from simcoll.core.forks import ProcessOwned
 from simcoll.core.ranges import ranks_text
 from simcoll.proof.addresses import is_loopback, own_addresses, same_host_mark
 
@@ -62,16 +62,24 @@ class LinkStore(Protocol):
         """Wait for keys; raises RuntimeError."""
 
 
-_open: WeakSet[socket.socket] = WeakSet()
+class _OpenSockets(ProcessOwned):
+    """Every socket that is made here, as long as somebody holds it."""
+
+    def __init__(self) -> None:
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        super().__init__()
+
+    def add(self, *sockets: socket.socket) -> None:
+        """Sockets were made."""
+        self._sockets.update(sockets)
+
+    def forked(self) -> None:
+        """A child that kept its parent's sockets open would hide the parent's death from the peers."""
+        for one in list(self._sockets):
+            one.close()
 
 
-def _forget_in_child() -> None:
-    """A child that kept its parent's sockets open would hide the parent's death from the peers."""
-    for link in list(_open):
-        link.close()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
+_open = _OpenSockets()
 
 
 def connect_links(store: LinkStore, rank: int, peers: Sequence[int], timeout: timedelta) -> dict[int, socket.socket]:
@@ -242,7 +250,7 @@ class _Listener:
         self._callers: dict[socket.socket, _Caller] = {}
         self._doors = list(self._listen())
         self._wake, self._woken = socket.socketpair()
-        _open.update((*self._doors, self._wake, self._woken))
+        _open.add(*self._doors, self._wake, self._woken)
         self._given = False
         self._thread = threading.Thread(target=self._serve, name="simcoll-links", daemon=True)
         self._thread.start()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import threading
 import time
 import weakref
@@ -25,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from simcoll.core.forks import ProcessOwned
 from simcoll.core.rank_local import RankLocal
 from simcoll.cuda.launch_order import LAUNCHES
 from simcoll.recorder.arguments import Arguments
@@ -136,10 +136,14 @@ class _Orphan:
     waits: int
 
 
-class Flights:
+class Flights(ProcessOwned):
     """The open calls of this process, by the memory that they use."""
 
     def __init__(self) -> None:
+        self._begin()
+        super().__init__()
+
+    def _begin(self) -> None:
         self.waits = 0
         """How often somebody has waited for the end of a call; it only has to differ."""
         self._by_storage: dict[int, list[Flight]] = {}
@@ -147,9 +151,9 @@ class Flights:
         self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
         self._looked = 0.0
 
-    def forget(self) -> None:
-        """Start anew: this process is a forked child, and the calls are its parent's."""
-        self.__init__()  # type: ignore[misc]  # the lock may be held by a thread that is not here
+    def forked(self) -> None:
+        """The calls are the parent's; a Work that the child drops finds none, and a lock that is free."""
+        self._begin()
 
     def open(self, entry: Entry, arguments: Arguments) -> Flight | None:
         """Note that a call was made whose Work goes to the program; None where there is no memory to watch."""
@@ -241,7 +245,6 @@ class Flights:
 
 
 flights = RankLocal(Flights)
-os.register_at_fork(after_in_child=lambda: flights.here.forget())
 
 
 def noting_synchronization(synchronize: Callable[..., None]) -> Callable[..., None]:

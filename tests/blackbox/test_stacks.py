@@ -175,6 +175,20 @@ def test_a_process_that_ends_takes_its_own_file_with_it(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank00001.stack", "rank00002.stack"]
 
 
+def test_a_process_that_has_closed_its_files_ends_without_an_error(tmp_path: Path) -> None:
+    """As one that runs pytest does, before ``atexit``."""
+    closed = """
+import sys
+from pathlib import Path
+from simcoll.blackbox import stacks
+stacks.offer_recorded_stacks(Path(sys.argv[1]))
+for file in stacks._open.values():
+    file.close()
+stacks.withdraw_stacks()
+"""
+    subprocess.run([sys.executable, "-c", closed, str(tmp_path / "rank00000.stack")], check=True)
+
+
 @pytest.mark.parametrize("text", ["", "rubbish", '  File "x", line 1 in f\n', "Thread 0x1 (most recent call first):\n"])
 def test_what_is_no_stack_gives_no_frames(tmp_path: Path, text: str) -> None:
     path = tmp_path / "rank00000.stack"

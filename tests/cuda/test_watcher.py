@@ -135,12 +135,13 @@ def test_a_call_with_a_work_is_marked_behind_it(process: Process) -> None:
 
 def test_a_forked_child_starts_anew(monkeypatch: pytest.MonkeyPatch, process: Process) -> None:
     process.call()
-    monkeypatch.setattr(watcher, "_times", process.times)
+    own = watcher._process
+    monkeypatch.setattr(own, "times", process.times)
     child = os.fork()
     if child == 0:
-        os._exit(0 if watcher._times is None and process.times in watcher._abandoned else 1)
+        os._exit(0 if own.times is None and process.times in own._inherited else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert watcher._times is process.times
+    assert own.times is process.times
     process.times.close(0)
 
 

@@ -1,4 +1,4 @@
-"""Who is told of a mismatch that the background found, and how often."""
+"""In which thread a mismatch that the background found is raised, and how often."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from simcoll.errors import CollectiveMismatchError
-from simcoll.recorder.pending_errors import Verdicts
+from simcoll.recorder.pending_errors import PendingErrors
 
 T = TypeVar("T")
 NOBODY = -1
@@ -24,39 +24,39 @@ def in_a_thread(call: Callable[[], T]) -> T:
     return answers[0]
 
 
-def test_the_main_thread_is_told_once() -> None:
-    verdicts = Verdicts()
-    verdicts.raise_due()
-    verdicts.add(ERROR, NOBODY)
-    with pytest.raises(CollectiveMismatchError) as told:
-        verdicts.raise_due()
-    assert told.value is ERROR
-    verdicts.raise_due()
-    assert verdicts.rest() == []
+def test_an_error_is_raised_once_in_the_main_thread() -> None:
+    pending = PendingErrors()
+    pending.raise_due()
+    pending.add(ERROR, NOBODY)
+    with pytest.raises(CollectiveMismatchError) as raised:
+        pending.raise_due()
+    assert raised.value is ERROR
+    pending.raise_due()
+    assert pending.rest() == []
 
 
-def test_another_thread_is_told_only_of_its_own_call() -> None:
-    verdicts = Verdicts()
-    verdicts.add(ERROR, NOBODY)
-    assert in_a_thread(lambda: verdicts.awaited(0)) is None
+def test_another_thread_raises_the_errors_of_its_own_calls_only() -> None:
+    pending = PendingErrors()
+    pending.add(ERROR, NOBODY)
+    assert in_a_thread(lambda: pending.awaited(0)) is None
 
     def own() -> CollectiveMismatchError | None:
-        verdicts.add(second, threading.get_ident())
-        return verdicts.awaited(0)
+        pending.add(second, threading.get_ident())
+        return pending.awaited(0)
 
     second = CollectiveMismatchError("another")
     assert in_a_thread(own) is second
-    assert verdicts.rest() == [ERROR]
+    assert pending.rest() == [ERROR]
 
 
-def test_who_failed_waits_for_a_verdict_that_is_expected_and_for_no_other() -> None:
-    verdicts = Verdicts()
-    assert verdicts.awaited(20) is None
-    with verdicts.expected():
-        assert verdicts.awaited(0) is None
-        adding = threading.Timer(0.01, verdicts.add, (ERROR, NOBODY))
+def test_a_wait_that_failed_waits_for_an_expected_error_and_for_no_other() -> None:
+    pending = PendingErrors()
+    assert pending.awaited(20) is None
+    with pending.expected():
+        assert pending.awaited(0) is None
+        adding = threading.Timer(0.01, pending.add, (ERROR, NOBODY))
         adding.start()
-        assert verdicts.awaited(20) is ERROR
-    verdicts.add(ERROR, NOBODY)
-    verdicts.forget()
-    assert verdicts.rest() == []
+        assert pending.awaited(20) is ERROR
+    pending.add(ERROR, NOBODY)
+    pending.forked()
+    assert pending.rest() == []

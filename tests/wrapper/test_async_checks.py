@@ -244,7 +244,7 @@ def test_a_work_that_raises_when_it_is_asked_counts_as_ended(program: Program) -
 
 def test_a_forked_child_has_nothing_in_flight(program: Program) -> None:
     program.call("allreduce", [torch.ones(4)])
-    program.flights.forget()
+    program.flights.forked()
     program.sync("allreduce", [torch.ones(4)])
     assert program.noted("overlap") == []
 
