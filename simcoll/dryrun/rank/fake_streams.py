@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from simcoll.dryrun.rank.fake_cuda import PretendedEvent, PretendedStream
+from simcoll.dryrun.rank.fake_cuda import FakeCudaEvent, FakeCudaStream
 from simcoll.pricing.device_ops import DeviceOrder, Key, Reached
 
 
@@ -21,7 +21,7 @@ class Streams:
 
     def __init__(self, order: DeviceOrder) -> None:
         self.order = order
-        self.default = DeviceStream(self)
+        self.default = OrderedStream(self)
         self.current = self.default
 
     def launch(self, key: Key, *, waits: bool) -> None:
@@ -39,11 +39,11 @@ class Streams:
         """Replace the streams of torch's module for a kind of device; changes it for good."""
         streams, place = self, _Place(self)
 
-        class Stream(DeviceStream):
+        class Stream(OrderedStream):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(streams)
 
-        class Event(DeviceEvent):
+        class Event(OrderedEvent):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(streams)
 
@@ -52,7 +52,7 @@ class Streams:
                 setattr(module, name, value)
 
 
-class DeviceStream(PretendedStream):
+class OrderedStream(FakeCudaStream):
     """One stream; the default one has done whatever the order holds."""
 
     def __init__(self, streams: Streams) -> None:
@@ -62,7 +62,7 @@ class DeviceStream(PretendedStream):
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
-    def __enter__(self) -> DeviceStream:
+    def __enter__(self) -> OrderedStream:
         self._before.append(self._streams.current)
         self._streams.current = self
         return self
@@ -84,17 +84,17 @@ class DeviceStream(PretendedStream):
 
     def wait_stream(self, stream: Any) -> None:
         """Wait for what another stream was given until now."""
-        if isinstance(stream, DeviceStream):
+        if isinstance(stream, OrderedStream):
             self.wait_for(stream.reached)
 
     def wait_event(self, event: Any) -> None:
         """Wait for an event."""
-        if isinstance(event, DeviceEvent):
+        if isinstance(event, OrderedEvent):
             self.wait_for(event.reached)
 
     def record_event(self, event: Any = None) -> Any:
         """An event behind what the stream was given until now."""
-        found = event if isinstance(event, DeviceEvent) else DeviceEvent(self._streams)
+        found = event if isinstance(event, OrderedEvent) else OrderedEvent(self._streams)
         found.record(self)
         return found
 
@@ -104,7 +104,7 @@ class DeviceStream(PretendedStream):
         self._streams.order.hold()
 
 
-class DeviceEvent(PretendedEvent):
+class OrderedEvent(FakeCudaEvent):
     """A place in a stream."""
 
     def __init__(self, streams: Streams) -> None:
@@ -113,11 +113,11 @@ class DeviceEvent(PretendedEvent):
 
     def record(self, stream: Any = None) -> None:
         """Stand behind what a stream was given until now."""
-        self.reached = (stream if isinstance(stream, DeviceStream) else self._streams.current).reached
+        self.reached = (stream if isinstance(stream, OrderedStream) else self._streams.current).reached
 
     def wait(self, stream: Any = None) -> None:
         """Have a stream wait for it."""
-        (stream if isinstance(stream, DeviceStream) else self._streams.current).wait_for(self.reached)
+        (stream if isinstance(stream, OrderedStream) else self._streams.current).wait_for(self.reached)
 
     def synchronize(self) -> None:
         """The host waits for it."""

@@ -20,8 +20,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils import _pytree as pytree
 
-from simcoll.dryrun.rank.fake_device import truthfully
-from simcoll.dryrun.rank.tensor_marks import DEVICE, UNKNOWN, mark, put_mark, tensors_in
+from simcoll.dryrun.rank.fake_device import real_devices
+from simcoll.dryrun.rank.tensor_marks import DEVICE, TAINTED, mark, put_mark, tensors_in
 
 _FEW = 16
 """Tensors of so few elements are real: losses, metrics, an optimiser's count of steps."""
@@ -70,7 +70,7 @@ class FakeTensors:
         """A tensor like the given one, without its memory; integers and what is on ``meta`` stay as they are."""
         if isinstance(tensor, FakeTensor) or tensor.device.type == "meta" or not _has_unknown_values(tensor):
             return tensor
-        with truthfully():
+        with real_devices():
             fake = self._mode.from_tensor(tensor)
         self._forget()
         put_mark(fake, DEVICE, mark(tensor, DEVICE))
@@ -80,7 +80,7 @@ class FakeTensors:
         """What stands for a tensor that was loaded: one like it, without its memory unless it has few elements."""
         if _is_real(tensor) or isinstance(tensor, FakeTensor):
             return tensor.contiguous()
-        with truthfully(), self._mode:
+        with real_devices(), self._mode:
             fake = torch.empty(tensor.shape, dtype=tensor.dtype)
         put_mark(fake, DEVICE, mark(tensor, DEVICE))
         return fake
@@ -118,7 +118,7 @@ class FakeTensors:
         args, kwargs = pytree.tree_map_only(FakeTensor, stand_in, (args, kwargs))
         result = operator(*args, **kwargs)
         for tensor in tensors_in((result,)):
-            put_mark(tensor, UNKNOWN, True)
+            put_mark(tensor, TAINTED, True)
         return pytree.tree_map_only(torch.Tensor, self.without_memory, result)
 
 

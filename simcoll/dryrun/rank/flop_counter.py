@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from simcoll.dryrun.rank.fake_cuda import PretendedStream
+from simcoll.dryrun.rank.fake_cuda import FakeCudaStream
 from simcoll.dryrun.rank.fake_streams import Streams
 from simcoll.dryrun.rank.tensor_marks import tensors_in
 from simcoll.pricing.device_ops import DeviceOrder, Key
@@ -32,7 +32,7 @@ _HELD_BACK = frozenset(("aten::_local_scalar_dense", "aten::item"))
 
 
 class WorkCounter(TorchDispatchMode):
-    """Tells a :class:`DeviceOrder` of every operator, and of the calls that a :class:`LoneGroup` makes."""
+    """Tells a :class:`DeviceOrder` of every operator, and of the calls that a :class:`RecordedFakeGroup` makes."""
 
     supports_higher_order_operators = True
 
@@ -43,7 +43,7 @@ class WorkCounter(TorchDispatchMode):
         modules = [torch.cpu, torch.cuda, torch.accelerator]
         # What C++ takes for a stream stays what it is, unless a dry run has replaced it.
         named: object = torch.Stream
-        modules += [torch] if named is PretendedStream else []
+        modules += [torch] if named is FakeCudaStream else []
         for module in modules:
             self.streams.stand_in(module)
         # Results that somebody waits for in C++, by storage, which is kept so that no other takes its number.

@@ -45,7 +45,7 @@ class Shards(Sequence[torch.Tensor]):
         return self._tensor.narrow(self._dim, begin, min(each, size - begin))
 
 
-def cut_few_shards() -> None:
+def use_lazy_shards() -> None:
     """Replace FSDP2's function, where this torch has it."""
     for name in _MODULES:
         with contextlib.suppress(ImportError):

@@ -32,14 +32,14 @@ _KINDS = "biuf"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenInputs:
     """What one rank gave to a call, as JSON; ``guessed`` if that rests on values which nobody knew."""
 
     text: str
     guessed: bool
 
 
-Gifts = Mapping[int, Mapping[str, Given]]
+InputsByRank = Mapping[int, Mapping[str, GivenInputs]]
 """By rank and place of the call."""
 
 
@@ -47,7 +47,7 @@ Gifts = Mapping[int, Mapping[str, Given]]
 class KnownInputs:
     """What ranks gave in the pass before; where not ``trusted``, all results are still said to be guesses."""
 
-    given: Gifts
+    given: InputsByRank
     trusted: bool = True
 
 
@@ -56,17 +56,17 @@ def inputs_name(rank: int) -> str:
     return f"rank{rank:05d}.inputs"
 
 
-def read_inputs(path: Path) -> dict[str, Given]:
+def read_inputs(path: Path) -> dict[str, GivenInputs]:
     """What a rank gave, by place; a line that was cut short is left out, and a file that is not there is empty."""
     try:
         lines = path.read_text().splitlines(keepends=True)
     except (OSError, UnicodeDecodeError):
         return {}
     whole = [line.rstrip("\n").split(" ", 2) for line in lines if line.endswith("\n")]
-    return {words[0]: Given(words[2], words[1] == "1") for words in whole if len(words) == 3}
+    return {words[0]: GivenInputs(words[2], words[1] == "1") for words in whole if len(words) == 3}
 
 
-class SmallInputs:
+class InputsFile:
     """A rank's own file, and what is known from the pass before."""
 
     def __init__(self, path: Path, world_size: int, known: KnownInputs | None) -> None:
@@ -91,7 +91,7 @@ class SmallInputs:
 class GroupInputs:
     """Writes what a rank gives to a group's calls, and answers them."""
 
-    def __init__(self, all_of: SmallInputs, name: str, members: Sequence[int], place: int) -> None:
+    def __init__(self, all_of: InputsFile, name: str, members: Sequence[int], place: int) -> None:
         self._all = all_of
         self._name = name
         self._members = members
@@ -134,7 +134,7 @@ class GroupInputs:
         return results, certain
 
 
-def _read(given: Given) -> tuple[Call, list[Array]]:
+def _read(given: GivenInputs) -> tuple[Call, list[Array]]:
     try:
         call, inputs = json.loads(given.text)
         return Call.from_json(call), [np.array(values, _dtype(name)) for name, values in inputs]

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simcoll.backends.engine.outcome import exit_code
-from simcoll.dryrun.rank.environment import tell_rank
+from simcoll.dryrun.rank.environment import set_rank_variables
 from simcoll.dryrun.rank.event_kinds import STEPS_MADE
-from simcoll.dryrun.rank.fake_cuda import pretend_cuda
-from simcoll.dryrun.rank.fake_device import Devices
-from simcoll.dryrun.rank.fake_distributed import be_alone
-from simcoll.dryrun.rank.fsdp_shards import cut_few_shards
-from simcoll.dryrun.rank.known_inputs import KnownInputs, SmallInputs, inputs_name
-from simcoll.dryrun.rank.pipeline_stages import StageMetadata, know_neighbours
-from simcoll.dryrun.rank.surroundings import surrounded
-from simcoll.dryrun.rank.taint import ReceivedValues
+from simcoll.dryrun.rank.fake_cuda import install_fake_cuda
+from simcoll.dryrun.rank.fake_device import FakeDevices
+from simcoll.dryrun.rank.fake_distributed import install_fake_distributed
+from simcoll.dryrun.rank.fsdp_shards import use_lazy_shards
+from simcoll.dryrun.rank.known_inputs import InputsFile, KnownInputs, inputs_name
+from simcoll.dryrun.rank.pipeline_stages import StageMetadata, share_stage_metadata
+from simcoll.dryrun.rank.taint import TaintTracker
+from simcoll.dryrun.rank.torch_patches import patched_torch
 from simcoll.launch.fork import end_as_interpreter, leave_parent
 from simcoll.pricing.device_ops import EVENT, DeviceOrder, Item
 from simcoll.recorder.session import active_session
@@ -81,7 +81,7 @@ def wanted_memory(dry_run: DryRun, rank: int) -> bool:
         return False
 
 
-def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
+def become_rank(dry_run: DryRun, rank: int) -> NoReturn:
     """Run the script as ``rank``, and end as an interpreter does."""
     code, names = 1, dict[str, Any]()
     try:
@@ -117,28 +117,28 @@ def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     for number in (1, 2):
         os.dup2(log, number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # ranks side by side cannot share a terminal's input
-    tell_rank(os.environ, rank, dry_run.world_size, dry_run.local_world_size)
+    set_rank_variables(os.environ, rank, dry_run.world_size, dry_run.local_world_size)
     sys.argv = [str(dry_run.script), *dry_run.arguments]
     sys.path[0] = os.getcwd() if dry_run.module else str(dry_run.script.resolve().parent)
     if dry_run.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (dry_run.memory, dry_run.memory))
-    devices = pretend_cuda(dry_run.local_world_size) if dry_run.cuda else None
+    devices = install_fake_cuda(dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
-    cut_few_shards()
+    use_lazy_shards()
     counter = _counter() if dry_run.counts else None
-    small = SmallInputs(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)
-    received = be_alone(rank, dry_run.world_size, small, counter)
-    know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
+    small = InputsFile(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)
+    taint = install_fake_distributed(rank, dry_run.world_size, small, counter)
+    share_stage_metadata(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
-    return _around(dry_run, rank, devices, received, counter)
+    return _around(dry_run, rank, devices, taint, counter)
 
 
 @contextlib.contextmanager
 def _around(
-    dry_run: DryRun, rank: int, devices: Devices | None, received: ReceivedValues, counter: WorkCounter | None
+    dry_run: DryRun, rank: int, devices: FakeDevices | None, taint: TaintTracker, counter: WorkCounter | None
 ) -> Iterator[None]:
-    around = surrounded(devices, received, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0)
+    around = patched_torch(devices, taint, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0)
     with around, counter or nullcontext():
         yield
 

@@ -33,20 +33,20 @@ class StageMetadata:
         self._folder = folder
         self._rank = rank
         self._has_started = has_started
-        self._told: list[dict[str, Any]] | None = None
+        self._published: list[dict[str, Any]] | None = None
 
-    def tell(self, metas: Any, stage: int) -> None:
+    def publish(self, metas: Any, stage: int) -> None:
         """Leave what the given stage is told, if it is of plain tensors."""
         try:
-            self._told = [_as_document(meta) for meta in metas]
+            self._published = [_as_document(meta) for meta in metas]
         except AttributeError:
             return
         path = self._folder / stage_name(self._rank, stage)
         beside = path.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(self._told), encoding="utf-8")
+        beside.write_text(json.dumps(self._published), encoding="utf-8")
         beside.replace(path)
 
-    def hear(self, source: int, stage: int) -> list[dict[str, Any]]:
+    def read(self, source: int, stage: int) -> list[dict[str, Any]]:
         """What a stage is told by the rank ``source``; raises RuntimeError where nobody has told anything."""
         path = self._folder / stage_name(source, stage)
         until = time.monotonic() + (_PATIENCE_SECONDS if source < self._rank and self._has_started(source) else 0)
@@ -54,8 +54,8 @@ class StageMetadata:
             time.sleep(_LOOK_SECONDS)
         if path.exists():
             return _read(path)
-        if self._told is not None:
-            return self._told
+        if self._published is not None:
+            return self._published
         if others := sorted(self._folder.glob("rank*.stage*[0-9]")):
             return _read(others[0])
         raise RuntimeError(
@@ -76,7 +76,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def know_neighbours(metadata: StageMetadata) -> None:
+def share_stage_metadata(metadata: StageMetadata) -> None:
     """Have the stages of a pipeline ask ``metadata``, as far as those of this torch ask each other."""
     from torch.distributed.pipelining import _utils, stage
 
@@ -89,7 +89,7 @@ def know_neighbours(metadata: StageMetadata) -> None:
     @functools.wraps(send)
     def send_meta(self: Any, meta: Any, stage_index: int) -> None:
         if isinstance(meta, kinds._StageForwardMeta):
-            metadata.tell(meta.forward_metas, stage_index)
+            metadata.publish(meta.forward_metas, stage_index)
         send(self, meta, stage_index)
 
     @functools.wraps(receive)
@@ -97,8 +97,8 @@ def know_neighbours(metadata: StageMetadata) -> None:
         receive(self, stage_index)
         if stage_index > self.stage_index:
             return kinds._StageBackwardMeta(kinds._derive_grad_metas(self._stage_meta.outputs))
-        told = metadata.hear(self._resolve_peer_global_rank(stage_index), self.stage_index)
-        return kinds._StageForwardMeta(tuple(_from_document(kinds._TensorMeta, one) for one in told))
+        published = metadata.read(self._resolve_peer_global_rank(stage_index), self.stage_index)
+        return kinds._StageForwardMeta(tuple(_from_document(kinds._TensorMeta, one) for one in published))
 
     base._send_meta, base._recv_meta = send_meta, receive_meta
 

@@ -39,7 +39,7 @@ _REPEATED: MappingProxyType[str, Callable[[Array, int], Array]] = MappingProxyTy
 """Reductions of so many equal values; any other gives the value itself."""
 
 
-def outputs_alike(call: Call, group_rank: int, size: int, inputs: Sequence[Array]) -> Outputs:
+def symmetric_outputs(call: Call, group_rank: int, size: int, inputs: Sequence[Array]) -> Outputs:
     """What a rank gets of ``call`` in a group of ``size`` ranks that all have ``inputs``; None leaves one as it is.
 
     Raises ValueError for a call whose buffers and splits contradict each other.
@@ -60,7 +60,7 @@ def outputs_alike(call: Call, group_rank: int, size: int, inputs: Sequence[Array
     return _filled(_piece(call, group_rank, size, row), call.outputs)
 
 
-def is_from_elsewhere(call: Call, group_rank: int) -> bool:
+def is_from_other_root(call: Call, group_rank: int) -> bool:
     """Whether the call brings this rank the data of a root that it is not."""
     return spec_of(call).rooted is Rooted.FROM_ROOT and call.root != group_rank
 

@@ -15,19 +15,19 @@ from torch import nn
 from torch.nn import attention
 from torch.utils.data import DataLoader
 
-from simcoll.dryrun.rank.fake_cuda_ops import have_operators
-from simcoll.dryrun.rank.fake_device import Devices
+from simcoll.dryrun.rank.fake_cuda_ops import register_operators
+from simcoll.dryrun.rank.fake_device import FakeDevices
 from simcoll.dryrun.rank.fake_tensors import FakeTensors
 from simcoll.dryrun.rank.saved_files import keep_checkpoints, keep_files
-from simcoll.dryrun.rank.taint import ReceivedValues
+from simcoll.dryrun.rank.taint import TaintTracker
 from simcoll.dryrun.rank.tensor_marks import tensors_in
-from simcoll.dryrun.rank.torch_modes import Functions, Operators
+from simcoll.dryrun.rank.torch_modes import FunctionMode, OperatorMode
 
 
 @contextmanager
-def surrounded(
-    devices: Devices | None,
-    received: ReceivedValues,
+def patched_torch(
+    devices: FakeDevices | None,
+    taint: TaintTracker,
     *,
     fake_tensors: bool,
     folder: Path | None = None,
@@ -45,15 +45,15 @@ def surrounded(
         keep_files(folder, waits=waits, loaded=None if fakes is None else fakes.loaded)
         keep_checkpoints(folder)
     _compile_nothing()
-    _trust_assertions(received)
-    operators = None if devices is None else have_operators()
+    _trust_assertions(taint)
+    operators = None if devices is None else register_operators()
     if devices is not None:
         _allow_any_attention()
 
     def enter() -> ExitStack:
         stack = ExitStack()
-        stack.enter_context(Functions(devices, received))
-        stack.enter_context(Operators(devices) if fakes is None else Operators(devices, fakes))
+        stack.enter_context(FunctionMode(devices, taint))
+        stack.enter_context(OperatorMode(devices) if fakes is None else OperatorMode(devices, fakes))
         return stack
 
     _enter_in_threads(enter)
@@ -88,15 +88,15 @@ def _load_in_this_process() -> None:
     loader.__init__ = __init__
 
 
-def _trust_assertions(received: ReceivedValues) -> None:
+def _trust_assertions(taint: TaintTracker) -> None:
     """Have ``torch.testing`` take unknown values for what is expected."""
     testing: Any = torch.testing
     compare = testing.assert_close
 
     @functools.wraps(compare)
     def assert_close(*args: Any, **kwargs: Any) -> None:
-        if any(map(received.holds, tensors_in((*args, *kwargs.values())))):
-            received.note()
+        if any(map(taint.is_tainted, tensors_in((*args, *kwargs.values())))):
+            taint.note()
         else:
             compare(*args, **kwargs)
 
