@@ -1,0 +1,49 @@
+"""Attributes of modules and classes that are replaced for a while, and then are what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_INHERITED = object()
+"""In place of an original that the owner itself did not hold."""
+
+
+class Patches:
+    """Replaces attributes, and restores them at the end of a ``with`` block or by :meth:`restore`, the last one first.
+
+    True while anything is replaced. Whoever never restores has replaced for good. Callers of several threads lock.
+    """
+
+    def __init__(self) -> None:
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._originals)
+
+    def __enter__(self) -> Patches:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute that the owner has; nothing where it has none of that name."""
+        if hasattr(owner, name):
+            # Not by getattr: of a class, that would restore a static method as a plain function.
+            self._originals.append((owner, name, vars(owner).get(name, _INHERITED)))
+            setattr(owner, name, value)
+
+    def wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+        """Replace an attribute by what ``wrapper`` makes of it; nothing where the owner has none of that name."""
+        if hasattr(owner, name):
+            self.replace(owner, name, wrapper(getattr(owner, name)))
+
+    def restore(self) -> None:
+        """Put back all that was replaced."""
+        while self._originals:
+            owner, name, original = self._originals.pop()
+            if original is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
