@@ -109,8 +109,8 @@ def _assumed(filled: Extrapolation) -> list[str]:
         )
     if filled.approximate:
         notes.append(
-            f"programs depend on the place in a group, and no rank in the place of {ranks_text(filled.approximate)} ran: "
-            "the nearest one stands for each (--ranks)"
+            "programs depend on the place in a group, and no rank in the place of "
+            f"{ranks_text(filled.approximate)} ran: the nearest one stands for each (--ranks)"
         )
     if filled.ungrouped:
         notes.append(f"the groups of {ranks_text(filled.ungrouped)} are not known: they take no part")

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.fake_device import FakeDevices, install_fake_devices
 
 GPU = "simcoll dry run"
@@ -37,17 +38,17 @@ _BY_TYPE: dict[str, Callable[[], object]] = {
 }
 
 
-def install_fake_cuda(count: int) -> FakeDevices:
+def install_fake_cuda(patches: Patches, count: int) -> FakeDevices:
     """Let torch report ``count`` GPUs from now on."""
     devices = FakeDevices(count)
     answers = _answers(devices)
     for name in _MODULES:
         if (module := _module(f"cuda{name}")) is not None:
-            _replace_functions(module, answers)
-    _replace_functions(torch.accelerator, {**answers, **_accelerator(devices)})
-    _fake_cuda_build(devices)
-    _cast_as_cpu()
-    install_fake_devices(devices)
+            _replace_functions(patches, module, answers)
+    _replace_functions(patches, torch.accelerator, {**answers, **_accelerator(devices)})
+    _fake_cuda_build(patches, devices)
+    patches.wrap(torch.amp.autocast_mode.autocast, "__init__", _casting_on_cpu)
+    install_fake_devices(patches, devices)
     return devices
 
 
@@ -58,12 +59,12 @@ def _module(path: str) -> ModuleType | None:
     return found if isinstance(found, ModuleType) else None
 
 
-def _replace_functions(module: ModuleType, answers: dict[str, Any]) -> None:
+def _replace_functions(patches: Patches, module: ModuleType, answers: dict[str, Any]) -> None:
     for name, value in list(vars(module).items()):
         if name in answers:
-            setattr(module, name, answers[name])
+            patches.replace(module, name, answers[name])
         elif not name.startswith("_") and isinstance(value, FunctionType) and _is_of_torch(value):
-            setattr(module, name, _by_type(value))
+            patches.replace(module, name, _by_type(value))
 
 
 def _is_of_torch(function: FunctionType) -> bool:
@@ -187,20 +188,16 @@ def _accelerator(devices: FakeDevices) -> dict[str, Any]:
     }
 
 
-def _fake_cuda_build(devices: FakeDevices) -> None:
+def _fake_cuda_build(patches: Patches, devices: FakeDevices) -> None:
     """Replace what else in torch tells a CUDA build from a CPU build."""
-    module: Any
-    core: Any = torch._C
-    core._get_accelerator = lambda *args: torch.device("cuda")
-    version: Any = torch.version
-    version.cuda = _CUDA
+    patches.replace(torch._C, "_get_accelerator", lambda *args: torch.device("cuda"))
+    patches.replace(torch.version, "cuda", _CUDA)
     for module in (dist, distributed_c10d):
-        module.is_nccl_available = _always(True)
-        module._NCCL_AVAILABLE = True
-        if not hasattr(module, "ProcessGroupNCCL"):
-            module.ProcessGroupNCCL = SimpleNamespace(Options=FakeCudaObject)
-    named: Any = torch
-    named.Stream, named.Event = FakeCudaStream, FakeCudaEvent
+        patches.replace(module, "is_nccl_available", _always(True))
+        vars(module).update(_NCCL_AVAILABLE=True)
+        vars(module).setdefault("ProcessGroupNCCL", SimpleNamespace(Options=FakeCudaObject))
+    patches.replace(torch, "Stream", FakeCudaStream)
+    patches.replace(torch, "Event", FakeCudaEvent)
     made = torch.Generator
 
     class Generator(made):  # type: ignore[misc,valid-type]
@@ -217,17 +214,15 @@ def _fake_cuda_build(devices: FakeDevices) -> None:
             """The device that it was made for."""
             return self._device
 
-    named.Generator = Generator
+    patches.replace(torch, "Generator", Generator)
 
 
-def _cast_as_cpu() -> None:
+def _casting_on_cpu(begin: Callable[..., None]) -> Callable[..., None]:
     """Let CUDA's automatic mixed precision cast tensors in the CPU's memory."""
-    autocast: Any = torch.amp.autocast_mode.autocast
-    begin = autocast.__init__
 
     def __init__(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if torch.device(device_type).type == "cuda":
             device_type, dtype = "cpu", dtype or torch.float16
         begin(self, device_type, dtype, *args, **kwargs)
 
-    autocast.__init__ = __init__
+    return __init__

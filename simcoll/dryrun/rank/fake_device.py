@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.tensor_marks import DEVICE, mark, put_mark
 
 _CPU = torch.device("cpu")
@@ -91,25 +92,27 @@ def _gpu(device: torch.device | None) -> torch.device | None:
     return device if device is not None and device.type == "cuda" else None
 
 
-def install_fake_devices(devices: FakeDevices) -> None:
+def install_fake_devices(patches: Patches, devices: FakeDevices) -> None:
     """Let tensors report their fake device and move between fake devices, from now on in this process."""
-    tensor: Any = torch.Tensor
-    tensor.device = property(_faked_device(_memory_device))
-    fake: Any = FakeTensor
-    fake.device = property(_faked_device(_fake_tensor_device))
-    tensor._make_wrapper_subclass = _in_cpu_memory(tensor._make_wrapper_subclass)
-    tensor.is_cuda = property(lambda self: self.device.type == "cuda")
-    tensor.is_cpu = property(lambda self: self.device.type == "cpu")
-    tensor.get_device = lambda self: self.device.index if self.device.type == "cuda" else -1
-    tensor.to = _moving(tensor.to, devices)
-    tensor.cuda = lambda self, device=None, *args, **kwargs: self.to(devices.of("cuda" if device is None else device))
-    tensor.cpu = lambda self, *args, **kwargs: self.to(_CPU)
-    tensor.pin_memory = lambda self, *args, **kwargs: self
-    tensor.is_pinned = lambda self, *args, **kwargs: False
-    tensor.record_stream = lambda self, stream: None
-    tensor.type = _typed(tensor.type)
-    tensor.__deepcopy__ = _copied(tensor.__deepcopy__)
-    torch.load = _loading(torch.load, devices)
+    replacements = {
+        "device": property(_faked_device(_memory_device)),
+        "_make_wrapper_subclass": _in_cpu_memory(torch.Tensor._make_wrapper_subclass),  # type: ignore[attr-defined]
+        "is_cuda": property(lambda self: self.device.type == "cuda"),
+        "is_cpu": property(lambda self: self.device.type == "cpu"),
+        "get_device": lambda self: self.device.index if self.device.type == "cuda" else -1,
+        "to": _moving(torch.Tensor.to, devices),
+        "cuda": lambda self, device=None, *args, **kwargs: self.to(devices.of("cuda" if device is None else device)),
+        "cpu": lambda self, *args, **kwargs: self.to(_CPU),
+        "pin_memory": lambda self, *args, **kwargs: self,
+        "is_pinned": lambda self, *args, **kwargs: False,
+        "record_stream": lambda self, stream: None,
+        "type": _typed(torch.Tensor.type),
+        "__deepcopy__": _copied(torch.Tensor.__deepcopy__),
+    }
+    for name, value in replacements.items():
+        patches.replace(torch.Tensor, name, value)
+    patches.replace(FakeTensor, "device", property(_faked_device(_fake_tensor_device)))
+    patches.replace(torch, "load", _loading(torch.load, devices))
 
 
 def _faked_device(true: Callable[[Any], torch.device]) -> Callable[[Any], torch.device]:

@@ -1,6 +1,6 @@
 """torch.distributed for a rank without peers: fake groups and stores in memory, whatever the program asks for.
 
-It changes the process permanently, and is meant for one that was forked to be a rank of a dry run.
+The changes are permanent: the process was forked to be a rank of a dry run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.cuda import nccl
 from torch.distributed import device_mesh, distributed_c10d
 
+from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, THREAD
 from simcoll.dryrun.rank.fake_device import real_devices
 from simcoll.dryrun.rank.fake_group import Answer, FakeProcessGroup
@@ -88,9 +89,9 @@ class RecordedFakeGroup(RecordedPythonGroup):
         # An operator of torch's may have led here, which is told the truth of devices; records tell the program's.
         with _one_at_a_time, real_devices(enabled=False):
             self.caller.note(self._pipeline)
-            return self._recorded(name, args, kwargs)
+            return self._call(name, args, kwargs)
 
-    def _noted(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         marked = bool(self.taint.paused) or has_tainted_size((*args, *kwargs.values()))
         result = super()._collective(name, args, kwargs)
         pipeline = self._pipeline
@@ -133,34 +134,32 @@ class InMemoryStore(dist.HashStore):
 
 
 def install_fake_distributed(
-    rank: int, size: int, small: InputsFile, counter: WorkCounter | None = None
+    patches: Patches, rank: int, size: int, inputs: InputsFile, counter: WorkCounter | None = None
 ) -> TaintTracker:
     """Make this process ``rank`` of ``size`` without peers; simcoll must record already.
 
-    ``small`` saves inputs, and knows those of the pass before; ``counter`` is called with every call.
+    ``inputs`` saves inputs, and knows those of the pass before; ``counter`` is called with every call.
     """
     session = active_session()
     taint = TaintTracker(lambda: None if session is None else session.current_recorder())
-    taint.install()
-    module: Any = distributed_c10d
-    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, taint, small, counter), True)
-    module.BackendConfig = FakeBackendConfig
+    taint.install(patches)
+    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, taint, inputs, counter), True)
+    patches.replace(distributed_c10d, "BackendConfig", FakeBackendConfig)
     # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
-    if hasattr(module, "_maybe_attach_flight_recorder"):
-        module._maybe_attach_flight_recorder = lambda *args: None
+    patches.replace(distributed_c10d, "_maybe_attach_flight_recorder", lambda *args: None)
     launch = SpawnedLaunch(rank, size)
-    launch.take_over()
+    launch.install(patches)
     hooks = activation.hooks(_with_own_store, lambda initialise: _with_own_rank(initialise, launch))
     hooks.__enter__()
     _hooks.append(hooks)
     for name in ("TCPStore", "FileStore"):
-        _replace(name, InMemoryStore)
-    _replace("rendezvous", lambda *args, **kwargs: iter([(InMemoryStore(), rank, size)]))
-    _fake_object_collectives(taint)
+        _replace(patches, name, InMemoryStore)
+    _replace(patches, "rendezvous", lambda *args, **kwargs: iter([(InMemoryStore(), rank, size)]))
+    _fake_object_collectives(patches, taint)
     if not torch.cuda.is_available() and not hasattr(torch._C, "_nccl_version"):
         # c10d asks for it where a call of a group that was to be NCCL's raises, and would lose the exception. Where
         # GPUs are pretended, so is a version that programs expect of them.
-        nccl.version = lambda: (0, 0, 0)
+        patches.replace(nccl, "version", lambda: (0, 0, 0))
     return taint
 
 
@@ -174,7 +173,7 @@ def _answering(taint: TaintTracker, group: GroupInputs) -> Answer:
 
 
 def _creator(
-    session: Session | None, taint: TaintTracker, small: InputsFile, counter: WorkCounter | None
+    session: Session | None, taint: TaintTracker, inputs: InputsFile, counter: WorkCounter | None
 ) -> Callable[[Any, Any], RecordedFakeGroup]:
     """The function by which c10d makes a group's backend."""
     threads = ThreadSwitches()
@@ -189,7 +188,7 @@ def _creator(
             name="gloo",
             taint=taint.taint,
             blank=lambda: bool(taint.paused),
-            answer=_answering(taint, small.of_group(members, place)),
+            answer=_answering(taint, inputs.of_group(members, place)),
         )
         group = RecordedFakeGroup(options.store, place, size, inner=inner)
         group.taint, group.caller, group.counter = taint, threads, counter
@@ -226,20 +225,21 @@ def _with_own_store(initialise: Callable[..., Any]) -> Callable[..., Any]:
     return init_process_group
 
 
-def _replace(name: str, value: Any) -> None:
+def _replace(patches: Patches, name: str, value: Any) -> None:
     for module in (dist, distributed_c10d, device_mesh):
-        if hasattr(module, name):
-            setattr(module, name, value)
+        patches.replace(module, name, value)
 
 
-def _fake_object_collectives(taint: TaintTracker) -> None:
+def _fake_object_collectives(patches: Patches, taint: TaintTracker) -> None:
     """Let object collectives return this rank's own objects; lists that another rank would fill stay unchanged."""
-    module: Any = distributed_c10d
-    unpack = module._tensor_to_object
-    module._tensor_to_object = lambda tensor, size, *rest: unpack(tensor, size, *rest) if int(size) else _NOTHING
+    patches.wrap(
+        distributed_c10d,
+        "_tensor_to_object",
+        lambda unpack: lambda tensor, size, *rest: unpack(tensor, size, *rest) if int(size) else _NOTHING,
+    )
     for name in _OBJECTS:
-        if hasattr(module, name):
-            _replace(name, _object_collective(getattr(module, name), taint))
+        if (function := getattr(distributed_c10d, name, None)) is not None:
+            _replace(patches, name, _object_collective(function, taint))
 
 
 def _object_collective(function: Callable[..., Any], taint: TaintTracker) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
-"""What the stages of a pipeline tell each other of their tensors before they begin, in a dry run where nobody is told.
+"""The tensor metadata that pipeline stages send each other before they begin, through files in a dry run.
 
-A stage learns the shapes of its inputs from the stage before it. Ranks of a dry run leave what they tell in the run's
-folder, where those that run later or at the same time find it; a stage whose neighbour does not run takes what another
-one told. The gradients of its outputs look like its outputs.
+A stage gets the shapes of its inputs from the stage before it. Ranks of a dry run write what they would send to the
+run's folder, where those that run later or at the same time find it; a stage whose neighbour does not run takes the
+metadata of another one. The gradients of its outputs have the metadata of its outputs.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from typing import Any
 
 import torch
 
+from simcoll.core.patches import Patches
+
 _LOOK_SECONDS = 0.02
 _PATIENCE_SECONDS = 60.0
 
 
 def stage_name(rank: int, stage: int) -> str:
-    """The file in which a rank leaves what it tells the given stage."""
+    """The file with the metadata that a rank sends to a stage."""
     return f"rank{rank:05d}.stage{stage:05d}"
 
 
 class StageMetadata:
-    """What this rank's stages have told, and what those of others have."""
+    """The metadata that this rank's stages send, and those that others have written."""
 
     def __init__(self, folder: Path, rank: int, has_started: Callable[[int], bool]) -> None:
         self._folder = folder
@@ -36,7 +38,7 @@ class StageMetadata:
         self._published: list[dict[str, Any]] | None = None
 
     def publish(self, metas: Any, stage: int) -> None:
-        """Leave what the given stage is told, if it is of plain tensors."""
+        """Write the metadata for a stage, if they are of plain tensors."""
         try:
             self._published = [_as_document(meta) for meta in metas]
         except AttributeError:
@@ -47,7 +49,7 @@ class StageMetadata:
         beside.replace(path)
 
     def read(self, source: int, stage: int) -> list[dict[str, Any]]:
-        """What a stage is told by the rank ``source``; raises RuntimeError where nobody has told anything."""
+        """The metadata for a stage from rank ``source``; raises RuntimeError where no rank has written any."""
         path = self._folder / stage_name(source, stage)
         until = time.monotonic() + (_PATIENCE_SECONDS if source < self._rank and self._has_started(source) else 0)
         while not path.exists() and time.monotonic() < until:
@@ -76,8 +78,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def share_stage_metadata(metadata: StageMetadata) -> None:
-    """Have the stages of a pipeline ask ``metadata``, as far as those of this torch ask each other."""
+def share_stage_metadata(patches: Patches, metadata: StageMetadata) -> None:
+    """Let pipeline stages use ``metadata``, if those of this torch send each other metadata."""
     from torch.distributed.pipelining import _utils, stage
 
     base: Any = stage.PipelineStage
@@ -100,7 +102,8 @@ def share_stage_metadata(metadata: StageMetadata) -> None:
         published = metadata.read(self._resolve_peer_global_rank(stage_index), self.stage_index)
         return kinds._StageForwardMeta(tuple(_from_document(kinds._TensorMeta, one) for one in published))
 
-    base._send_meta, base._recv_meta = send_meta, receive_meta
+    patches.replace(base, "_send_meta", send_meta)
+    patches.replace(base, "_recv_meta", receive_meta)
 
 
 def _from_document(kind: Any, document: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from simcoll.core.patches import Patches
 from simcoll.core.record import source_document
 from simcoll.core.source_roots import simcoll_folders, torch_folder
 from simcoll.dryrun.rank.event_kinds import BRANCH, TAINTED_READ, UNKNOWN_OBJECTS
@@ -59,10 +60,10 @@ class TaintTracker:
         """Whether a tensor holds values that can only be guessed."""
         return isinstance(tensor, FakeTensor) or bool(mark(tensor, TAINTED))
 
-    def install(self) -> None:
-        """Track the reading methods of tensors, from now on in this process."""
+    def install(self, patches: Patches) -> None:
+        """Track the methods of tensors that read values."""
         for name in _READS:
-            setattr(torch.Tensor, name, self._reading(getattr(torch.Tensor, name), keeps=name in _KEEP))
+            patches.wrap(torch.Tensor, name, functools.partial(self._reading, keeps=name in _KEEP))
         on_comparison(self.note)
 
     def _reading(self, method: Callable[..., Any], *, keeps: bool) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What surrounds the program of a dry run: modes of torch, in its threads too, and no compiler."""
+"""Runs a dry run's program in a patched torch: its modes, in all threads, files in the run's folder, no compiler."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from torch import nn
 from torch.nn import attention
 from torch.utils.data import DataLoader
 
+from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.fake_cuda_ops import register_operators
 from simcoll.dryrun.rank.fake_device import FakeDevices
 from simcoll.dryrun.rank.fake_tensors import FakeTensors
-from simcoll.dryrun.rank.saved_files import keep_checkpoints, keep_files
+from simcoll.dryrun.rank.saved_files import redirect_checkpoints, redirect_files
 from simcoll.dryrun.rank.taint import TaintTracker
 from simcoll.dryrun.rank.tensor_marks import tensors_in
 from simcoll.dryrun.rank.torch_modes import FunctionMode, OperatorMode
@@ -26,6 +27,7 @@ from simcoll.dryrun.rank.torch_modes import FunctionMode, OperatorMode
 
 @contextmanager
 def patched_torch(
+    patches: Patches,
     devices: FakeDevices | None,
     taint: TaintTracker,
     *,
@@ -33,22 +35,23 @@ def patched_torch(
     folder: Path | None = None,
     waits: bool = False,
 ) -> Iterator[None]:
-    """Run a program with these GPUs pretended, and with tensors that have no memory; changes torch for good.
+    """Run a program with these fake GPUs, and with tensors without memory if ``fake_tensors``.
 
-    What it saves goes to ``folder``; where ``waits`` it may load what another rank saves.
+    Files that it saves go to ``folder``; with ``waits`` a load waits for a file that another rank saves.
     """
     fakes = FakeTensors() if fake_tensors else None
     if fakes is not None:
-        _make_parameters(fakes)
-        _load_in_this_process()
+        patches.wrap(nn.Parameter, "__new__", functools.partial(_without_memory, fakes))
+        patches.wrap(DataLoader, "__init__", _without_workers)
     if folder is not None:
-        keep_files(folder, waits=waits, loaded=None if fakes is None else fakes.loaded)
-        keep_checkpoints(folder)
-    _compile_nothing()
-    _trust_assertions(taint)
+        redirect_files(patches, folder, waits=waits, loaded=None if fakes is None else fakes.loaded)
+        redirect_checkpoints(patches, folder)
+    patches.wrap(torch, "compile", _with_eager_backend)
+    torch.compiler.set_stance("force_eager")
+    patches.wrap(torch.testing, "assert_close", functools.partial(_trusting_tainted, taint))
     operators = None if devices is None else register_operators()
     if devices is not None:
-        _allow_any_attention()
+        _allow_any_attention(patches)
 
     def enter() -> ExitStack:
         stack = ExitStack()
@@ -56,27 +59,23 @@ def patched_torch(
         stack.enter_context(OperatorMode(devices) if fakes is None else OperatorMode(devices, fakes))
         return stack
 
-    _enter_in_threads(enter)
+    patches.wrap(threading.Thread, "_bootstrap_inner", functools.partial(_in_modes, enter))
     with enter():
         yield
     del operators
 
 
-def _make_parameters(fakes: FakeTensors) -> None:
-    """Have every parameter be without memory, however small: those of a model go together."""
-    parameter: Any = nn.Parameter
-    made = parameter.__new__
+def _without_memory(fakes: FakeTensors, made: Callable[..., Any]) -> Callable[..., Any]:
+    """Make every parameter without memory, however small: a model's parameters are used together."""
 
     def new(cls: Any, data: torch.Tensor | None = None, requires_grad: bool = True) -> Any:
         return made(cls, None if data is None else fakes.without_memory(data), requires_grad)
 
-    parameter.__new__ = new
+    return new
 
 
-def _load_in_this_process() -> None:
-    """Have loaders of data start no workers: tensors without memory cannot be handed on."""
-    loader: Any = DataLoader
-    begin = loader.__init__
+def _without_workers(begin: Callable[..., None]) -> Callable[..., None]:
+    """Let data loaders load in this process: tensors without memory cannot be passed between processes."""
 
     @functools.wraps(begin)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -85,13 +84,11 @@ def _load_in_this_process() -> None:
                 kwargs.pop(name, None)
         begin(self, *args, **kwargs)
 
-    loader.__init__ = __init__
+    return __init__
 
 
-def _trust_assertions(taint: TaintTracker) -> None:
-    """Have ``torch.testing`` take unknown values for what is expected."""
-    testing: Any = torch.testing
-    compare = testing.assert_close
+def _trusting_tainted(taint: TaintTracker, compare: Callable[..., None]) -> Callable[..., None]:
+    """Let ``torch.testing`` assume that tainted values are what is expected."""
 
     @functools.wraps(compare)
     def assert_close(*args: Any, **kwargs: Any) -> None:
@@ -100,39 +97,33 @@ def _trust_assertions(taint: TaintTracker) -> None:
         else:
             compare(*args, **kwargs)
 
-    testing.assert_close = assert_close
+    return assert_close
 
 
-def _compile_nothing() -> None:
-    """Have what is compiled run as it is written: the calls are the same, and no rank compiles for itself."""
-    module: Any = torch
-    compile_model = module.compile
+def _with_eager_backend(compile_model: Callable[..., Any]) -> Callable[..., Any]:
+    """Run compiled code as it is written: its calls are the same, and no rank spends time on compiling."""
 
     @functools.wraps(compile_model)
     def compile(model: Any = None, **kwargs: Any) -> Any:  # noqa: A001
         kwargs = {name: value for name, value in kwargs.items() if name in ("fullgraph", "dynamic")}
         return compile_model(model, backend="eager", **kwargs)
 
-    module.compile = compile
-    torch.compiler.set_stance("force_eager")
+    return compile
 
 
-def _allow_any_attention() -> None:
-    """Have a program choose kernels of attention that the CPU lacks."""
-    modules: Any = (attention, torch.backends.cuda)
-    for module, name in zip(modules, ("sdpa_kernel", "sdp_kernel"), strict=True):
-        setattr(module, name, lambda *args, **kwargs: nullcontext())
+def _allow_any_attention(patches: Patches) -> None:
+    """Let a program choose attention kernels that the CPU lacks."""
+    for module, name in ((attention, "sdpa_kernel"), (torch.backends.cuda, "sdp_kernel")):
+        patches.replace(module, name, lambda *args, **kwargs: nullcontext())
     for name in ("enable_flash_sdp", "enable_mem_efficient_sdp", "enable_math_sdp", "enable_cudnn_sdp"):
-        setattr(torch.backends.cuda, name, lambda enabled: None)
+        patches.replace(torch.backends.cuda, name, lambda enabled: None)
 
 
-def _enter_in_threads(enter: Callable[[], ExitStack]) -> None:
-    """Have every thread that starts from now on be in the modes, which are a thread's own."""
-    thread: Any = threading.Thread
-    begin = thread._bootstrap_inner
+def _in_modes(enter: Callable[[], ExitStack], begin: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Run every thread in the modes, which are local to a thread."""
 
     def bootstrap(self: Any) -> None:
         with enter():
             begin(self)
 
-    thread._bootstrap_inner = bootstrap
+    return bootstrap
