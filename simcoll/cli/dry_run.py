@@ -19,7 +19,7 @@ from pathlib import Path
 from simcoll.blackbox.reader_pool import cores
 from simcoll.cli.output import Output
 from simcoll.cli.progress import progress_bar
-from simcoll.dryrun.distributed import Team
+from simcoll.dryrun.distributed import SharedDryRun
 from simcoll.dryrun.driver import DryRunPlan, Runner, preflight, remove_earlier
 from simcoll.dryrun.outer_job import OuterJob
 from simcoll.dryrun.rank.main import DryRun
@@ -143,7 +143,7 @@ def _lead_in(dry_run: DryRun, request: DryRunRequest, meeting: Rendezvous | None
     remove_earlier(dry_run.folder)
     _warm(dry_run)
     plan = _plan(request.plan, meeting)
-    team = None if meeting is None else Team(meeting, dry_run, plan)
+    team = None if meeting is None else SharedDryRun(meeting, dry_run, plan)
     run: Runner | None = None if team is None else team.run
     with progress_bar("dry run", shown=not outlet.plain) as progress:
         report, traces = preflight(dry_run, plan, progress, run)
@@ -159,7 +159,7 @@ def _serve(request: DryRunRequest, meeting: Rendezvous) -> int:
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
         dry_run = replace(request.dry_run, folder=Path(folder))
         _warm(dry_run)
-        return Team(meeting, dry_run, _plan(request.plan, meeting)).serve()
+        return SharedDryRun(meeting, dry_run, _plan(request.plan, meeting)).serve()
 
 
 def _plan(plan: DryRunPlan, meeting: Rendezvous | None) -> DryRunPlan:

@@ -17,7 +17,7 @@ from simcoll.cli.price import Named, scenarios_asked, show_prices
 
 if TYPE_CHECKING:
     from simcoll.cli.output import Output
-    from simcoll.dryrun.extrapolate import Filled
+    from simcoll.dryrun.extrapolate import Extrapolation
     from simcoll.dryrun.rank.main import DryRun
     from simcoll.verifier.findings.finding import Report
 
@@ -80,11 +80,11 @@ def _priced(
     options: argparse.Namespace, dry_run: DryRun, report: Report, named: Sequence[Named], outlet: Output
 ) -> int:
     from simcoll.blackbox.gather import gather
-    from simcoll.dryrun.extrapolate import filled_in
+    from simcoll.dryrun.extrapolate import extrapolate
     from simcoll.pricing.job import recorded_job
 
     boxes = sorted(dry_run.folder.glob("rank*.simcoll"))
-    filled = filled_in(gather(boxes).traces, dry_run.world_size)
+    filled = extrapolate(gather(boxes).traces, dry_run.world_size)
     job = recorded_job(filled.traces)
     warnings = [f"{found.code}: {found.message}" for found in report.findings]
     notes = [*report.notes, *_assumed(filled), _ended(dry_run, given=options.steps is not None)]
@@ -96,7 +96,7 @@ def _ended(dry_run: DryRun, *, given: bool) -> str:
     return f"each rank ends after {dry_run.steps} steps of an optimiser{shown}; the records are in {dry_run.folder}"
 
 
-def _assumed(filled: Filled) -> list[str]:
+def _assumed(filled: Extrapolation) -> list[str]:
     """What was taken for granted of ranks that did not run."""
     from simcoll.core.ranges import ranks_text
 
@@ -107,10 +107,10 @@ def _assumed(filled: Filled) -> list[str]:
             f"{len(filled.stand_ins):,} ranks that did not run are priced with the programs of {ranks_text(models)}, "
             "which have like places in their groups"
         )
-    if filled.unlike:
+    if filled.approximate:
         notes.append(
-            f"programs depend on the place in a group, and no rank in the place of {ranks_text(filled.unlike)} ran: "
-            "the nearest one stands for each (--ranks)"
+            "programs depend on the place in a group, and no rank in the place of "
+            f"{ranks_text(filled.approximate)} ran: the nearest one stands for each (--ranks)"
         )
     if filled.ungrouped:
         notes.append(f"the groups of {ranks_text(filled.ungrouped)} are not known: they take no part")

@@ -10,13 +10,13 @@ from simcoll.core.trace import Trace
 from simcoll.spec.call import Call
 
 MOST_ALL = 64
-"""Up to so many ranks all are run; of more, at most so many are chosen by ``auto``."""
+"""Jobs of up to so many ranks are run whole; of larger ones, ``auto`` chooses at most so many."""
 
 _FIRST = 4
 
 
 def first_choice(world_size: int) -> list[int]:
-    """The ranks to begin with: all; or the first ones, two in the middle and the last ones, odd and even."""
+    """The ranks to begin with: all, or the first four, two in the middle and the last two (odd and even)."""
     if world_size <= MOST_ALL:
         return list(range(world_size))
     middle = world_size // 2
@@ -24,9 +24,9 @@ def first_choice(world_size: int) -> list[int]:
 
 
 def next_choice(traces: Sequence[Trace], run: Collection[int], world_size: int) -> list[int]:
-    """The ranks to run next: the corners of the groups of those that have run, and between ranks that differ.
+    """The ranks to run next: first and last members of known groups, else ranks between two whose programs differ.
 
-    ``run`` are all that have run: one that left no trace differs from those that did, and is not run again.
+    ``run`` are all ranks that have run: one without a trace differs from those with one, and is not run again.
     """
     room = MOST_ALL - len(run)
     if world_size <= MOST_ALL or room <= 0:
@@ -36,13 +36,13 @@ def next_choice(traces: Sequence[Trace], run: Collection[int], world_size: int) 
 
 
 def programs(traces: Iterable[Trace]) -> dict[int, bytes]:
-    """A digest by rank of the calls that it made, in order; ranks whose calls look alike have the same."""
+    """A digest of each rank's calls in order; ranks whose calls look the same have the same digest."""
     return {trace.rank: _program(trace) for trace in traces}
 
 
 def _program(trace: Trace) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
-    calls = [repr(_looks(call)).encode() for call in trace.signatures]
+    calls = [repr(_common_part(call)).encode() for call in trace.signatures]
     sizes = [str(len(group.ranks)).encode() for group in trace.groups]
     lines = [f"{source.file}:{source.line};".encode() for source in trace.sources]
     for slot in trace.slots:
@@ -50,14 +50,14 @@ def _program(trace: Trace) -> bytes:
     return digest.digest()
 
 
-def _looks(call: Call) -> tuple[object, ...]:
-    """What ranks of one program have alike: not the number of a rank's device, for one."""
+def _common_part(call: Call) -> tuple[object, ...]:
+    """What is the same on all ranks of one program: not the device index, for instance."""
     buffers = [(buffer.shape, buffer.dtype, buffer.device) for buffer in (*call.inputs, *call.outputs)]
     return call.op, call.reduce_op, len(call.inputs), buffers
 
 
 def _corners(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
-    """First and last members of every group seen, as often as a group's like is there at all."""
+    """The first and last members of every known group that have not run."""
     found: dict[int, None] = {}
     for group in dict.fromkeys(group for trace in traces for group in trace.groups):
         found |= dict.fromkeys((group.ranks[0], group.ranks[-1]))
@@ -65,7 +65,7 @@ def _corners(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
 
 
 def _between(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
-    """The middle between neighbours that have run and whose programs differ."""
+    """The rank in the middle between two neighbours that have run and whose programs differ."""
     known: Mapping[int, bytes] = programs(traces)
     pairs = [(here, there) for here, there in itertools.pairwise(sorted(run)) if known.get(here) != known.get(there)]
     return [(here + there) // 2 for here, there in pairs if there - here > 1]

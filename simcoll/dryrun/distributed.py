@@ -1,4 +1,4 @@
-"""A dry run in several processes: each takes ranks as it has cores free, and the first one gets what they recorded."""
+"""A dry run shared by several processes: each takes ranks while it has free cores, and the first gets their records."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 from simcoll.core.io import make_sparse
 from simcoll.dryrun.driver import DryRunPlan, run_ranks
-from simcoll.dryrun.process_pool import LoneEnd
+from simcoll.dryrun.process_pool import ProcessEnd
 from simcoll.dryrun.rank.main import DryRun, log_name
 from simcoll.dryrun.rendezvous import Rendezvous
 from simcoll.recorder.recorder import box_name
 
 _AHEAD = 16
-"""So many ranks' records lie in the store at a time, for the first process to take."""
+"""At most so many ranks' records wait in the store for the first process."""
 
 _LOG_BYTES = 1 << 20
-_PARTING_SECONDS = 10.0
+_CONCLUDE_SECONDS = 10.0
 
 Progress = Callable[[int], None]
 
 
-class Team:
-    """One process's part in a dry run that several share."""
+class SharedDryRun:
+    """One process's side of a dry run that several processes share."""
 
     def __init__(self, meeting: Rendezvous, dry_run: DryRun, plan: DryRunPlan) -> None:
         self._meeting = meeting
@@ -33,31 +33,31 @@ class Team:
         self._plan = plan
         self._round = 0
 
-    def run(self, chosen: Sequence[int], done: Progress) -> dict[int, LoneEnd]:
-        """Have these ranks run, here and elsewhere; what they recorded is in this process's folder then."""
+    def run(self, chosen: Sequence[int], done: Progress) -> dict[int, ProcessEnd]:
+        """Run these ranks here and in the other processes; their records end up in this process's folder."""
         number = self._next_round()
         self._meeting.put(f"{number}/ranks", json.dumps(list(chosen)).encode())
         ends = self._run_share(number, chosen, done)
         for other in range(1, self._meeting.job.count):
-            ends |= self._collected(number, other, done)
+            ends |= self._collect(number, other, done)
         return ends
 
     def serve(self) -> int:
-        """Take a share of every choice of ranks until the verdict is there; its exit code."""
+        """Run a share of every round of ranks until the first process concludes; returns its exit code."""
         while True:
             number = self._next_round()
             self._meeting.wait([f"{number}/ranks"], of=0)
-            said = json.loads(self._meeting.take(f"{number}/ranks", of=0, keep=True))
-            if isinstance(said, int):
+            message = json.loads(self._meeting.take(f"{number}/ranks", of=0, keep=True))
+            if isinstance(message, int):
                 self._meeting.put_plain(f"left/{self._meeting.job.number}", "")
-                return said
-            ends = self._run_share(number, said, lambda count: None)
+                return message
+            ends = self._run_share(number, message, lambda count: None)
             self._hand_over(number, ends)
 
     def conclude(self, code: int) -> None:
-        """Tell the others the verdict's exit code, and let them go."""
+        """Send the verdict's exit code to the others, and wait until they have it."""
         self._meeting.put(f"{self._next_round()}/ranks", json.dumps(code).encode())
-        limit = time.monotonic() + _PARTING_SECONDS
+        limit = time.monotonic() + _CONCLUDE_SECONDS
         others = [f"left/{other}" for other in range(1, self._meeting.job.count)]
         while time.monotonic() < limit and not all(map(self._meeting.has, others)):
             time.sleep(0.02)
@@ -66,7 +66,7 @@ class Team:
         self._round += 1
         return self._round
 
-    def _run_share(self, number: int, chosen: Sequence[int], done: Progress) -> dict[int, LoneEnd]:
+    def _run_share(self, number: int, chosen: Sequence[int], done: Progress) -> dict[int, ProcessEnd]:
         counted = 0
 
         def ended(count: int) -> None:
@@ -74,19 +74,19 @@ class Team:
             done(self._meeting.add(f"{number}/done", count - counted))
             counted = count
 
-        ranks = self._dealt(number, chosen)
+        ranks = self._take_ranks(number, chosen)
         return run_ranks(self._dry_run, self._plan, ranks, ended)
 
-    def _dealt(self, number: int, chosen: Sequence[int]) -> Iterator[int]:
-        """The ranks that this process gets: the next one that nobody has."""
+    def _take_ranks(self, number: int, chosen: Sequence[int]) -> Iterator[int]:
+        """The ranks that this process takes: the next one that no other has taken."""
         while (place := self._meeting.add(f"{number}/dealt") - 1) < len(chosen):
             self._meeting.check()
             yield chosen[place]
 
-    def _hand_over(self, number: int, ends: dict[int, LoneEnd]) -> None:
-        """Send how the ranks ended, what they recorded and what they wrote, not too much at a time."""
+    def _hand_over(self, number: int, ends: dict[int, ProcessEnd]) -> None:
+        """Send how the ranks ended, their records and their logs, not too much at a time."""
         own = f"{number}/{self._meeting.job.number}"
-        document = [[rank, end.exit_code, end.time_ns, end.overdue, end.short] for rank, end in ends.items()]
+        document = [[rank, end.exit_code, end.time_ns, end.timed_out, end.out_of_memory] for rank, end in ends.items()]
         self._meeting.put(f"{own}/ends", json.dumps(document).encode())
         ranks = list(ends)
         for place, rank in enumerate(ranks):
@@ -94,10 +94,10 @@ class Team:
                 self._meeting.check(0)
                 time.sleep(0.01)
             for kind, path in self._files(rank):
-                self._meeting.put(f"{own}/{rank}/{kind}", zlib.compress(_last(path), 1))
+                self._meeting.put(f"{own}/{rank}/{kind}", zlib.compress(_file_end(path), 1))
                 path.unlink(missing_ok=True)
 
-    def _collected(self, number: int, other: int, done: Progress) -> dict[int, LoneEnd]:
+    def _collect(self, number: int, other: int, done: Progress) -> dict[int, ProcessEnd]:
         own = f"{number}/{other}"
 
         def waiting() -> None:
@@ -112,15 +112,15 @@ class Team:
                     path.write_bytes(data)
                     if kind == "box":
                         make_sparse(path)
-        return {rank: LoneEnd(code, ended, overdue, short) for rank, code, ended, overdue, short in document}
+        return {rank: ProcessEnd(*end) for rank, *end in document}
 
     def _files(self, rank: int) -> tuple[tuple[str, Path], tuple[str, Path]]:
         folder = self._dry_run.folder
         return ("box", folder / box_name(rank)), ("log", folder / log_name(rank))
 
 
-def _last(path: Path) -> bytes:
-    """A record as a whole, of a log the end; nothing where there is none."""
+def _file_end(path: Path) -> bytes:
+    """The content of a record, or the end of a log; empty where there is no file."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

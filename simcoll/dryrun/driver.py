@@ -1,4 +1,4 @@
-"""A dry run: the unchanged script once a rank, each alone in a process; then the verdict on what they recorded."""
+"""A dry run as a whole: chooses ranks, runs each alone, replays them together, judges them and reports."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from simcoll.blackbox.gather import gather
 from simcoll.blackbox.reader_pool import cores
 from simcoll.core.trace import MemoryTrace, Trace
 from simcoll.dryrun.choose_ranks import first_choice, next_choice
-from simcoll.dryrun.endings import Ends, How, ends_of
+from simcoll.dryrun.endings import RankEnding, RankEndings, endings_of
 from simcoll.dryrun.notes import notes
 from simcoll.dryrun.passes import Passes, remove_inputs
-from simcoll.dryrun.process_pool import LoneEnd, run_lone_ranks
+from simcoll.dryrun.process_pool import ProcessEnd, run_rank_processes
 from simcoll.dryrun.rank.main import DryRun
 from simcoll.dryrun.records import comparable, sized_differently
 from simcoll.dryrun.verdict import DryRunVerdict, verdict
@@ -38,9 +38,10 @@ _LEFT_BEHIND = (
 
 @dataclass(frozen=True, slots=True)
 class DryRunPlan:
-    """Which ranks run (None: chosen as the run goes), for how many seconds each at most, how many at a time.
+    """How the ranks of a dry run are run.
 
-    ``jobs`` is None for as many as there are cores.
+    ``ranks`` is None where they are chosen from what those before recorded; ``timeout`` is in seconds for each rank;
+    ``jobs`` is how many run at a time, None for as many as there are cores.
     """
 
     ranks: Sequence[int] | None
@@ -48,55 +49,44 @@ class DryRunPlan:
     jobs: int | None = None
 
 
-Runner = Callable[[Sequence[int], Callable[[int], None]], dict[int, LoneEnd]]
-"""Runs ranks, tells as it goes how many have ended, and leaves their records in the dry run's folder."""
+Runner = Callable[[Sequence[int], Callable[[int], None]], dict[int, ProcessEnd]]
+"""Runs ranks, reports how many have ended as it goes, and leaves their records in the dry run's folder."""
 
 
 def run_ranks(
     dry_run: DryRun, plan: DryRunPlan, ranks: Iterable[int], done: Callable[[int], object]
-) -> dict[int, LoneEnd]:
-    """Run ranks in this process alone."""
-    return run_lone_ranks(dry_run, ranks, timeout=plan.timeout, jobs=plan.jobs or cores(), done=done)
+) -> dict[int, ProcessEnd]:
+    """Run ranks on this host alone."""
+    return run_rank_processes(dry_run, ranks, timeout=plan.timeout, jobs=plan.jobs or cores(), done=done)
 
 
 def preflight(
     dry_run: DryRun, plan: DryRunPlan, progress: Callable[[int, int], None] | None = None, run: Runner | None = None
 ) -> tuple[Report, list[MemoryTrace]]:
-    """Run the ranks and judge them, and give what the real run would have recorded.
+    """Choose ranks, run each alone, replay and judge them together; returns the report and the real run's records.
 
-    Black boxes and the ranks' output are left in the dry run's folder. Where ranks went different ways on guesses,
-    failed on one, or sized a call by them, they run again (:mod:`simcoll.dryrun.passes`), unless it is ``run`` that
-    runs them.
+    Black boxes and the ranks' output are left in the dry run's folder. Where the verdict rests on guessed values, the
+    ranks that read some run again (:mod:`simcoll.dryrun.passes`), unless ``run`` runs them, which cannot do that.
     """
-    ran = _Ran(dry_run, progress)
-    chosen = list(first_choice(dry_run.world_size) if plan.ranks is None else plan.ranks)
-    while chosen:
-        ran.run(chosen, run or functools.partial(run_ranks, dry_run, plan))
-        chosen = next_choice(ran.traces, ran.ends.keys(), dry_run.world_size) if plan.ranks is None else []
-    judged = _Judged.of(ran, dry_run)
-    said: list[str] = []
-    if (judged.verdict.partings or judged.ends.ranks(How.GUESSED) or sized_differently(ran.traces)) and run is None:
-        passes, more = Passes(dry_run.folder, ran.ends), True
-
-        def once_more(known: DryRun, ranks: Sequence[int]) -> None:
-            ran.run(ranks, functools.partial(run_ranks, known, plan))
-
-        while more:
-            more = passes.again(dry_run, ran.traces, once_more)
-        judged = _Judged.of(ran, dry_run)
-        said = passes.notes()
+    ran = _RanRanks(dry_run, progress)
+    _run_chosen(ran, plan, run or functools.partial(run_ranks, dry_run, plan))
+    judged = _judge(ran)
+    pass_notes: list[str] = []
+    if run is None and _rests_on_guesses(ran, judged):
+        pass_notes = _run_again(ran, plan)
+        judged = _judge(ran)
     remove_inputs(dry_run.folder)
-    return _report(dry_run, plan, judged, said), [*judged.verdict.traces]
+    return _report(ran, plan, judged, pass_notes), [*judged.verdict.traces]
 
 
-class _Ran:
-    """The ranks that have run, and what they recorded."""
+class _RanRanks:
+    """The ranks that have run, how their processes ended, and what they recorded."""
 
     def __init__(self, dry_run: DryRun, progress: Callable[[int, int], None] | None) -> None:
-        self._folder = dry_run.folder
+        self.dry_run = dry_run
         self._progress = progress
         self._runs = 0
-        self.ends: dict[int, LoneEnd] = {}
+        self.ends: dict[int, ProcessEnd] = {}
         self.traces: tuple[Trace, ...] = ()
 
     def run(self, ranks: Sequence[int], run: Runner) -> None:
@@ -108,28 +98,56 @@ class _Ran:
 
         self.ends |= run(ranks, done)
         self._runs = total
-        self.traces = gather([path for rank in self.ends if (path := self._folder / box_name(rank)).exists()]).traces
+        boxes = [self.dry_run.folder / box_name(rank) for rank in self.ends]
+        self.traces = gather([path for path in boxes if path.exists()]).traces
+
+
+def _run_chosen(ran: _RanRanks, plan: DryRunPlan, run: Runner) -> None:
+    if plan.ranks is not None:
+        ran.run(plan.ranks, run)
+        return
+    size = ran.dry_run.world_size
+    chosen = first_choice(size)
+    while chosen:
+        ran.run(chosen, run)
+        chosen = next_choice(ran.traces, ran.ends.keys(), size)
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    ends: Ends
-    traces: Sequence[Trace]
+    endings: RankEndings
     verdict: DryRunVerdict
 
-    @classmethod
-    def of(cls, ran: _Ran, dry_run: DryRun) -> _Judged:
-        ends = ends_of(ran.traces, comparable(ran.traces), ran.ends)
-        return cls(ends, ran.traces, verdict(ends, dry_run.world_size))
+
+def _judge(ran: _RanRanks) -> _Judged:
+    endings = endings_of(ran.traces, comparable(ran.traces), ran.ends)
+    return _Judged(endings, verdict(endings, ran.dry_run.world_size))
 
 
-def _report(dry_run: DryRun, plan: DryRunPlan, judged: _Judged, passes: Sequence[str]) -> Report:
-    kept = [note for note in judged.verdict.report.notes if not note.startswith("there is no record of")]
-    said = notes(dry_run, plan.timeout, judged.ends, judged.traces)
-    parted = [parting.note() for parting in judged.verdict.partings]
-    return replace(
-        judged.verdict.report, mode=DRY_RUN, world_size=dry_run.world_size, notes=(*said, *passes, *parted, *kept)
-    )
+def _rests_on_guesses(ran: _RanRanks, judged: _Judged) -> bool:
+    """Whether ranks took different branches on guessed values, failed on one, or sized a call by one."""
+    failed = judged.endings.ranks(RankEnding.GUESSED)
+    return bool(judged.verdict.divergences or failed or sized_differently(ran.traces))
+
+
+def _run_again(ran: _RanRanks, plan: DryRunPlan) -> list[str]:
+    """Make passes until the ranks give the same inputs as in the one before; returns the report's notes on them."""
+
+    def run_with(known: DryRun, ranks: Sequence[int]) -> None:
+        ran.run(ranks, functools.partial(run_ranks, known, plan))
+
+    passes = Passes(ran.dry_run.folder, ran.ends)
+    while passes.rerun(ran.dry_run, ran.traces, run_with):
+        pass
+    return passes.notes()
+
+
+def _report(ran: _RanRanks, plan: DryRunPlan, judged: _Judged, pass_notes: Sequence[str]) -> Report:
+    report = judged.verdict.report
+    own = notes(ran.dry_run, plan.timeout, judged.endings, ran.traces)
+    diverged = [divergence.note() for divergence in judged.verdict.divergences]
+    kept = [note for note in report.notes if not note.startswith("there is no record of")]
+    return replace(report, mode=DRY_RUN, world_size=ran.dry_run.world_size, notes=(*own, *pass_notes, *diverged, *kept))
 
 
 def remove_earlier(folder: Path) -> None:

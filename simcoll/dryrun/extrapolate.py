@@ -1,7 +1,7 @@
-"""Ranks that did not run, filled in with the programs of ranks that did and have the same place in their groups.
+"""Extrapolates to ranks that did not run: each gets the program of a rank with the same place in its groups.
 
-Which groups such a rank is in is known where those that ran made all groups, as ``new_group`` has it, and is otherwise
-taken from the pattern of a group that is known: ranks at equal distances, as along a dimension of a mesh.
+The groups of such a rank are known where every rank that ran created all groups, as ``new_group`` requires. Otherwise
+they follow the pattern of a known group: ranks at equal distances, as along a dimension of a mesh.
 """
 
 from __future__ import annotations
@@ -17,66 +17,66 @@ from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.spec.table import COLLECTIVES, Kind
 
 Place = tuple[tuple[int, int], ...]
-"""Of each group of a rank but those of all ranks, in the order in which they were made: its size, the rank's place."""
+"""The size of each of a rank's groups and the rank's place in it, in creation order, without groups of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
-    """The traces of all ranks; ``stand_ins`` says whose program each rank that did not run has.
+class Extrapolation:
+    """The traces of all ranks; ``stand_ins`` maps each rank that did not run to the rank whose program it gets.
 
-    ``unlike`` are those of them for which no rank with the same place ran where programs depend on the place,
-    ``ungrouped`` those whose groups are not known, so that they are left out.
+    ``approximate`` are those for which no rank with the same place ran although programs depend on the place;
+    ``ungrouped`` are those whose groups are not known, so that they are left out.
     """
 
     traces: list[Trace]
     stand_ins: Mapping[int, int]
-    unlike: tuple[int, ...] = ()
+    approximate: tuple[int, ...] = ()
     ungrouped: tuple[int, ...] = ()
 
 
-def filled_in(traces: Sequence[Trace], world_size: int) -> Filled:
-    """All ranks of a job, given the traces of some."""
-    filling = _Filling(traces)
+def extrapolate(traces: Sequence[Trace], world_size: int) -> Extrapolation:
+    """Extrapolate from the traces of some ranks to all ranks of a job."""
+    extrapolator = _Extrapolator(traces)
     missing = sorted(set(range(world_size)) - {trace.rank for trace in traces})
-    found = {rank: filling.stand_in(rank) for rank in missing}
-    made = [filling.trace(rank, one) for rank, one in found.items() if one is not None]
-    everybody = sorted([*traces, *made], key=lambda trace: trace.rank)
+    found = {rank: extrapolator.stand_in(rank) for rank in missing}
+    made = [extrapolator.trace(rank, one) for rank, one in found.items() if one is not None]
+    complete = sorted([*traces, *made], key=lambda trace: trace.rank)
     stand_ins = {rank: one.trace.rank for rank, one in found.items() if one is not None}
-    unlike = tuple(rank for rank, one in found.items() if one is not None and not one.alike)
-    return Filled(everybody, stand_ins, unlike, tuple(rank for rank, one in found.items() if one is None))
+    approximate = tuple(rank for rank, one in found.items() if one is not None and not one.places_agree)
+    return Extrapolation(complete, stand_ins, approximate, tuple(rank for rank, one in found.items() if one is None))
 
 
 @dataclass(frozen=True, slots=True)
 class _StandIn:
-    """A rank that ran, the groups that the other one has in the place of its own, and whether their places agree."""
+    """A rank that ran, the groups of the rank that it stands for, and whether the places of both agree."""
 
     trace: Trace
     groups: tuple[Group, ...]
-    alike: bool
+    places_agree: bool
 
 
 @dataclass(slots=True)
-class _Filling:
+class _Extrapolator:
     traces: Sequence[Trace]
-    _made: Mapping[tuple[int, int], tuple[int, ...]] = field(init=False)
+    _created: Mapping[tuple[int, int], tuple[int, ...]] = field(init=False)
     _places: Mapping[int, Place] = field(init=False)
-    _matters: frozenset[tuple[int, int]] = field(init=False)
+    _relevant: frozenset[tuple[int, int]] = field(init=False)
     _of_rank: Mapping[int, list[tuple[int, ...]]] = field(init=False)
     _shifted: dict[tuple[int, tuple[int, ...]], Trace] = field(default_factory=dict)
     _pattern: dict[tuple[tuple[int, ...], int], Group] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._made = dict(_made(self.traces))
+        self._created = dict(_created_groups(self.traces))
         of_rank: dict[int, list[tuple[int, ...]]] = defaultdict(list)
-        for _, ranks in sorted(self._made.items()):
+        for _, ranks in sorted(self._created.items()):
             for rank in ranks:
                 of_rank[rank].append(ranks)
         self._of_rank = of_rank
         self._places = {trace.rank: _place(trace.rank, trace.groups, trace.world_size) for trace in self.traces}
-        self._matters = _that_matter(self._places, programs(self.traces))
+        self._relevant = _relevant_groups(self._places, programs(self.traces))
 
     def stand_in(self, rank: int) -> _StandIn | None:
-        """The rank that ran with the most places in common, those first on which programs depend; then the nearest."""
+        """The rank that ran with the most places in common, those that programs depend on first; then the nearest."""
         best: tuple[tuple[int, ...], _StandIn] | None = None
         for trace in self.traces:
             groups = self._groups(trace, rank)
@@ -84,7 +84,7 @@ class _Filling:
                 continue
             own, other = self._places[trace.rank], _place(rank, groups, trace.world_size)
             differ = [number for number, (one, two) in enumerate(zip(own, other, strict=True)) if one != two]
-            matter = [number for number in differ if (len(own), number) in self._matters]
+            matter = [number for number in differ if (len(own), number) in self._relevant]
             # Programs often have a case for the first rank, and for odd and even ones.
             score = len(matter), len(differ), trace.rank == 0, (trace.rank - rank) % 2, abs(trace.rank - rank)
             if best is None or score < best[0]:
@@ -92,7 +92,7 @@ class _Filling:
         return None if best is None else best[1]
 
     def _groups(self, trace: Trace, rank: int) -> tuple[Group, ...] | None:
-        """The groups of a rank that are like those of one that ran, in the same order; None where there are none."""
+        """The groups of ``rank`` that correspond to those of ``trace``, in their order; None where there are none."""
         known = self._of_rank.get(rank, [])
         own = self._of_rank.get(trace.rank, [])
         found = []
@@ -110,14 +110,14 @@ class _Filling:
         return tuple(found)
 
     def _like(self, group: Group, members: tuple[int, ...]) -> Group:
-        """A group of other members: one object for all who are in it."""
+        """The group with other members: one object for all of them."""
         key = group.ranks, members[0]
         if key not in self._pattern or self._pattern[key].ranks != members:
             self._pattern[key] = replace(group, ranks=members)
         return self._pattern[key]
 
     def _along(self, group: Group, rank: int) -> Group | None:
-        """The group of a rank that is like another one, of ranks at equal distances; None where that one is not so."""
+        """The group of a rank that corresponds to ``group``, if its ranks are at equal distances; None otherwise."""
         distance = _distance(group.ranks)
         if distance is None:
             return None
@@ -129,7 +129,7 @@ class _Filling:
         return self._pattern[key]
 
     def trace(self, rank: int, one: _StandIn) -> Trace:
-        """The trace of a rank that did not run; records, events and lines are those of the other one."""
+        """The trace of a rank that did not run, with the records, events and lines of its stand-in."""
         by = tuple(
             (new.place(rank) or 0) - (old.place(one.trace.rank) or 0)
             for new, old in zip(one.groups, one.trace.groups, strict=True)
@@ -152,7 +152,7 @@ class _Filling:
         )
 
     def _moved(self, trace: Trace, by: tuple[int, ...]) -> Trace:
-        """The trace with the peers of its messages as far away as they were, in groups where the place is another."""
+        """The trace with the peers of its messages shifted as the rank's own place is."""
         if not any(by) or not (trace.slots["p2p_sequence"] > 0).any():
             return trace
         key = trace.rank, by
@@ -184,8 +184,8 @@ def _peer_moved(call: Call, by: int, size: int) -> Call:
     return replace(call, peer=(call.peer + by) % size)
 
 
-def _made(traces: Sequence[Trace]) -> Iterator[tuple[tuple[int, int], tuple[int, ...]]]:
-    """Groups in the order in which all ranks make them, by life and number."""
+def _created_groups(traces: Sequence[Trace]) -> Iterator[tuple[tuple[int, int], tuple[int, ...]]]:
+    """The members of groups by life and ordinal, from the events that announce their creation."""
     for trace in traces:
         for event in trace.events:
             ranks = event.data.get("ranks")
@@ -198,8 +198,8 @@ def _place(rank: int, groups: Sequence[Group], world_size: int) -> Place:
     return tuple((len(group.ranks), group.place(rank) or 0) for group in groups if len(group.ranks) < world_size)
 
 
-def _that_matter(places: Mapping[int, Place], known: Mapping[int, bytes]) -> frozenset[tuple[int, int]]:
-    """Groups (how many a rank has, which of them) on whose place programs depend: ranks differ that agree elsewhere."""
+def _relevant_groups(places: Mapping[int, Place], known: Mapping[int, bytes]) -> frozenset[tuple[int, int]]:
+    """Groups (number of groups, index) that programs depend on: ranks whose places differ only there differ."""
     found = set()
     for number in range(max(map(len, places.values()), default=0)):
         seen: dict[tuple[object, ...], bytes] = {}
@@ -212,7 +212,7 @@ def _that_matter(places: Mapping[int, Place], known: Mapping[int, bytes]) -> fro
 
 
 def _distance(ranks: Sequence[int]) -> int | None:
-    """How far apart the ranks of a dimension of a mesh are; None where they are none."""
+    """The distance between the ranks of a mesh dimension; None where they are no mesh dimension."""
     size, first = len(ranks), ranks[0]
     distance = ranks[1] - first if size > 1 else 1
     if distance < 1 or first // distance % size or list(ranks) != list(range(first, first + distance * size, distance)):

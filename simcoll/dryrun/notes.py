@@ -1,4 +1,4 @@
-"""What the report of a dry run says beside its findings: which ranks ran, how they ended, what was only guessed."""
+"""The notes of a dry run's report: which ranks ran, how they ended, what was only guessed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Source
 from simcoll.core.trace import Trace
-from simcoll.dryrun.endings import Ends, How
+from simcoll.dryrun.endings import RankEnding, RankEndings
 from simcoll.dryrun.rank.main import DryRun, log_name
-from simcoll.dryrun.records import reads, sized_differently
+from simcoll.dryrun.records import sized_differently, tainted_reads
 
 _BEYOND = ": nothing is known beyond that"
 _OTHERS = "nothing is said of the others"
@@ -18,51 +18,53 @@ _MOST_LINES = 10
 _GIB = 1 << 30
 
 
-def notes(dry_run: DryRun, timeout: float, ends: Ends, traces: Sequence[Trace]) -> list[str]:
-    """The notes; each rank may take ``timeout`` seconds, ``traces`` are as the ranks recorded them."""
+def notes(dry_run: DryRun, timeout: float, ends: RankEndings, traces: Sequence[Trace]) -> list[str]:
+    """The notes; ``timeout`` is each rank's limit in seconds, ``traces`` are as the ranks recorded them."""
     return [
-        *_which_and_how(dry_run, timeout, ends),
-        *_pretended(dry_run, traces),
-        *_silent(dry_run, ends, traces),
+        *_ranks_and_endings(dry_run, timeout, ends),
+        *_fake_gpus(dry_run, traces),
+        *_without_record(dry_run, ends, traces),
         *_guessed(traces),
         *_not_compared(traces),
     ]
 
 
-def _which_and_how(dry_run: DryRun, timeout: float, ends: Ends) -> list[str]:
+def _ranks_and_endings(dry_run: DryRun, timeout: float, ends: RankEndings) -> list[str]:
     size = dry_run.world_size
     found = []
     if len(ends.how) < size:
         found.append(f"{ranks_text(ends.how)} of {size:,} {verb(list(ends.how), 'was', 'were')} run; {_OTHERS}")
-    if overdue := ends.ranks(How.OVERDUE):
-        found.append(f"{ranks_text(overdue)} ran for {timeout:g} s and did not end (--timeout){_BEYOND}")
-    if killed := ends.ranks(How.KILLED):
+    if timed_out := ends.ranks(RankEnding.TIMED_OUT):
+        found.append(f"{ranks_text(timed_out)} ran for {timeout:g} s and did not end (--timeout){_BEYOND}")
+    if killed := ends.ranks(RankEnding.OUT_OF_MEMORY):
         limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / _GIB:g} GiB of address space)"
         who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
         found.append(f"{who} ended for want of memory{limit}{_BEYOND}; give more, or --fake-tensors")
-    if cut := ends.ranks(How.CUT):
-        found.append(f"{ranks_text(cut)} {verb(cut, 'was', 'were')} ended after {dry_run.steps} steps (--steps)")
-    if guessed := ends.ranks(How.GUESSED):
+    if stopped := ends.ranks(RankEnding.STEPS_DONE):
+        found.append(
+            f"{ranks_text(stopped)} {verb(stopped, 'was', 'were')} ended after {dry_run.steps} steps (--steps)"
+        )
+    if guessed := ends.ranks(RankEnding.GUESSED):
         found.append(
             f"{ranks_text(guessed)} failed on values from other ranks, which a dry run can only guess{_BEYOND}"
         )
-    if failed := [*ends.ranks(How.FAILED), *guessed, *killed]:
+    if failed := [*ends.ranks(RankEnding.FAILED), *guessed, *killed]:
         found.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
     return found
 
 
-def _silent(dry_run: DryRun, ends: Ends, traces: Sequence[Trace]) -> list[str]:
-    """Which ranks ended well and left nothing to be judged by."""
+def _without_record(dry_run: DryRun, ends: RankEndings, traces: Sequence[Trace]) -> list[str]:
+    """The ranks that ended well without a record."""
     known = {trace.rank for trace in traces}
-    silent = [rank for rank in ends.ranks(How.FINISHED) if rank not in known]
-    if not silent:
+    unrecorded = [rank for rank in ends.ranks(RankEnding.FINISHED) if rank not in known]
+    if not unrecorded:
         return []
-    wrote = f"what rank {silent[0]} wrote is in {dry_run.folder / log_name(silent[0])}"
-    return [f"{ranks_text(silent)} made no process group that could be recorded; {wrote}"]
+    wrote = f"what rank {unrecorded[0]} wrote is in {dry_run.folder / log_name(unrecorded[0])}"
+    return [f"{ranks_text(unrecorded)} made no process group that could be recorded; {wrote}"]
 
 
-def _pretended(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
-    """What was pretended, where it shows in the records."""
+def _fake_gpus(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
+    """That GPUs were fake, where records mention them."""
     calls = [call for trace in traces for call in trace.signatures]
     if dry_run.cuda and any(one.device == "cuda" for call in calls for one in (*call.inputs, *call.outputs)):
         return [f"programs found {dry_run.local_world_size} GPUs a node, which were pretended (--device)"]
@@ -70,7 +72,7 @@ def _pretended(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
 
 
 def _not_compared(traces: Sequence[Trace]) -> list[str]:
-    """Where ranks gave sizes to a collective that rest on what a dry run can only guess."""
+    """Where the sizes of a collective depend on guessed values and were not compared."""
     sources = sized_differently(traces)
     if not sources:
         return []
@@ -80,10 +82,10 @@ def _not_compared(traces: Sequence[Trace]) -> list[str]:
 
 
 def _guessed(traces: Sequence[Trace]) -> list[str]:
-    """Where programs read values that a dry run can only guess."""
+    """Where programs read guessed values."""
     lines: dict[Source, list[int]] = {}
     for trace in traces:
-        for source in reads(trace):
+        for source in tainted_reads(trace):
             lines.setdefault(replace(source, function=""), []).append(trace.rank)
     found = [
         f"{source.file}:{source.line}: {ranks_text(ranks)} {verb(ranks, 'reads', 'read')} a value received from other "

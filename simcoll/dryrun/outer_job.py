@@ -1,6 +1,6 @@
-"""The job that a dry run is itself started in: several processes that torchrun, srun, mpirun or Ray has started.
+"""The job that a dry run itself is started in: several processes of torchrun, srun, mpirun or Ray.
 
-What they are told is in the environment, and read there without torch.
+It is read from the environment, without torch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FIRST_PORT, _PORTS = 20_000, 10_000
 
 @dataclass(frozen=True, slots=True)
 class OuterJob:
-    """One process, ``number`` of ``count``, of those that share a dry run, and where they meet.
+    """One process, ``number`` of ``count``, of those that share a dry run, and the address of their store.
 
-    ``agent`` is whether the launcher has a store there (torchrun's has), ``attempt`` which restart this is, ``beside``
-    how many of the processes share this host's cores.
+    ``agent`` is whether the launcher has a store there (torchrun has), ``attempt`` the number of the restart,
+    ``beside`` how many of the processes share this host's cores.
     """
 
     number: int
@@ -41,16 +41,16 @@ class OuterJob:
 
     @property
     def name(self) -> str:
-        """What the process is called where something is said of it."""
+        """The name of the process in messages."""
         return f"process {self.number} of {self.count} ({socket.gethostname()})"
 
 
 def outer_job(environ: Mapping[str, str]) -> OuterJob | None:
-    """What the environment says; None where this process is alone.
+    """The job that the environment describes; None where this process is alone.
 
-    Raises :class:`ConfigurationError` where it is one of several and nothing says where they meet.
+    Raises :class:`ConfigurationError` where it is one of several and the address of their store is not set.
     """
-    names = _TORCH if all(name in environ for name in _TORCH) else _stated(environ)
+    names = _TORCH if all(name in environ for name in _TORCH) else _launcher_names(environ)
     if names is None or _number(environ, names[1]) <= 1:
         return None
     number, count = (_number(environ, name) for name in names)
@@ -58,7 +58,7 @@ def outer_job(environ: Mapping[str, str]) -> OuterJob | None:
         raise ConfigurationError(
             f"{names[0]}={number} of {names[1]}={count}: ranks count from 0; unset both to run alone"
         )
-    host, port = _meeting(environ, names)
+    host, port = _store_address(environ, names)
     return OuterJob(
         number,
         count,
@@ -70,7 +70,7 @@ def outer_job(environ: Mapping[str, str]) -> OuterJob | None:
     )
 
 
-def _stated(environ: Mapping[str, str]) -> tuple[str, str] | None:
+def _launcher_names(environ: Mapping[str, str]) -> tuple[str, str] | None:
     return next((names for names in _OTHERS if all(name in environ for name in names)), None)
 
 
@@ -81,8 +81,8 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _meeting(environ: Mapping[str, str], names: tuple[str, str]) -> tuple[str, int]:
-    """The host and port of the store: as stated, or the first of Slurm's step and a port that its job implies."""
+def _store_address(environ: Mapping[str, str], names: tuple[str, str]) -> tuple[str, int]:
+    """The host and port of the store: as set, or the first host of Slurm's step and a port computed from its job."""
     host = environ.get("MASTER_ADDR") or first_host(environ.get("SLURM_STEP_NODELIST", ""))
     if environ.get("MASTER_PORT"):
         port = _number(environ, "MASTER_PORT")
@@ -106,6 +106,6 @@ def _step(environ: Mapping[str, str]) -> int:
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a list as Slurm writes it: ``gpu[007-010,12],login1`` begins with gpu007."""
+    """The first host of a list in Slurm's form: gpu007 of ``gpu[007-010,12],login1``."""
     found = re.match(r"([^\[\],]*)(?:\[(\w+)[^\]]*\])?([^\[\],]*)", nodes)
     return "".join(part or "" for part in found.groups()) if found else ""

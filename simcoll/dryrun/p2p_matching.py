@@ -1,8 +1,8 @@
-"""The sends and receives of a dry run as they would meet: by sender, receiver and tag, each end when it is posted.
+"""Matches the sends and receives of a dry run by sender, receiver and tag, in the order in which they are posted.
 
-Tags count on CPUs alone, as with Gloo; NCCL knows none. A receive from any source takes what was posted first. A
-message to or from a rank of which nothing is known counts as taken. What Gloo would not survive, more bytes than the
-receive has room for, never ends; nor does a message whose Work was let go before the other end came.
+Tags count on CPUs only, as with Gloo; NCCL has none. A receive from any source takes the message that was posted first.
+A message to or from a rank of which nothing is known counts as complete. A message with more bytes than the receive has
+room for, which Gloo would not survive, never completes; nor does one whose Work was dropped before the other end came.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ End: TypeAlias = tuple[int, int]
 """One end of a message: a rank, and the row of its trace."""
 
 
-class _Lane(NamedTuple):
-    """A life of a group, the group ranks of sender and receiver, and the tag, None where tags do not count."""
+class _Channel(NamedTuple):
+    """A group's life, the group ranks of sender and receiver, and the tag (None where tags do not count)."""
 
     life: Life
     sender: int
@@ -30,7 +30,7 @@ class _Lane(NamedTuple):
     tag: int | None
 
     def is_with(self, rank: int, *, sends: bool) -> bool:
-        """Whether this (global) rank is its sender, or its receiver."""
+        """Whether this (global) rank is the sender, or else the receiver."""
         place = self.sender if sends else self.receiver
         return place != ANY_SOURCE and self.life[1][place] == rank
 
@@ -40,7 +40,7 @@ ANY_SOURCE_SPELLING = "recv_anysource"
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What of a call matters here; ``peer`` is None for what is no message."""
+    """The part of a call that matters for matching; ``peer`` is None for a call that is no message."""
 
     sends: bool
     peer: int | None
@@ -57,7 +57,7 @@ class _Posted(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """A rank's calls, column by column, and what its signatures and groups say."""
+    """A rank's calls as columns, with the forms of its signatures and its places in its groups."""
 
     signature: list[int]
     group: list[int]
@@ -68,10 +68,10 @@ class _Rows(NamedTuple):
 
 
 @dataclass(slots=True)
-class LoneMessages:
-    """What is posted and has not met its other end. ``taken`` says of receives from any source whose message it was.
+class P2pMatcher:
+    """The posted ends that are not matched yet. ``taken`` has the source of each matched receive from any source.
 
-    ``pairs`` gives each end that has met another one that other.
+    ``pairs`` maps each matched end to its other end.
     """
 
     traces: Mapping[int, Trace]
@@ -79,12 +79,12 @@ class LoneMessages:
     pairs: dict[End, End] = field(default_factory=dict)
     _unknown: set[int] = field(default_factory=set)
     _rows: dict[int, _Rows] = field(default_factory=dict)
-    _sends: dict[_Lane, deque[_Posted]] = field(default_factory=dict)
-    _receives: dict[_Lane, deque[_Posted]] = field(default_factory=dict)
+    _sends: dict[_Channel, deque[_Posted]] = field(default_factory=dict)
+    _receives: dict[_Channel, deque[_Posted]] = field(default_factory=dict)
     _count: int = 0
 
     def post(self, end: End) -> Sequence[End]:
-        """An end is posted: the ends that are done now."""
+        """Post an end; returns the ends that complete by that."""
         rank, row = end
         rows = self._rows.get(rank)
         if rows is None:
@@ -105,24 +105,24 @@ class LoneMessages:
     def _send(self, send: _Posted, life: Life, receiver: int) -> Sequence[End]:
         tag = send.form.tag
         waiting = [
-            lane
+            channel
             for sender in (send.place, ANY_SOURCE)
-            if self._receives.get(lane := _Lane(life, sender, receiver, tag))
+            if self._receives.get(channel := _Channel(life, sender, receiver, tag))
         ]
         if not waiting:
-            self._sends.setdefault(_Lane(life, send.place, receiver, tag), deque()).append(send)
+            self._sends.setdefault(_Channel(life, send.place, receiver, tag), deque()).append(send)
             return ()
-        first = min(waiting, key=lambda lane: self._receives[lane][0].number)
+        first = min(waiting, key=lambda channel: self._receives[channel][0].number)
         return self._meet(send, self._receives[first].popleft(), any_source=first.sender == ANY_SOURCE)
 
     def _receive(self, receive: _Posted, life: Life, sender: int) -> Sequence[End]:
         tag = receive.form.tag
         senders = range(len(life[1])) if sender == ANY_SOURCE else (sender,)
-        there = [lane for one in senders if self._sends.get(lane := _Lane(life, one, receive.place, tag))]
+        there = [channel for one in senders if self._sends.get(channel := _Channel(life, one, receive.place, tag))]
         if not there:
-            self._receives.setdefault(_Lane(life, sender, receive.place, tag), deque()).append(receive)
+            self._receives.setdefault(_Channel(life, sender, receive.place, tag), deque()).append(receive)
             return ()
-        first = min(there, key=lambda lane: self._sends[lane][0].number)
+        first = min(there, key=lambda channel: self._sends[channel][0].number)
         return self._meet(self._sends[first].popleft(), receive, any_source=sender == ANY_SOURCE)
 
     def _meet(self, send: _Posted, receive: _Posted, *, any_source: bool) -> Sequence[End]:
@@ -135,34 +135,34 @@ class LoneMessages:
         return () if aborts else (send.end, receive.end)
 
     def forget(self, rank: int) -> list[End]:
-        """Nothing is known of a rank from here on: the ends that wait for it, which are done now."""
+        """Treat a rank as unknown from here on; returns the ends that waited for it, which complete now."""
         self._unknown.add(rank)
         done = []
         for waiting in (self._sends, self._receives):
-            for lane, posted in waiting.items():
-                if lane.is_with(rank, sends=waiting is self._receives):
+            for channel, posted in waiting.items():
+                if channel.is_with(rank, sends=waiting is self._receives):
                     done += [one.end for one in posted]
                     posted.clear()
         return done
 
     def guess(self) -> list[End]:
-        """Nobody can go on: receives from any source that a rank of which nothing is known may have sent to."""
+        """Complete the receives from any source that an unknown rank may have sent to, since no thread can go on."""
         done = []
-        for lane, posted in self._receives.items():
-            if lane.sender == ANY_SOURCE and not all(map(self._is_known, lane.life[1])):
+        for channel, posted in self._receives.items():
+            if channel.sender == ANY_SOURCE and not all(map(self._is_known, channel.life[1])):
                 done += [one.end for one in posted]
                 posted.clear()
         return done
 
 
 def never_met(traces: Mapping[int, Trace], ends: Collection[End]) -> set[End]:
-    """Those of the ends that would meet no other one if all ranks came to the ends of their programs.
+    """The ends that would stay unmatched if all ranks reached the ends of their programs.
 
-    Where nothing is known of a possible peer, it may be there.
+    An end with an unknown possible peer may be matched.
     """
     if not ends:
         return set()
-    messages = LoneMessages(traces)
+    messages = P2pMatcher(traces)
     done: set[End] = set()
     for rank, trace in traces.items():
         for row in np.flatnonzero(trace.slots["p2p_sequence"] > 0).tolist():

@@ -1,4 +1,4 @@
-"""Runs ranks of a dry run side by side, each in a child that is forked from this process when a core is free."""
+"""Runs ranks of a dry run in parallel, each in a child that is forked from this process when a core is free."""
 
 from __future__ import annotations
 
@@ -13,55 +13,56 @@ from pathlib import Path
 
 from simcoll.blackbox.stacks import stack_path
 from simcoll.core.io import make_sparse
-from simcoll.dryrun.rank.main import DryRun, become_lone_rank, wanted_memory
-from simcoll.dryrun.subreaper import start_kept
+from simcoll.dryrun.rank.main import DryRun, become_rank, wanted_memory
+from simcoll.dryrun.subreaper import start_under_subreaper
 from simcoll.recorder.recorder import box_name
 
 _COUNTERS = Path("/proc/vmstat")
 _LOOK_SECONDS = 0.01
 _GRACE_SECONDS = 5.0
-"""How long a keeper has to end what its rank has started."""
+"""How long a subreaper has to end what its rank has started."""
 
 
 @dataclass(frozen=True, slots=True)
-class LoneEnd:
-    """How a rank's process ended: ``exit_code`` is negative for a signal; ``overdue`` if it was ended for its time.
+class ProcessEnd:
+    """How a rank's process ended: ``exit_code`` is negative for a signal; ``timed_out`` if it reached its time limit.
 
-    ``short`` is whether it failed and had asked for memory beyond its limit, or was killed as the system had none left.
+    ``out_of_memory`` is whether it failed after asking for memory beyond its limit, or was killed as the system had
+    none.
     """
 
     exit_code: int
     time_ns: int
-    overdue: bool = False
-    short: bool = False
+    timed_out: bool = False
+    out_of_memory: bool = False
 
 
-def run_lone_ranks(
+def run_rank_processes(
     dry_run: DryRun,
     ranks: Iterable[int],
     *,
     timeout: float,
     jobs: int,
     done: Callable[[int], object] = lambda count: None,
-) -> dict[int, LoneEnd]:
-    """Run these ranks, ``jobs`` at a time, each for at most ``timeout`` seconds; ``done`` hears how many have ended.
+) -> dict[int, ProcessEnd]:
+    """Run ranks, ``jobs`` at a time, each for at most ``timeout`` seconds; ``done`` is called with how many have ended.
 
     A rank is taken from ``ranks`` when it is started.
     """
     waiting, more = iter(ranks), True
     kills = memory_kills()
-    running, ends = dict[int, tuple[int, float]](), dict[int, LoneEnd]()
+    running, ends = dict[int, tuple[int, float]](), dict[int, ProcessEnd]()
     try:
         while more or running:
             while more and len(running) < jobs:
                 rank = next(waiting, None)
                 more = rank is not None
                 if rank is not None:
-                    running[_started(dry_run, rank)] = rank, time.monotonic() + timeout
+                    running[_start(dry_run, rank)] = rank, time.monotonic() + timeout
             if ended := _ended(running):
                 for pid, end in ended.items():
                     rank = running.pop(pid)[0]
-                    ends[rank] = _tidied(dry_run, rank, end, kills)
+                    ends[rank] = _clean_up(dry_run, rank, end, kills)
                 done(len(ends))
             elif running:
                 time.sleep(_LOOK_SECONDS)
@@ -70,26 +71,26 @@ def run_lone_ranks(
     return ends
 
 
-def _started(dry_run: DryRun, rank: int) -> int:
-    return start_kept(functools.partial(become_lone_rank, dry_run, rank))
+def _start(dry_run: DryRun, rank: int) -> int:
+    return start_under_subreaper(functools.partial(become_rank, dry_run, rank))
 
 
-def _ended(running: Mapping[int, tuple[int, float]]) -> dict[int, LoneEnd]:
-    """The processes that have ended by now, and those that have to end now."""
+def _ended(running: Mapping[int, tuple[int, float]]) -> dict[int, ProcessEnd]:
+    """The processes that have ended by now, and those that reach their time limit, which are ended."""
     found = {}
     for pid, (_, limit) in running.items():
         if time.monotonic() > limit:
             _end(pid)
-            found[pid] = LoneEnd(-signal.SIGKILL, time.time_ns(), overdue=True)
+            found[pid] = ProcessEnd(-signal.SIGKILL, time.time_ns(), timed_out=True)
             continue
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            found[pid] = LoneEnd(os.waitstatus_to_exitcode(status), time.time_ns())
+            found[pid] = ProcessEnd(os.waitstatus_to_exitcode(status), time.time_ns())
     return found
 
 
 def memory_kills() -> int | None:
-    """How many processes Linux has killed for want of memory since it started; None where it does not tell."""
+    """How many processes Linux has killed for lack of memory since it started; None where that is not known."""
     with contextlib.suppress(OSError):
         for line in _COUNTERS.read_text(encoding="ascii").splitlines():
             name, _, count = line.partition(" ")
@@ -98,18 +99,18 @@ def memory_kills() -> int | None:
     return None
 
 
-def _tidied(dry_run: DryRun, rank: int, end: LoneEnd, kills: int | None) -> LoneEnd:
+def _clean_up(dry_run: DryRun, rank: int, end: ProcessEnd, kills: int | None) -> ProcessEnd:
     # Where its stacks would have gone, had a monitor asked for them.
     stack_path(dry_run.folder, rank).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         make_sparse(dry_run.folder / box_name(rank))  # there may be thousands
-    if not end.exit_code or end.overdue:
+    if not end.exit_code or end.timed_out:
         return end
     if end.exit_code == -signal.SIGKILL and (kills is None or kills != memory_kills()):
-        return LoneEnd(end.exit_code, end.time_ns, short=True)
+        return ProcessEnd(end.exit_code, end.time_ns, out_of_memory=True)
     if dry_run.memory is None:
         return end
-    return LoneEnd(end.exit_code, end.time_ns, short=wanted_memory(dry_run, rank))
+    return ProcessEnd(end.exit_code, end.time_ns, out_of_memory=wanted_memory(dry_run, rank))
 
 
 def _end_all(running: Iterable[int]) -> None:
@@ -120,7 +121,7 @@ def _end_all(running: Iterable[int]) -> None:
 
 
 def _end(pid: int) -> None:
-    """End a keeper, its rank, and what that has started."""
+    """End a subreaper, its rank, and what that has started."""
     os.kill(pid, signal.SIGTERM)
     limit = time.monotonic() + _GRACE_SECONDS
     while not os.waitpid(pid, os.WNOHANG)[0]:

@@ -1,4 +1,4 @@
-"""Makes the records of a dry run comparable: ranks ran at different times, and what rests on others' values is open."""
+"""Makes the records of a dry run comparable: ranks ran at different times, and sizes may depend on guessed values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 
 from simcoll.core.record import Event, Source
 from simcoll.core.trace import MemoryTrace, Trace, altered
-from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, UNKNOWN_OBJECTS
-from simcoll.dryrun.rank.taint import EVENT
+from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, TAINTED_READ, UNKNOWN_OBJECTS
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.failures import number, source_of, text
 from simcoll.verifier.findings.overview import DRY_RUN
@@ -20,38 +19,38 @@ _STEP_NS = 1000
 _TIMES = ("scheduled_ns", "started_ns", "finished_ns")
 
 Line: TypeAlias = tuple[str, int]
-"""A file and a line of it."""
+"""A file and a line number."""
 
 Place = tuple[str, int, int, str]
-"""A group's name, a sequence number, a p2p sequence number (0 for a collective) and what is called there."""
+"""The place of a call: group name, sequence number, p2p sequence number (0 for a collective), op."""
 
 
 def comparable(traces: Sequence[Trace]) -> list[MemoryTrace]:
-    """The traces with each rank's own order for its time, and without the sizes that rest on received values.
+    """The traces with each rank's own order as time, and without sizes that depend on received values.
 
-    A collective that one rank marks loses its sizes on every rank; a message on the rank that marks it.
+    A collective that one rank marks loses its sizes on every rank; a message only on the rank that marks it.
     """
     marked = {place for trace in traces for place in _marks(trace)}
     collectives = {place for place in marked if not place[2]}
-    return [_comparable(trace, collectives | _marks(trace)) for trace in traces]
+    return [_with_order_as_time(trace, collectives | _marks(trace)) for trace in traces]
 
 
 def sized_differently(traces: Sequence[Trace]) -> list[Source]:
-    """The lines of collectives that ranks gave different sizes to, of which one at least rests on received numbers."""
+    """The lines of collectives whose sizes differ between ranks and depend on received numbers on at least one."""
     marked = {place for trace in traces for place in _marks(trace, objects=False) if not place[2]}
-    stated: dict[Place, dict[object, Source]] = {}
+    sizes_at: dict[Place, dict[object, Source]] = {}
     for trace in traces if marked else ():
         for row, place in _places(trace, trace.signatures):
             if place in marked:
                 call = trace.signatures[int(trace.slots["signature"][row])]
                 source = trace.sources[int(trace.slots["source"][row])]
-                stated.setdefault(place, {})[_sizes(call)] = replace(source, function="")
-    return list(dict.fromkeys(next(iter(sizes.values())) for sizes in stated.values() if len(sizes) > 1))
+                sizes_at.setdefault(place, {})[_sizes(call)] = replace(source, function="")
+    return list(dict.fromkeys(next(iter(sizes.values())) for sizes in sizes_at.values() if len(sizes) > 1))
 
 
-def reads(trace: Trace) -> list[Source]:
-    """The lines at which a rank's program read values that others would have sent."""
-    return [source_of(event.data) for event in trace.events if event.kind == EVENT]
+def tainted_reads(trace: Trace) -> list[Source]:
+    """The lines at which a rank's program read values that other ranks would have sent."""
+    return [source_of(event.data) for event in trace.events if event.kind == TAINTED_READ]
 
 
 def last_ns(trace: Trace) -> int:
@@ -61,7 +60,7 @@ def last_ns(trace: Trace) -> int:
 
 
 def _marks(trace: Trace, *, objects: bool = True) -> set[Place]:
-    """The calls whose sizes rest on received values, with those that carry ``objects`` or without."""
+    """The calls whose sizes depend on received values, with or without those that carry ``objects``."""
     return {
         (text(event, "group"), number(event, "sequence") or 0, number(event, "message") or 0, text(event, "op"))
         for event in trace.events
@@ -81,22 +80,22 @@ def _sizes(call: Call) -> object:
     return repr((buffers, call.input_splits, call.output_splits))
 
 
-def _comparable(trace: Trace, marked: set[Place]) -> MemoryTrace:
+def _with_order_as_time(trace: Trace, marked: set[Place]) -> MemoryTrace:
     noted = np.array([event.time_ns for event in trace.events], np.uint64)
     times = np.unique(np.concatenate([*(trace.slots[name] for name in _TIMES), noted]))
     order = {int(time): (place + 1) * _STEP_NS for place, time in enumerate(times)}
     slots = trace.slots.copy()
     for name in _TIMES:
         slots[name] = np.where(slots[name] > 0, (np.searchsorted(times, slots[name]) + 1) * _STEP_NS, 0)
-    events = [replace(event, time_ns=order[event.time_ns]) for event in trace.events if _concerns_all(event)]
+    events = [replace(event, time_ns=order[event.time_ns]) for event in trace.events if _is_of_real_run(event)]
     signatures = list(trace.signatures)
     if marked:
         _leave_out_sizes(trace, slots, signatures, marked)
     return replace(altered(trace, slots, events), mode=DRY_RUN, signatures=signatures, seen_ns=0)
 
 
-def _concerns_all(event: Event) -> bool:
-    return event.kind not in (EVENT, SIZED_BY_OTHERS, UNKNOWN_OBJECTS)
+def _is_of_real_run(event: Event) -> bool:
+    return event.kind not in (TAINTED_READ, SIZED_BY_OTHERS, UNKNOWN_OBJECTS)
 
 
 def _leave_out_sizes(trace: Trace, slots: np.ndarray, signatures: list[Call], marked: set[Place]) -> None:

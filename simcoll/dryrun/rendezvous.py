@@ -1,7 +1,7 @@
-"""Where the processes that share a dry run meet: a c10d store, with word of who is still there and who has given up.
+"""The rendezvous of the processes that share a dry run: a c10d store with heartbeats and the reason of a failure.
 
-Each process has a child, its *pulse*, that counts up a key of its own once a second as long as the process lives; that
-of the first one also holds the store, where the launcher has none. So nobody waits for one who has died.
+Each process has a child, its *heartbeat*, which increments a key once a second as long as the process lives; that of
+the first process also holds the store, where the launcher has none. So no process waits for one that has died.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from simcoll.errors import SimcollError
 from simcoll.launch.fork import fork
 
 _JOIN_SECONDS = 300.0
-_PULSE_SECONDS = 1.0
+_HEARTBEAT_SECONDS = 1.0
 _SILENT_SECONDS = 20.0
-"""So long without a pulse, and a process counts as dead; its host may be busy for some of them."""
+"""A process without a heartbeat for so long counts as dead; a busy host may delay some."""
 
 _LOOK_SECONDS = 0.02
 _PART_BYTES = 4 << 20
 """The store takes at most 8 MiB at a time (source: kMaxPayloadLen of torch's TCPStoreLibUvBackend.cpp)."""
 
 
-_LAST_WORDS_SECONDS = 3.0
+_FAREWELL_SECONDS = 3.0
 _GIVEN_UP = "given-up"
 _CANNOT_GO_ON = 1
 
 
 class GivenUpError(SimcollError):
-    """The dry run cannot go on in all its processes; ``code`` is the exit code.
+    """The dry run cannot go on in any of its processes; ``code`` is the exit code.
 
-    ``is_shown`` is whether the first process says so, as all have heard of it already.
+    ``is_shown`` is whether the first process shows the reason, which all have received already.
     """
 
     def __init__(self, code: int, text: str, *, is_shown: bool = False) -> None:
@@ -54,26 +54,26 @@ class GivenUpError(SimcollError):
 
 @dataclass(slots=True)
 class Rendezvous:
-    """One process's way to the others. What a key holds is set once."""
+    """One process's side of the rendezvous. Each key is set once."""
 
     job: OuterJob
     store: dist.Store
-    _pulse: Connection
+    _heartbeat: Connection
     _pid: int
-    _heard: dict[int, tuple[bytes, float]] = field(default_factory=dict)
+    _last_heartbeats: dict[int, tuple[bytes, float]] = field(default_factory=dict)
     _looked: float = 0.0
 
     def put(self, key: str, value: bytes) -> None:
         """Set a key, of any size."""
-        with self._told():
+        with self._store_errors():
             for part, begin in enumerate(range(0, max(1, len(value)), _PART_BYTES)):
                 self.store.set(f"{key}/{part}", value[begin : begin + _PART_BYTES])  # type: ignore[arg-type]  # takes bytes
             self.store.set(key, str(part + 1))
 
     def take(self, key: str, *, of: int | None = None, keep: bool = False) -> bytes:
-        """The value of a key, waited for, and removed unless somebody else wants it too; see :meth:`wait`."""
+        """Wait for a key as :meth:`wait` does and return its value; removes it unless ``keep``, for other processes."""
         self.wait([key], of=of)
-        with self._told():
+        with self._store_errors():
             parts = [f"{key}/{part}" for part in range(int(self.store.get(key)))]
             value = b"".join(map(self.store.get, parts))
             for name in () if keep else (key, *parts):
@@ -82,12 +82,12 @@ class Rendezvous:
 
     def has(self, key: str) -> bool:
         """Whether a key is set."""
-        with self._told():
+        with self._store_errors():
             return bool(self.store.check([key]))
 
     def add(self, key: str, amount: int = 1) -> int:
-        """Add to a counter, and its value then."""
-        with self._told():
+        """Add to a counter and return its new value."""
+        with self._store_errors():
             return int(self.store.add(key, amount))
 
     def wait(self, keys: Sequence[str], *, of: int | None = None, while_waiting: Callable[[], object] = int) -> None:
@@ -103,39 +103,39 @@ class Rendezvous:
     def check(self, of: int | None = None) -> None:
         """Raise :class:`GivenUpError` if a process has given up, or has not been heard of for too long."""
         now = time.monotonic()
-        if now - self._looked < _PULSE_SECONDS:
+        if now - self._looked < _HEARTBEAT_SECONDS:
             return
         self._looked = now
         if self.has(_GIVEN_UP):
             raise _from_other(self.store.get(_GIVEN_UP))
         for number in range(self.job.count) if of is None else (of,):
-            self._check_pulse(number, now)
+            self._check_heartbeat(number, now)
 
-    def _check_pulse(self, number: int, now: float) -> None:
-        with self._told():
-            pulse = bytes(str(self.store.add(f"pulse/{number}", 0)), "ascii")
-        known, since = self._heard.get(number, (b"", now))
-        if pulse != known:
-            self._heard[number] = pulse, now
+    def _check_heartbeat(self, number: int, now: float) -> None:
+        with self._store_errors():
+            beat = bytes(str(self.store.add(f"heartbeat/{number}", 0)), "ascii")
+        known, since = self._last_heartbeats.get(number, (b"", now))
+        if beat != known:
+            self._last_heartbeats[number] = beat, now
         elif now - since > _SILENT_SECONDS:
-            with self._told():
+            with self._store_errors():
                 name = self.store.get(f"here/{number}").decode()
             raise GivenUpError(_CANNOT_GO_ON, f"{name} cannot be reached any more; what it ran is lost")
 
     def give_up(self, code: int, reason: str) -> None:
-        """Tell the others that this process does not go on, as far as they can be reached."""
+        """Send the others the reason why this process does not go on, as far as they can be reached."""
         with contextlib.suppress(GivenUpError):
             if not self.has(_GIVEN_UP):
                 self.put_plain(_GIVEN_UP, json.dumps([code, reason, True]))
 
     def put_plain(self, key: str, value: str) -> None:
         """Set a key to a short value."""
-        with self._told():
+        with self._store_errors():
             self.store.set(key, value)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """What the store raises when the process that holds it has gone, in words."""
+    def _store_errors(self) -> Iterator[None]:
+        """Raise :class:`GivenUpError` for what the store raises when the process that holds it has gone."""
         try:
             yield
         except RuntimeError as error:
@@ -145,10 +145,10 @@ class Rendezvous:
             ) from error
 
     def leave(self) -> None:
-        """End this process's pulse; the store with it, where it is held here."""
+        """End this process's heartbeat, and with it the store where it is held here."""
         with contextlib.suppress(OSError):
-            self._pulse.send("")
-        limit = time.monotonic() + _LAST_WORDS_SECONDS
+            self._heartbeat.send("")
+        limit = time.monotonic() + _FAREWELL_SECONDS
         while not os.waitpid(self._pid, os.WNOHANG)[0]:
             if time.monotonic() > limit:  # it waits for a store that does not answer
                 os.kill(self._pid, signal.SIGKILL)
@@ -157,26 +157,26 @@ class Rendezvous:
             time.sleep(_LOOK_SECONDS)
 
 
-def _from_other(said: bytes) -> GivenUpError:
-    code, text, is_shown = json.loads(said)
+def _from_other(message: bytes) -> GivenUpError:
+    code, text, is_shown = json.loads(message)
     return GivenUpError(int(code), text, is_shown=bool(is_shown))
 
 
 def join(job: OuterJob) -> Rendezvous:
-    """Meet the other processes; raises :class:`GivenUpError` where some of them do not come."""
+    """Join the other processes; raises :class:`GivenUpError` where some of them do not come."""
     here, there = Pipe()
     pid = fork(ends_by=signal.SIGTERM)
     if pid == 0:
         here.close()
-        _be_pulse(job, there)
+        _run_heartbeat(job, there)
     there.close()
     try:
         run, reason = here.recv()
     except EOFError:
-        run, reason = 0, "its pulse has died"
+        run, reason = 0, "its heartbeat has died"
     if reason:
         raise GivenUpError(_CANNOT_GO_ON, f"{job.name} cannot meet the others at {job.host}:{job.port}: {reason:.300}")
-    meeting = Rendezvous(job, _prefixed(job, run, _connected(job)), here, pid)
+    meeting = Rendezvous(job, _prefixed(job, run, _connect(job)), here, pid)
     meeting.put_plain(f"here/{job.number}", job.name)
     _await_all(meeting)
     return meeting
@@ -197,16 +197,16 @@ def _await_all(meeting: Rendezvous) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-class _BereavedError(BaseException):
-    """The pulse's parent has died, or both have been told to end."""
+class _ParentGoneError(BaseException):
+    """The heartbeat's parent has died, or both have received SIGTERM."""
 
 
-def _be_pulse(job: OuterJob, pipe: Connection) -> NoReturn:
-    """Be the process that tells the others, once a second, that its parent lives, and at last if it does no more."""
+def _run_heartbeat(job: OuterJob, pipe: Connection) -> NoReturn:
+    """Run the process that reports, once a second, that its parent lives, and finally that it has died."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends this process
-        signal.signal(signal.SIGTERM, _bereaved)
-        _pulse(job, pipe)
+        signal.signal(signal.SIGTERM, _parent_gone)
+        _beat(job, pipe)
     except (EOFError, RuntimeError):
         pass  # the parent has closed its end, or the store has gone: the parent sees that too
     except BaseException:
@@ -216,13 +216,13 @@ def _be_pulse(job: OuterJob, pipe: Connection) -> NoReturn:
         os._exit(0)
 
 
-def _bereaved(number: int, frame: object) -> NoReturn:
-    raise _BereavedError
+def _parent_gone(number: int, frame: object) -> NoReturn:
+    raise _ParentGoneError
 
 
-def _pulse(job: OuterJob, pipe: Connection) -> None:
+def _beat(job: OuterJob, pipe: Connection) -> None:
     try:
-        held = _held(job)
+        held = _own_store(job)
         run = held.add(f"simcoll/preflight/{job.attempt}/runs/{job.number}", 1)
     except RuntimeError as error:
         pipe.send((0, str(error).partition("\n")[0]))
@@ -230,27 +230,27 @@ def _pulse(job: OuterJob, pipe: Connection) -> None:
     pipe.send((run, ""))
     store = _prefixed(job, run, held)
     try:
-        while not pipe.poll(_PULSE_SECONDS):
-            store.add(f"pulse/{job.number}", 1)
-    except _BereavedError:
+        while not pipe.poll(_HEARTBEAT_SECONDS):
+            store.add(f"heartbeat/{job.number}", 1)
+    except _ParentGoneError:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not store.check([_GIVEN_UP]):
             store.set(
                 _GIVEN_UP, json.dumps([_CANNOT_GO_ON, f"{job.name} has died; what it ran is lost", job.number != 0])
             )
         if job.number == 0 and not job.agent:
-            time.sleep(_LAST_WORDS_SECONDS)  # the store goes with this process
+            time.sleep(_FAREWELL_SECONDS)  # the store goes with this process
 
 
-def _held(job: OuterJob) -> dist.Store:
-    """The store, made here by the first process where nobody has one at that port."""
+def _own_store(job: OuterJob) -> dist.Store:
+    """The store: created here by the first process, unless there is one at that port already."""
     if job.number == 0 and not job.agent:
         with contextlib.suppress(RuntimeError):
             return dist.TCPStore(job.host, job.port, is_master=True, wait_for_workers=False)
-    return _connected(job)
+    return _connect(job)
 
 
-def _connected(job: OuterJob) -> dist.Store:
+def _connect(job: OuterJob) -> dist.Store:
     return dist.TCPStore(
         job.host, job.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_JOIN_SECONDS)
     )

@@ -1,14 +1,12 @@
-"""The programs that ranks ran alone, replayed together: where each of them would stand.
+"""Replays the programs of ranks that ran alone together, to find out where each of them would block.
 
-A collective ends when all its members that ran have come to it, a message when both ends are posted, the making of a
-group when all its members that ran make it. Only what waits for one of these stands. Of ranks that did not run, and of
-ranks of which nothing is known after their end (``unknown_after``), it is taken that they come.
+A rank's program is a list of operations for each of its threads: launch a call, wait for one, create a group. A rank
+that runs alone waits for no other, so that its record shows every wait at its place in the program. A future that was
+handed on is waited for somewhere that no record shows: at the end, at the latest.
 
-What each rank of a dry run did, as operations in order: come to a call, wait for one, make a group.
-
-A rank alone waits for nobody, so that its record shows every wait where the program has it. A future that was handed
-on is waited for somewhere that no record shows: at the end, at the latest. Calls of the program's own threads stand in
-strands of their own, for one that waits holds up no other.
+In the replay a collective completes when all its members that ran have launched it, a message when both ends are
+posted, the creation of a group when all its members that ran create it; nothing else blocks. Ranks that did not run,
+and ranks of which nothing is known after their end (``unknown_after``), are assumed to take part.
 """
 
 from __future__ import annotations
@@ -23,22 +21,22 @@ import numpy.typing as npt
 
 from simcoll.core.record import State
 from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Trace
-from simcoll.dryrun.p2p_matching import End, LoneMessages
+from simcoll.dryrun.p2p_matching import End, P2pMatcher
 from simcoll.dryrun.rank.event_kinds import THREAD
 from simcoll.pricing.job import Matched
 from simcoll.verifier.agreement.columns import columns_of
 from simcoll.verifier.findings.failures import number as number_in
 from simcoll.verifier.halts.group_creation import Creation, creations_of
 
-COME, BLOCK, WAIT, MAKE = 0, 1, 2, 3
-"""What an operation does: come to a call and go on, come and wait, wait for an earlier one, make a group."""
+LAUNCH, BLOCK, WAIT, CREATE = 0, 1, 2, 3
+"""Operations: launch a call and go on, launch it and wait, wait for an earlier call, create a group."""
 
 _END = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Strand:
-    """Operations of one thread: what each does, with which row of the trace (of `MAKE`: which creation), and when."""
+class ThreadProgram:
+    """A thread's operations: kinds, subjects (rows of the trace; of `CREATE`, the number of the creation), times."""
 
     kinds: Sequence[int]
     subjects: Sequence[int]
@@ -50,135 +48,134 @@ class Strand:
 
 
 @dataclass(frozen=True, slots=True)
-class LoneProgram:
-    """One rank's strands, the main thread's first, and the groups that it made."""
+class RankProgram:
+    """The programs of a rank's threads, the main thread's first, and the groups that it creates."""
 
     trace: Trace
-    strands: Sequence[Strand]
+    threads: Sequence[ThreadProgram]
     creations: Sequence[Creation]
 
 
-def lone_program(trace: Trace) -> LoneProgram:
-    """Read the operations off a rank's record; calls that were refused never ran."""
+def rank_program(trace: Trace) -> RankProgram:
+    """Read a rank's operations from its record; rejected calls never ran."""
     slots = trace.slots
     ran = np.flatnonzero(slots["state"] != State.REJECTED)
     flags = slots["flags"][ran]
     awaited, handed_on = flags & AWAITED != 0, flags & HANDED_ON != 0
     made, ended = (slots[name][ran].astype(np.int64) for name in ("scheduled_ns", "finished_ns"))
     blocks = (flags & ASYNCHRONOUS == 0) & (slots["p2p_sequence"][ran] == 0) & awaited & ~handed_on
-    told = ~blocks & awaited & (ended > 0)
+    waited = ~blocks & awaited & (ended > 0)
     last = ~blocks & ~awaited & handed_on
     creations = creations_of(trace.rank, trace.events)
-    kinds = [np.where(blocks, BLOCK, COME), np.full(told.sum(), WAIT), np.full(last.sum(), WAIT)]
-    kinds.append(np.full(len(creations), MAKE))
-    subjects = [ran, ran[told], ran[last], np.arange(len(creations))]
-    times = [made, ended[told], np.full(last.sum(), _END), np.array([one.time_ns for one in creations], np.int64)]
+    kinds = [np.where(blocks, BLOCK, LAUNCH), np.full(waited.sum(), WAIT), np.full(last.sum(), WAIT)]
+    kinds.append(np.full(len(creations), CREATE))
+    subjects = [ran, ran[waited], ran[last], np.arange(len(creations))]
+    times = [made, ended[waited], np.full(last.sum(), _END), np.array([one.time_ns for one in creations], np.int64)]
     # A call that was made in the very instant in which a wait ended comes after it, but no wait before its own call.
     after = [
         np.ones(len(ran)),
-        np.where(ended[told] > made[told], 0, 2),
+        np.where(ended[waited] > made[waited], 0, 2),
         np.full(last.sum(), 2),
         np.ones(len(creations)),
     ]
     order = np.lexsort((np.concatenate(after), np.concatenate(times)))
     columns = [np.concatenate(column).astype(np.int64)[order] for column in (kinds, subjects, times)]
-    return LoneProgram(trace, _strands(trace, *columns), creations)
+    return RankProgram(trace, _thread_programs(trace, *columns), creations)
 
 
-def _strands(
+def _thread_programs(
     trace: Trace, kinds: npt.NDArray[np.int64], subjects: npt.NDArray[np.int64], times: npt.NDArray[np.int64]
-) -> list[Strand]:
+) -> list[ThreadProgram]:
     switches = [(event.time_ns, number_in(event, "number") or 0) for event in trace.events if event.kind == THREAD]
     if not switches:
-        return [_strand(kinds, subjects, times, 0)]
-    made = np.where(kinds == MAKE, times, trace.slots["scheduled_ns"][np.where(kinds == MAKE, 0, subjects)])
+        return [_thread_program(kinds, subjects, times, 0)]
+    made = np.where(kinds == CREATE, times, trace.slots["scheduled_ns"][np.where(kinds == CREATE, 0, subjects)])
     since = np.array([time for time, _ in switches])
     threads = np.array([0, *(thread for _, thread in switches)])[np.searchsorted(since, made, side="right")]
     return [
-        _strand(kinds[threads == thread], subjects[threads == thread], times[threads == thread], thread)
+        _thread_program(kinds[threads == thread], subjects[threads == thread], times[threads == thread], thread)
         for thread in sorted({0, *threads.tolist()})
     ]
 
 
-def _strand(kinds: npt.NDArray[Any], subjects: npt.NDArray[Any], times: npt.NDArray[Any], thread: int) -> Strand:
-    return Strand(kinds.tolist(), subjects.tolist(), times.tolist(), thread)
+def _thread_program(
+    kinds: npt.NDArray[Any], subjects: npt.NDArray[Any], times: npt.NDArray[Any], thread: int
+) -> ThreadProgram:
+    return ThreadProgram(kinds.tolist(), subjects.tolist(), times.tolist(), thread)
 
 
 _Key: TypeAlias = tuple[int, int, tuple[int, ...]]
-"""A group in the making: life and ordinal as in `Creation`, and its members as stated."""
+"""A group creation: life and ordinal as in `Creation`, and the declared members."""
 
 
 _MESSAGE = -2
-"""In place of the number of a collective: a send or receive. What no record places has -1."""
+"""In place of a collective's number, for a send or receive; -1 is for a call that no record places."""
 
 
 @dataclass(slots=True)
-class StrandProgress:
-    """One strand of a rank, and how far it has come: the number of its next operation."""
+class ThreadProgress:
+    """One thread of a rank; ``at`` is the number of its next operation."""
 
     rank: int
-    strand: Strand
+    program: ThreadProgram
     creations: Sequence[Creation]
     at: int = 0
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to its end."""
-        return self.at >= len(self.strand)
+        """Whether it has reached its end."""
+        return self.at >= len(self.program)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where everybody stands when nobody can go on. ``done`` says of each rank's rows which calls have ended.
+class ReplayResult:
+    """How far each thread comes until no thread can go on; ``done`` masks the calls of each rank that completed.
 
-    ``taken`` says of receives from any source whose message they took (a group rank), ``pairs`` of messages which end
-    met which.
+    ``taken`` has the source (a group rank) of receives from any source, ``pairs`` the other end of each message.
     """
 
-    courses: Mapping[int, Sequence[StrandProgress]]
+    threads: Mapping[int, Sequence[ThreadProgress]]
     done: Mapping[int, npt.NDArray[np.bool_]]
     taken: Mapping[End, int]
     pairs: Mapping[End, End]
 
     @property
-    def stuck(self) -> list[int]:
-        """The ranks that do not come to their ends."""
-        return [rank for rank, courses in self.courses.items() if not all(course.ended for course in courses)]
+    def blocked(self) -> list[int]:
+        """The ranks that do not reach their ends."""
+        return [rank for rank, threads in self.threads.items() if not all(thread.ended for thread in threads)]
 
 
-def replay_alone(traces: Sequence[Trace], world_size: int, unknown_after: Collection[int] = ()) -> Standing:
-    """Replay the ranks' programs until nobody can go on."""
+def replay_programs(traces: Sequence[Trace], world_size: int, unknown_after: Collection[int] = ()) -> ReplayResult:
+    """Replay the ranks' programs until no thread can go on."""
     return _Replay(traces, world_size, unknown_after).run()
 
 
 @dataclass(slots=True)
-class _Gathering:
-    """A group in the making: how many of its members still have to make it, and who waits for them."""
+class _PendingGroup:
+    """A group creation: how many members still have to join it, and the threads that wait for them."""
 
     left: int
-    waiting: list[StrandProgress] = field(default_factory=list)
+    waiting: list[ThreadProgress] = field(default_factory=list)
 
 
 class _Replay:
     def __init__(self, traces: Sequence[Trace], world_size: int, unknown_after: Collection[int]) -> None:
         self._traces = {trace.rank: trace for trace in traces}
         self._world_size, self._unknown_after = world_size, set(unknown_after)
-        self._forgotten: set[int] = set()
-        self._take_collectives(traces)
-        self._messages = LoneMessages(self._traces)
+        self._unknown: set[int] = set()
+        self._number_collectives(traces)
+        self._messages = P2pMatcher(self._traces)
         self._message_done: set[End] = set()
-        self._message_waits: dict[End, list[StrandProgress]] = {}
-        self._gatherings: dict[_Key, _Gathering] = {}
-        programs: list[LoneProgram] = [lone_program(trace) for trace in traces]
-        self._courses = {
-            program.trace.rank: [
-                StrandProgress(program.trace.rank, strand, program.creations) for strand in program.strands
-            ]
-            for program in programs
+        self._message_waits: dict[End, list[ThreadProgress]] = {}
+        self._pending_groups: dict[_Key, _PendingGroup] = {}
+        programs: list[RankProgram] = [rank_program(trace) for trace in traces]
+        self._threads = {
+            rank.trace.rank: [ThreadProgress(rank.trace.rank, thread, rank.creations) for thread in rank.threads]
+            for rank in programs
         }
-        self._ready = deque(course for courses in self._courses.values() for course in courses)
+        self._ready = deque(thread for threads in self._threads.values() for thread in threads)
 
-    def _take_collectives(self, traces: Sequence[Trace]) -> None:
+    def _number_collectives(self, traces: Sequence[Trace]) -> None:
         """Number the collectives; ``_left`` counts the members that have not come to each."""
         found = Matched(traces)
         for columns in columns_of(traces):
@@ -199,40 +196,40 @@ class _Replay:
                 if dropped:
                     left[(table.stream == number) & (table.sequence <= dropped)] -= 1
         self._left: list[int] = left.tolist()
-        self._waits: dict[int, list[StrandProgress]] = {}
+        self._waits: dict[int, list[ThreadProgress]] = {}
 
-    def run(self) -> Standing:
-        """Let everybody go on as far as they can."""
+    def run(self) -> ReplayResult:
+        """Run every thread as far as it can go."""
         while True:
             while self._ready:
-                self._go_on(self._ready.popleft())
+                self._run_thread(self._ready.popleft())
             if not (guessed := self._messages.guess()):
                 break
             self._end_messages(guessed)
         done = {rank: self._done(rank) for rank in self._traces}
-        return Standing(self._courses, done, self._messages.taken, self._messages.pairs)
+        return ReplayResult(self._threads, done, self._messages.taken, self._messages.pairs)
 
-    def _go_on(self, course: StrandProgress) -> None:
-        """A strand goes on until it waits for what has not ended, or to its end."""
-        kinds, subjects, numbers = course.strand.kinds, course.strand.subjects, self._numbers[course.rank]
-        count, at = len(kinds), course.at
+    def _run_thread(self, thread: ThreadProgress) -> None:
+        """Run a thread until it blocks or reaches its end."""
+        kinds, subjects, numbers = thread.program.kinds, thread.program.subjects, self._numbers[thread.rank]
+        count, at = len(kinds), thread.at
         while at < count:
             kind, subject = kinds[at], subjects[at]
-            course.at = at
-            if kind == MAKE:
-                if not self._make(course, course.creations[subject]):
+            thread.at = at
+            if kind == CREATE:
+                if not self._create(thread, thread.creations[subject]):
                     return
             else:
                 if kind != WAIT:
-                    self._come(course.rank, subject, numbers[subject])
-                if kind != COME and not self._has_ended(course, subject, numbers[subject]):
+                    self._launch(thread.rank, subject, numbers[subject])
+                if kind != LAUNCH and not self._has_ended(thread, subject, numbers[subject]):
                     return
             at += 1
-        course.at = count
-        if course.rank in self._unknown_after and all(one.ended for one in self._courses[course.rank]):
-            self._forget(course.rank)
+        thread.at = count
+        if thread.rank in self._unknown_after and all(one.ended for one in self._threads[thread.rank]):
+            self._assume_present(thread.rank)
 
-    def _come(self, rank: int, row: int, number: int) -> None:
+    def _launch(self, rank: int, row: int, number: int) -> None:
         if number < 0:
             if number == _MESSAGE:
                 self._end_messages(self._messages.post((rank, row)))
@@ -241,17 +238,17 @@ class _Replay:
         if self._left[number] == 0:
             self._wake(self._waits.pop(number, ()))
 
-    def _has_ended(self, course: StrandProgress, row: int, number: int) -> bool:
-        """Whether what a strand waits for has ended; it is woken when it does."""
+    def _has_ended(self, thread: ThreadProgress, row: int, number: int) -> bool:
+        """Whether the call that a thread waits for has completed; the thread is woken when it does."""
         if number >= 0:
             if self._left[number] > 0:
-                self._waits.setdefault(number, []).append(course)
+                self._waits.setdefault(number, []).append(thread)
                 return False
             return True
-        end = course.rank, row
+        end = thread.rank, row
         if number != _MESSAGE or end in self._message_done:
             return True
-        self._message_waits.setdefault(end, []).append(course)
+        self._message_waits.setdefault(end, []).append(thread)
         return False
 
     def _end_messages(self, ends: Iterable[End]) -> None:
@@ -259,51 +256,51 @@ class _Replay:
             self._message_done.add(end)
             self._wake(self._message_waits.pop(end, ()))
 
-    def _wake(self, courses: Iterable[StrandProgress]) -> None:
-        """Those who waited go on behind the operation in which they did."""
-        for course in courses:
-            course.at += 1
-            self._ready.append(course)
+    def _wake(self, threads: Iterable[ThreadProgress]) -> None:
+        """Let blocked threads go on with the operation after the one that blocked them."""
+        for thread in threads:
+            thread.at += 1
+            self._ready.append(thread)
 
-    def _make(self, course: StrandProgress, creation: Creation) -> bool:
-        """Whether the group that a rank makes is there; who is no member waits for nobody."""
-        if course.rank not in creation.members:
+    def _create(self, thread: ThreadProgress, creation: Creation) -> bool:
+        """Whether a rank's group creation completes; a rank that is no member does not wait."""
+        if thread.rank not in creation.members:
             return True
         key = creation.life, creation.ordinal, creation.members
-        gathering = self._gatherings.get(key)
-        if gathering is None:
+        pending = self._pending_groups.get(key)
+        if pending is None:
             absent = [member for member in creation.members if member >= self._world_size]
-            known = [member for member in creation.members if member in self._traces and member not in self._forgotten]
-            gathering = self._gatherings[key] = _Gathering(len(known) + len(absent))
-        if self._one_less(gathering):
+            known = [member for member in creation.members if member in self._traces and member not in self._unknown]
+            pending = self._pending_groups[key] = _PendingGroup(len(known) + len(absent))
+        if self._expect_one_less(pending):
             return True
-        gathering.waiting.append(course)
+        pending.waiting.append(thread)
         return False
 
-    def _one_less(self, gathering: _Gathering) -> bool:
-        """One of those who are waited for needs to be no more; whether that was the last."""
-        gathering.left -= 1
-        if gathering.left > 0:
+    def _expect_one_less(self, pending: _PendingGroup) -> bool:
+        """Expect one member less; returns whether that was the last."""
+        pending.left -= 1
+        if pending.left > 0:
             return False
-        self._wake(gathering.waiting)
-        gathering.waiting = []
+        self._wake(pending.waiting)
+        pending.waiting = []
         return True
 
-    def _forget(self, rank: int) -> None:
-        """Nothing is known of a rank that has ended so: whoever waits for it goes on."""
-        self._forgotten.add(rank)
-        for number in self._beyond(rank):
+    def _assume_present(self, rank: int) -> None:
+        """Assume that a rank of which nothing more is known takes part: whatever waits for it goes on."""
+        self._unknown.add(rank)
+        for number in self._collectives_after_last(rank):
             self._left[number] -= 1
             if self._left[number] == 0:
                 self._wake(self._waits.pop(number, ()))
         self._end_messages(self._messages.forget(rank))
-        made = {(one.life, one.ordinal) for one in self._courses[rank][0].creations}
-        for (life, ordinal, members), gathering in self._gatherings.items():
+        made = {(one.life, one.ordinal) for one in self._threads[rank][0].creations}
+        for (life, ordinal, members), pending in self._pending_groups.items():
             if rank in members and (life, ordinal) not in made:
-                self._one_less(gathering)
+                self._expect_one_less(pending)
 
-    def _beyond(self, rank: int) -> list[int]:
-        """The collectives of a rank's groups that come after its last one there."""
+    def _collectives_after_last(self, rank: int) -> list[int]:
+        """The collectives of a rank's groups after the rank's last one in each."""
         if not len(self._stream):
             return []
         numbers = np.array(self._numbers[rank], np.int64)
@@ -314,7 +311,7 @@ class _Replay:
         return found
 
     def _done(self, rank: int) -> npt.NDArray[np.bool_]:
-        """Which of a rank's calls have ended; what no record places counts as ended."""
+        """Mask of a rank's calls that completed; a call that no record places counts as completed."""
         numbers = np.array(self._numbers[rank], np.int64)
         left = np.array([*self._left, 0], np.int64)
         done: npt.NDArray[np.bool_] = left[np.where(numbers >= 0, numbers, len(left) - 1)] <= 0

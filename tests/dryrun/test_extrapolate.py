@@ -6,7 +6,7 @@ import pytest
 
 from simcoll.core.record import Event, Group, Record
 from simcoll.core.trace import MemoryTrace, trace_of
-from simcoll.dryrun.extrapolate import filled_in
+from simcoll.dryrun.extrapolate import extrapolate
 from simcoll.pricing.job import recorded_job
 from simcoll.spec.call import Buffer, Call
 
@@ -44,9 +44,9 @@ def mesh(rank: int, *, told: bool) -> MemoryTrace:
 
 @pytest.mark.parametrize("told", [True, False], ids=["groups are told", "groups follow the pattern"])
 def test_each_stage_stands_for_itself(told):
-    filled = filled_in([mesh(rank, told=told) for rank in (0, 8, 16, 24)], STAGES * DATA)
+    filled = extrapolate([mesh(rank, told=told) for rank in (0, 8, 16, 24)], STAGES * DATA)
     assert filled.stand_ins == {rank: rank // DATA * DATA for rank in range(32) if rank % DATA}
-    assert not filled.unlike
+    assert not filled.approximate
     assert not filled.ungrouped
     everybody = [mesh(rank, told=False) for rank in range(STAGES * DATA)]
     for one, real in zip(filled.traces, everybody, strict=True):
@@ -57,7 +57,7 @@ def test_each_stage_stands_for_itself(told):
 
 
 def test_the_job_is_that_of_all_ranks():
-    filled = filled_in([mesh(rank, told=True) for rank in (1, 9, 17, 25)], STAGES * DATA)
+    filled = extrapolate([mesh(rank, told=True) for rank in (1, 9, 17, 25)], STAGES * DATA)
     job, real = (recorded_job(traces) for traces in (filled.traces, [mesh(rank, told=True) for rank in range(32)]))
     assert job.left_out == real.left_out == 0
     assert job.calls == real.calls
@@ -65,24 +65,24 @@ def test_the_job_is_that_of_all_ranks():
 
 
 def test_a_place_that_nobody_ran_in_is_said():
-    filled = filled_in([mesh(rank, told=True) for rank in (0, 24)], STAGES * DATA)
-    assert filled.unlike == tuple(range(8, 24))
+    filled = extrapolate([mesh(rank, told=True) for rank in (0, 24)], STAGES * DATA)
+    assert filled.approximate == tuple(range(8, 24))
 
 
 def test_odd_ranks_stand_for_odd_ones():
     world = Group("0", "world", tuple(range(16)))
     traces = [trace_of(rank, 16, [world], [reduced("0", 4 + rank % 2)]) for rank in (0, 1, 2, 15)]
-    filled = filled_in(traces, 16)
+    filled = extrapolate(traces, 16)
     assert all(other % 2 == rank % 2 and other for rank, other in filled.stand_ins.items())
 
 
 def test_a_rank_whose_groups_nobody_knows_is_left_out():
     groups = [Group("0", "world", (0, 1, 2, 3)), Group("1", "odd", (0, 1, 3))]
     traces = [trace_of(rank, 4, groups, [reduced("0"), reduced("1")]) for rank in (0, 1)]
-    filled = filled_in(traces, 4)
+    filled = extrapolate(traces, 4)
     assert (filled.stand_ins, filled.ungrouped) == ({3: 1}, (2,))
 
 
 def test_a_job_that_ran_in_full_stays_as_it_is():
     traces = [mesh(rank, told=True) for rank in range(STAGES * DATA)]
-    assert filled_in(traces, STAGES * DATA).traces == traces
+    assert extrapolate(traces, STAGES * DATA).traces == traces

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import MemoryTrace, RankExit, trace_of
-from simcoll.dryrun.endings import Ends, How
-from simcoll.dryrun.replay import replay_alone
+from simcoll.dryrun.endings import RankEnding, RankEndings
+from simcoll.dryrun.replay import replay_programs
 from simcoll.dryrun.verdict import verdict
 from simcoll.spec.call import ANY_SOURCE, Buffer, Call
 from simcoll.verifier.findings.finding import Report
@@ -94,9 +94,9 @@ def job(*programs: str, ranks: Sequence[int] | None = None) -> list[MemoryTrace]
 
 
 def judged(traces: Sequence[MemoryTrace], cut: Sequence[int] = ()) -> Report:
-    how = {trace.rank: How.CUT if trace.rank in cut else How.FINISHED for trace in traces}
+    how = {trace.rank: RankEnding.STEPS_DONE if trace.rank in cut else RankEnding.FINISHED for trace in traces}
     exits = {trace.rank: RankExit(0, trace.events[-1].time_ns) for trace in traces}
-    return verdict(Ends(how, exits, traces), traces[0].world_size).report
+    return verdict(RankEndings(how, exits, traces), traces[0].world_size).report
 
 
 GOES_ON = {
@@ -130,7 +130,7 @@ STANDS = {
 @pytest.mark.parametrize("name", GOES_ON)
 def test_all_come_to_their_ends(name: str) -> None:
     traces = job(*GOES_ON[name])
-    assert replay_alone(traces, len(traces)).stuck == []
+    assert replay_programs(traces, len(traces)).blocked == []
     assert not [finding for finding in judged(traces).findings if finding.severity.value == "error"]
 
 
@@ -138,13 +138,13 @@ def test_all_come_to_their_ends(name: str) -> None:
 def test_who_stands_and_why(name: str) -> None:
     programs, stuck, code = STANDS[name]
     traces = job(*programs)
-    assert set(replay_alone(traces, len(traces)).stuck) == stuck
+    assert set(replay_programs(traces, len(traces)).blocked) == stuck
     assert [finding.code for finding in judged(traces).findings] == [code]
 
 
 def test_ranks_that_did_not_run_are_taken_to_come() -> None:
     traces = job("A >1 <2 <* B", "A B", ranks=(0, 3))
-    assert replay_alone(traces, 4).stuck == []
+    assert replay_programs(traces, 4).blocked == []
     report = judged(traces)
     assert (report.findings, report.agreed) == ((), 2)
 
@@ -152,7 +152,7 @@ def test_ranks_that_did_not_run_are_taken_to_come() -> None:
 @pytest.mark.parametrize(("first", "second"), [("A A A", "A"), ("A >1 B", "A"), ("A <1", "A"), ("a a w w B", "A")])
 def test_nothing_is_known_of_a_rank_after_it_was_ended(first: str, second: str) -> None:
     traces = job(first, second)
-    assert replay_alone(traces, 2, unknown_after=(0, 1)).stuck == []
+    assert replay_programs(traces, 2, unknown_after=(0, 1)).blocked == []
     assert judged(traces, cut=(0, 1)).findings == ()
 
 
@@ -165,7 +165,7 @@ def test_a_rank_that_was_ended_is_not_blamed_for_what_others_do() -> None:
 
 def test_a_call_that_is_skipped_is_named_where_the_run_would_stand_in_a_circle() -> None:
     traces = job(*["A B A B A B A B"] * 3, "A B B A B A B")
-    assert len(replay_alone(traces, 4).stuck) == 4
+    assert len(replay_programs(traces, 4).blocked) == 4
     [finding] = judged(traces).findings
     assert (finding.code, finding.culprits) == ("SC204", (3,))
 
@@ -179,7 +179,7 @@ def test_programs_that_agree_come_to_their_ends_in_any_order(order: list[int], s
         return " ".join(ring if step == "ring" else step for step in steps)
 
     traces = job(*(text(rank) for rank in range(4)))
-    assert replay_alone([traces[place] for place in order], 4).stuck == []
+    assert replay_programs([traces[place] for place in order], 4).blocked == []
 
 
 @given(
@@ -187,7 +187,7 @@ def test_programs_that_agree_come_to_their_ends_in_any_order(order: list[int], s
 )
 def test_who_stands_does_not_depend_on_who_goes_first(order: list[int], usual: list[str], odd: list[str]) -> None:
     traces = job(" ".join(usual), " ".join(usual), " ".join(odd))
-    once = replay_alone(traces, 3)
-    again = replay_alone([traces[place] for place in order], 3)
-    assert set(once.stuck) == set(again.stuck)
-    assert all(once.courses[rank][0].at == again.courses[rank][0].at for rank in range(3))
+    once = replay_programs(traces, 3)
+    again = replay_programs([traces[place] for place in order], 3)
+    assert set(once.blocked) == set(again.blocked)
+    assert all(once.threads[rank][0].at == again.threads[rank][0].at for rank in range(3))

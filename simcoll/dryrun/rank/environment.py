@@ -1,7 +1,7 @@
-"""The environment variables by which a launcher tells a rank who it is: those of the dry run, not those around it.
+"""The environment variables that identify a rank, set to those of the dry run.
 
-torchrun's are set for every rank. Those of Slurm, Open MPI and PMI are the dry run's where they are set at all: a
-script that asks for ``SLURM_PROCID`` first must not find that of the batch step that the dry run happens to run in.
+torchrun's variables are set for every rank. Those of Slurm, Open MPI and PMI are replaced where they are set: a script
+that reads ``SLURM_PROCID`` first must not find that of the batch step which runs the dry run.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES", "NNODES
 _OTHERS_PREFIX = "TORCHELASTIC_"
 
 
-def tell_rank(environ: MutableMapping[str, str], rank: int, world_size: int, local_size: int) -> None:
-    """Make an environment that of ``rank`` (global) in a job of nodes with ``local_size`` ranks each."""
+def set_rank_variables(environ: MutableMapping[str, str], rank: int, world_size: int, local_size: int) -> None:
+    """Set the variables of ``rank`` (global) in a job of nodes with ``local_size`` ranks each."""
     for name in [name for name in environ if name.startswith(_OTHERS_PREFIX)]:
         del environ[name]
     node, local = divmod(rank, local_size)
     nodes = -(-world_size // local_size)
     environ.update(_of_torchrun(rank, world_size, local, local_size, node, nodes))
     environ.update(dict.fromkeys(_THREADS, "1"))
-    stated = (
+    values = (
         (_RANK, rank),
         (_SIZE, world_size),
         (_LOCAL_RANK, local),
@@ -47,7 +47,7 @@ def tell_rank(environ: MutableMapping[str, str], rank: int, world_size: int, loc
         (_NODE, node),
         (_NODES, nodes),
     )
-    environ.update({name: str(value) for names, value in stated for name in names if name in environ})
+    environ.update({name: str(value) for names, value in values for name in names if name in environ})
 
 
 def _of_torchrun(rank: int, size: int, local: int, local_size: int, node: int, nodes: int) -> dict[str, str]:

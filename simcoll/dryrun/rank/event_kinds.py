@@ -1,15 +1,21 @@
-"""What a rank of a dry run notes in its record beside its calls, for the verdict to read: kinds of events."""
+"""Kinds of the events that a rank of a dry run writes into its black box for the verdict, beside its calls."""
 
 from __future__ import annotations
 
 STEPS_MADE = "steps_made"
-"""``--steps`` has ended the rank: nothing after it is the program's."""
+"""``--steps`` has ended the rank: the program itself would have gone on."""
 
 THREAD = "thread"
-"""Whose the calls after it are: ``number`` counts the program's threads, 0 is the main one."""
+"""The calls that follow are of the program's thread with this ``number``; 0 is the main thread."""
 
 UNKNOWN_OBJECTS = "unknown_objects"
-"""A list of the program's lacks the objects that another rank would have sent."""
+"""A list of the program lacks the objects that another rank would have sent."""
 
 SIZED_BY_OTHERS = "sized_by_others"
-"""A call whose sizes rest on received values: which they are nobody knows."""
+"""The sizes of this call depend on received values, so that they are unknown."""
+
+TAINTED_READ = "received_value"
+"""The program has read a value that a dry run can only guess."""
+
+BRANCH = "way"
+"""Which branch the program took at a line that read such a value (``taken``)."""

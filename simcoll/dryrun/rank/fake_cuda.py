@@ -1,7 +1,7 @@
-"""Pretends in this process that torch has CUDA: ``torch.cuda`` answers, and nothing behind it exists.
+"""A fake ``torch.cuda`` for this process: its functions answer, and there is no GPU behind them.
 
-Every function of torch.cuda, torch.accelerator and their modules answers by the type that it says it returns: a number
-is 0, a mapping has 0 for every name, None does nothing. A table has those whose answers programs reckon with.
+Every function of torch.cuda, torch.accelerator and their modules returns an empty value of its declared return type: 0
+for a number, a mapping with 0 for every key, None otherwise. A table has the functions whose answers programs use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from simcoll.dryrun.rank.fake_device import Devices, tell_pretended_devices
+from simcoll.core.patches import Patches
+from simcoll.dryrun.rank.fake_device import FakeDevices, install_fake_devices
 
 GPU = "simcoll dry run"
 _MEMORY = 80 << 30
@@ -37,17 +38,17 @@ _BY_TYPE: dict[str, Callable[[], object]] = {
 }
 
 
-def pretend_cuda(count: int) -> Devices:
-    """Have torch say from now on that there are ``count`` GPUs."""
-    devices = Devices(count)
+def install_fake_cuda(patches: Patches, count: int) -> FakeDevices:
+    """Let torch report ``count`` GPUs from now on."""
+    devices = FakeDevices(count)
     answers = _answers(devices)
     for name in _MODULES:
         if (module := _module(f"cuda{name}")) is not None:
-            _answer(module, answers)
-    _answer(torch.accelerator, {**answers, **_accelerator(devices)})
-    _name_the_build(devices)
-    _cast_as_cpu()
-    tell_pretended_devices(devices)
+            _replace_functions(patches, module, answers)
+    _replace_functions(patches, torch.accelerator, {**answers, **_accelerator(devices)})
+    _fake_cuda_build(patches, devices)
+    patches.wrap(torch.amp.autocast_mode.autocast, "__init__", _casting_on_cpu)
+    install_fake_devices(patches, devices)
     return devices
 
 
@@ -58,28 +59,28 @@ def _module(path: str) -> ModuleType | None:
     return found if isinstance(found, ModuleType) else None
 
 
-def _answer(module: ModuleType, answers: dict[str, Any]) -> None:
+def _replace_functions(patches: Patches, module: ModuleType, answers: dict[str, Any]) -> None:
     for name, value in list(vars(module).items()):
         if name in answers:
-            setattr(module, name, answers[name])
-        elif not name.startswith("_") and isinstance(value, FunctionType) and _is_torchs(value):
-            setattr(module, name, _by_type(value))
+            patches.replace(module, name, answers[name])
+        elif not name.startswith("_") and isinstance(value, FunctionType) and _is_of_torch(value):
+            patches.replace(module, name, _by_type(value))
 
 
-def _is_torchs(function: FunctionType) -> bool:
+def _is_of_torch(function: FunctionType) -> bool:
     return function.__module__.startswith(("torch.cuda", "torch.accelerator"))
 
 
 def _by_type(function: FunctionType) -> Callable[..., Any]:
-    """A function that does nothing and gives an empty value of the type that ``function`` says it returns."""
+    """A function that returns an empty value of the return type that ``function`` declares."""
     returned = inspect.signature(function).return_annotation
     name = getattr(returned, "__name__", str(returned)).split("[")[0].split(".")[-1]
     make = _BY_TYPE.get(name, lambda: None)
     return lambda *args, **kwargs: make()
 
 
-class Pretended:
-    """Stands in for an object of CUDA's: it can be entered, and whatever it is told to do is done."""
+class FakeCudaObject:
+    """A fake object of CUDA's: a context manager whose every method does nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
@@ -88,7 +89,7 @@ class Pretended:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing was set up."""
+        """Do nothing: entering has set nothing up."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -96,31 +97,31 @@ class Pretended:
         return lambda *args, **kwargs: None
 
     def query(self) -> bool:
-        """All its work is done."""
+        """True: all its work is done."""
         return True
 
 
-class PretendedStream(Pretended):
-    """Stands in for a stream: what is told to run on it has run."""
+class FakeCudaStream(FakeCudaObject):
+    """A fake stream: whatever is launched on it has completed."""
 
     cuda_stream = stream_id = device_index = priority = 0
 
     def record_event(self, event: Any = None) -> Any:
-        """An event that has come."""
-        return event or PretendedEvent()
+        """An event that has completed."""
+        return event or FakeCudaEvent()
 
 
-class PretendedEvent(Pretended):
-    """Stands in for an event: it has come."""
+class FakeCudaEvent(FakeCudaObject):
+    """A fake event, which has completed."""
 
     cuda_event = event_id = 0
 
     def elapsed_time(self, end: object) -> float:
-        """A millisecond lies between any two: programs divide by it."""
+        """One millisecond between any two events, since programs divide by it."""
         return 1.0
 
 
-def _answers(devices: Devices) -> dict[str, Any]:
+def _answers(devices: FakeDevices) -> dict[str, Any]:
     properties = SimpleNamespace(
         name=GPU,
         major=_CAPABILITY[0],
@@ -130,13 +131,13 @@ def _answers(devices: Devices) -> dict[str, Any]:
         warp_size=32,
         is_integrated=False,
     )
-    classes = dict.fromkeys(("CUDAGraph", "graph", "MemPool", "CUDAPluggableAllocator", "GreenContext"), Pretended)
+    classes = dict.fromkeys(("CUDAGraph", "graph", "MemPool", "CUDAPluggableAllocator", "GreenContext"), FakeCudaObject)
     return {
         **classes,
         **_streams(devices),
-        **dict.fromkeys(("Stream", "ExternalStream"), PretendedStream),
+        **dict.fromkeys(("Stream", "ExternalStream"), FakeCudaStream),
         "stream": torch.cuda.StreamContext,
-        "Event": PretendedEvent,
+        "Event": FakeCudaEvent,
         **dict.fromkeys(("is_available", "is_bf16_supported", "is_tf32_supported"), _always(True)),
         "is_initialized": lambda: devices.initialised,
         "_is_in_bad_fork": _always(False),
@@ -160,8 +161,8 @@ def _answers(devices: Devices) -> dict[str, Any]:
     }
 
 
-def _streams(devices: Devices) -> dict[str, Any]:
-    default = PretendedStream.__new__(PretendedStream)
+def _streams(devices: FakeDevices) -> dict[str, Any]:
+    default = FakeCudaStream.__new__(FakeCudaStream)
     default.device = torch.device("cuda", devices.current)
     current = [default]
 
@@ -175,7 +176,7 @@ def _always(value: object) -> Callable[..., object]:
     return lambda *args, **kwargs: value
 
 
-def _accelerator(devices: Devices) -> dict[str, Any]:
+def _accelerator(devices: FakeDevices) -> dict[str, Any]:
     accelerator = torch.device("cuda")
     names = ("current_device_index", "current_device_idx")
     return {
@@ -187,24 +188,20 @@ def _accelerator(devices: Devices) -> dict[str, Any]:
     }
 
 
-def _name_the_build(devices: Devices) -> None:
-    """What else of torch tells a build with CUDA from another."""
-    module: Any
-    core: Any = torch._C
-    core._get_accelerator = lambda *args: torch.device("cuda")
-    version: Any = torch.version
-    version.cuda = _CUDA
+def _fake_cuda_build(patches: Patches, devices: FakeDevices) -> None:
+    """Replace what else in torch tells a CUDA build from a CPU build."""
+    patches.replace(torch._C, "_get_accelerator", lambda *args: torch.device("cuda"))
+    patches.replace(torch.version, "cuda", _CUDA)
     for module in (dist, distributed_c10d):
-        module.is_nccl_available = _always(True)
-        module._NCCL_AVAILABLE = True
-        if not hasattr(module, "ProcessGroupNCCL"):
-            module.ProcessGroupNCCL = SimpleNamespace(Options=Pretended)
-    named: Any = torch
-    named.Stream, named.Event = PretendedStream, PretendedEvent
+        patches.replace(module, "is_nccl_available", _always(True))
+        vars(module).update(_NCCL_AVAILABLE=True)
+        vars(module).setdefault("ProcessGroupNCCL", SimpleNamespace(Options=FakeCudaObject))
+    patches.replace(torch, "Stream", FakeCudaStream)
+    patches.replace(torch, "Event", FakeCudaEvent)
     made = torch.Generator
 
     class Generator(made):  # type: ignore[misc,valid-type]
-        """A generator of random numbers, whatever device it is for."""
+        """A random number generator on the CPU that reports the device it was made for."""
 
         def __new__(cls, device: Any = None) -> Any:
             return super().__new__(cls)
@@ -214,20 +211,18 @@ def _name_the_build(devices: Devices) -> None:
 
         @property
         def device(self) -> torch.device:
-            """The device that it is for."""
+            """The device that it was made for."""
             return self._device
 
-    named.Generator = Generator
+    patches.replace(torch, "Generator", Generator)
 
 
-def _cast_as_cpu() -> None:
-    """Have automatic mixed precision of CUDA cast what is in the CPU's memory."""
-    autocast: Any = torch.amp.autocast_mode.autocast
-    begin = autocast.__init__
+def _casting_on_cpu(begin: Callable[..., None]) -> Callable[..., None]:
+    """Let CUDA's automatic mixed precision cast tensors in the CPU's memory."""
 
     def __init__(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if torch.device(device_type).type == "cuda":
             device_type, dtype = "cpu", dtype or torch.float16
         begin(self, device_type, dtype, *args, **kwargs)
 
-    autocast.__init__ = __init__
+    return __init__

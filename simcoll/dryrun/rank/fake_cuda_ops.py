@@ -1,4 +1,4 @@
-"""Operators that torch has for GPUs only, in terms of others: what synchronised batch normalisation is made of."""
+"""CPU implementations of the operators of synchronised batch normalisation, which torch has for GPUs only."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 _KEY = "CompositeExplicitAutograd"
 
 
-def _spread(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Values a channel in the shape of a batch."""
+def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Values per channel, reshaped to broadcast over a batch."""
     return values.reshape(1, -1, *[1] * (like.dim() - 2))
 
 
-def _but_channels(tensor: torch.Tensor) -> list[int]:
+def _dims_but_channels(tensor: torch.Tensor) -> list[int]:
     return [dimension for dimension in range(tensor.dim()) if dimension != 1]
 
 
 def _stats(batch: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    values, dimensions = batch.float(), _but_channels(batch)
+    values, dimensions = batch.float(), _dims_but_channels(batch)
     return values.mean(dimensions), (values.var(dimensions, unbiased=False) + eps).rsqrt()
 
 
@@ -43,18 +43,18 @@ def _gathered(
 
 
 def _elements(batch: torch.Tensor, weight: Any, bias: Any, mean: Any, invstd: Any, eps: float) -> torch.Tensor:
-    values = (batch.float() - _spread(mean, batch)) * _spread(invstd, batch)
+    values = (batch.float() - _per_channel(mean, batch)) * _per_channel(invstd, batch)
     if weight is not None:
-        values = values * _spread(weight, batch) + (0 if bias is None else _spread(bias, batch))
+        values = values * _per_channel(weight, batch) + (0 if bias is None else _per_channel(bias, batch))
     return values.to(batch.dtype)
 
 
 def _reduced(
     gradient: torch.Tensor, batch: torch.Tensor, mean: Any, invstd: Any, weight: Any, *wanted: bool
 ) -> tuple[torch.Tensor, ...]:
-    dimensions = _but_channels(batch)
+    dimensions = _dims_but_channels(batch)
     sums = gradient.float().sum(dimensions)
-    products = (gradient.float() * (batch.float() - _spread(mean, batch))).sum(dimensions)
+    products = (gradient.float() * (batch.float() - _per_channel(mean, batch))).sum(dimensions)
     dtype = batch.dtype if weight is None else weight.dtype
     return sums, products, (products * invstd).to(dtype), sums.to(dtype)
 
@@ -70,13 +70,13 @@ def _backward(
     counts: torch.Tensor,
 ) -> torch.Tensor:
     total = counts.sum()
-    centred = (batch.float() - _spread(mean, batch)) * _spread(invstd.square() * products / total, batch)
-    values = (gradient.float() - _spread(sums / total, batch) - centred) * _spread(invstd, batch)
-    return (values if weight is None else values * _spread(weight, batch)).to(batch.dtype)
+    centred = (batch.float() - _per_channel(mean, batch)) * _per_channel(invstd.square() * products / total, batch)
+    values = (gradient.float() - _per_channel(sums / total, batch) - centred) * _per_channel(invstd, batch)
+    return (values if weight is None else values * _per_channel(weight, batch)).to(batch.dtype)
 
 
-def have_operators() -> torch.library.Library:
-    """Register them, as long as the library that is given back lives."""
+def register_operators() -> torch.library.Library:
+    """Register the operators; they stay as long as the returned library lives."""
     library = torch.library.Library("aten", "IMPL")
     library.impl("batch_norm_stats", _stats, _KEY)
     library.impl("batch_norm_gather_stats_with_counts", _gathered, _KEY)

@@ -1,7 +1,6 @@
-"""Which device a tensor of a dry run is on: its memory is the CPU's, and a mark says which GPU the program put it on.
+"""Fake GPUs for tensors: their memory is the CPU's, and a mark says which GPU the program has put them on.
 
-Programs that ask a tensor are told the mark; what runs within :func:`truthfully`, such as torch's own kernels, sees the
-CPU.
+The program sees the marked device; what runs within :func:`real_devices`, such as torch's own kernels, sees the CPU.
 """
 
 from __future__ import annotations
@@ -15,21 +14,22 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.tensor_marks import DEVICE, mark, put_mark
 
 _CPU = torch.device("cpu")
 _TO = ("device", "dtype", "non_blocking", "copy")
 
 ORIGINAL = "_simcoll_original"
-"""The attribute of a function that stands in for one of torch's, by which that is found."""
+"""The attribute of a replacement that holds the function of torch which it replaces."""
 
 _TensorBase: Any = torch._C.TensorBase
-_true_device: Callable[[torch.Tensor], torch.device] = _TensorBase.device.__get__
-_fake_device: Callable[[Any], torch.device] = vars(FakeTensor)["device"].fget
+_memory_device: Callable[[torch.Tensor], torch.device] = _TensorBase.device.__get__
+_fake_tensor_device: Callable[[Any], torch.device] = vars(FakeTensor)["device"].fget
 
 
 class _Depth(threading.local):
-    """How many calls of the thread see the truth."""
+    """Above 0 where the current thread sees the real device of tensors."""
 
     within = 0
 
@@ -38,26 +38,26 @@ _depth = _Depth()
 
 
 @contextmanager
-def truthfully(*, told: bool = True) -> Iterator[None]:
-    """Have tensors tell the device of their memory, or with ``told=False`` the pretended one again."""
-    before, _depth.within = _depth.within, int(told)
+def real_devices(*, enabled: bool = True) -> Iterator[None]:
+    """Let tensors report the device of their memory, or with ``enabled=False`` their fake one again."""
+    before, _depth.within = _depth.within, int(enabled)
     try:
         yield
     finally:
         _depth.within = before
 
 
-class Devices:
-    """The GPUs that the process pretends to have, and the one that it uses now."""
+class FakeDevices:
+    """The fake GPUs of this process, and the current one."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.current = 0
         self.initialised = False
-        """Whether the program has used one: until then torch chooses the one of LOCAL_RANK by itself."""
+        """Whether the program has used a GPU: until then torch chooses that of LOCAL_RANK itself."""
 
     def use(self, asked: object) -> int:
-        """Change the current GPU; the one before. None and negative numbers change nothing."""
+        """Change the current GPU and return the previous one; None and negative numbers change nothing."""
         before, self.initialised = self.current, True
         index = asked if isinstance(asked, int) else getattr(torch.device(asked), "index", None)  # type: ignore[call-overload]
         if index is not None and index >= 0:
@@ -65,13 +65,13 @@ class Devices:
         return before
 
     def checked(self, index: int) -> int:
-        """The number of a GPU; raises RuntimeError as CUDA does where there is none of it."""
+        """The index of a GPU; raises RuntimeError as CUDA does where there is no such GPU."""
         if index >= self.count:
             raise RuntimeError(f"CUDA error: invalid device ordinal: cuda:{index} of a node with {self.count} GPUs")
         return index
 
     def of(self, asked: object) -> torch.device | None:
-        """The device that an argument names; None for no device."""
+        """The device that an argument denotes; None for None."""
         if asked is None:
             return None
         if isinstance(asked, int):
@@ -84,7 +84,7 @@ class Devices:
 
 
 def put_on(tensor: torch.Tensor, device: torch.device | None) -> None:
-    """Say which device a tensor's memory is on."""
+    """Mark the device that a tensor is on."""
     put_mark(tensor, DEVICE, _gpu(device))
 
 
@@ -92,28 +92,30 @@ def _gpu(device: torch.device | None) -> torch.device | None:
     return device if device is not None and device.type == "cuda" else None
 
 
-def tell_pretended_devices(devices: Devices) -> None:
-    """Have tensors tell their pretended device and move between those, from now on in this process."""
-    tensor: Any = torch.Tensor
-    tensor.device = property(_told(_true_device))
-    fake: Any = FakeTensor
-    fake.device = property(_told(_fake_device))
-    tensor._make_wrapper_subclass = _in_cpu_memory(tensor._make_wrapper_subclass)
-    tensor.is_cuda = property(lambda self: self.device.type == "cuda")
-    tensor.is_cpu = property(lambda self: self.device.type == "cpu")
-    tensor.get_device = lambda self: self.device.index if self.device.type == "cuda" else -1
-    tensor.to = _moving(tensor.to, devices)
-    tensor.cuda = lambda self, device=None, *args, **kwargs: self.to(devices.of("cuda" if device is None else device))
-    tensor.cpu = lambda self, *args, **kwargs: self.to(_CPU)
-    tensor.pin_memory = lambda self, *args, **kwargs: self
-    tensor.is_pinned = lambda self, *args, **kwargs: False
-    tensor.record_stream = lambda self, stream: None
-    tensor.type = _typed(tensor.type)
-    tensor.__deepcopy__ = _copied(tensor.__deepcopy__)
-    torch.load = _loading(torch.load, devices)
+def install_fake_devices(patches: Patches, devices: FakeDevices) -> None:
+    """Let tensors report their fake device and move between fake devices, from now on in this process."""
+    replacements = {
+        "device": property(_faked_device(_memory_device)),
+        "_make_wrapper_subclass": _in_cpu_memory(torch.Tensor._make_wrapper_subclass),  # type: ignore[attr-defined]
+        "is_cuda": property(lambda self: self.device.type == "cuda"),
+        "is_cpu": property(lambda self: self.device.type == "cpu"),
+        "get_device": lambda self: self.device.index if self.device.type == "cuda" else -1,
+        "to": _moving(torch.Tensor.to, devices),
+        "cuda": lambda self, device=None, *args, **kwargs: self.to(devices.of("cuda" if device is None else device)),
+        "cpu": lambda self, *args, **kwargs: self.to(_CPU),
+        "pin_memory": lambda self, *args, **kwargs: self,
+        "is_pinned": lambda self, *args, **kwargs: False,
+        "record_stream": lambda self, stream: None,
+        "type": _typed(torch.Tensor.type),
+        "__deepcopy__": _copied(torch.Tensor.__deepcopy__),
+    }
+    for name, value in replacements.items():
+        patches.replace(torch.Tensor, name, value)
+    patches.replace(FakeTensor, "device", property(_faked_device(_fake_tensor_device)))
+    patches.replace(torch, "load", _loading(torch.load, devices))
 
 
-def _told(true: Callable[[Any], torch.device]) -> Callable[[Any], torch.device]:
+def _faked_device(true: Callable[[Any], torch.device]) -> Callable[[Any], torch.device]:
     def device(tensor: torch.Tensor) -> torch.device:
         found = true(tensor)
         if _depth.within or found.type != "cpu":
@@ -124,7 +126,7 @@ def _told(true: Callable[[Any], torch.device]) -> Callable[[Any], torch.device]:
 
 
 def _in_cpu_memory(make: Callable[..., Any]) -> Any:
-    """Have tensors that are made of others, which have the marks, be on the CPU for C++: it asks for CUDA otherwise."""
+    """Create wrapper tensors, whose inner tensors have the marks, on the CPU: C++ would ask for CUDA otherwise."""
 
     @functools.wraps(make)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -136,7 +138,7 @@ def _in_cpu_memory(make: Callable[..., Any]) -> Any:
     return staticmethod(wrapper)
 
 
-def _moving(to: Callable[..., Any], devices: Devices) -> Callable[..., Any]:
+def _moving(to: Callable[..., Any], devices: FakeDevices) -> Callable[..., Any]:
     @functools.wraps(to)
     def move(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         named = _named(args, kwargs)
@@ -154,13 +156,13 @@ def _moving(to: Callable[..., Any], devices: Devices) -> Callable[..., Any]:
 
 
 def _original(wrapper: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a mode of torch that is asked for the wrapper call what it wraps: the wrapper has run by then."""
+    """Record what a wrapper wraps: a torch mode that gets the wrapper calls that, since the wrapper has run already."""
     setattr(wrapper, ORIGINAL, wrapped)
     return wrapper
 
 
 def _named(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``to`` by name, a tensor's device and dtype in the place of the tensor."""
+    """The arguments of ``to`` by name; a tensor is replaced by its device and dtype."""
     names = _TO if not args or not isinstance(args[0], (torch.Tensor, torch.dtype)) else ("other", *_TO[2:])
     if args and isinstance(args[0], torch.dtype):
         names = _TO[1:]
@@ -184,7 +186,7 @@ def _typed(original: Callable[..., Any]) -> Callable[..., Any]:
 def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def deepcopy(tensor: torch.Tensor, memo: Any) -> Any:
-        with truthfully():
+        with real_devices():
             copy = original(tensor, memo)
         if (device := mark(tensor, DEVICE)) is not None and copy is not tensor:
             put_on(copy, device)
@@ -193,8 +195,8 @@ def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
     return deepcopy
 
 
-def _loading(load: Callable[..., Any], devices: Devices) -> Callable[..., Any]:
-    """``torch.load`` that leaves every storage on the CPU and marks where it was to be."""
+def _loading(load: Callable[..., Any], devices: FakeDevices) -> Callable[..., Any]:
+    """``torch.load`` that leaves every storage on the CPU and marks its device."""
 
     @functools.wraps(load)
     def loading(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,6 @@
-"""torch.distributed for a rank without peers: its groups are fake ones, whatever backend and store are asked for.
+"""torch.distributed for a rank without peers: fake groups and stores in memory, whatever the program asks for.
 
-It changes the process for good, and is meant for one that was forked to be a rank of a dry run.
-
-Whose the calls of a dry run's rank are, where its program has threads: one that waits holds up no other.
+The changes are permanent: the process was forked to be a rank of a dry run.
 """
 
 from __future__ import annotations
@@ -19,12 +17,13 @@ import torch.distributed as dist
 from torch.cuda import nccl
 from torch.distributed import device_mesh, distributed_c10d
 
+from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, THREAD
-from simcoll.dryrun.rank.fake_device import truthfully
+from simcoll.dryrun.rank.fake_device import real_devices
 from simcoll.dryrun.rank.fake_group import Answer, FakeProcessGroup
-from simcoll.dryrun.rank.known_inputs import GroupInputs, SmallInputs
+from simcoll.dryrun.rank.known_inputs import GroupInputs, InputsFile
 from simcoll.dryrun.rank.spawned import SpawnedLaunch
-from simcoll.dryrun.rank.taint import ReceivedValues, sized_by_others
+from simcoll.dryrun.rank.taint import TaintTracker, has_tainted_size
 from simcoll.recorder.arguments import arguments
 from simcoll.recorder.session import Session, active_session
 from simcoll.spec.call import Call
@@ -33,31 +32,6 @@ from simcoll.spec.table import METHODS, Kind
 from simcoll.wrapper import hooks as activation
 from simcoll.wrapper.pipeline import Pipeline
 from simcoll.wrapper.python_group import RecordedPythonGroup
-
-
-class LoneThreads:
-    """Notes in the record that the calls that follow are another thread's than those before.
-
-    The threads that C++ makes for a backward pass are the main thread's: it waits for them.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}
-        self._last = 0
-
-    def note(self, pipeline: Pipeline | None) -> None:
-        """The calling thread is about to make a call."""
-        number = self._number(threading.current_thread())
-        if number != self._last and pipeline is not None:
-            self._last = number
-            pipeline.log.recorder.event(THREAD, number=number)
-
-    def _number(self, thread: threading.Thread) -> int:
-        if thread is threading.main_thread() or isinstance(thread, threading._DummyThread):
-            return 0
-        # Thread ids are used again; the object's own number is not while it lives.
-        return self._numbers.setdefault(id(thread), len(self._numbers) + 1)
-
 
 if TYPE_CHECKING:
     from simcoll.dryrun.rank.flop_counter import WorkCounter
@@ -77,24 +51,48 @@ _NOTHING = object()
 """Stands in for an object that another rank would have sent."""
 
 _hooks: list[object] = []
-"""Kept for good: what they have replaced is put back when they go."""
+"""Never removed: what they have replaced would be restored when they are collected."""
 
 
-class LoneGroup(RecordedPythonGroup):
-    """The recorded group around a fake one; notes which calls' sizes rest on received values."""
+class ThreadSwitches:
+    """Records which of the program's threads makes the calls that follow: a thread that waits blocks no other.
 
-    received: ReceivedValues
+    The threads that C++ makes for a backward pass count as the main thread: it waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._last = 0
+
+    def note(self, pipeline: Pipeline | None) -> None:
+        """Record a switch if the calling thread, which is about to make a call, is not the last one."""
+        number = self._number(threading.current_thread())
+        if number != self._last and pipeline is not None:
+            self._last = number
+            pipeline.log.recorder.event(THREAD, number=number)
+
+    def _number(self, thread: threading.Thread) -> int:
+        if thread is threading.main_thread() or isinstance(thread, threading._DummyThread):
+            return 0
+        # Thread ids are used again; the object's own number is not while it lives.
+        return self._numbers.setdefault(id(thread), len(self._numbers) + 1)
+
+
+class RecordedFakeGroup(RecordedPythonGroup):
+    """The recorded group around a fake one; also records which calls have tainted sizes."""
+
+    taint: TaintTracker
     counter: WorkCounter | None = None
-    caller: LoneThreads
+    caller: ThreadSwitches
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # An operator of torch's may have led here, which is told the truth of devices; records tell the program's.
-        with _one_at_a_time, truthfully(told=False):
+        with _one_at_a_time, real_devices(enabled=False):
             self.caller.note(self._pipeline)
-            return self._noted(name, args, kwargs)
+            return self._call(name, args, kwargs)
 
-    def _noted(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        marked = bool(self.received.paused) or sized_by_others((*args, *kwargs.values()))
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        marked = bool(self.taint.paused) or has_tainted_size((*args, *kwargs.values()))
         result = super()._collective(name, args, kwargs)
         pipeline = self._pipeline
         if pipeline is None:
@@ -108,7 +106,7 @@ class LoneGroup(RecordedPythonGroup):
                 sequence=sequence,
                 message=key[2],
                 op=spec.name,
-                objects=bool(self.received.paused),
+                objects=bool(self.taint.paused),
             )
         if self.counter is not None:
             written = arguments(name, args, kwargs).tensors
@@ -118,16 +116,16 @@ class LoneGroup(RecordedPythonGroup):
 
 
 class FakeBackendConfig(distributed_c10d.BackendConfig):
-    """What backend serves which device: the fake one, under the name that was asked for."""
+    """Which backend serves which device: the fake one, under the name that the program asks for."""
 
     def get_device_backend_map(self) -> dict[str, Any]:
-        """Devices and backends."""
+        """The backend of each device."""
         asked: dict[str, Any] = super().get_device_backend_map()
         return dict.fromkeys(asked, _PLUGIN.lower())
 
 
-class LoneStore(dist.HashStore):
-    """Whatever store a program makes: keys in memory, that only this rank sets."""
+class InMemoryStore(dist.HashStore):
+    """Replaces every store that a program makes: keys in memory, set by this rank alone."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -135,73 +133,73 @@ class LoneStore(dist.HashStore):
         self.host, self.port = "localhost", 29500
 
 
-def be_alone(rank: int, size: int, small: SmallInputs, counter: WorkCounter | None = None) -> ReceivedValues:
-    """Have this process be ``rank`` of ``size`` with nobody else there; simcoll records already.
+def install_fake_distributed(
+    patches: Patches, rank: int, size: int, inputs: InputsFile, counter: WorkCounter | None = None
+) -> TaintTracker:
+    """Make this process ``rank`` of ``size`` without peers; simcoll must record already.
 
-    ``small`` writes inputs down, and knows those of a pass before; a ``counter`` is told of every call.
+    ``inputs`` saves inputs, and knows those of the pass before; ``counter`` is called with every call.
     """
     session = active_session()
-    received = ReceivedValues(lambda: None if session is None else session.current_recorder())
-    received.watch()
-    module: Any = distributed_c10d
-    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, received, small, counter), True)
-    module.BackendConfig = FakeBackendConfig
+    taint = TaintTracker(lambda: None if session is None else session.current_recorder())
+    taint.install(patches)
+    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, taint, inputs, counter), True)
+    patches.replace(distributed_c10d, "BackendConfig", FakeBackendConfig)
     # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
-    if hasattr(module, "_maybe_attach_flight_recorder"):
-        module._maybe_attach_flight_recorder = lambda *args: None
+    patches.replace(distributed_c10d, "_maybe_attach_flight_recorder", lambda *args: None)
     launch = SpawnedLaunch(rank, size)
-    launch.take_over()
-    hooks = activation.hooks(_in_memory, lambda initialise: _placed(initialise, launch))
+    launch.install(patches)
+    hooks = activation.hooks(_with_own_store, lambda initialise: _with_own_rank(initialise, launch))
     hooks.__enter__()
     _hooks.append(hooks)
     for name in ("TCPStore", "FileStore"):
-        _replace(name, LoneStore)
-    _replace("rendezvous", lambda *args, **kwargs: iter([(LoneStore(), rank, size)]))
-    _carry_objects(received)
+        _replace(patches, name, InMemoryStore)
+    _replace(patches, "rendezvous", lambda *args, **kwargs: iter([(InMemoryStore(), rank, size)]))
+    _fake_object_collectives(patches, taint)
     if not torch.cuda.is_available() and not hasattr(torch._C, "_nccl_version"):
         # c10d asks for it where a call of a group that was to be NCCL's raises, and would lose the exception. Where
         # GPUs are pretended, so is a version that programs expect of them.
-        nccl.version = lambda: (0, 0, 0)
-    return received
+        patches.replace(nccl, "version", lambda: (0, 0, 0))
+    return taint
 
 
-def _answering(received: ReceivedValues, group: GroupInputs) -> Answer:
+def _answering(taint: TaintTracker, group: GroupInputs) -> Answer:
     def answer(call: Call, tensors: Sequence[torch.Tensor], inputs: Sequence[Array]) -> tuple[Outputs, bool] | None:
-        if received.paused:
+        if taint.paused:
             return None
-        return group.answer(call, inputs, guessed=any(map(received.holds, tensors)))
+        return group.answer(call, inputs, guessed=any(map(taint.is_tainted, tensors)))
 
     return answer
 
 
 def _creator(
-    session: Session | None, received: ReceivedValues, small: SmallInputs, counter: WorkCounter | None
-) -> Callable[[Any, Any], LoneGroup]:
-    """What c10d calls to make a group's backend."""
-    threads = LoneThreads()
+    session: Session | None, taint: TaintTracker, inputs: InputsFile, counter: WorkCounter | None
+) -> Callable[[Any, Any], RecordedFakeGroup]:
+    """The function by which c10d makes a group's backend."""
+    threads = ThreadSwitches()
 
-    def create(options: Any, backend_options: Any) -> LoneGroup:
+    def create(options: Any, backend_options: Any) -> RecordedFakeGroup:
         size, place = options.group_size, options.group_rank
         members = tuple(options.global_ranks_in_group) or tuple(range(size))
         inner: Any = FakeProcessGroup(
             place,
             size,
             store=options.store,
-            called="gloo",
-            received=received.mark,
-            blank=lambda: bool(received.paused),
-            answer=_answering(received, small.of_group(members, place)),
+            name="gloo",
+            taint=taint.taint,
+            blank=lambda: bool(taint.paused),
+            answer=_answering(taint, inputs.of_group(members, place)),
         )
-        group = LoneGroup(options.store, place, size, inner=inner)
-        group.received, group.caller, group.counter = received, threads, counter
+        group = RecordedFakeGroup(options.store, place, size, inner=inner)
+        group.taint, group.caller, group.counter = taint, threads, counter
         group.record_in(session, members=members, timeout=options.timeout)
         return group
 
     return create
 
 
-def _placed(initialise: Callable[..., Any], launch: SpawnedLaunch) -> Callable[..., Any]:
-    """``init_process_group`` for the rank that this is; who says that it is another one has made no group."""
+def _with_own_rank(initialise: Callable[..., Any], launch: SpawnedLaunch) -> Callable[..., Any]:
+    """``init_process_group`` that checks the rank and world size against those of the dry run."""
     signature = inspect.signature(initialise)
 
     @functools.wraps(initialise)
@@ -213,56 +211,57 @@ def _placed(initialise: Callable[..., Any], launch: SpawnedLaunch) -> Callable[.
     return init_process_group
 
 
-def _in_memory(initialise: Callable[..., Any]) -> Callable[..., Any]:
-    """``init_process_group`` of torch, with a store of this rank's own in place of whatever the program names."""
+def _with_own_store(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    """``init_process_group`` with a store in memory in place of the one that the program names."""
     signature = inspect.signature(initialise)
 
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        given |= {"store": LoneStore(), "init_method": None}
+        given |= {"store": InMemoryStore(), "init_method": None}
         given.pop("device_id", None)
         return initialise(**given)
 
     return init_process_group
 
 
-def _replace(name: str, value: Any) -> None:
+def _replace(patches: Patches, name: str, value: Any) -> None:
     for module in (dist, distributed_c10d, device_mesh):
-        if hasattr(module, name):
-            setattr(module, name, value)
+        patches.replace(module, name, value)
 
 
-def _carry_objects(received: ReceivedValues) -> None:
-    """Have collectives of objects give this rank's own, and leave lists that another rank would fill as they are."""
-    module: Any = distributed_c10d
-    unpack = module._tensor_to_object
-    module._tensor_to_object = lambda tensor, size, *rest: unpack(tensor, size, *rest) if int(size) else _NOTHING
+def _fake_object_collectives(patches: Patches, taint: TaintTracker) -> None:
+    """Let object collectives return this rank's own objects; lists that another rank would fill stay unchanged."""
+    patches.wrap(
+        distributed_c10d,
+        "_tensor_to_object",
+        lambda unpack: lambda tensor, size, *rest: unpack(tensor, size, *rest) if int(size) else _NOTHING,
+    )
     for name in _OBJECTS:
-        if hasattr(module, name):
-            _replace(name, _object_collective(getattr(module, name), received))
+        if (function := getattr(distributed_c10d, name, None)) is not None:
+            _replace(patches, name, _object_collective(function, taint))
 
 
-def _object_collective(function: Callable[..., Any], received: ReceivedValues) -> Callable[..., Any]:
+def _object_collective(function: Callable[..., Any], taint: TaintTracker) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         lists = [value for value in (*args, *kwargs.values()) if isinstance(value, list)]
         before = [list(value) for value in lists]
-        received.paused += 1
+        taint.paused += 1
         try:
             return function(*args, **kwargs)
         finally:
-            received.paused -= 1
-            lacking = [_restored(value, old) for value, old in zip(lists, before, strict=True)]
-            if any(lacking):
-                received.note_objects()
+            taint.paused -= 1
+            missing = [_restored(value, old) for value, old in zip(lists, before, strict=True)]
+            if any(missing):
+                taint.note_missing_objects()
 
     return call
 
 
 def _restored(values: list[Any], before: Sequence[Any]) -> bool:
-    """Put back what nothing was received for; whether there was any."""
-    lacking = [place for place, value in enumerate(values) if value is _NOTHING]
-    for place in lacking:
+    """Restore the objects in whose place nothing was received; returns whether there were any."""
+    missing = [place for place, value in enumerate(values) if value is _NOTHING]
+    for place in missing:
         values[place] = before[place]
-    return bool(lacking)
+    return bool(missing)

@@ -1,8 +1,8 @@
-"""A backend of torch.distributed for one rank without peers: every call is answered at once.
+"""A torch.distributed backend for one rank without peers: every call completes at once.
 
-A dry run runs a rank's unchanged program on it, whatever backend that asks for. The answer is what the table says that
-the rank would get if every other one had its inputs (:mod:`simcoll.dryrun.rank.symmetric_results`); tensors without
-memory (fake ones, those on ``meta``) stay as they are. A receive from any source takes from the other ranks in turn.
+A dry run uses it in place of whatever backend the program asks for. The result is the one that the rank would get if
+all ranks had its inputs (:mod:`simcoll.dryrun.rank.symmetric_results`); tensors without memory (fake ones, those on
+``meta``) stay unchanged. A receive from any source receives from the other ranks in turn.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch.futures import Future
 
 from simcoll.backends.engine.python_group import PythonProcessGroup
 from simcoll.backends.engine.tensor_data import TensorData
-from simcoll.dryrun.rank.fake_device import truthfully
-from simcoll.dryrun.rank.symmetric_results import is_from_elsewhere, outputs_alike
+from simcoll.dryrun.rank.fake_device import real_devices
+from simcoll.dryrun.rank.symmetric_results import is_from_other_root, symmetric_outputs
 from simcoll.recorder.arguments import Arguments, arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.spec.call import Call
@@ -29,18 +29,18 @@ from simcoll.spec.table import METHODS
 
 _NO_TIMEOUT = timedelta(0)
 
-Received = Callable[[Sequence[torch.Tensor]], object]
-"""Is told of tensors that hold what other ranks would have sent."""
+Taint = Callable[[Sequence[torch.Tensor]], object]
+"""Called with the tensors that hold what other ranks would have sent."""
 
 Answer = Callable[[Call, Sequence[torch.Tensor], Sequence[Array]], "tuple[Outputs, bool] | None"]
-"""What is known of a call's outputs, given its inputs, and whether for certain; None where nothing is."""
+"""The outputs of a call with these inputs and whether they are certain; None where they are unknown."""
 
 
 class FakeProcessGroup(PythonProcessGroup):
-    """One rank's side of a group of ``size`` ranks that are not there.
+    """One rank's side of a group of ``size`` ranks, the others of which do not exist.
 
-    ``received`` is told of every result that is not known for certain; ``answer`` may know some. While ``blank`` holds,
-    what another root would send is zero.
+    ``taint`` is called with every result that is not certain; ``answer`` may know some results. While ``blank()`` is
+    true, data from another root is zero.
     """
 
     def __init__(
@@ -49,24 +49,24 @@ class FakeProcessGroup(PythonProcessGroup):
         size: int,
         *,
         store: Store,
-        called: str = "fake",
-        received: Received = lambda tensors: None,
+        name: str = "fake",
+        taint: Taint = lambda tensors: None,
         blank: Callable[[], bool] = lambda: False,
         answer: Answer = lambda call, tensors, inputs: None,
     ) -> None:
-        super().__init__(rank, size, store, called)
-        self._received = received
+        super().__init__(rank, size, store, name)
+        self._taint = taint
         self._blank = blank
         self._known = answer
-        self._taken = 0
+        self._any_source_receives = 0
 
     def shutdown(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to shut down."""
 
     abort = shutdown
 
     def _start_coalescing(self, device: torch.device) -> None:
-        """Each call of a section is answered by itself."""
+        """Do nothing: each call of a coalesced section completes by itself."""
 
     def _end_coalescing(self, device: torch.device) -> Work:
         return FakeWork([], self._rank)
@@ -74,7 +74,7 @@ class FakeProcessGroup(PythonProcessGroup):
     start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
 
     def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
-        """Nobody is absent."""
+        """Return at once: no rank is missing."""
 
     def _collective(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work:
         found = arguments(name, args, kwargs)
@@ -93,27 +93,27 @@ class FakeProcessGroup(PythonProcessGroup):
         if not outputs or not all(map(_has_memory, (*inputs, *outputs))):
             return
         data = TensorData(inputs, outputs)
-        with truthfully():
-            given = () if self._blank() and is_from_elsewhere(call, self._rank) else data.read()
+        with real_devices():
+            given = () if self._blank() and is_from_other_root(call, self._rank) else data.read()
             known = self._known(call, inputs, given)
-            results, certain = known or (outputs_alike(call, self._rank, self.size(), given), False)
+            results, certain = known or (symmetric_outputs(call, self._rank, self.size(), given), False)
             data.write(results)
         if self.size() > 1 and not certain:
-            self._received([tensor for tensor, result in zip(outputs, results, strict=True) if result is not None])
+            self._taint([tensor for tensor, result in zip(outputs, results, strict=True) if result is not None])
 
     def _source_of(self, call: Call) -> int:
-        """From whom a receive gets its message: who is named, or else each other rank in turn."""
+        """The group rank that a receive gets its message from: the named peer, or else each other rank in turn."""
         if call.peer is not None and call.peer >= 0:
             return call.peer
         others = [rank for rank in range(self.size()) if rank != self._rank]
         if call.peer is None or not others:
             return self._rank
-        self._taken += 1
-        return others[(self._taken - 1) % len(others)]
+        self._any_source_receives += 1
+        return others[(self._any_source_receives - 1) % len(others)]
 
 
 class FakeWork(Work):
-    """A call that has ended when it is made."""
+    """The Work of a call that has completed."""
 
     def __init__(self, results: Sequence[torch.Tensor], source: int, kept: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
@@ -121,33 +121,33 @@ class FakeWork(Work):
         self._source = source
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Nothing is waited for."""
+        """Return at once."""
         return True
 
     def is_completed(self) -> bool:
-        """It has ended."""
+        """True: the call has completed."""
         return True
 
     is_success = is_completed
 
     def exception(self) -> None:
-        """It ended well."""
+        """None: the call succeeded."""
 
     def synchronize(self) -> None:
-        """Nothing is waited for."""
+        """Return at once."""
 
     def result(self) -> list[torch.Tensor]:
         """The call's outputs."""
         return self._results
 
     def source_rank(self) -> int:
-        """From which group rank a receive got its message."""
+        """The group rank that a receive got its message from."""
         return self._source
 
     _source_rank = source_rank
 
     def get_future(self) -> Future[Any]:
-        """A future that has ended."""
+        """A completed future."""
         future: Future[Any] = Future()
         future.set_result(self._results)
         return future

@@ -1,7 +1,7 @@
-"""Streams and events of a device that is not there: who waits for whom is told to a :class:`DeviceOrder`.
+"""Streams and events of a fake device, which add their waits to a :class:`DeviceOrder`.
 
-torch.cpu has streams that do nothing, so that code for any device runs (FSDP2 does), and a dry run pretends those of
-torch.cuda; these stand in the place of both.
+They replace the streams of torch.cpu, which do nothing so that code for any device runs (FSDP2 does), and the fake
+streams of torch.cuda.
 """
 
 from __future__ import annotations
@@ -12,48 +12,60 @@ from typing import Any
 
 import torch
 
-from simcoll.dryrun.rank.fake_cuda import PretendedEvent, PretendedStream
+from simcoll.core.patches import Patches
+from simcoll.dryrun.rank.fake_cuda import FakeCudaEvent, FakeCudaStream
 from simcoll.pricing.device_ops import DeviceOrder, Key, Reached
 
 
 class Streams:
-    """The streams of one rank: which is current, and the order that all of them are told to."""
+    """The streams of one rank: the current one, and the order that all of them add to."""
 
     def __init__(self, order: DeviceOrder) -> None:
         self.order = order
-        self.default = DeviceStream(self)
+        self.default = OrderedStream(self)
         self.current = self.default
 
     def launch(self, key: Key, *, waits: bool) -> None:
-        """The current stream launches a call; one that ``waits`` goes on when the call has ended."""
+        """Launch a call on the current stream; with ``waits`` the stream then waits for its end."""
         stream = self.current
         self.order.launch(key, None if stream is self.default else stream.reached)
         if waits:
             self.wait(key)
 
     def wait(self, key: Key) -> None:
-        """The current stream waits for a call."""
+        """Let the current stream wait for a call."""
         self.current.wait_for(Reached(0, frozenset((key,))))
 
-    def stand_in(self, module: ModuleType) -> None:
-        """Replace the streams of torch's module for a kind of device; changes it for good."""
-        streams, place = self, _Place(self)
+    def install(self, patches: Patches, module: ModuleType) -> None:
+        """Replace the streams of torch's module for a kind of device."""
+        streams = self
 
-        class Stream(DeviceStream):
+        class Stream(OrderedStream):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(streams)
 
-        class Event(DeviceEvent):
+        class Event(OrderedEvent):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(streams)
 
-        for name, value in {**vars(place), "Stream": Stream, "Event": Event}.items():
-            if hasattr(module, name):
-                setattr(module, name, value)
+        for name, value in {**self._functions(), "Stream": Stream, "Event": Event}.items():
+            patches.replace(module, name, value)
+
+    def _functions(self) -> dict[str, Any]:
+        """The functions of torch's modules that read and change the current stream."""
+        enter = lambda stream: stream or nullcontext()  # noqa: E731
+        return {
+            "current_stream": lambda device=None: self.current,
+            "default_stream": lambda device=None: self.default,
+            "set_stream": lambda stream: setattr(self, "current", stream or self.default),
+            "stream": enter,
+            "StreamContext": enter,
+            "synchronize": lambda device=None: self.default.synchronize(),
+        }
 
 
-class DeviceStream(PretendedStream):
-    """One stream; the default one has done whatever the order holds."""
+class OrderedStream(FakeCudaStream):
+    """A stream; the default one has completed whatever the order holds."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -62,7 +74,7 @@ class DeviceStream(PretendedStream):
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
-    def __enter__(self) -> DeviceStream:
+    def __enter__(self) -> OrderedStream:
         self._before.append(self._streams.current)
         self._streams.current = self
         return self
@@ -72,65 +84,54 @@ class DeviceStream(PretendedStream):
 
     @property
     def reached(self) -> Reached:
-        """What it has waited for."""
+        """The calls that it has waited for."""
         return self._streams.order.here() if self is self._streams.default else self._reached
 
     def wait_for(self, reached: Reached) -> None:
-        """Go on only when this is done."""
+        """Wait for these calls."""
         if self is self._streams.default:
             self._streams.order.wait(reached.calls)
         else:
             self._reached = self._reached.joined(reached)
 
     def wait_stream(self, stream: Any) -> None:
-        """Wait for what another stream was given until now."""
-        if isinstance(stream, DeviceStream):
+        """Wait for what was launched on another stream so far."""
+        if isinstance(stream, OrderedStream):
             self.wait_for(stream.reached)
 
     def wait_event(self, event: Any) -> None:
         """Wait for an event."""
-        if isinstance(event, DeviceEvent):
+        if isinstance(event, OrderedEvent):
             self.wait_for(event.reached)
 
     def record_event(self, event: Any = None) -> Any:
-        """An event behind what the stream was given until now."""
-        found = event if isinstance(event, DeviceEvent) else DeviceEvent(self._streams)
+        """An event after what was launched on the stream so far."""
+        found = event if isinstance(event, OrderedEvent) else OrderedEvent(self._streams)
         found.record(self)
         return found
 
     def synchronize(self) -> None:
-        """The host waits for all that the stream was given."""
+        """Let the host wait for all that was launched on the stream."""
         self._streams.default.wait_for(self.reached)
         self._streams.order.hold()
 
 
-class DeviceEvent(PretendedEvent):
-    """A place in a stream."""
+class OrderedEvent(FakeCudaEvent):
+    """An event at a place in a stream."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self.reached = Reached()
 
     def record(self, stream: Any = None) -> None:
-        """Stand behind what a stream was given until now."""
-        self.reached = (stream if isinstance(stream, DeviceStream) else self._streams.current).reached
+        """Move the event behind what was launched on a stream so far."""
+        self.reached = (stream if isinstance(stream, OrderedStream) else self._streams.current).reached
 
     def wait(self, stream: Any = None) -> None:
-        """Have a stream wait for it."""
-        (stream if isinstance(stream, DeviceStream) else self._streams.current).wait_for(self.reached)
+        """Let a stream wait for the event."""
+        (stream if isinstance(stream, OrderedStream) else self._streams.current).wait_for(self.reached)
 
     def synchronize(self) -> None:
-        """The host waits for it."""
+        """Let the host wait for the event."""
         self._streams.default.wait_for(self.reached)
         self._streams.order.hold()
-
-
-class _Place:
-    """The functions by which torch's modules name the current stream."""
-
-    def __init__(self, streams: Streams) -> None:
-        self.current_stream = lambda device=None: streams.current
-        self.default_stream = lambda device=None: streams.default
-        self.set_stream = lambda stream: setattr(streams, "current", stream or streams.default)
-        self.stream = self.StreamContext = lambda stream: stream or nullcontext()
-        self.synchronize = lambda device=None: streams.default.synchronize()

@@ -1,8 +1,8 @@
-"""Runs a program's operators on tensors that have shapes and no memory, as far as these are large and no integers.
+"""Runs a program's operators on tensors with shapes but no memory, if they are large and not integers.
 
-What a program reckons with stays real: whole numbers and truths, such as tokens, masks and counts, and tensors of a few
-elements. Where these follow from tensors without memory, or where the size of a result does, the operator runs on
-numbers about 1 in the place of what is not known; what comes out is marked as unknown.
+Values that a program computes with stay real: integers and booleans, such as tokens, masks and counts, and tensors of a
+few elements. Where these depend on tensors without memory, or the size of a result does, the operator runs on numbers
+about 1 in place of the unknown values, and its result is tainted.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils import _pytree as pytree
 
-from simcoll.dryrun.rank.fake_device import truthfully
-from simcoll.dryrun.rank.tensor_marks import DEVICE, UNKNOWN, mark, put_mark, tensors_in
+from simcoll.dryrun.rank.fake_device import real_devices
+from simcoll.dryrun.rank.tensor_marks import DEVICE, TAINTED, mark, put_mark, tensors_in
 
 _FEW = 16
-"""Tensors of so few elements are real: losses, metrics, an optimiser's count of steps."""
+"""Tensors of at most so many elements are real: losses, metrics, an optimiser's step count."""
 
 _MOST_REAL = 1 << 24
-"""Whole numbers of more elements are without memory too, as is what stands in for unknown values."""
+"""The limit of elements for real integer tensors, and for tensors that stand in for unknown values."""
 
 _COLLECTIVES = ("_c10d_functional", "c10d_functional", "c10d", "_dtensor")
-"""Operators that call process groups, which have to see them."""
+"""Operators that call process groups, which have to see the tensors."""
 
 _KERNELS = (torch._C.DispatchKey.CompositeExplicitAutograd, torch._C.DispatchKey.CPU)
 _UNKNOWN = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 class UnknownValuesError(RuntimeError):
-    """What a program asks for rests on values that tensors without memory do not have."""
+    """The program asks for something that depends on values which tensors without memory do not have."""
 
 
 class FakeTensors:
@@ -53,7 +53,7 @@ class FakeTensors:
     def __call__(
         self, operator: Any, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run an operator on tensors some of which may be without memory."""
+        """Run an operator on tensors with and without memory."""
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
             return operator(*args, **kwargs)  # torch tries out shapes of its own
         if any(isinstance(tensor, FakeTensor) for tensor in tensors):
@@ -67,20 +67,20 @@ class FakeTensors:
         return operator(*args, **kwargs) if all(map(_is_real, tensors_in((shown,)))) else shown
 
     def without_memory(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor like the given one, without its memory; integers and what is on ``meta`` stay as they are."""
+        """A tensor like the given one without memory; integers and tensors on ``meta`` are returned unchanged."""
         if isinstance(tensor, FakeTensor) or tensor.device.type == "meta" or not _has_unknown_values(tensor):
             return tensor
-        with truthfully():
+        with real_devices():
             fake = self._mode.from_tensor(tensor)
         self._forget()
         put_mark(fake, DEVICE, mark(tensor, DEVICE))
         return fake
 
     def loaded(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What stands for a tensor that was loaded: one like it, without its memory unless it has few elements."""
+        """The replacement of a loaded tensor: one without memory, unless it has few elements."""
         if _is_real(tensor) or isinstance(tensor, FakeTensor):
             return tensor.contiguous()
-        with truthfully(), self._mode:
+        with real_devices(), self._mode:
             fake = torch.empty(tensor.shape, dtype=tensor.dtype)
         put_mark(fake, DEVICE, mark(tensor, DEVICE))
         return fake
@@ -92,7 +92,7 @@ class FakeTensors:
         return result
 
     def _forget(self) -> None:
-        """Keep no weak references to parameters: ``Module.to`` refuses to swap those that have one."""
+        """Drop weak references to parameters: ``Module.to`` refuses to swap parameters that have one."""
         if len(memo := self._mode.fake_tensor_converter.meta_converter.tensor_memo):
             memo.clear()
 
@@ -113,12 +113,12 @@ class FakeTensors:
         return result
 
     def _with_stand_ins(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator with numbers in the place of unknown values; its integers are real and marked."""
+        """Run an operator with numbers in place of unknown values; its integers are real and tainted."""
         _refuse_more(_elements((args, kwargs)), operator)
         args, kwargs = pytree.tree_map_only(FakeTensor, stand_in, (args, kwargs))
         result = operator(*args, **kwargs)
         for tensor in tensors_in((result,)):
-            put_mark(tensor, UNKNOWN, True)
+            put_mark(tensor, TAINTED, True)
         return pytree.tree_map_only(torch.Tensor, self.without_memory, result)
 
 
@@ -135,9 +135,9 @@ def _elements(values: object) -> int:
 
 
 def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of numbers about 1 in the place of one without memory, equal for equal shapes; any other tensor itself.
+    """A tensor of numbers about 1 in place of one without memory, equal for equal shapes; any other tensor unchanged.
 
-    They differ from each other, so that what is sent to the greatest of them spreads; a single one is 1.
+    The numbers differ, so that what is routed to the largest of them spreads; a scalar is 1.
     """
     if not isinstance(tensor, FakeTensor):
         return tensor
@@ -158,12 +158,12 @@ def _formatted(tensor: FakeTensor, spec: str) -> str:
 
 
 def _as_zeros(tensor: FakeTensor, protocol: Any) -> Any:
-    """A tensor in a file: its shape, with a single zero for memory."""
+    """The pickled form of a tensor: its shape, with a single zero as memory."""
     return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape).__reduce_ex__(protocol)
 
 
 def _written(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-    """The result of an operator that writes to arguments, with these themselves for what it gives back of them."""
+    """The result of an operator that writes to its arguments, which are returned themselves."""
     schema = operator._schema
     given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
     written = {

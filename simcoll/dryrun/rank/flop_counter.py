@@ -1,8 +1,7 @@
 """Counts what a rank computes between its calls while its script runs: FLOPs by dtype, and bytes moved.
 
-FLOPs are those of torch's own formulas (torch.utils.flop_counter), for tensors with memory and for fake ones; bytes are
-those of the tensors that an operator reads and writes, but for views. It changes the process for good, and is meant for
-one that was forked to be a rank of a dry run.
+FLOPs follow torch's own formulas (torch.utils.flop_counter), for tensors with memory and for fake ones; bytes are those
+of the tensors that an operator reads and writes, except for views.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from simcoll.dryrun.rank.fake_cuda import PretendedStream
+from simcoll.core.patches import Patches
+from simcoll.dryrun.rank.fake_cuda import FakeCudaStream
 from simcoll.dryrun.rank.fake_streams import Streams
 from simcoll.dryrun.rank.tensor_marks import tensors_in
 from simcoll.pricing.device_ops import DeviceOrder, Key
@@ -32,33 +32,33 @@ _HELD_BACK = frozenset(("aten::_local_scalar_dense", "aten::item"))
 
 
 class WorkCounter(TorchDispatchMode):
-    """Tells a :class:`DeviceOrder` of every operator, and of the calls that a :class:`LoneGroup` makes."""
+    """Adds every operator, and the calls of a :class:`RecordedFakeGroup`, to a :class:`DeviceOrder`."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, order: DeviceOrder) -> None:
+    def __init__(self, patches: Patches, order: DeviceOrder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._order = order
         self.streams = Streams(order)
         modules = [torch.cpu, torch.cuda, torch.accelerator]
         # What C++ takes for a stream stays what it is, unless a dry run has replaced it.
         named: object = torch.Stream
-        modules += [torch] if named is PretendedStream else []
+        modules += [torch] if named is FakeCudaStream else []
         for module in modules:
-            self.streams.stand_in(module)
+            self.streams.install(patches, module)
         # Results that somebody waits for in C++, by storage, which is kept so that no other takes its number.
         self._unseen: dict[int, tuple[torch.UntypedStorage, frozenset[Key]]] = {}
         self._aside = 0
         self._first: int | None = None
         register_optimizer_step_post_hook(self._stepped)
-        self._set_callbacks_aside()
+        patches.wrap(torch.futures.Future, "then", self._setting_callbacks_aside)
 
     def __exit__(self, *args: Any) -> None:
         super().__exit__(*args)  # type: ignore[no-untyped-call]
         self._order.end()
 
     def called(self, key: Key, result: Any, outputs: Iterable[torch.Tensor], *, coalescing: bool) -> None:
-        """A group has made a call, with this Work as its result."""
+        """Note a call of a group, with its Work as ``result``."""
         later = isinstance(result, RecordedWork) and not coalescing
         self.streams.launch(key, waits=not later)
         if later:
@@ -95,13 +95,13 @@ class WorkCounter(TorchDispatchMode):
             self._order.compute(_dtype(given) if flops else "", flops, size)
 
     def _used(self, given: Iterable[torch.Tensor]) -> frozenset[Key]:
-        """The calls whose results these tensors hold: whoever uses them has waited for the calls."""
+        """The calls whose results these tensors hold: an operator that uses them runs after a wait for the calls."""
         storages = [storage for tensor in given if (storage := _storage(tensor)) is not None]
         found = [self._unseen[storage._cdata][1] for storage in storages if storage._cdata in self._unseen]
         return frozenset[Key]().union(*found)
 
     def _follow(self, tensors: Iterable[torch.Tensor], keys: frozenset[Key]) -> None:
-        """These tensors hold what is there when the calls have ended."""
+        """Note that these tensors hold the results of calls."""
         for tensor in tensors:
             if (storage := _storage(tensor)) is not None:
                 self._unseen[storage._cdata] = storage, keys
@@ -110,10 +110,8 @@ class WorkCounter(TorchDispatchMode):
         self._unseen = {number: found for number, found in self._unseen.items() if key not in found[1]}
         self.streams.wait(key)
 
-    def _set_callbacks_aside(self) -> None:
-        """What a future's callback does (DistributedDataParallel's hooks), no stream of the program waits for."""
-        future: Any = torch.futures.Future
-        then = future.then
+    def _setting_callbacks_aside(self, then: Callable[..., Any]) -> Callable[..., Any]:
+        """``Future.then`` whose callbacks (DistributedDataParallel's hooks) do not make the program's streams wait."""
 
         def set_aside(given: Any, callback: Callable[[Any], Any]) -> Any:
             def run(ended: Any) -> Any:
@@ -125,17 +123,17 @@ class WorkCounter(TorchDispatchMode):
 
             return then(given, run)
 
-        future.then = set_aside
+        return set_aside
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """A step of the first optimiser that makes one ends a step of the program."""
+        """End a step of the program at each step of the optimiser that made the first one."""
         self._first = self._first or id(optimizer)
         if self._first == id(optimizer):
             self._order.step()
 
 
 def _flops(func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> int:
-    """None are counted where a formula does not know the arguments: the script must go on."""
+    """The FLOPs of an operator; 0 where a formula does not know the arguments, since the script must go on."""
     formula = _FORMULAS.get(func._overloadpacket)
     if formula is None:
         return 0
@@ -145,14 +143,14 @@ def _flops(func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> int:
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """None of a tensor that has no one storage, such as a sparse one."""
+    """The storage of a tensor; None where it has no single one, such as a sparse tensor."""
     with contextlib.suppress(RuntimeError, NotImplementedError):
         return tensor.untyped_storage()
     return None
 
 
 def _dtype(given: Iterable[torch.Tensor]) -> str:
-    """Of the first tensor; float32 may be multiplied as TF32, which the program says."""
+    """The dtype of the first tensor; tf32 where the program allows that for float32."""
     name = next((str(tensor.dtype).removeprefix("torch.") for tensor in given), "float32")
     fast = torch.backends.cuda.matmul.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
     return "tf32" if name == "float32" and fast else name
@@ -167,7 +165,7 @@ def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *args: 
 
 
 def _formulas() -> dict[Any, Callable[..., int]]:
-    """torch's, and those of the attention that a CPU chooses where a GPU would choose one of the others."""
+    """Torch's formulas, and those of the attention kernels that a CPU chooses in place of a GPU's."""
     aten = torch.ops.aten
     found: dict[Any, Callable[..., int]] = dict(flop_registry)
     for name, formula in (("", _attention), ("_backward", _attention_backward)):

@@ -1,7 +1,6 @@
-"""Has FSDP2 cut only the shards that a rank asks for: of hundreds, it takes its own one and the size of the first.
+"""Lets FSDP2 make only the shards that a rank uses: of hundreds, its own one and the size of the first.
 
-A rank of a large job spends most of its time on the others, where tensors have no memory. It changes the process for
-good, and is meant for one that was forked to be a rank of a dry run.
+Where tensors have no memory, a rank of a large job would spend most of its time on the others.
 """
 
 from __future__ import annotations
@@ -9,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import overload
 
 import torch
 
-_NAME = "_chunk_with_empty"
+from simcoll.core.patches import Patches
+
 _MODULES = tuple(f"torch.distributed.fsdp._fully_shard.{name}" for name in ("_fsdp_common", "_fsdp_param"))
 
 
-class Shards(Sequence[torch.Tensor]):
-    """What ``torch.chunk`` gives, followed by empty tensors up to ``count``; each is made when it is asked for."""
+class LazyShards(Sequence[torch.Tensor]):
+    """The chunks of ``torch.chunk``, followed by empty tensors up to ``count``; each is made when it is read."""
 
     def __init__(self, tensor: torch.Tensor, count: int, dim: int) -> None:
         self._tensor, self._count, self._dim = tensor, count, dim
@@ -45,10 +45,8 @@ class Shards(Sequence[torch.Tensor]):
         return self._tensor.narrow(self._dim, begin, min(each, size - begin))
 
 
-def cut_few_shards() -> None:
+def use_lazy_shards(patches: Patches) -> None:
     """Replace FSDP2's function, where this torch has it."""
     for name in _MODULES:
         with contextlib.suppress(ImportError):
-            module: Any = importlib.import_module(name)
-            if hasattr(module, _NAME):
-                setattr(module, _NAME, Shards)
+            patches.replace(importlib.import_module(name), "_chunk_with_empty", LazyShards)

@@ -1,4 +1,4 @@
-"""What happens in a process that is forked to be one rank of a dry run, from its beginning to its end."""
+"""The process of one rank of a dry run, from the fork to its end."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simcoll.backends.engine.outcome import exit_code
-from simcoll.dryrun.rank.environment import tell_rank
+from simcoll.core.patches import Patches
+from simcoll.dryrun.rank.environment import set_rank_variables
 from simcoll.dryrun.rank.event_kinds import STEPS_MADE
-from simcoll.dryrun.rank.fake_cuda import pretend_cuda
-from simcoll.dryrun.rank.fake_device import Devices
-from simcoll.dryrun.rank.fake_distributed import be_alone
-from simcoll.dryrun.rank.fsdp_shards import cut_few_shards
-from simcoll.dryrun.rank.known_inputs import KnownInputs, SmallInputs, inputs_name
-from simcoll.dryrun.rank.pipeline_stages import StageMetadata, know_neighbours
-from simcoll.dryrun.rank.surroundings import surrounded
-from simcoll.dryrun.rank.taint import ReceivedValues
+from simcoll.dryrun.rank.fake_cuda import install_fake_cuda
+from simcoll.dryrun.rank.fake_device import FakeDevices
+from simcoll.dryrun.rank.fake_distributed import install_fake_distributed
+from simcoll.dryrun.rank.fsdp_shards import use_lazy_shards
+from simcoll.dryrun.rank.known_inputs import InputsFile, KnownInputs, inputs_name
+from simcoll.dryrun.rank.pipeline_stages import StageMetadata, share_stage_metadata
+from simcoll.dryrun.rank.taint import TaintTracker
+from simcoll.dryrun.rank.torch_patches import patched_torch
 from simcoll.launch.fork import end_as_interpreter, leave_parent
 from simcoll.pricing.device_ops import EVENT, DeviceOrder, Item
 from simcoll.recorder.session import active_session
@@ -45,11 +46,11 @@ _TAIL_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What every rank of a dry run is told. ``memory`` is in bytes, None for no limit; ``steps`` None for no end.
+    """The settings of a dry run. ``memory`` is in bytes, None for no limit; ``steps`` is None for no limit.
 
-    ``script`` is a module's name, as ``python -m`` takes it, where ``module`` is true. With ``cuda`` each node pretends
-    to have a GPU for each of its ranks; with ``counts`` what it computes is counted. ``known`` is what ranks gave to
-    calls in the pass before.
+    ``script`` is a module's name, as for ``python -m``, where ``module`` is true. With ``cuda`` each node has a fake
+    GPU for each of its ranks; with ``counts`` the ranks' computation is counted. ``known`` are the inputs of calls in
+    the pass before.
     """
 
     script: Path
@@ -67,12 +68,12 @@ class DryRun:
 
 
 def log_name(rank: int) -> str:
-    """The file that a rank's own output goes to."""
+    """The file with a rank's stdout and stderr."""
     return f"rank{rank:05d}.log"
 
 
 def wanted_memory(dry_run: DryRun, rank: int) -> bool:
-    """Whether what a rank that failed wrote at last says that there was no memory for it."""
+    """Whether the end of a failed rank's output says that memory ran out."""
     try:
         with open(dry_run.folder / log_name(rank), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
@@ -81,8 +82,8 @@ def wanted_memory(dry_run: DryRun, rank: int) -> bool:
         return False
 
 
-def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
-    """Run the script as ``rank``, and end as an interpreter does."""
+def become_rank(dry_run: DryRun, rank: int) -> NoReturn:
+    """Run the script as ``rank``, and end the process as an interpreter does."""
     code, names = 1, dict[str, Any]()
     try:
         with _begin(dry_run, rank):
@@ -100,14 +101,14 @@ def become_lone_rank(dry_run: DryRun, rank: int) -> NoReturn:
 
 
 def _run(dry_run: DryRun) -> dict[str, Any]:
-    """Run the program; gives its variables."""
+    """Run the program and return its variables."""
     if dry_run.module:
         return runpy.run_module(str(dry_run.script), run_name="__main__", alter_sys=True)
     return runpy.run_path(str(dry_run.script), run_name="__main__")
 
 
 def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
-    """Make this process the rank; gives what its program is to run in."""
+    """Make this process the rank; returns the context that its program runs in."""
     leave_parent()
     program_begins(_run.__code__)
     # Of the exit functions a rank needs these, as any interpreter does; the last is called first.
@@ -117,51 +118,61 @@ def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     for number in (1, 2):
         os.dup2(log, number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # ranks side by side cannot share a terminal's input
-    tell_rank(os.environ, rank, dry_run.world_size, dry_run.local_world_size)
+    set_rank_variables(os.environ, rank, dry_run.world_size, dry_run.local_world_size)
     sys.argv = [str(dry_run.script), *dry_run.arguments]
     sys.path[0] = os.getcwd() if dry_run.module else str(dry_run.script.resolve().parent)
     if dry_run.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (dry_run.memory, dry_run.memory))
-    devices = pretend_cuda(dry_run.local_world_size) if dry_run.cuda else None
+    patches = Patches()  # never restored: the process ends as the rank
+    devices = install_fake_cuda(patches, dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
-    cut_few_shards()
-    counter = _counter() if dry_run.counts else None
-    small = SmallInputs(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)
-    received = be_alone(rank, dry_run.world_size, small, counter)
-    know_neighbours(StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists()))
+    use_lazy_shards(patches)
+    counter = _counter(patches) if dry_run.counts else None
+    inputs = InputsFile(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)
+    taint = install_fake_distributed(patches, rank, dry_run.world_size, inputs, counter)
+    metadata = StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists())
+    share_stage_metadata(patches, metadata)
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
-    return _around(dry_run, rank, devices, received, counter)
+    return _program_context(dry_run, rank, patches, devices, taint, counter)
 
 
 @contextlib.contextmanager
-def _around(
-    dry_run: DryRun, rank: int, devices: Devices | None, received: ReceivedValues, counter: WorkCounter | None
+def _program_context(
+    dry_run: DryRun,
+    rank: int,
+    patches: Patches,
+    devices: FakeDevices | None,
+    taint: TaintTracker,
+    counter: WorkCounter | None,
 ) -> Iterator[None]:
-    around = surrounded(devices, received, fake_tensors=dry_run.fake_tensors, folder=dry_run.folder, waits=rank > 0)
-    with around, counter or nullcontext():
+    fake_tensors, folder = dry_run.fake_tensors, dry_run.folder
+    with (
+        patched_torch(patches, devices, taint, fake_tensors=fake_tensors, folder=folder, waits=rank > 0),
+        counter or nullcontext(),
+    ):
         yield
 
 
-def _counter() -> WorkCounter:
-    """Writes what is computed into this rank's black box."""
+def _counter(patches: Patches) -> WorkCounter:
+    """The counter that writes what is computed into this rank's black box."""
     from simcoll.dryrun.rank.flop_counter import WorkCounter
 
     def write(items: list[Item]) -> None:
         _note(EVENT, items=items)
 
-    return WorkCounter(DeviceOrder(write))
+    return WorkCounter(patches, DeviceOrder(write))
 
 
 def _note(kind: str, **data: object) -> None:
-    """Write an event into this rank's black box, if it has one by now."""
+    """Write an event into this rank's black box, if it has one already."""
     session = active_session()
     if session is not None and (recorder := session.current_recorder()) is not None:
         recorder.event(kind, **data)
 
 
 def _end_after(steps: int) -> None:
-    """End the program as if it had come to its end, when an optimiser has made so many steps."""
+    """End the program with exit code 0 when an optimiser has made so many steps."""
     made: dict[int, int] = {}
 
     def count(optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -1,8 +1,8 @@
-"""What the stages of a pipeline tell each other of their tensors before they begin, in a dry run where nobody is told.
+"""The tensor metadata that pipeline stages send each other before they begin, through files in a dry run.
 
-A stage learns the shapes of its inputs from the stage before it. Ranks of a dry run leave what they tell in the run's
-folder, where those that run later or at the same time find it; a stage whose neighbour does not run takes what another
-one told. The gradients of its outputs look like its outputs.
+A stage gets the shapes of its inputs from the stage before it. Ranks of a dry run write what they would send to the
+run's folder, where those that run later or at the same time find it; a stage whose neighbour does not run takes the
+metadata of another one. The gradients of its outputs have the metadata of its outputs.
 """
 
 from __future__ import annotations
@@ -17,45 +17,47 @@ from typing import Any
 
 import torch
 
+from simcoll.core.patches import Patches
+
 _LOOK_SECONDS = 0.02
 _PATIENCE_SECONDS = 60.0
 
 
 def stage_name(rank: int, stage: int) -> str:
-    """The file in which a rank leaves what it tells the given stage."""
+    """The file with the metadata that a rank sends to a stage."""
     return f"rank{rank:05d}.stage{stage:05d}"
 
 
 class StageMetadata:
-    """What this rank's stages have told, and what those of others have."""
+    """The metadata that this rank's stages send, and those that others have written."""
 
     def __init__(self, folder: Path, rank: int, has_started: Callable[[int], bool]) -> None:
         self._folder = folder
         self._rank = rank
         self._has_started = has_started
-        self._told: list[dict[str, Any]] | None = None
+        self._published: list[dict[str, Any]] | None = None
 
-    def tell(self, metas: Any, stage: int) -> None:
-        """Leave what the given stage is told, if it is of plain tensors."""
+    def publish(self, metas: Any, stage: int) -> None:
+        """Write the metadata for a stage, if they are of plain tensors."""
         try:
-            self._told = [_as_document(meta) for meta in metas]
+            self._published = [_as_document(meta) for meta in metas]
         except AttributeError:
             return
         path = self._folder / stage_name(self._rank, stage)
         beside = path.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(self._told), encoding="utf-8")
+        beside.write_text(json.dumps(self._published), encoding="utf-8")
         beside.replace(path)
 
-    def hear(self, source: int, stage: int) -> list[dict[str, Any]]:
-        """What a stage is told by the rank ``source``; raises RuntimeError where nobody has told anything."""
+    def read(self, source: int, stage: int) -> list[dict[str, Any]]:
+        """The metadata for a stage from rank ``source``; raises RuntimeError where no rank has written any."""
         path = self._folder / stage_name(source, stage)
         until = time.monotonic() + (_PATIENCE_SECONDS if source < self._rank and self._has_started(source) else 0)
         while not path.exists() and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS)
         if path.exists():
             return _read(path)
-        if self._told is not None:
-            return self._told
+        if self._published is not None:
+            return self._published
         if others := sorted(self._folder.glob("rank*.stage*[0-9]")):
             return _read(others[0])
         raise RuntimeError(
@@ -76,8 +78,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def know_neighbours(metadata: StageMetadata) -> None:
-    """Have the stages of a pipeline ask ``metadata``, as far as those of this torch ask each other."""
+def share_stage_metadata(patches: Patches, metadata: StageMetadata) -> None:
+    """Let pipeline stages use ``metadata``, if those of this torch send each other metadata."""
     from torch.distributed.pipelining import _utils, stage
 
     base: Any = stage.PipelineStage
@@ -89,7 +91,7 @@ def know_neighbours(metadata: StageMetadata) -> None:
     @functools.wraps(send)
     def send_meta(self: Any, meta: Any, stage_index: int) -> None:
         if isinstance(meta, kinds._StageForwardMeta):
-            metadata.tell(meta.forward_metas, stage_index)
+            metadata.publish(meta.forward_metas, stage_index)
         send(self, meta, stage_index)
 
     @functools.wraps(receive)
@@ -97,10 +99,11 @@ def know_neighbours(metadata: StageMetadata) -> None:
         receive(self, stage_index)
         if stage_index > self.stage_index:
             return kinds._StageBackwardMeta(kinds._derive_grad_metas(self._stage_meta.outputs))
-        told = metadata.hear(self._resolve_peer_global_rank(stage_index), self.stage_index)
-        return kinds._StageForwardMeta(tuple(_from_document(kinds._TensorMeta, one) for one in told))
+        published = metadata.read(self._resolve_peer_global_rank(stage_index), self.stage_index)
+        return kinds._StageForwardMeta(tuple(_from_document(kinds._TensorMeta, one) for one in published))
 
-    base._send_meta, base._recv_meta = send_meta, receive_meta
+    patches.replace(base, "_send_meta", send_meta)
+    patches.replace(base, "_recv_meta", receive_meta)
 
 
 def _from_document(kind: Any, document: dict[str, Any]) -> Any:

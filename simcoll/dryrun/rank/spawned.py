@@ -1,6 +1,7 @@
-"""Scripts that start their ranks themselves (``mp.spawn``, ``Process``), and scripts that say which rank they are.
+"""Scripts that start their ranks themselves (``mp.spawn``, ``Process``) or set their rank in ``init_process_group``.
 
-In a dry run the ranks of such a script have been started already: of those that it starts, each rank is its own alone.
+In a dry run each rank of such a script runs in a process already: of the ranks that the script starts there, only the
+process's own rank runs.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from urllib.parse import parse_qs, urlsplit
 
 import torch.multiprocessing
 
+from simcoll.core.patches import Patches
 from simcoll.errors import ConfigurationError
 
 
 class SpawnedLaunch:
-    """What a rank of a dry run makes of the ranks that its script starts, and of the rank that it says it is."""
+    """Runs only this rank of those that its script starts, and checks the rank that the script declares."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self._rank = rank
         self._size = world_size
         self._pid = os.getpid()
 
-    def take_over(self) -> None:
-        """Replace, for good, how this process starts others: those have its torch.distributed, not one of their own."""
+    def install(self, patches: Patches) -> None:
+        """Replace how this process starts others, so that those have its fake torch.distributed, not a real one."""
         for name in ("spawn", "start_processes"):
             for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
-                if hasattr(module, name):
-                    setattr(module, name, self._in_this_process(getattr(module, name)))
+                patches.wrap(module, name, self._in_this_process)
         forked: Any = context.ForkProcess
         for kind in (context.SpawnProcess, context.ForkServerProcess):
-            kind._Popen = staticmethod(forked._Popen)  # type: ignore[method-assign]
+            patches.replace(kind, "_Popen", staticmethod(forked._Popen))
 
     def _in_this_process(self, spawn: Callable[..., Any]) -> Callable[..., Any]:
-        """Call the function for the one process of ``nprocs`` that would be this rank."""
+        """Let ``spawn`` call the function here, for the one process of ``nprocs`` that is this rank."""
 
         @functools.wraps(spawn)
         def call(
@@ -53,12 +54,12 @@ class SpawnedLaunch:
         return call
 
     def place(self, given: Mapping[str, Any]) -> tuple[int, int]:
-        """The rank and world size that a call of ``init_process_group`` states, or else the environment.
+        """The rank and world size that a call of ``init_process_group`` declares, or else the environment.
 
-        Raises :class:`ConfigurationError` where they are not the dry run's; a process that the script has started for
-        another rank ends here, as that one is run elsewhere.
+        Raises :class:`ConfigurationError` where they are not those of the dry run. A process that the script has
+        started for another rank ends here, since that rank runs in a process of its own.
         """
-        number, size = _stated(given)
+        number, size = _declared(given)
         if (number, size) == (self._rank, self._size):
             return number, size
         if os.getpid() != self._pid and size == self._size:
@@ -71,20 +72,20 @@ class SpawnedLaunch:
 
 
 class _Ended:
-    """What ``spawn`` gives where it is not to wait: the process has ended already."""
+    """The result of ``spawn`` with ``join=False``: the process has ended already."""
 
     processes: tuple[object, ...] = ()
 
     def join(self, *_: object, **__: object) -> bool:
-        """Whether all have ended."""
+        """True: all have ended."""
         return True
 
     def pids(self) -> list[int]:
-        """No process has been started."""
+        """Empty: no process has been started."""
         return []
 
 
-def _stated(given: Mapping[str, Any]) -> tuple[int, int]:
+def _declared(given: Mapping[str, Any]) -> tuple[int, int]:
     query = parse_qs(urlsplit(given.get("init_method") or "").query)
 
     def one(name: str, variable: str) -> int:

@@ -1,10 +1,10 @@
-"""What one rank gets from a collective if every other rank has the same inputs, without making the others' parts.
+"""The result of a collective on one rank if every rank has the same inputs, computed without the other ranks' parts.
 
-The values that a dry run goes on with. They follow from what a row of the table says of itself (whether it reduces,
-which buffers it divides, where its root is) and equal the row's ``result`` where all ranks make the same call with the
-same inputs, up to the rounding of a sum that is added one by one. Where ranks would send different amounts, what this
-rank sends is repeated or cut to the size that it expects. What nobody here can know is zero: what a rank receives in a
-message, or as its part from a root that it is not. A broadcast leaves the buffer as it is.
+A dry run goes on with these values. They follow from the properties of the call's row (whether it reduces, which
+buffers it divides, where its root is) and equal the row's ``result`` where all ranks make the same call with the same
+inputs, up to the rounding of sums. Where ranks would send different amounts, this rank's data is repeated or truncated
+to the size that it expects. Unknown values are zero: the content of a message, and a part from another root. A
+broadcast leaves the buffer unchanged.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _REPEATED: MappingProxyType[str, Callable[[Array, int], Array]] = MappingProxyTy
         "bxor": lambda piece, ranks: piece if ranks % 2 else piece ^ piece,
     }
 )
-"""Reductions of so many equal values; any other gives the value itself."""
+"""Reductions of equal values; any other reduction returns the value itself."""
 
 
-def outputs_alike(call: Call, group_rank: int, size: int, inputs: Sequence[Array]) -> Outputs:
-    """What a rank gets of ``call`` in a group of ``size`` ranks that all have ``inputs``; None leaves one as it is.
+def symmetric_outputs(call: Call, group_rank: int, size: int, inputs: Sequence[Array]) -> Outputs:
+    """The outputs of ``call`` on a rank in a group of ``size`` ranks with equal ``inputs``; None leaves one unchanged.
 
     Raises ValueError for a call whose buffers and splits contradict each other.
     """
@@ -60,13 +60,13 @@ def outputs_alike(call: Call, group_rank: int, size: int, inputs: Sequence[Array
     return _filled(_piece(call, group_rank, size, row), call.outputs)
 
 
-def is_from_elsewhere(call: Call, group_rank: int) -> bool:
-    """Whether the call brings this rank the data of a root that it is not."""
+def is_from_other_root(call: Call, group_rank: int) -> bool:
+    """Whether the call brings this rank the data of another rank, the root."""
     return spec_of(call).rooted is Rooted.FROM_ROOT and call.root != group_rank
 
 
 def _piece(call: Call, group_rank: int, size: int, row: Array) -> Array:
-    """What every rank contributes to this rank's outputs."""
+    """The contribution of each rank to this rank's outputs."""
     spec = spec_of(call)
     if "inputs" in spec.divided:
         row = _part(call, group_rank, size, row)
@@ -86,7 +86,7 @@ def _part(call: Call, group_rank: int, size: int, row: Array) -> Array:
 
 
 def _filled(piece: Array, buffers: Sequence[Buffer]) -> Outputs:
-    """The buffers, one after another, with the piece as often as it takes."""
+    """The buffers in order, filled with the piece, repeated as needed."""
     ends = np.cumsum([buffer.elements for buffer in buffers])
     row = piece if len(piece) == ends[-1] else np.resize(piece, int(ends[-1]))
     return [part.reshape(buffer.shape) for part, buffer in zip(np.split(row, ends), buffers, strict=False)]

@@ -1,6 +1,6 @@
-"""Numbers that rest on values which a dry run can only guess: they stay marked through arithmetic.
+"""Numbers that depend on values which a dry run can only guess: they stay tainted through arithmetic.
 
-A comparison of one decides which way the program goes; it is told to whoever listens.
+A comparison of one decides which branch the program takes; listeners are called with its outcome.
 """
 
 from __future__ import annotations
@@ -12,66 +12,66 @@ _ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "pow", "truediv", "and", 
 _UNARY = ("neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne", "bool")
 
-_converted: set[int] = set()
+_converted_values: set[int] = set()
 _listeners: list[Callable[[object], object]] = []
 
 
 def on_comparison(listener: Callable[[object], object]) -> None:
-    """Have ``listener`` told what comes out where a marked number is compared or asked for its truth."""
+    """Call ``listener`` with the outcome of each comparison or truth test of a tainted number."""
     _listeners[:] = [listener]
 
 
-def converted(value: int) -> int:
-    """The value, which ``int()`` has stripped of its mark: sizes that equal it rest on unknown values from now on."""
+def taint_converted(value: int) -> int:
+    """The value, which ``int()`` has made a plain one: from now on sizes that equal it count as tainted."""
     if value != 1:
-        _converted.add(value)
+        _converted_values.add(value)
     return value
 
 
-class ReceivedInt(int):
-    """A whole number that rests on unknown values."""
+class TaintedInt(int):
+    """An integer that depends on guessed values."""
 
     def __reduce__(self) -> Any:
         return int, (int.__int__(self),)
 
     def __int__(self) -> int:
-        return converted(int.__int__(self))
+        return taint_converted(int.__int__(self))
 
     __hash__ = int.__hash__
 
 
-class ReceivedFloat(float):
-    """A number that rests on unknown values."""
+class TaintedFloat(float):
+    """A float that depends on guessed values."""
 
     def __reduce__(self) -> Any:
         return float, (float.__float__(self),)
 
     def __int__(self) -> int:
-        return converted(float.__int__(self))
+        return taint_converted(float.__int__(self))
 
     __hash__ = float.__hash__
 
 
-def received(value: Any) -> Any:
-    """The value with its numbers marked; lists in lists as well."""
+def tainted(value: Any) -> Any:
+    """The value with its numbers tainted, also in nested lists."""
     if isinstance(value, list):
-        return [received(one) for one in value]
+        return [tainted(one) for one in value]
     if type(value) is int:
-        return ReceivedInt(value)
-    return ReceivedFloat(value) if type(value) is float else value
+        return TaintedInt(value)
+    return TaintedFloat(value) if type(value) is float else value
 
 
-def received_numbers(values: Iterable[object]) -> frozenset[int]:
-    """The marked whole numbers among arguments, and in lists among them."""
+def tainted_numbers(values: Iterable[object]) -> frozenset[int]:
+    """The tainted integers among arguments, and in lists among them."""
     found: set[int] = set()
     for value in values:
-        if type(value) is ReceivedInt:
+        if type(value) is TaintedInt:
             found.add(int.__int__(value))
         elif type(value) is int:
-            if value in _converted:
+            if value in _converted_values:
                 found.add(value)
         elif type(value) in (list, tuple):
-            found |= received_numbers(value)  # type: ignore[arg-type]  # one of the two
+            found |= tainted_numbers(value)  # type: ignore[arg-type]  # one of the two
     return frozenset(found)
 
 
@@ -79,7 +79,7 @@ def _computing(kind: type, name: str) -> Callable[..., Any]:
     method = getattr(kind, name)
 
     def compute(self: Any, *others: SupportsIndex) -> Any:
-        return received(method(self, *others))
+        return tainted(method(self, *others))
 
     return compute
 
@@ -96,7 +96,7 @@ def _comparing(kind: type, name: str) -> Callable[..., Any]:
     return compare
 
 
-for _kind, _base in ((ReceivedInt, int), (ReceivedFloat, float)):
+for _kind, _base in ((TaintedInt, int), (TaintedFloat, float)):
     for _name in (*_ARITHMETIC, *(f"r{_name}" for _name in _ARITHMETIC), *_UNARY):
         if hasattr(_base, f"__{_name}__"):
             setattr(_kind, f"__{_name}__", _computing(_base, f"__{_name}__"))

@@ -1,4 +1,4 @@
-"""What a dry run knows of a tensor beyond what torch does, kept on its storage: views and detached tensors share it."""
+"""Marks that a dry run puts on a tensor's storage, so that views and detached tensors share them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 DEVICE = "_simcoll_device"
-"""The GPU that the program put it on; None or absent for the CPU."""
+"""The fake GPU that the tensor is on; None or absent for the CPU."""
 
-UNKNOWN = "_simcoll_unknown"
-"""True where its values rest on what other ranks would have sent, or on tensors without memory."""
+TAINTED = "_simcoll_tainted"
+"""True where its values depend on what other ranks would have sent, or on tensors without memory."""
 
-SIZED = "_simcoll_sized"
-"""The sizes that rest on unknown values: a tensor is one of these sizes, or of others that are known."""
+TAINTED_SIZES = "_simcoll_tainted_sizes"
+"""Sizes that depend on tainted values; the tensor may have one of these, or only sizes that are known."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def mark(tensor: torch.Tensor, name: str) -> Any:
-    """What is known under a name; None if nothing is."""
+    """The mark with this name; None where there is none."""
     while inner := _inner(tensor):
         tensor = inner[0]
     return getattr(holder(tensor), name, None)
 
 
 def put_mark(tensor: torch.Tensor, name: str, value: object) -> None:
-    """Know a value under a name."""
+    """Set the mark with this name."""
     if inner := _inner(tensor):
         for one in inner:
             put_mark(one, name, value)
@@ -37,7 +37,7 @@ def put_mark(tensor: torch.Tensor, name: str, value: object) -> None:
 
 
 def _inner(tensor: Any) -> list[torch.Tensor]:
-    """The tensors that one is made of, such as a DTensor of its local one; none for a plain one."""
+    """The inner tensors of a wrapper, such as a DTensor's local one; none for a plain tensor."""
     made: Any = tensor
     if type(tensor) in _PLAIN or not is_traceable_wrapper_subclass(made):
         return []
@@ -46,7 +46,7 @@ def _inner(tensor: Any) -> list[torch.Tensor]:
 
 
 def holder(tensor: torch.Tensor) -> Any:
-    """What marks are on: the storage, or the tensor itself if it has none."""
+    """The object that holds the marks: the storage, or the tensor itself if it has none."""
     try:
         return tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):

@@ -1,7 +1,7 @@
-"""The two modes of torch that a dry run's program runs in: one sees what it calls, the other each operator that runs.
+"""The two torch modes around a dry run's program: one sees the functions that it calls, the other every operator.
 
-They carry marks (:mod:`simcoll.dryrun.rank.tensor_marks`) from what goes into an operator to what comes out of it, keep
-GPUs that are pretended out of torch's sight, and let operators compute without memory.
+They propagate marks (:mod:`simcoll.dryrun.rank.tensor_marks`) from an operator's inputs to its outputs, run operators
+for fake GPUs on the CPU, and let operators compute without memory.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simcoll.dryrun.rank.fake_device import ORIGINAL, Devices, put_on, truthfully
-from simcoll.dryrun.rank.taint import ReceivedValues
-from simcoll.dryrun.rank.taint_numbers import received_numbers
-from simcoll.dryrun.rank.tensor_marks import DEVICE, SIZED, UNKNOWN, holder, tensors_in
+from simcoll.dryrun.rank.fake_device import ORIGINAL, FakeDevices, put_on, real_devices
+from simcoll.dryrun.rank.taint import TaintTracker
+from simcoll.dryrun.rank.taint_numbers import tainted_numbers
+from simcoll.dryrun.rank.tensor_marks import DEVICE, TAINTED, TAINTED_SIZES, holder, tensors_in
 from simcoll.wrapper.dispatch_mode import answers_itself
 
 _CPU = torch.device("cpu")
 _MOST_VALUES = 1 << 16
-"""Tensors of more elements are data: what is computed from them is not said to rest on unknown values."""
+"""Tensors of more elements count as data: what is computed from them is not tainted."""
 
 _COMPARE = (torch.equal, torch.allclose, torch.Tensor.equal, torch.Tensor.allclose)
 
@@ -30,16 +30,16 @@ Compute = Callable[[Any, Sequence[torch.Tensor], tuple[Any, ...], dict[str, Any]
 """Runs an operator, given the tensors among its arguments and all its arguments."""
 
 
-def _as_it_is(operator: Any, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_operator(operator: Any, tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return operator(*args, **kwargs)
 
 
-class Operators(TorchDispatchMode):
-    """Runs each operator on the CPU and carries the marks on."""
+class OperatorMode(TorchDispatchMode):
+    """Runs each operator on the CPU and propagates the marks."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, devices: Devices | None, compute: Compute = _as_it_is) -> None:
+    def __init__(self, devices: FakeDevices | None, compute: Compute = _run_operator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._devices = devices
         self._compute = compute
@@ -47,9 +47,9 @@ class Operators(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """One operator; tensors of other subclasses are asked first, and come here with what they are made of."""
+        """Run one operator; other tensor subclasses handle it first, and come here with their inner tensors."""
         if isinstance(func, HigherOrderOperator):
-            return self._within(func, args, kwargs or {})
+            return self._run_inner(func, args, kwargs or {})
         if func.namespace == "prim" or any(answers_itself(kind) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
@@ -57,14 +57,14 @@ class Operators(TorchDispatchMode):
         if self._devices is not None and (asked := kwargs.get("device")) is not None and asked.type == "cuda":
             device, kwargs = self._devices.of(asked), {**kwargs, "device": _CPU}
         tensors = [*tensors_in(args), *tensors_in(kwargs.values())]
-        with truthfully():
+        with real_devices():
             result = self._compute(func, tensors, args, kwargs)
         if tensors or device is not None:
-            _carry(tensors, result, device)
+            _propagate(tensors, result, device)
         return result
 
-    def _within(self, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The operator that another one runs, by itself: what surrounds it, such as a random state, is CUDA's."""
+    def _run_inner(self, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run only the operator inside a higher-order one: what surrounds it, such as a random state, is CUDA's."""
         place = next((place for place, value in enumerate(args) if isinstance(value, OpOverload)), None)
         if place is None:
             return NotImplemented
@@ -72,16 +72,16 @@ class Operators(TorchDispatchMode):
             return args[place](*args[place + 1 :], **kwargs)
 
 
-def _carry(tensors: Sequence[torch.Tensor], result: object, device: torch.device | None) -> None:
-    """Mark the storages that an operator made."""
+def _propagate(tensors: Sequence[torch.Tensor], result: object, device: torch.device | None) -> None:
+    """Put the marks of an operator's inputs on the storages that it made."""
     holders = [holder(tensor) for tensor in tensors]
     device = device or next((found for one in holders if (found := getattr(one, DEVICE, None)) is not None), None)
-    unknown = any(
-        getattr(one, UNKNOWN, False) and tensor.numel() <= _MOST_VALUES
+    tainted = any(
+        getattr(one, TAINTED, False) and tensor.numel() <= _MOST_VALUES
         for one, tensor in zip(holders, tensors, strict=True)
     )
-    sizes = frozenset[int]().union(*(getattr(one, SIZED, ()) for one in holders))
-    if device is None and not unknown and not sizes:
+    sizes = frozenset[int]().union(*(getattr(one, TAINTED_SIZES, ()) for one in holders))
+    if device is None and not tainted and not sizes:
         return
     for made in tensors_in((result,)):
         place = holder(made)
@@ -89,40 +89,40 @@ def _carry(tensors: Sequence[torch.Tensor], result: object, device: torch.device
             continue
         if device is not None:
             setattr(place, DEVICE, device)
-        if unknown:
-            setattr(place, UNKNOWN, True)
+        if tainted:
+            setattr(place, TAINTED, True)
         if not sizes.isdisjoint(made.shape):
-            setattr(place, SIZED, sizes)
+            setattr(place, TAINTED_SIZES, sizes)
 
 
-class Functions(TorchFunctionMode):
-    """Sees which device the program asks for, and which sizes of tensors it reckons from unknown values."""
+class FunctionMode(TorchFunctionMode):
+    """Sees which device the program asks for, and which tensor sizes it computes from tainted values."""
 
-    def __init__(self, devices: Devices | None, received: ReceivedValues) -> None:
+    def __init__(self, devices: FakeDevices | None, taint: TaintTracker) -> None:
         super().__init__()
         self._devices = devices
-        self._received = received
+        self._taint = taint
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """One call of torch's."""
+        """Run one function of torch."""
         func, kwargs = getattr(func, ORIGINAL, func), kwargs or {}
         if func is torch.device and self._devices is not None and args and isinstance(args[0], int):
             return self._devices.of(args[0])
-        if func in _COMPARE and any(map(self._received.holds, tensors_in((*args, *kwargs.values())))):
+        if func in _COMPARE and any(map(self._taint.is_tainted, tensors_in((*args, *kwargs.values())))):
             # Whoever compares all of it with something expects it to be that.
-            self._received.note()
+            self._taint.note()
             return True
         asked = kwargs.get("device") if self._devices is not None else None
         if asked is None and not kwargs.get("pin_memory"):
             result = func(*args, **kwargs)
         else:
             result = self._on_device(func, args, dict(kwargs), asked)
-        if sizes := received_numbers((*args, *kwargs.values())):
+        if sizes := tainted_numbers((*args, *kwargs.values())):
             for tensor in tensors_in((result,)):
                 place = holder(tensor)
-                setattr(place, SIZED, sizes | (getattr(place, SIZED, None) or frozenset()))
+                setattr(place, TAINTED_SIZES, sizes | (getattr(place, TAINTED_SIZES, None) or frozenset()))
         return result
 
     def _on_device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], asked: object) -> Any:

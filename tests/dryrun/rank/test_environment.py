@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcoll.dryrun.rank.environment import tell_rank
+from simcoll.dryrun.rank.environment import set_rank_variables
 
 OUTER = {
     "RANK": "1",
@@ -25,7 +25,7 @@ OUTER = {
 
 def told(environment: dict[str, str], rank: int, size: int, local: int) -> dict[str, str]:
     environment = dict(environment)
-    tell_rank(environment, rank, size, local)
+    set_rank_variables(environment, rank, size, local)
     return environment
 
 

@@ -20,13 +20,15 @@ RUNNER = """
 import json, sys, traceback
 import torch
 from torch import nn
-from simcoll.dryrun.rank.surroundings import surrounded
-from simcoll.dryrun.rank.fake_cuda import pretend_cuda
-from simcoll.dryrun.rank.taint import ReceivedValues
+from simcoll.dryrun.rank.torch_patches import patched_torch
+from simcoll.core.patches import Patches
+from simcoll.dryrun.rank.fake_cuda import install_fake_cuda
+from simcoll.dryrun.rank.taint import TaintTracker
 
 snippets, found = json.load(sys.stdin), {}
-devices, received = pretend_cuda(4), ReceivedValues(lambda: None)
-with surrounded(devices, received, fake_tensors=sys.argv[1] == "fake"):
+patches = Patches()
+devices, taint = install_fake_cuda(patches, 4), TaintTracker(lambda: None)
+with patched_torch(patches, devices, taint, fake_tensors=sys.argv[1] == "fake"):
     for name, snippet in snippets.items():
         space = {"torch": torch, "nn": nn, "F": nn.functional}
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simcoll.dryrun.rank.symmetric_results import outputs_alike
+from simcoll.dryrun.rank.symmetric_results import symmetric_outputs
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.table import spec_of
 
@@ -40,7 +40,7 @@ def test_the_result_is_that_of_equal_ranks(call: Call, rank: int) -> None:
     random = np.random.default_rng(0)
     inputs = [random.integers(-4, 9, buffer.shape) for buffer in call.inputs]
     expected = spec_of(call).result([call] * RANKS, [inputs] * RANKS)[rank]
-    found = outputs_alike(call, rank, RANKS, inputs)
+    found = symmetric_outputs(call, rank, RANKS, inputs)
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert (one is None) == (other is None)
@@ -50,14 +50,14 @@ def test_the_result_is_that_of_equal_ranks(call: Call, rank: int) -> None:
 
 def test_uneven_parts_fill_what_is_expected() -> None:
     call = Call("all_to_all", "alltoall_base", buffers(3), buffers(5), input_splits=(0, 2, 1), output_splits=(1, 2, 2))
-    (found,) = outputs_alike(call, 1, RANKS, [np.array([7, 8, 9])])
+    (found,) = symmetric_outputs(call, 1, RANKS, [np.array([7, 8, 9])])
     assert found is not None
     assert found.tolist() == [7, 8, 7, 8, 7]
 
 
 def test_what_nobody_knows_is_zero() -> None:
     call = Call("recv", "recv", (), buffers(2), peer=1, tag=0)
-    (found,) = outputs_alike(call, 0, 2, [])
+    (found,) = symmetric_outputs(call, 0, 2, [])
     assert found is not None
     assert found.tolist() == [0, 0]
 

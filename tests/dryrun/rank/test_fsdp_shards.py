@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_common
 
-from simcoll.dryrun.rank.fsdp_shards import Shards
+from simcoll.dryrun.rank.fsdp_shards import LazyShards
 
 
 @given(size=st.integers(1, 40), other=st.integers(1, 3), count=st.integers(1, 20), dim=st.integers(0, 1))
@@ -19,7 +19,7 @@ def test_each_shard_is_the_one_that_torch_cuts(size: int, other: int, count: int
     shape = (size, other) if dim == 0 else (other, size)
     tensor = torch.arange(size * other).view(shape)
     wanted = _fsdp_common._chunk_with_empty(tensor, count, dim)
-    found = Shards(tensor, count, dim)
+    found = LazyShards(tensor, count, dim)
     assert len(found) == len(wanted)
     assert [shard.tolist() for shard in found] == [shard.tolist() for shard in wanted]
     assert [shard.tolist() for shard in found[1:3]] == [shard.tolist() for shard in wanted[1:3]]
@@ -28,4 +28,4 @@ def test_each_shard_is_the_one_that_torch_cuts(size: int, other: int, count: int
 
 def test_there_are_no_more_than_that() -> None:
     with pytest.raises(IndexError, match="shard 3 of 3"):
-        Shards(torch.ones(5), 3, 0)[3]
+        LazyShards(torch.ones(5), 3, 0)[3]

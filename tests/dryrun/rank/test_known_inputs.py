@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.dryrun.rank.known_inputs import Given, KnownInputs, SmallInputs, inputs_name, read_inputs
+from simcoll.dryrun.rank.known_inputs import GivenInputs, InputsFile, KnownInputs, inputs_name, read_inputs
 from simcoll.errors import SimcollError
 from simcoll.spec.call import Buffer, Call
 
@@ -22,14 +22,14 @@ def all_reduce(reduce_op: str, array: npt.NDArray[np.float32]) -> Call:
     return Call("all_reduce", "allreduce", (buffer,), (buffer,), reduce_op)
 
 
-def written(folder: Path, rank: int, array: npt.NDArray[np.float32], guessed: bool = False) -> dict[str, Given]:
-    group = SmallInputs(folder / inputs_name(rank), SIZE, None).of_group(range(SIZE), rank)
+def written(folder: Path, rank: int, array: npt.NDArray[np.float32], guessed: bool = False) -> dict[str, GivenInputs]:
+    group = InputsFile(folder / inputs_name(rank), SIZE, None).of_group(range(SIZE), rank)
     assert group.answer(all_reduce("sum", array), [array], guessed=guessed) is None
     return read_inputs(folder / inputs_name(rank))
 
 
 def answered(folder: Path, known: KnownInputs, reduce_op: str = "sum") -> tuple[list[float], bool] | None:
-    group = SmallInputs(folder / "own", SIZE, known).of_group(range(SIZE), 0)
+    group = InputsFile(folder / "own", SIZE, known).of_group(range(SIZE), 0)
     array = np.zeros(2, np.float32)
     answer = group.answer(all_reduce(reduce_op, array), [array], guessed=False)
     if answer is None or answer[0][0] is None:
@@ -81,4 +81,4 @@ def test_files_of_others_are_not_trusted(tmp_path: Path) -> None:
     assert read_inputs(path) == {name: one}
     for text in ("[1, 2]", "nothing", one.text.replace('[["float32"', '[["object"')):
         with pytest.raises(SimcollError, match="cannot be read"):
-            answered(tmp_path, KnownInputs({0: {name: Given(text, False)}}))
+            answered(tmp_path, KnownInputs({0: {name: GivenInputs(text, False)}}))

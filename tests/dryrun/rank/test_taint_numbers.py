@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.dryrun.rank.taint_numbers import ReceivedFloat, ReceivedInt, on_comparison, received, received_numbers
+from simcoll.dryrun.rank.taint_numbers import TaintedFloat, TaintedInt, on_comparison, tainted, tainted_numbers
 
 OPERATORS: list[Callable[[Any, Any], Any]] = [
     *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv),
@@ -23,31 +23,31 @@ WHOLE: list[Callable[[Any, Any], Any]] = [operator.and_, operator.or_, operator.
 @given(st.integers(-50, 50), st.integers(1, 50), st.sampled_from(OPERATORS + WHOLE))
 def test_arithmetic_keeps_the_mark_on_either_side(one: int, other: int, compute: Callable[[Any, Any], Any]) -> None:
     expected = compute(one, other)
-    for found in (compute(ReceivedInt(one), other), compute(one, ReceivedInt(other))):
+    for found in (compute(TaintedInt(one), other), compute(one, TaintedInt(other))):
         assert found == expected
-        assert type(found) in (ReceivedInt, ReceivedFloat)
+        assert type(found) in (TaintedInt, TaintedFloat)
 
 
 @given(st.lists(st.integers(0, 99), min_size=1))
 def test_a_sum_of_splits_is_marked(splits: list[int]) -> None:
-    marked = received(splits)
-    assert type(sum(marked)) is ReceivedInt
-    assert received_numbers((sum(marked), 4)) >= {sum(splits)}
+    marked = tainted(splits)
+    assert type(sum(marked)) is TaintedInt
+    assert tainted_numbers((sum(marked), 4)) >= {sum(splits)}
     assert math.ceil(sum(marked) * 1.5) == math.ceil(sum(splits) * 1.5)
 
 
 @given(st.integers(2, 10**6))
 def test_sizes_that_int_has_stripped_are_known(value: int) -> None:
-    plain = int(ReceivedInt(value))
+    plain = int(TaintedInt(value))
     assert type(plain) is int
-    assert received_numbers((plain,)) == {value}
+    assert tainted_numbers((plain,)) == {value}
 
 
 @pytest.mark.parametrize("value", [3, 2.5])
 def test_a_comparison_is_told_and_a_print_is_not(value: float) -> None:
     told: list[object] = []
     on_comparison(told.append)
-    marked = received(value)
+    marked = tainted(value)
     assert (str(marked), f"{marked:.1f}", hash(marked)) == (str(value), f"{value:.1f}", hash(value))
     assert not told
     assert marked < 10
@@ -58,4 +58,4 @@ def test_a_comparison_is_told_and_a_print_is_not(value: float) -> None:
 
 
 def test_a_mark_is_not_pickled() -> None:
-    assert [type(pickle.loads(pickle.dumps(received(value)))) for value in (3, 2.5)] == [int, float]
+    assert [type(pickle.loads(pickle.dumps(tainted(value)))) for value in (3, 2.5)] == [int, float]
