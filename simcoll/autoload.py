@@ -15,7 +15,7 @@ def autoload() -> None:
     if os.environ.get("SIMCOLL_MODE", "off") in ("", "off"):
         return
     from simcoll.blackbox.stacks import offer_rank_stacks
-    from simcoll.errors import ConfigurationError
+    from simcoll.errors import BAD_INPUT, ConfigurationError
     from simcoll.wrapper.hooks import enable
 
     try:
@@ -24,4 +24,4 @@ def autoload() -> None:
     except ConfigurationError as error:
         # torch would report any exception as a broken extension, with a traceback and wrong advice.
         sys.stderr.write(f"simcoll: SIMCOLL_MODE: {error}\n")
-        raise SystemExit(2) from None
+        raise SystemExit(BAD_INPUT) from None

@@ -1,11 +1,24 @@
-"""Every exception that simcoll raises on its own account."""
+"""The exceptions that concern more than one package, and the exit codes of every command."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from simcoll.verifier.findings.finding import Finding
+
+
+OK: Final = 0
+"""Nothing is wrong."""
+
+CANNOT_START: Final = 1
+"""The program could not start, or failed before any group existed."""
+
+BAD_INPUT: Final = 2
+"""Wrong usage, or input that cannot be read."""
+
+FINDINGS: Final = 3
+"""There are findings of severity error."""
 
 
 class SimcollError(Exception):
@@ -14,6 +27,14 @@ class SimcollError(Exception):
 
 class ConfigurationError(SimcollError, ValueError):
     """A mode, a path or an environment variable that simcoll cannot use."""
+
+
+class TopologyError(SimcollError, ValueError):
+    """A graph, a file or an argument that describes no cluster: what was given, what was expected, what to do."""
+
+
+class PricingError(SimcollError, ValueError):
+    """A job that cannot be priced as asked: what was given, what was expected, what to do."""
 
 
 class UnreadableError(ValueError):

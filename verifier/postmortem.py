@@ -9,6 +9,7 @@ from dataclasses import replace
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Event, Record, State
 from simcoll.core.trace import LaunchOutcome, Stall, Trace, record_at
+from simcoll.errors import CANNOT_START, FINDINGS, OK
 from simcoll.verifier.agreement.ddp_models import model_mismatches, without_consequences
 from simcoll.verifier.agreement.divergence import with_came_apart
 from simcoll.verifier.agreement.mismatches import Mismatch, agreement_of
@@ -131,8 +132,8 @@ def _queued_at(trace: Trace, sequence: int | None) -> list[Record]:
 def exit_code(report: Report) -> int:
     """3 for findings of severity error, 1 for a job that failed before any group existed, otherwise 0."""
     if any(finding.severity is Severity.ERROR for finding in report.findings):
-        return 3
-    return 1 if report.verdict is Verdict.FAILED else 0
+        return FINDINGS
+    return CANNOT_START if report.verdict is Verdict.FAILED else OK
 
 
 def _job(traces: Sequence[Trace], outcome: LaunchOutcome | None) -> Job:

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _refuse(why: str, *, json: bool) -> int:
     from simcoll.cli.output import Output
-    from simcoll.launch.preconditions import BAD_INPUT
+    from simcoll.errors import BAD_INPUT
 
     return Output(json=json).refuse(BAD_INPUT, why)
 

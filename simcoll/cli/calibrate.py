@@ -23,6 +23,7 @@ from simcoll.cli.output import Output
 from simcoll.core.io import stated_path
 from simcoll.core.text import plain
 from simcoll.core.units import SizeError, parse_size
+from simcoll.errors import BAD_INPUT, CANNOT_START, TopologyError
 from simcoll.estimator.measured import (
     ATTRIBUTE,
     MEASURABLE,
@@ -33,10 +34,9 @@ from simcoll.estimator.measured import (
     measurements,
     seconds,
 )
-from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START
 from simcoll.reports.tables import Rows
 from simcoll.topology.file import write_topology
-from simcoll.topology.graph import Topology, TopologyError, connect, flat
+from simcoll.topology.graph import Topology, connect, flat
 
 ABOUT = (
     "Measure this cluster with real collectives, and write a topology on which `simcoll estimate` prices what was not "

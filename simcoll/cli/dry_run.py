@@ -24,7 +24,8 @@ from simcoll.dryrun.driver import DryRunPlan, Runner, preflight, remove_earlier
 from simcoll.dryrun.outer_job import OuterJob
 from simcoll.dryrun.rank.main import DryRun
 from simcoll.dryrun.rendezvous import GivenUpError, Rendezvous, join
-from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START, PreconditionError
+from simcoll.errors import BAD_INPUT, CANNOT_START
+from simcoll.launch.preconditions import PreconditionError
 from simcoll.verifier.findings.finding import Report
 from simcoll.verifier.postmortem import exit_code
 

@@ -104,7 +104,7 @@ def _is_record(subject: str) -> bool:
 
 
 def _refuse_job_options(options: argparse.Namespace) -> None:
-    from simcoll.pricing.collective_prices import PricingError
+    from simcoll.errors import PricingError
 
     if len(options.subject) > 1:
         raise PricingError(f"{options.subject[1]!r:.60} is one argument too many: expected one collective, or records")
@@ -114,7 +114,7 @@ def _refuse_job_options(options: argparse.Namespace) -> None:
 
 def _estimate_op(options: argparse.Namespace) -> int:
     from simcoll.cli.output import Output
-    from simcoll.launch.preconditions import BAD_INPUT
+    from simcoll.errors import BAD_INPUT
 
     outlet = Output(json=options.json, plain=options.plain)
     try:

@@ -32,8 +32,7 @@ def is_script(subject: str) -> bool:
 def run_script_pricing(options: argparse.Namespace, script: Path, arguments: Sequence[str]) -> int:
     """Run, judge and price a script; the exit code of the contract."""
     from simcoll.cli.output import Output
-    from simcoll.errors import SimcollError
-    from simcoll.launch.preconditions import BAD_INPUT
+    from simcoll.errors import BAD_INPUT, SimcollError
 
     outlet = Output(json=options.json, plain=options.plain)
     asked = {"script": script, "arguments": list(arguments), "module": False, "ranks": options.ranks or "auto"}
@@ -64,7 +63,7 @@ def _conclude(
     options: argparse.Namespace, report: Report, dry_run: DryRun, named: Sequence[Named], outlet: Output
 ) -> int:
     """Show the findings, or the prices: that of a job that would hang or fail says nothing."""
-    from simcoll.launch.preconditions import BAD_INPUT
+    from simcoll.errors import BAD_INPUT
     from simcoll.verifier.postmortem import exit_code
 
     if code := exit_code(report):

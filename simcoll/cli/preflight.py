@@ -70,8 +70,8 @@ def run_dry(options: argparse.Namespace, outlet: Output, conclude: Conclude | No
     ``conclude`` is given the verdict, which is not shown then, and what the ranks compute is counted.
     """
     from simcoll.dryrun.outer_job import outer_job
-    from simcoll.errors import SimcollError
-    from simcoll.launch.preconditions import BAD_INPUT, PreconditionError, check_torch
+    from simcoll.errors import BAD_INPUT, SimcollError
+    from simcoll.launch.preconditions import PreconditionError, check_torch
 
     try:
         job = outer_job(os.environ)

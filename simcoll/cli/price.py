@@ -74,7 +74,7 @@ def run_pricing(options: argparse.Namespace, paths: Sequence[Path]) -> int:
     from simcoll.cli.output import Output
     from simcoll.cli.progress import progress_bar
     from simcoll.cli.verify import unreachable
-    from simcoll.launch.preconditions import BAD_INPUT
+    from simcoll.errors import BAD_INPUT
 
     outlet = Output(json=options.json, plain=options.plain)
     try:
@@ -126,7 +126,7 @@ def _as_given(options: argparse.Namespace) -> str:
 
 
 def _refuse_op_options(options: argparse.Namespace) -> None:
-    from simcoll.pricing.collective_prices import PricingError
+    from simcoll.errors import PricingError
 
     given = [name for name in ("bytes", "factor", "ranks") if getattr(options, name) is not None]
     given += ["explain"] if options.explain else []
@@ -156,7 +156,7 @@ def _choice(options: argparse.Namespace, *, chosen: bool) -> Any:
 
 def _compute(options: argparse.Namespace) -> Callable[..., Any] | Counted:
     """As was counted or measured, unless said otherwise."""
-    from simcoll.pricing.collective_prices import PricingError
+    from simcoll.errors import PricingError
     from simcoll.pricing.compute import Counted, per_step
     from simcoll.pricing.what_if import parse_compute, parse_peak, parse_share, step_seconds
 
@@ -172,7 +172,7 @@ def _compute(options: argparse.Namespace) -> Callable[..., Any] | Counted:
 
 
 def _refuse_rates(options: argparse.Namespace) -> None:
-    from simcoll.pricing.collective_prices import PricingError
+    from simcoll.errors import PricingError
 
     if options.flops is None and (options.gpu_peak is not None or options.mfu is not None):
         raise PricingError("--gpu-peak and --mfu go with --flops, the operations of a rank in a step")
@@ -243,7 +243,7 @@ def _as_priced(named: Sequence[Named], priced: Sequence[Pricing], main: Pricing)
 
 
 def _refuse_empty(job: RecordedJob) -> None:
-    from simcoll.pricing.collective_prices import PricingError
+    from simcoll.errors import PricingError
 
     if not job.calls:
         raise PricingError("the records hold no collective and no message whose two ends are known; nothing to price")
@@ -288,7 +288,7 @@ def _write_page(
 
 def _write_timeline(path: Path, priced: Pricing) -> list[str]:
     """Write the trace-event file; gives what it leaves out."""
-    from simcoll.pricing.collective_prices import PricingError
+    from simcoll.errors import PricingError
     from simcoll.pricing.views.predicted_trace import predicted
     from simcoll.reports.trace_event import write_trace_events
 

@@ -30,9 +30,10 @@ from simcoll.blackbox.stall_file import read_stall, together
 from simcoll.cli.output import Output
 from simcoll.core.io import open_at_once
 from simcoll.core.trace import Stall
+from simcoll.errors import BAD_INPUT, CANNOT_START
 from simcoll.launch.monitor import Monitor
 from simcoll.launch.no_record import ranks_with_simcoll, why_unrecorded
-from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START, PreconditionError, check_request, prepare_folder
+from simcoll.launch.preconditions import PreconditionError, check_request, prepare_folder
 from simcoll.launch.supervisor import DUMPS, JobEnd, run_job, with_dumps_in
 from simcoll.launch.torchrun_arguments import RunRequest, RunUsageError, split
 from simcoll.verifier.findings.failures import signal_name

@@ -60,8 +60,8 @@ def add_simulate_command(commands: Commands) -> None:
 def run_simulate(options: argparse.Namespace) -> int:
     """Carry out ``simcoll simulate``; the exit code of the contract."""
     from simcoll.cli.output import Output
-    from simcoll.errors import SimcollError
-    from simcoll.launch.preconditions import BAD_INPUT, PreconditionError
+    from simcoll.errors import BAD_INPUT, SimcollError
+    from simcoll.launch.preconditions import PreconditionError
 
     outlet = Output(json=options.json, plain=options.plain)
     try:
@@ -308,7 +308,8 @@ def _loaded(target: str) -> Callable[[Any], object]:
     """The function that a Python program defines; raises RefusedError where it cannot be had."""
     import runpy
 
-    from simcoll.launch.preconditions import BAD_INPUT, CANNOT_START, PreconditionError, check_script
+    from simcoll.errors import BAD_INPUT, CANNOT_START
+    from simcoll.launch.preconditions import PreconditionError, check_script
     from simcoll.simulation.table import nearest
 
     path, name = _program_of(target) or (Path(target), "main")

@@ -44,8 +44,7 @@ def _action(actions: Commands, name: str, text: str) -> argparse.ArgumentParser:
 def topology(options: argparse.Namespace) -> int:
     """Run one of the four; the exit code of the contract."""
     from simcoll.cli.output import Output
-    from simcoll.launch.preconditions import BAD_INPUT
-    from simcoll.topology.graph import TopologyError
+    from simcoll.errors import BAD_INPUT, TopologyError
 
     outlet = Output(json=options.json, plain=options.plain)
     if options.action == "list":
@@ -61,7 +60,7 @@ def topology(options: argparse.Namespace) -> int:
 
 def _asked_for(options: argparse.Namespace) -> Topology:
     """The argument is another spelling of ``--topology``."""
-    from simcoll.topology.graph import TopologyError
+    from simcoll.errors import TopologyError
 
     if options.name is not None and options.topology is not None:
         raise TopologyError(f"both {options.name} and --topology {options.topology} are given, expected one of them")

@@ -49,8 +49,8 @@ def is_topology_given(options: argparse.Namespace) -> bool:
 
 def topology_of(options: argparse.Namespace) -> Topology:
     """The topology that the options ask for; raises TopologyError, one line, for none or for what does not fit."""
+    from simcoll.errors import TopologyError
     from simcoll.topology.clusters import cluster
-    from simcoll.topology.graph import TopologyError
 
     if options.topology is not None:
         return _named(options.topology, options)
@@ -99,7 +99,7 @@ def _given(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any
 
 
 def _refuse_others(name: str, options: argparse.Namespace, fitting: tuple[str, ...]) -> None:
-    from simcoll.topology.graph import TopologyError
+    from simcoll.errors import TopologyError
 
     others = [f"--{option.replace('_', '-')}" for option in _given(options, _CLUSTER) if option not in fitting]
     if others:

@@ -24,7 +24,7 @@ from simcoll.cli.topology_arguments import is_topology_given, topology_of
 from simcoll.core.io import write_whole
 from simcoll.core.ranges import parse_ranks
 from simcoll.core.trace import LaunchOutcome, Stall, Trace
-from simcoll.launch.preconditions import BAD_INPUT
+from simcoll.errors import BAD_INPUT
 from simcoll.pricing.views.recorded_trace import recorded
 from simcoll.reports.rules import render_rule, render_rules_table
 from simcoll.reports.sarif import sarif_report

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeGuard
 import networkx as nx
 
 from simcoll.core.estimate import Bottleneck, Estimate
-from simcoll.errors import SimcollError
+from simcoll.errors import SimcollError, TopologyError
 from simcoll.estimator import nccl_tables
 from simcoll.estimator.calibration import calibration
 from simcoll.estimator.cost_patterns import bare_costs, load_of
@@ -22,7 +22,7 @@ from simcoll.estimator.measured import seconds as measured_seconds
 from simcoll.estimator.nccl_tuner import before_first_step, chosen_from, curves_of, network_step, plain_curve, runs
 from simcoll.estimator.shape import ClusterShape, shape_of
 from simcoll.spec.table import COLLECTIVES, CollectiveSpec
-from simcoll.topology.graph import LINKS, TopologyError, derived
+from simcoll.topology.graph import LINKS, derived
 from simcoll.topology.hardware import nearest
 from simcoll.topology.placement import placement_of
 

@@ -18,8 +18,9 @@ from typing import Any
 
 import networkx as nx
 
+from simcoll.errors import TopologyError
 from simcoll.spec.table import COLLECTIVES
-from simcoll.topology.graph import TopologyError, derived
+from simcoll.topology.graph import derived
 
 SCHEMA = "simcoll.measured/1"
 """Of the file that the measuring ranks write."""

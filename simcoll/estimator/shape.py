@@ -14,7 +14,8 @@ from typing import Any
 
 import networkx as nx
 
-from simcoll.topology.graph import TopologyError, derived, link_kind
+from simcoll.errors import TopologyError
+from simcoll.topology.graph import derived, link_kind
 from simcoll.topology.placement import Link, Placement, both_ways, kind_of, placement_of
 
 _INF = float("inf")

@@ -17,6 +17,7 @@ from pathlib import Path
 from simcoll.blackbox.format import initial_size
 from simcoll.blackbox.table import reserve
 from simcoll.blackbox.writer import BlackBoxError, slots_wanted
+from simcoll.errors import BAD_INPUT, CANNOT_START
 from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest
 
 MODES = ("off", "record", "check", "detail")
@@ -24,8 +25,6 @@ MODES = ("off", "record", "check", "detail")
 
 OLDEST_TORCH = (2, 11)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-CANNOT_START = 1
-BAD_INPUT = 2
 
 
 class PreconditionError(Exception):

@@ -10,16 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.estimate import Estimate
-from simcoll.errors import SimcollError
+from simcoll.errors import PricingError
 from simcoll.estimator.estimate import EstimateError, estimate
 from simcoll.estimator.nccl_tables import PROTOCOLS
 from simcoll.pricing.job import Floats, RecordedJob
 from simcoll.spec.table import COLLECTIVES
 from simcoll.topology.graph import LINKS, ranks
-
-
-class PricingError(SimcollError, ValueError):
-    """A job that cannot be priced as asked: what was given, what was expected, what to do."""
 
 
 @dataclass(frozen=True, slots=True)

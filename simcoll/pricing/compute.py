@@ -11,7 +11,7 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.pricing.collective_prices import PricingError
+from simcoll.errors import PricingError
 from simcoll.pricing.job import RecordedJob
 from simcoll.pricing.rank_program import WAIT, Program
 from simcoll.pricing.roofline import PEAKS, Rates

@@ -13,7 +13,8 @@ from typing import Any
 import networkx as nx
 
 from simcoll.core.trace import Trace
-from simcoll.pricing.collective_prices import PLAIN, Choice, JobPrices, PricingError, prices_of
+from simcoll.errors import PricingError
+from simcoll.pricing.collective_prices import PLAIN, Choice, JobPrices, prices_of
 from simcoll.pricing.compute import COUNTED, Counted, Straggler, with_compute, with_stragglers
 from simcoll.pricing.job import Floats, RecordedJob, recorded_job
 from simcoll.pricing.replay import Replayed, replay

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import Group
-from simcoll.pricing.collective_prices import PricingError
+from simcoll.errors import PricingError
 from simcoll.pricing.job import Collectives, RecordedJob, Stream
 from simcoll.pricing.rank_program import WAIT, Program
 from simcoll.topology.graph import MAX_GPUS

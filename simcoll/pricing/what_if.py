@@ -10,8 +10,8 @@ from typing import Any
 
 import networkx as nx
 
+from simcoll.errors import PricingError
 from simcoll.pricing import compute
-from simcoll.pricing.collective_prices import PricingError
 from simcoll.pricing.compute import Straggler
 from simcoll.topology.hardware import nearest
 

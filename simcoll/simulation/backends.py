@@ -18,8 +18,8 @@ from simcoll.blackbox.gather import LAUNCH_PATTERN, files_of, gather, matching, 
 from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
 from simcoll.blackbox.stall_file import read_stall, together
 from simcoll.core.trace import Trace
-from simcoll.errors import SimcollError
-from simcoll.launch.preconditions import CANNOT_START, PreconditionError
+from simcoll.errors import CANNOT_START, SimcollError
+from simcoll.launch.preconditions import PreconditionError
 from simcoll.simulation.play_numpy import play
 from simcoll.simulation.player import Result, read_results
 from simcoll.simulation.scenario import Scenario

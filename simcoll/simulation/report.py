@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from simcoll.core.text import plain
+from simcoll.errors import FINDINGS, OK
 from simcoll.pricing.views.simulated_calls import priced_lines, priced_table
 from simcoll.reports.json_report import json_report
 from simcoll.reports.terminal import TerminalReport
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from simcoll.topology.graph import Topology
 
 SCHEMA = "simcoll.simulation/1"
-FINDINGS = 3
-"""The exit code for what is not as it must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,8 @@ class Simulation:
 def exit_code_of(simulation: Simulation, *, check: bool) -> int:
     """That of the report, and 3 where two backends disagree; with ``check`` 0 exactly when all is as expected."""
     if check:
-        return FINDINGS if simulation.unmet or simulation.differences else 0
-    return exit_code(simulation.shown.report) or (FINDINGS if simulation.differences else 0)
+        return FINDINGS if simulation.unmet or simulation.differences else OK
+    return exit_code(simulation.shown.report) or (FINDINGS if simulation.differences else OK)
 
 
 @dataclass(frozen=True, slots=True)

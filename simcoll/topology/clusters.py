@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypedDict
 
-from simcoll.topology.graph import MAX_GPUS, Topology, TopologyError, connect, positive, whole
+from simcoll.errors import TopologyError
+from simcoll.topology.graph import MAX_GPUS, Topology, connect, positive, whole
 from simcoll.topology.hardware import Fabric, Gpu, fabric_of, gpu_of
 from simcoll.topology.server import Host, add_host, add_nvlink_domains
 

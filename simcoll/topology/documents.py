@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from simcoll.core.io import open_at_once
-from simcoll.topology.graph import TopologyError
+from simcoll.errors import TopologyError
 
 if TYPE_CHECKING:
     from yaml.events import Event

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from simcoll.errors import TopologyError
 from simcoll.topology.clusters import ClusterArguments, Servers, build, plan
-from simcoll.topology.graph import Topology, TopologyError, connect, positive, whole
+from simcoll.topology.graph import Topology, connect, positive, whole
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

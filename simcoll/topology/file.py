@@ -9,9 +9,10 @@ from typing import Any
 import networkx as nx
 
 from simcoll.core.io import write_whole
+from simcoll.errors import TopologyError
 from simcoll.topology.documents import Json, dump_yaml, parse_json, parse_yaml, read_text
 from simcoll.topology.format import document_of, graph_of
-from simcoll.topology.graph import Topology, TopologyError, check
+from simcoll.topology.graph import Topology, check
 from simcoll.topology.import_astra_sim import is_network, topology_of_network
 from simcoll.topology.import_hints import Hints, repeated
 from simcoll.topology.import_nccl import topology_of_graphs, topology_of_system

@@ -13,9 +13,10 @@ from typing import Any, TypeVar, cast
 
 import networkx as nx
 
+from simcoll.errors import TopologyError
 from simcoll.topology.clusters import cluster
 from simcoll.topology.documents import Document, Json, Place
-from simcoll.topology.graph import KINDS, LINKS, Topology, TopologyError, check, flat, is_number
+from simcoll.topology.graph import KINDS, LINKS, Topology, check, flat, is_number
 from simcoll.topology.presets import preset
 
 Value = TypeVar("Value")

@@ -17,7 +17,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import networkx as nx
 
-from simcoll.errors import SimcollError
+from simcoll.errors import TopologyError
 
 KINDS = ("gpu", "nvswitch", "pcie", "cpu", "nic", "switch")
 LINKS = ("nvlink", "c2c", "pcie", "cpu", "network")
@@ -29,10 +29,6 @@ MAX_GPUS = 1 << 17
 """More than any cluster has; a graph of so many takes about ten seconds and some GiB to build."""
 
 Value = TypeVar("Value")
-
-
-class TopologyError(SimcollError, ValueError):
-    """A graph, a file or an argument that describes no cluster: what was given, what was expected, what to do."""
 
 
 class _Noticed(dict[Any, Any]):

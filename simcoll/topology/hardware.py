@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TypeVar
 
-from simcoll.topology.graph import TopologyError
+from simcoll.errors import TopologyError
 
 Row = TypeVar("Row")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from simcoll.topology.graph import MAX_GPUS, Topology, TopologyError, connect, hosts, positive, whole
+from simcoll.errors import TopologyError
+from simcoll.topology.graph import MAX_GPUS, Topology, connect, hosts, positive, whole
 from simcoll.topology.hardware import Gpu, fabric_of, gpu_of
 
 

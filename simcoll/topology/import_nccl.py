@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from simcoll.topology.graph import Topology, TopologyError, connect
+from simcoll.errors import TopologyError
+from simcoll.topology.graph import Topology, connect
 from simcoll.topology.hardware import NVLINK_LATENCY, PCIE_LATENCY, Gpu, gpu_of, pcie_bandwidth
 from simcoll.topology.import_hints import Hints, join_network, note, repeated
 from simcoll.topology.pci_ids import Board, board_of, fabric_by, family_of, kind_of, nic_bandwidth

@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from simcoll.topology.graph import Topology, TopologyError, connect
+from simcoll.errors import TopologyError
+from simcoll.topology.graph import Topology, connect
 from simcoll.topology.hardware import NVLINK_LATENCY, PCIE_LATENCY, SOCKET_LINK, Gpu, gpu_of, pcie_bandwidth
 from simcoll.topology.import_hints import Hints, join_network, note, repeated
 

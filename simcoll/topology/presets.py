@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from simcoll.errors import TopologyError
 from simcoll.topology.clusters import Servers, on_one_network, plan
 from simcoll.topology.fat_trees import Layers, on_fat_tree
-from simcoll.topology.graph import Topology, TopologyError
+from simcoll.topology.graph import Topology
 from simcoll.topology.hardware import nearest
 from simcoll.topology.server import Host
 

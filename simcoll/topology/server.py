@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simcoll.topology.graph import Topology, TopologyError, connect
+from simcoll.errors import TopologyError
+from simcoll.topology.graph import Topology, connect
 from simcoll.topology.hardware import NVLINK_LATENCY, PCIE_LATENCY, SOCKET_LINK, Gpu
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from xml.parsers import expat
 
-from simcoll.topology.graph import TopologyError
+from simcoll.errors import TopologyError
 
 _MAX_DEPTH = 64
 _MAX_ELEMENTS = 1_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from simcoll.errors import TopologyError
 from simcoll.estimator.flow import exchange_schedules as exchange
 from simcoll.estimator.flow import hierarchical_schedules as host
 from simcoll.estimator.flow import ring_schedules as ring
@@ -12,7 +13,6 @@ from simcoll.estimator.flow import tree_schedules as tree
 from simcoll.estimator.flow.layout import Layout
 from simcoll.estimator.flow.schedule import Schedule
 from simcoll.spec.table import COLLECTIVES
-from simcoll.topology.graph import TopologyError
 
 Builder = Callable[[Layout, float, int], Schedule]
 

@@ -15,10 +15,10 @@ import networkx as nx
 import numpy as np
 
 from simcoll.core.estimate import Estimate, Overheads
+from simcoll.errors import TopologyError
 from simcoll.estimator.flow.engine import FlowPlan, estimate_of, plan
 from simcoll.estimator.flow.paths import Floats
 from simcoll.estimator.flow.phases import Phase
-from simcoll.topology.graph import TopologyError
 
 _DONE = 1e-12
 

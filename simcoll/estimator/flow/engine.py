@@ -10,13 +10,14 @@ import networkx as nx
 import numpy as np
 
 from simcoll.core.estimate import BARE, Bottleneck, Estimate, Overheads
+from simcoll.errors import TopologyError
 from simcoll.estimator.flow.algorithms import algorithms, schedule
 from simcoll.estimator.flow.layout import Layout, layout
 from simcoll.estimator.flow.paths import Floats
 from simcoll.estimator.flow.phases import Phase, Prices
 from simcoll.estimator.flow.routes import router
 from simcoll.spec.table import COLLECTIVES, Kind
-from simcoll.topology.graph import LINKS, TopologyError, derived
+from simcoll.topology.graph import LINKS, derived
 
 
 @dataclass(frozen=True, slots=True, eq=False)

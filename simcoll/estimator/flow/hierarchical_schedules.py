@@ -10,12 +10,12 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
+from simcoll.errors import TopologyError
 from simcoll.estimator.flow.layout import Layout
 from simcoll.estimator.flow.paths import Integers
 from simcoll.estimator.flow.ring_schedules import chain, ring
 from simcoll.estimator.flow.schedule import Schedule, Shifts, TransferStep, together
 from simcoll.estimator.flow.tree_schedules import depths, double_tree, heights, pipeline
-from simcoll.topology.graph import TopologyError
 
 _Blocks = Callable[[int], Sequence[tuple[Hashable, ...]]]
 

@@ -14,8 +14,9 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
+from simcoll.errors import TopologyError
 from simcoll.estimator.flow.paths import Floats, Integers
-from simcoll.topology.graph import TopologyError, link_kind, ranks
+from simcoll.topology.graph import link_kind, ranks
 
 LARGEST = 8
 """Up to so many GPUs all rings are tried: 5,040."""
