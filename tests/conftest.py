@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import warm
 from tests.support.order import place_of
 
 LEFTOVERS = ("SIMCOLL_MODE", "SIMCOLL_OUT", "TORCH_DISTRIBUTED_DEBUG", "FORCE_COLOR", "NO_COLOR", "COLUMNS")
@@ -42,14 +43,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
+# Commands and ranks that tests start are forks of a process that has torch; tests marked `cold` go without.
+warm.install()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of several workers' tests those come first that take longest; ``--no-loadscope-reorder`` keeps this order."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place_of(item.nodeid))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test marked ``gpu`` where torch finds none, with the reason."""
+    """Skip a test marked ``gpu`` where torch finds none, with the reason; start commands of one marked ``cold`` anew."""
+    warm.WARM.off = item.get_closest_marker("cold") is not None
     if item.get_closest_marker("gpu") is not None and (reason := _why_no_gpu()):
         pytest.skip(reason)
 

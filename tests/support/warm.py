@@ -1,0 +1,451 @@
+"""Python commands that tests start are forks of one process that has imported torch: an import costs two seconds each.
+
+:func:`install` has ``subprocess.Popen`` ask a warm process (this file, run as a program) for each command of this
+interpreter whose options and environment allow it. The warm process forks twice and the one between ends, so that the
+kernel gives the command to the process that asked: it is its child, with its pid, signals and exit code, as if it had
+been started by ``exec``. The command has its arguments, environment, folder, streams and session, finds torch not yet
+imported, runs as ``__main__`` and ends as an interpreter does. A command that starts ranks has a warm process of its
+own, so that its ranks are forks as well.
+
+What stays cold: tests marked ``cold``, ``python -c``, other options of the interpreter, another environment where a
+library reads it once, and everything where ``SIMCOLL_TESTS_COLD`` is set.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import importlib.util
+import io
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+COLD_VARIABLE = "SIMCOLL_TESTS_COLD"
+
+COMMANDS = (
+    "numpy",
+    "rich.console",
+    "simcoll.cli",
+    "simcoll.cli.run",
+    "simcoll.cli.simulate",
+    "simcoll.cli.verify",
+    "simcoll.reports.html_report",
+)
+"""What commands import that need no torch."""
+
+TORCH = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.run",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.checkpoint",
+    "torch._dynamo",
+    "simcoll.wrapper.hooks",
+    "simcoll.launch.agent",
+    "simcoll.cli.preflight",
+)
+
+STARTS_RANKS = ("torch.distributed.run", "torchrun", "simcoll.launch.launcher_process")
+SUBCOMMANDS_THAT_START_RANKS = ("run", "simulate", "calibrate")
+
+ONCE = ("LD_", "PYTHON", "OMP_", "MKL_", "MALLOC_", "TORCH_", "GLIBC_", "KMP_")
+"""Beginnings of variables that are read when a library is loaded or the interpreter starts."""
+LATER = ("PYTHONUNBUFFERED", "TORCH_DISTRIBUTED_DEBUG", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_NCCL_", "TORCH_FR_")
+"""Variables among them that a fork can heed."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None)
+_LARGEST_REQUEST = 1 << 18
+_HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+
+
+class Warm:
+    """The side that asks: the socket of a warm process, which belongs to the one process that has this object."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._environment: dict[str, str] = {}
+        self.off = False
+
+    def adopt(self, end: socket.socket, environment: Mapping[str, str]) -> None:
+        """Take over the warm process at the other end, which was forked for this one."""
+        self._socket, self._environment = end, _read_once(environment)
+
+    def start(self, request: dict[str, Any], handles: Sequence[int]) -> int | None:
+        """Have the command forked; its pid, or None where it must be started cold."""
+        if self.off or os.getpid() != self._owner or COLD_VARIABLE in os.environ:
+            return None
+        with self._lock:
+            if self._socket is None:
+                self._begin()
+        if _read_once(request["environment"]) != self._environment:
+            return None
+        return self._ask(request, handles)
+
+    def _begin(self) -> None:
+        """The first command starts the warm process, cold."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SIMCOLL_")}
+        for name in [name for name in environment if name.startswith(LATER)]:
+            del environment[name]
+        before, self.off = self.off, True
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        self.off = before
+        process.returncode = 0  # it ends with this process, and nobody waits for it
+        theirs.close()
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.adopt(ours, environment)
+
+    def _ask(self, request: dict[str, Any], handles: Sequence[int]) -> int | None:
+        assert self._socket is not None
+        words = json.dumps(request).encode()
+        if len(words) >= _LARGEST_REQUEST // 2 or len(handles) > 200:
+            return None
+        reader, writer = os.pipe()
+        try:
+            socket.send_fds(self._socket, [words], [writer, *handles])
+        finally:
+            os.close(writer)
+        with os.fdopen(reader, "rb") as answer:
+            pid = answer.read()
+        if not pid:
+            raise RuntimeError("the warm process of tests/support/warm.py has ended")
+        return int(pid)
+
+
+def _read_once(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that a fork cannot have otherwise."""
+    return {
+        name: value for name, value in environment.items() if name.startswith(ONCE) and not name.startswith(LATER)
+    }
+
+
+WARM = Warm()
+_EXECUTE = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+
+def install() -> None:
+    """Have this process's commands forked where they can be."""
+    subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]
+
+
+def _execute_child(
+    self: Any,
+    args: Any,
+    executable: Any,
+    preexec_fn: Any,
+    close_fds: bool,
+    pass_fds: Sequence[int],
+    cwd: Any,
+    env: Mapping[str, str] | None,
+    startupinfo: Any,
+    creationflags: int,
+    shell: bool,
+    *rest: Any,
+) -> None:
+    """``Popen._execute_child`` of Python 3.11 to 3.13."""
+    pipes, (restore, gid, gids, uid, umask, session, process_group) = rest[:6], rest[6:]
+    standard = [pipes[0], pipes[3], pipes[5]]
+    plain = not shell and executable is None and preexec_fn is None and close_fds and process_group == -1
+    plain = plain and (gid, gids, uid, umask) == (None, None, None, -1) and not isinstance(args, (str, bytes))
+    pid = None
+    if plain:
+        environment = {os.fsdecode(name): os.fsdecode(value) for name, value in (env or os.environ).items()}
+        folder = os.fsdecode(cwd or os.getcwd())
+        program = program_of([os.fsdecode(word) for word in args], folder)
+        if program is not None and Path(folder).is_dir():
+            request = {
+                "program": program,
+                "environment": environment,
+                "folder": folder,
+                "session": bool(session),
+                "process_group": os.getpgrp(),
+                "ignored": [number for number in _HANDED_ON if signal.getsignal(number) is signal.SIG_IGN],
+                "blocked": [*signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+                "handles": [0, 1, 2, *pass_fds],
+            }
+            given = [own if handle == -1 else handle for handle, own in zip(standard, range(3), strict=True)]
+            pid = WARM.start(request, [*given, *pass_fds])
+    if pid is None:
+        _EXECUTE(
+            self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, *rest
+        )
+        return
+    sys.audit("subprocess.Popen", args[0], args, cwd, env)
+    self.pid = pid
+    self._child_created = True
+    self._close_pipe_fds(*pipes)
+
+
+def program_of(words: list[str], folder: str) -> dict[str, Any] | None:
+    """What a command line has this interpreter run; None where it is another program, or has options of its own."""
+    here = Path(sys.executable).parent
+    unbuffered = False
+    if Path(words[0]).parent == here and Path(words[0]).name in ("simcoll", "torchrun"):
+        return {"script": words[0], "arguments": words[1:], "unbuffered": False, "ranks": _starts_ranks(words)}
+    if words[0] != sys.executable:
+        return None
+    rest = words[1:]
+    if rest[:1] == ["-u"]:
+        unbuffered, rest = True, rest[1:]
+    if rest[:1] == ["-m"] and len(rest) > 1:
+        what = {"module": rest[1], "arguments": rest[2:]}
+        first = folder
+    elif rest and not rest[0].startswith("-") and (Path(folder) / rest[0]).is_file():
+        what = {"script": rest[0], "arguments": rest[1:]}
+        first = str((Path(folder) / rest[0]).parent)
+    else:
+        return None
+    if (Path(first) / "torch.py").exists() or (Path(first) / "torch").exists():
+        return None
+    return {**what, "unbuffered": unbuffered, "ranks": _starts_ranks(rest)}
+
+
+def _starts_ranks(words: Sequence[str]) -> bool:
+    names = [Path(word).name for word in words[:3]]
+    if any(name in STARTS_RANKS for name in names):
+        return True
+    return "simcoll" in names and any(word in SUBCOMMANDS_THAT_START_RANKS for word in words[:3])
+
+
+# The warm process.
+
+
+class Hidden:
+    """torch and what needs it, imported and yet not there until somebody imports it; then simcoll's hook is called."""
+
+    def __init__(self, modules: dict[str, types.ModuleType]) -> None:
+        self._modules = modules
+        self._specs = {name: module.__spec__ for name, module in modules.items()}
+        self._restored = False
+
+    def hide(self) -> None:
+        for name in self._modules:
+            del sys.modules[name]
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if self._restored or name not in self._modules:
+            return None
+        real = self._specs[name]
+        spec = ModuleSpec(name, self, origin=real.origin if real else None)
+        spec.submodule_search_locations = real.submodule_search_locations if real else None
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        self._restored = True
+        sys.meta_path.remove(self)
+        for name, module in self._modules.items():
+            sys.modules.setdefault(name, module)
+        return self._modules[spec.name]
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        # importlib has replaced the spec, before this and for this module alone.
+        module.__spec__ = self._specs[module.__name__]
+        from torch import distributed
+
+        from simcoll.autoload import autoload
+
+        distributed.set_debug_level_from_env()
+        if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1":
+            autoload()
+
+
+def warm_up() -> Hidden:
+    """Import everything; what of it needs torch."""
+    for name in COMMANDS:
+        importlib.import_module(name)
+    before = set(sys.modules)
+    for name in TORCH:
+        importlib.import_module(name)
+    from simcoll.cli.dry_run import warm_up as warm_up_for_dry_runs
+
+    warm_up_for_dry_runs()
+    needs_torch = {
+        name: module
+        for name, module in sys.modules.items()
+        if name not in before and name.partition(".")[0] in ("torch", "simcoll") and module is not None
+    }
+    gc.collect()
+    gc.freeze()
+    return Hidden(needs_torch)
+
+
+def serve(end: socket.socket, hidden: Hidden) -> dict[str, Any]:
+    """Fork a command for each request; returns in a command alone, with what it is to run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        words, handles, _, _ = socket.recv_fds(end, _LARGEST_REQUEST, 253)
+        if not words:
+            os._exit(0)  # what was imported to be warm has nothing to clean up here
+        between = os.fork()
+        if between == 0:
+            parent = os.getpid()
+            if os.fork():
+                os._exit(0)
+            while os.getppid() == parent:
+                time.sleep(0.0002)
+            request = json.loads(words)
+            _become(request, handles, end, hidden)
+            program: dict[str, Any] = request["program"]
+            return program
+        os.waitpid(between, 0)
+        for handle in handles:
+            os.close(handle)
+
+
+def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hidden: Hidden) -> None:
+    """Turn this fork into the command."""
+    end.close()
+    if request["session"]:
+        os.setsid()
+    else:
+        try:
+            os.setpgid(0, request["process_group"])
+        except OSError:
+            os.setsid()  # the one that asks is in another session
+    program = request["program"]
+    own = _fork_warm_process(handles, hidden) if program["ranks"] else None
+    answer, *given = handles
+    spare = 1 + max([*given, *request["handles"], answer, own.fileno() if own else 0])
+    placed = []
+    for number, handle in enumerate(given):
+        os.dup2(handle, spare + number)
+        os.close(handle)
+        placed.append(spare + number)
+    kept = {answer} | ({own.fileno()} if own else set())
+    for source, target in zip(placed, request["handles"], strict=True):
+        if target in kept:
+            os._exit(97)  # a handle that the command is given by number is one that is needed here
+        os.dup2(source, target, inheritable=True)
+        os.close(source)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    _renew_streams(program["unbuffered"] or bool(os.environ.get("PYTHONUNBUFFERED")))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in request["ignored"]:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
+    # What is registered first is called last.
+    atexit.register(_keep, frozenset(sys.modules))
+    # Functions of on_exit are called from the last to the first: what the command itself makes is destroyed before.
+    _LIBC.on_exit(_LIBC._exit, None)
+    random.seed()
+    sys.modules["numpy"].random.seed()
+    hidden.hide()
+    importlib.invalidate_caches()
+    if own is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    WARM.__init__()  # type: ignore[misc]  # another process, another owner
+    WARM.off = own is None
+    if own is not None:
+        WARM.adopt(own, STARTED_WITH)
+    os.write(answer, str(os.getpid()).encode())
+    os.close(answer)
+
+
+def _keep(names: frozenset[str]) -> None:
+    """Have the interpreter's end clear no module that was there before the command: writing to all takes its time.
+
+    Those that hold what a command has made, its process groups, are cleared.
+    """
+    for name in names.intersection(sys.modules):
+        if not name.startswith(("torch.distributed", "simcoll", "__main__")) and name not in sys.builtin_module_names:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules[name]))
+            del sys.modules[name]
+
+
+def _fork_warm_process(handles: Sequence[int], hidden: Hidden) -> socket.socket:
+    """A warm process for this command: it must be forked while there is nothing of the command yet."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        for handle in handles:
+            os.close(handle)
+        raise Again(theirs)
+    theirs.close()
+    return ours
+
+
+class Again(Exception):
+    """This process is a warm one, and goes on with the socket."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+
+
+def _renew_streams(unbuffered: bool) -> None:
+    def stream(handle: int, mode: str, errors: str) -> Any:
+        try:
+            raw = io.FileIO(handle, mode, closefd=False)
+        except OSError:
+            return None
+        if mode == "r":
+            return io.TextIOWrapper(io.BufferedReader(raw), "utf-8", errors)
+        direct = unbuffered or handle == 2
+        return io.TextIOWrapper(
+            io.BufferedWriter(raw), "utf-8", errors, line_buffering=raw.isatty() or handle == 2, write_through=direct
+        )
+
+    sys.stdin = sys.__stdin__ = stream(0, "r", "strict")  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = stream(1, "w", "strict")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = stream(2, "w", "backslashreplace")  # type: ignore[misc]
+
+
+def run_as_main(program: dict[str, Any]) -> None:
+    """Execute what ``python -m MODULE`` or ``python SCRIPT`` would."""
+    if "module" in program:
+        sys.argv = ["-m", *program["arguments"]]
+        sys.path[0] = os.getcwd()
+        warnings.filterwarnings("ignore", ".*found in sys.modules after import of package", RuntimeWarning)
+        run_module = runpy._run_module_as_main  # type: ignore[attr-defined]
+        run_module(program["module"])
+        return
+    script = program["script"]
+    sys.argv = [script, *program["arguments"]]
+    sys.path[0] = str(Path(os.path.realpath(script)).parent)
+    main = types.ModuleType("__main__")
+    main.__file__ = script
+    sys.modules["__main__"] = main
+    exec(compile(Path(script).read_bytes(), script, "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    STARTED_WITH = dict(os.environ)
+    sys.modules["simcoll_tests_warm"] = sys.modules["__main__"]  # which the command's module replaces
+    _hidden, _end = warm_up(), socket.socket(fileno=int(sys.argv[1]))
+    install()
+    while True:
+        try:
+            _program = serve(_end, _hidden)
+        except Again as again:
+            _end = again.end
+        else:
+            break
+    run_as_main(_program)
