@@ -1,7 +1,7 @@
 """Draw docs/images/architecture.svg from docs/architecture.dot: ``make diagram``. Needs dot, of Graphviz.
 
-Graphviz places and draws; colours come from a style sheet in the picture, for light and for dark. It stands on a ground
-of its own, so that it can be read on a page that takes no notice of the reader's choice.
+Graphviz places and draws; colours come from a style sheet in the picture, for light and for dark. The picture has a
+background of its own, so that it can be read on a page that ignores the reader's choice of light or dark.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
 SOURCE, PICTURE = DOCS / "architecture.dot", DOCS / "images" / "architecture.svg"
-TITLE = "How the parts of simcoll hang together"
+TITLE = "The parts of simcoll and what passes between them"
 DESCRIPTION = (
     "In every rank the wrapped process group reads a call by its row in the table of collectives, writes it to a black"
     " box, and proves it with one sum before the real group runs it. Ranks in one process and dry runs leave the same"
-    " records. The monitor looks at black boxes from outside. From the records of a run the verifier makes one report,"
-    " which the renderers show; the same records are priced on a topology."
+    " records. The monitor watches the black boxes from outside. The verifier turns the records of a run into one"
+    " report, which the renderers show; the same records are priced on a topology."
 )
 STYLE = """
     svg { color-scheme: light dark; --ground: #ffffff; --ink: #1a1d23; --card: #f6f7f9; --line: #545b68;

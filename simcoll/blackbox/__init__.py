@@ -2,6 +2,11 @@
 
 :class:`BlackBoxWriter` writes one, :func:`read_black_box` reads one. Reading never trusts: nothing is unpickled or
 evaluated, memory is bounded by the format's own limits, and whatever is damaged is left out and named.
+
+A box is written as the rank runs, into a mapped file: what was written survives a kill. Each slot carries a seal, so
+that what a damaged disk made of it never passes for a call. Thousands of files are read by as many fresh processes as
+there are cores, each within 2 GiB of address space; few small files are read in place. What is read comes back through
+a pipe as columns, and what ranks have in common (groups, calls, lines) as one object each.
 """
 
 from simcoll.blackbox.reader import BlackBox, read_black_box

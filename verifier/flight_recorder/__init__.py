@@ -2,6 +2,10 @@
 
 :func:`read_dump` reads one file, :func:`traces_of` puts the files of a job together. Reading never trusts: nothing is
 unpickled or evaluated, memory is bounded, and what is damaged is left out and named.
+
+A pickle is read opcode by opcode, JSON value by value, and each entry is dropped once its row is made. Entries that
+differ from an earlier one only in numbers at fixed places are read as columns of bytes. What a backend leaves open,
+such as the calls of a coalesced group or the numbers that a batch took, is worked out from the columns.
 """
 
 from __future__ import annotations
