@@ -4,8 +4,9 @@
 evaluated, memory is bounded by the format's own limits, and whatever is damaged is left out and named.
 """
 
+from simcoll.blackbox.box import NO_TICKET, Slot
 from simcoll.blackbox.reader import BlackBox, read_black_box
-from simcoll.blackbox.writer import NO_TICKET, BlackBoxError, BlackBoxWriter
+from simcoll.blackbox.writer import BlackBoxError, BlackBoxWriter
 from simcoll.errors import UnreadableError
 
-__all__ = ["NO_TICKET", "BlackBox", "BlackBoxError", "BlackBoxWriter", "UnreadableError", "read_black_box"]
+__all__ = ["NO_TICKET", "BlackBox", "BlackBoxError", "BlackBoxWriter", "Slot", "UnreadableError", "read_black_box"]
