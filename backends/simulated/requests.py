@@ -12,8 +12,9 @@ from simcoll.backends.simulated.async_checks import ArrayData, SimulatedFlight
 from simcoll.backends.simulated.entry import SimulatedEntry
 from simcoll.backends.simulated.rank import Rank
 from simcoll.backends.simulated.source import calling_line
-from simcoll.core.record import Group, Source
-from simcoll.core.trace import AWAITED
+from simcoll.blackbox.box import Slot
+from simcoll.core.record import Group, Source, State
+from simcoll.core.trace import ASYNCHRONOUS, AWAITED
 from simcoll.spec.call import Call
 from simcoll.spec.ddp_model import Claim
 from simcoll.spec.semantics import Array
@@ -50,16 +51,16 @@ class Membership:
         rank.world.check_failure(rank.rank)
         self._sequence += not pair
         self._p2p_sequence += pair
-        number = rank.box.schedule(
+        slot = Slot(
             self._index,
             self._sequence,
             rank.box.signature(call),
             rank.box.source(line),
-            asynchronous=asynchronous,
-            p2p_sequence=self._p2p_sequence if pair else 0,
-            started=True,
-            awaited=not asynchronous,
+            self._p2p_sequence if pair else 0,
+            State.STARTED,
+            ASYNCHRONOUS if asynchronous else AWAITED,
         )
+        number = rank.box.schedule(slot)
         entry = SimulatedEntry(rank.box, self.group, line, self._sequence, number)
         reads = list(inputs) if spec.sends_inputs(call, self.group_rank) else []
         writes = list(outputs) if spec.brings_result(call, self.group_rank) else []

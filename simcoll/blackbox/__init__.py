@@ -9,8 +9,9 @@ there are cores, each within 2 GiB of address space; few small files are read in
 a pipe as columns, and what ranks have in common (groups, calls, lines) as one object each.
 """
 
+from simcoll.blackbox.box import NO_TICKET, Slot
 from simcoll.blackbox.reader import BlackBox, read_black_box
-from simcoll.blackbox.writer import NO_TICKET, BlackBoxError, BlackBoxWriter
+from simcoll.blackbox.writer import BlackBoxError, BlackBoxWriter
 from simcoll.errors import UnreadableError
 
-__all__ = ["NO_TICKET", "BlackBox", "BlackBoxError", "BlackBoxWriter", "UnreadableError", "read_black_box"]
+__all__ = ["NO_TICKET", "BlackBox", "BlackBoxError", "BlackBoxWriter", "Slot", "UnreadableError", "read_black_box"]

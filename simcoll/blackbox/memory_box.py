@@ -5,34 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from simcoll.blackbox.box import NO_TICKET, Slot
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Source, State
-from simcoll.core.trace import AWAITED, ON_DEVICE, SLOT, MemoryTrace
+from simcoll.core.trace import ON_DEVICE, SLOT, MemoryTrace
 from simcoll.spec.call import Call
-
-NO_TICKET = -1
-"""The ticket of a record that was not written, since the box was closed."""
-
-
-@dataclass(slots=True)
-class _Slot:
-    group: int
-    sequence: int
-    p2p_sequence: int
-    signature: int
-    source: int
-    state: int
-    flags: int
-    scheduled_ns: int
-    started_ns: int
-    finished_ns: int = 0
 
 
 class MemoryBox:
-    """One rank's records, with the methods of :class:`simcoll.blackbox.writer.BlackBoxWriter`.
+    """One rank's records: a :class:`~simcoll.blackbox.box.Box`.
 
     ``clock`` gives the time in nanoseconds; by default it is the wall clock. Every thread of the rank may write.
     """
@@ -45,7 +28,7 @@ class MemoryBox:
         self._groups: list[Group] = []
         self._signatures: dict[Call, int] = {}
         self._sources: dict[Source, int] = {}
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
         self._events: list[Event] = []
         self._lock = threading.Lock()
         self._open = True
@@ -64,49 +47,26 @@ class MemoryBox:
         """The index of a source line."""
         return self._sources.setdefault(source, len(self._sources))
 
-    def schedule(
-        self,
-        group: int,
-        sequence: int,
-        signature: int,
-        source: int,
-        *,
-        asynchronous: bool = False,
-        p2p_sequence: int = 0,
-        started: bool = False,
-        awaited: bool = False,
-        flags: int = 0,
-    ) -> int:
+    def schedule(self, slot: Slot) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls."""
         if not self._open:
             return NO_TICKET
-        now = self._clock()
-        slot = _Slot(
-            group,
-            sequence,
-            p2p_sequence,
-            signature,
-            source,
-            State.STARTED if started else State.SCHEDULED,
-            (asynchronous | AWAITED if awaited else asynchronous) | flags,
-            now,
-            now if started else 0,
-        )
+        slot.scheduled_ns = self._clock()
+        if slot.state is State.STARTED:
+            slot.started_ns = slot.scheduled_ns
         with self._lock:
             self._slots.append(slot)
             return len(self._slots) - 1
 
-    def started(self, ticket: int) -> None:
-        """Write down that the call runs."""
+    def advance(self, ticket: int, state: State = State.COMPLETED) -> None:
+        """Write down that the call runs (STARTED), or how it ended."""
         if self._open and ticket >= 0:
             slot = self._slots[ticket]
-            slot.started_ns, slot.state = self._clock(), State.STARTED
-
-    def finished(self, ticket: int, state: State = State.COMPLETED) -> None:
-        """Write down how the call ended."""
-        if self._open and ticket >= 0:
-            slot = self._slots[ticket]
-            slot.finished_ns, slot.state = self._clock(), state
+            slot.state = state
+            if state is State.STARTED:
+                slot.started_ns = self._clock()
+            else:
+                slot.finished_ns = self._clock()
 
     def ran(self, ticket: int, began_ns: int, ended_ns: int, state: State) -> None:
         """Write down when the call ran, and how it ended, as another clock than this rank's own has it."""
@@ -124,7 +84,7 @@ class MemoryBox:
     def ended_on_device(self, ticket: int) -> None:
         """Write down that a device has ended the call."""
         if self._open and ticket >= 0 and self._slots[ticket].state <= State.STARTED:
-            self.finished(ticket)
+            self.advance(ticket)
 
     def mark(self, ticket: int, flag: int) -> None:
         """Set a bit of the record's ``flags``."""

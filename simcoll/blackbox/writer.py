@@ -21,6 +21,7 @@ from struct import Struct
 from typing import TypeVar
 
 from simcoll.blackbox import format as layout
+from simcoll.blackbox.box import NO_TICKET, Slot
 from simcoll.blackbox.format import EntryKind, seal
 from simcoll.blackbox.header import pack_header
 from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
@@ -28,17 +29,12 @@ from simcoll.core.forks import ProcessOwned
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Call
 
-NO_TICKET = -1
-"""The ticket of a record that was not written (a closed box, a forked child)."""
-
 _Interned = TypeVar("_Interned")
 _TIME = Struct("<Q")
 _PACK_SLOT = layout.SLOT.pack_into
 _SLOT_SIZE = layout.SLOT.size
 # Plain numbers: every look at a member of an enum costs.
-_SCHEDULED_STATE, _STARTED_STATE = int(State.SCHEDULED), int(State.STARTED)
-_AWAITED = layout.AWAITED
-_COMPLETED_STATE = int(State.COMPLETED)
+_STARTED_STATE, _COMPLETED_STATE = int(State.STARTED), int(State.COMPLETED)
 _TIMES = Struct("<QQQ")
 """A slot from ``scheduled_ns`` to ``finished_ns``."""
 _RESIGNED = Struct("<IIBBH")
@@ -105,24 +101,8 @@ class BlackBoxWriter(ProcessOwned):
         index = self._sources.get(source)
         return index if index is not None else self._intern(EntryKind.SOURCE, self._sources, source, _source_json)
 
-    def schedule(
-        self,
-        group: int,
-        sequence: int,
-        signature: int,
-        source: int,
-        *,
-        asynchronous: bool = False,
-        p2p_sequence: int = 0,
-        started: bool = False,
-        awaited: bool = False,
-        flags: int = 0,
-    ) -> int:
-        """Write down that a call was made; the ticket that comes back names the record in later calls.
-
-        ``group``, ``signature`` and ``source`` are indices that the methods of these names gave. A ``started`` call
-        runs at once; for an ``awaited`` one the thread that makes it waits; ``flags`` are further bits of that field.
-        """
+    def schedule(self, slot: Slot) -> int:
+        """Write down that a call was made; the ticket that comes back names the record in later calls."""
         if not self._open:
             return NO_TICKET
         with self._lock:
@@ -131,7 +111,8 @@ class BlackBoxWriter(ProcessOwned):
             if ticket >= self._slots:
                 self._drop(offset)
             now = time.time_ns()
-            sequence, p2p_sequence = sequence & 0xFFFFFFFF, p2p_sequence & 0xFFFFFFFF
+            group, signature, source, state = slot.group, slot.signature, slot.source, slot.state
+            sequence, p2p_sequence = slot.sequence & 0xFFFFFFFF, slot.p2p_sequence & 0xFFFFFFFF
             _PACK_SLOT(
                 self._map,
                 offset,
@@ -141,24 +122,29 @@ class BlackBoxWriter(ProcessOwned):
                 p2p_sequence,
                 signature,
                 source,
-                _STARTED_STATE if started else _SCHEDULED_STATE,
-                (asynchronous | _AWAITED if awaited else asynchronous) | flags,
+                state,
+                slot.flags,
                 seal(group, sequence, p2p_sequence, signature, source),
                 now,
-                now if started else 0,
+                now if state == _STARTED_STATE else 0,
                 0,
                 ticket + 1,
             )
             self._next = ticket + 1
             return ticket
 
-    def started(self, ticket: int) -> None:
-        """Write down that the call runs; nothing if the ring has passed it since."""
-        self._advance(ticket, _STARTED, State.STARTED)
-
-    def finished(self, ticket: int, state: State = State.COMPLETED) -> None:
-        """Write down how the call ended; nothing if the ring has passed it since."""
-        self._advance(ticket, _FINISHED, state)
+    def advance(self, ticket: int, state: State = State.COMPLETED) -> None:
+        """Write down that the call runs (STARTED), or how it ended; nothing if the ring has passed it since."""
+        if not self._open or ticket < 0:
+            return
+        now = time.time_ns()
+        with self._lock:
+            if ticket + self._slots < self._next:
+                return
+            offset = self._ring + ticket % self._slots * _SLOT_SIZE
+            # The time first: a reader that sees the state then finds its time.
+            _TIME.pack_into(self._map, offset + (_STARTED if state == _STARTED_STATE else _FINISHED), now)
+            self._map[offset + _STATE] = state
 
     def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0) -> None:
         """Write down when a device began the call, and when it ended it (0: it runs); nothing if the ring has passed it
@@ -182,7 +168,7 @@ class BlackBoxWriter(ProcessOwned):
         """Write down that a device has ended the call; nothing where it is written down how it ended."""
         with self._lock:
             if self._open and ticket >= 0 and self._state(ticket) <= _STARTED_STATE:
-                self._advance(ticket, _FINISHED, State.COMPLETED)
+                self.advance(ticket)
 
     def _state(self, ticket: int) -> int:
         return self._map[self._ring + ticket % self._slots * _SLOT_SIZE + _STATE]
@@ -286,18 +272,6 @@ class BlackBoxWriter(ProcessOwned):
         else:
             dropped = sequence
         layout.GROUP.pack_into(self._map, row, dropped, dropped_p2p, records + 1)
-
-    def _advance(self, ticket: int, field: int, state: State) -> None:
-        if not self._open or ticket < 0:
-            return
-        now = time.time_ns()
-        with self._lock:
-            if ticket + self._slots < self._next:
-                return
-            offset = self._ring + ticket % self._slots * _SLOT_SIZE
-            # The time first: a reader that sees the state then finds its time.
-            _TIME.pack_into(self._map, offset + field, now)
-            self._map[offset + _STATE] = state
 
     def _intern(
         self,

@@ -27,7 +27,7 @@ from simcoll.spec.table import Kind, spec_of
 
 
 class GroupOfGraph(Protocol):
-    """Who conducts the calls of a group of which a graph has captured some."""
+    """The pipeline of a group of which a graph has captured some calls."""
 
     @property
     def log(self) -> GroupLog:
@@ -63,55 +63,30 @@ class _Launched(Section):
 
 
 class GroupReplay:
-    """The calls of one group that one launch of a graph makes: first :meth:`join`, last :meth:`leave`."""
+    """The calls of one group that one launch of a graph makes: first :meth:`join`, last :meth:`leave`.
 
-    def __init__(
-        self,
-        log: GroupLog,
-        calls: Sequence[CapturedCall],
-        line: ProofQueue,
-        prover: Prover | None,
-        checker: Checker[Made] | None,
-        times: DeviceTimes | None = None,
-    ) -> None:
+    This one only records them.
+    """
+
+    def __init__(self, log: GroupLog, calls: Sequence[CapturedCall], times: DeviceTimes | None) -> None:
         self._log = log
-        self._line = line
-        self._checker = checker
         self._times = times
         self._launched: _Launched | None = None
         self._timed: Timed | None = None
-        self._run = [call.prepared for call in calls if call.collective]
-        self._prover = prover if self._run else None
         self._calls: Iterator[CapturedCall] = iter(calls)
         self._entries: list[Entry] = []
-        self._first: Entry | None = None
 
     @property
     def proves(self) -> bool:
         """Whether :meth:`prove` has anything to do."""
-        return self._prover is not None
+        return False
 
     def join(self) -> None:
-        """Take a place among the group's calls; where these are proved, in the line of those that are not launched."""
-        if self._checker is not None:
-            PENDING_ERRORS.raise_due()
-        if self._prover is None:
-            self._begin_rest()
-        else:
-            self._first = self._line.join(self._begin_collective)
+        """Take a place among the group's calls; where these are proved, in the queue of those that are not launched."""
+        self._begin_rest()
 
     def prove(self) -> None:
         """Return when all ranks make these calls; raises what a proof raises."""
-        if self._prover is None or self._first is None:
-            return
-        self._line.await_turn(self._first)
-        try:
-            self._first.awaited()
-            self._prover.prove_run(self._run, self._first, self._begin_collective)
-        except MissingRankError as missing:
-            self._entries[-1].lacked(missing)
-            raise
-        self._begin_rest()
 
     def launching(self) -> None:
         """The graph is about to be launched on the current stream."""
@@ -131,11 +106,6 @@ class GroupReplay:
                 self._launched.add(entry, {})
         if self._timed is not None and self._launched is not None and self._times is not None:
             self._launched.launch(self._times, None, self._timed)
-        if self._checker is not None:
-            maker = get_ident()
-            for entry in self._entries:
-                if spec_of(entry.call).kind is not Kind.POINT_TO_POINT:
-                    self._checker.add((entry, maker))
 
     def refused(self) -> None:
         """The graph is not launched, or its launch failed."""
@@ -144,19 +114,88 @@ class GroupReplay:
 
     def leave(self) -> None:
         """Make way for the calls that come after."""
-        if self._first is not None:
-            self._line.leave(self._first)
-            self._first = None
 
     def _begin(self, call: CapturedCall) -> Entry:
         entry = self._log.begin_replayed(call.prepared, call.source)
         self._entries.append(entry)
         return entry
 
-    def _begin_collective(self) -> Entry:
-        """Write down the next collective, and the messages before it."""
-        return next(entry for call in self._calls if (entry := self._begin(call)) and call.collective)
-
     def _begin_rest(self) -> None:
         for call in self._calls:
             self._begin(call)
+
+
+class CheckedReplay(GroupReplay):
+    """Compares the calls in the background, after the launch: mode ``check``."""
+
+    def __init__(
+        self, log: GroupLog, calls: Sequence[CapturedCall], times: DeviceTimes | None, checker: Checker[Made]
+    ) -> None:
+        super().__init__(log, calls, times)
+        self._checker = checker
+
+    def join(self) -> None:
+        """Take a place among the group's calls; raises what the background has found before."""
+        PENDING_ERRORS.raise_due()
+        super().join()
+
+    def launched(self) -> None:
+        """The graph was launched: hand its collectives to the background."""
+        super().launched()
+        maker = get_ident()
+        for entry in self._entries:
+            if spec_of(entry.call).kind is not Kind.POINT_TO_POINT:
+                self._checker.add((entry, maker))
+
+
+class ProvedReplay(GroupReplay):
+    """Proves the collectives before the launch: mode ``detail``."""
+
+    def __init__(
+        self,
+        log: GroupLog,
+        calls: Sequence[CapturedCall],
+        times: DeviceTimes | None,
+        queue: ProofQueue,
+        prover: Prover,
+    ) -> None:
+        super().__init__(log, calls, times)
+        self._queue = queue
+        self._prover = prover
+        self._run = [call.prepared for call in calls if call.collective]
+        self._first: Entry | None = None
+
+    @property
+    def proves(self) -> bool:
+        """Whether there is a collective among the calls."""
+        return bool(self._run)
+
+    def join(self) -> None:
+        """Take a place in the queue of the group's calls that are not launched."""
+        if self._run:
+            self._first = self._queue.join(self._begin_collective)
+        else:
+            self._begin_rest()
+
+    def prove(self) -> None:
+        """Return when all ranks make these calls; raises what a proof raises."""
+        if self._first is None:
+            return
+        self._queue.await_turn(self._first)
+        try:
+            self._first.awaited()
+            self._prover.prove_run(self._run, self._first, self._begin_collective)
+        except MissingRankError as missing:
+            self._entries[-1].lacked(missing)
+            raise
+        self._begin_rest()
+
+    def leave(self) -> None:
+        """Make way for the calls that come after."""
+        if self._first is not None:
+            self._queue.leave(self._first)
+            self._first = None
+
+    def _begin_collective(self) -> Entry:
+        """Write down the next collective, and the messages before it."""
+        return next(entry for call in self._calls if (entry := self._begin(call)) and call.collective)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.cuda.graphs import CUDAGraph
 
+from simcoll.core.patches import Patches
 from simcoll.core.record import source_document
 from simcoll.cuda.graph_replay import CapturedCall, GroupOfGraph, GroupReplay
 from simcoll.cuda.watcher import looks_paused
@@ -91,25 +92,21 @@ def _is_capturing(device: torch.device) -> bool:
         return torch.cuda.is_current_stream_capturing()
 
 
-_replaced: list[tuple[type, str, Any]] = []
+_patches = Patches()
 
 
 def watch_graphs(kind: type = CUDAGraph) -> None:
     """Notice what graphs of this class capture and replay from now on; once is enough."""
-    if _replaced:
+    if _patches:
         return
     wrappers = {"capture_begin": _beginning, "capture_end": _ending, "replay": _replaying, "reset": _resetting}
     for name, wrap in wrappers.items():
-        if (method := getattr(kind, name, None)) is not None:
-            _replaced.append((kind, name, method))
-            setattr(kind, name, wrap(method))
+        _patches.wrap(kind, name, wrap)
 
 
 def ignore_graphs() -> None:
     """Leave graphs as torch made them; those that have captured calls replay them unseen."""
-    while _replaced:
-        kind, name, method = _replaced.pop()
-        setattr(kind, name, method)
+    _patches.restore()
 
 
 def _beginning(capture_begin: Callable[..., Any]) -> Callable[..., Any]:

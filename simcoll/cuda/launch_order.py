@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 
+import torch
+
 from simcoll.core.forks import ProcessOwned
 
 PATIENCE = 2.0
@@ -93,30 +95,32 @@ LAUNCHES = LaunchOrder(patience(os.environ))
 
 
 class Turn:
-    """One call's turn to be launched. A call that does not run on a GPU has none, and waits for nobody."""
+    """The turn of one call on a GPU to be launched."""
 
     __slots__ = ("_order", "_taken", "overtaken")
 
-    def __init__(self, device: str, order: LaunchOrder = LAUNCHES) -> None:
-        """``device`` is the type of the device that the call runs on."""
-        self._order = order if device == "cuda" else None
+    def __init__(self, order: LaunchOrder = LAUNCHES) -> None:
+        self._order = order
         self._taken = False
         self.overtaken = False
         """Whether a later call has stopped waiting for this one."""
 
     def take(self, call: object = None) -> None:
         """The program makes the call."""
-        if self._order is not None:
-            self._order.join(self)
-            self._taken = True
+        self._order.join(self)
+        self._taken = True
 
     def come(self) -> None:
         """Return when the call may be launched."""
-        if self._order is not None:
-            self._order.come_to(self)
+        self._order.come_to(self)
 
     def end(self) -> None:
         """The call was launched, or never will be."""
-        if self._order is not None and self._taken:
+        if self._taken:
             self._taken = False
             self._order.leave(self)
+
+
+def turn_on(device: torch.device | None) -> Turn | None:
+    """The turn of a call that runs on this device; None on the CPU, where a call waits for none of another group."""
+    return None if device is None or device.type != "cuda" else Turn()

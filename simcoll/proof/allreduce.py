@@ -156,7 +156,10 @@ class _Link:
 
     def receive(self, position: int, deadline: float) -> int:
         """The peer's word at a position of the channel."""
-        theirs, word = _MESSAGE.unpack(self._message(deadline))
+        message = self._piece(_MESSAGE.size, deadline)
+        while len(message) < _MESSAGE.size:
+            message += self._piece(_MESSAGE.size - len(message), deadline)
+        theirs, word = _MESSAGE.unpack(message)
         if theirs == position:
             return int(word)
         if theirs == _GAVE_UP:
@@ -165,12 +168,6 @@ class _Link:
             f"group rank {self.peer} sent its word number {theirs}, expected number {position}: "
             "a word was lost, or sums were asked for in another order"
         )
-
-    def _message(self, deadline: float) -> bytes:
-        message = self._piece(_MESSAGE.size, deadline)
-        while len(message) < _MESSAGE.size:
-            message += self._piece(_MESSAGE.size - len(message), deadline)
-        return message
 
     def _piece(self, size: int, deadline: float) -> bytes:
         """Some bytes, at least one. To ask again before going to sleep would take the core from the one that sends."""
@@ -188,7 +185,7 @@ class _Link:
 
     def _sleep(self, deadline: float) -> None:
         left = deadline - time.monotonic()
-        ready = [descriptor for descriptor, _ in self._poll.poll(math.ceil(left * 1000))] if left > 0 else []
+        ready = dict(self._poll.poll(math.ceil(left * 1000))) if left > 0 else {}
         if not ready:
             raise TimeoutError(f"group rank {self.peer} did not send its word within the timeout")
         # A word that has come counts, whatever became of other ranks meanwhile.

@@ -58,7 +58,7 @@ class Rounds:
         self._size = len(group.ranks)
         self._store = store
         self._channel: WordChannel | None = None
-        self._tolerance = Tolerance()
+        self._tolerance = Tolerance(group_rank, len(group.ranks))
         self._settled = 0
         self._stopped = False
 
@@ -106,7 +106,7 @@ class Rounds:
     def _sums(self, calls: Sequence[Made], begin: int) -> list[int]:
         """The sums of this rank's words over every stretch of ``calls`` that starts at ``begin``."""
         first = self._settled + begin + 1
-        words = (self._tolerance.word(entry.prepared, self._rank, self._size) for entry, _ in calls[begin:])
+        words = (self._tolerance.word(entry.prepared) for entry, _ in calls[begin:])
         return list(accumulate(positioned(word, position) for position, word in enumerate(words, first)))
 
     def _total(self, word: int) -> int:
@@ -132,7 +132,7 @@ class Rounds:
                 text = mismatch_text(self._group, records, self._rank, findings)
                 PENDING_ERRORS.add(CollectiveMismatchError(f"{text}\n{LATE}", tuple(findings)), maker)
                 return False
-        self._tolerance.accept(records, self._size)
+        self._tolerance.accept(records)
         return True
 
     def _told(self, entry: Entry, position: int) -> dict[int, Record]:

@@ -13,7 +13,7 @@ from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.proof.side_channel import ChannelBrokenError, SideChannel
 from simcoll.recorder.recorder import Entry, Prepared
 from simcoll.spec.call import Call, MalformedCallError
-from simcoll.spec.checksum import digest_word, positioned, statement_digest
+from simcoll.spec.checksum import joined_word, positioned, statement_digest
 from simcoll.spec.ddp_model import from_json, to_json
 from simcoll.spec.table import spec_of
 from simcoll.verifier.agreement.compare import compare
@@ -39,27 +39,25 @@ class Prover:
         self._rank = group_rank
         self._timeout = timeout
         self._channel = SideChannel(store, group_rank, len(group.ranks), timeout) if len(group.ranks) > 1 else None
-        self._tolerance = Tolerance()
+        self._tolerance = Tolerance(group_rank, len(group.ranks))
 
-    def prove(self, entry: Entry, timeout: timedelta | None, *, first_absent_only: bool = False) -> None:
+    def prove(
+        self, entry: Entry, timeout: timedelta | None = None, *, first_absent_only: bool = False, place: str = ""
+    ) -> None:
         """Return when all ranks make this call; raises :class:`CollectiveMismatchError` if they do not.
 
         Calls are proved in the order in which the group makes them. ``first_absent_only`` is for the wording where
-        ranks do not come (:func:`~simcoll.verifier.findings.error_text.missing_text`).
+        ranks do not come (:func:`~simcoll.verifier.findings.error_text.missing_text`); ``place`` names where the ranks
+        exchange their calls if they differ (by default the call's sequence number).
         """
-        self._prove_alone(entry, str(entry.sequence), timeout, first_absent_only)
-
-    def _prove_alone(
-        self, entry: Entry, place: str, timeout: timedelta | None = None, first_absent_only: bool = False
-    ) -> None:
-        """``place`` names, if ranks differ, where they tell each other."""
         if self._channel is None:
             if entry.prepared.flows != 0:
                 self._judge(entry, {0: entry.record()})
             return
-        word = positioned(self._word(entry), entry.sequence)
+        claimed = 0 if entry.claim is None else entry.claim.digest
+        word = positioned(self._tolerance.word(entry.prepared, claimed), entry.sequence)
         if self._total(self._channel, entry, word, timeout, first_absent_only) != 0:
-            self._judge(entry, *self._told(self._channel, place, document_of(entry)))
+            self._judge(entry, *self._exchanged(self._channel, place or str(entry.sequence), document_of(entry)))
 
     def prove_run(self, run: Sequence[Prepared], first: Entry, begin: Callable[[], Entry]) -> None:
         """As :meth:`prove`, for calls that are launched all at once: with one sum, where all ranks launch as many.
@@ -75,23 +73,23 @@ class Prover:
     def _prove_together(self, run: Sequence[Prepared], first: Entry, begin: Callable[[], Entry]) -> int:
         """How many calls from the first on are proved: as many as the ranks have in common."""
         if self._channel is None:
-            self._prove_alone(first, "")
+            self.prove(first)
             return 1
-        words = (self._tolerance.word(prepared, self._rank, len(self._group.ranks)) for prepared in run)
+        words = (self._tolerance.word(prepared) for prepared in run)
         word = sum(positioned(word, place) for place, word in enumerate(words, first.sequence))
         if self._total(self._channel, first, word & _MASK, None) == 0:
             for _ in run[1:]:
                 begin()
             return len(run)
-        told = {**document_of(first), "run": len(run)}
-        records, documents = self._told(self._channel, str(first.sequence), told)
+        mine = {**document_of(first), "run": len(run)}
+        records, documents = self._exchanged(self._channel, str(first.sequence), mine)
         common = min(_run_length(document) for document in documents.values())
         if common == 1:
             self._judge(first, records, documents)
             return 1
         for number in range(common):
             entry = begin() if number else first
-            self._prove_alone(entry, f"{entry.sequence}/alone")
+            self.prove(entry, place=f"{entry.sequence}/alone")
         return common
 
     def _total(
@@ -104,22 +102,19 @@ class Prover:
     ) -> int:
         # A timeout of zero means "none at all" to a store.
         asked = self._timeout() if timeout is None else timeout
+        note = {"sequence": entry.sequence, "op": entry.prepared.call.op}
         try:
-            return channel.total(word, max(asked, _SHORTEST), {"sequence": entry.sequence, "op": entry.call.op})
+            return channel.total(word, max(asked, _SHORTEST), note)
         except ChannelBrokenError as error:
             entry.finished(State.FAILED)
             raise self._missing(entry, error, asked, first_absent_only) from None
 
-    def _told(
+    def _exchanged(
         self, channel: SideChannel, place: str, document: Mapping[str, object]
     ) -> tuple[dict[int, Record], dict[int, object]]:
-        """What all ranks are about to do, after telling them what this one is."""
+        """The calls of all ranks, this one's among them, as records and as documents."""
         documents = channel.exchange(place, document)
-        return {rank: record_of(self._group, told) for rank, told in documents.items()}, documents
-
-    def _word(self, entry: Entry) -> int:
-        claimed = 0 if entry.claim is None else entry.claim.digest
-        return self._tolerance.word(entry.prepared, self._rank, len(self._group.ranks), claimed)
+        return {rank: record_of(self._group, found) for rank, found in documents.items()}, documents
 
     def _judge(self, entry: Entry, records: dict[int, Record], documents: Mapping[int, object] = _NO_DOCUMENTS) -> None:
         findings = compare(self._group, records, strict=True)
@@ -128,7 +123,7 @@ class Prover:
         if any(finding.severity is Severity.ERROR for finding in findings):
             entry.finished(State.REJECTED)
             raise CollectiveMismatchError(mismatch_text(self._group, records, self._rank, findings), tuple(findings))
-        self._tolerance.accept(records, len(self._group.ranks))
+        self._tolerance.accept(records)
 
     def _models(self, sequence: int, records: Mapping[int, Record], documents: Mapping[int, object]) -> list[Finding]:
         """What is wrong with the models that DistributedDataParallel begins to check with this call."""
@@ -169,18 +164,23 @@ class Prover:
 class Tolerance:
     """Statements that count as one, because ranks were found to differ in them in a way that does no harm."""
 
-    def __init__(self) -> None:
+    def __init__(self, group_rank: int, group_size: int) -> None:
+        self._rank = group_rank
+        self._size = group_size
         self._counts_as: dict[int, int] = {}
 
-    def word(self, prepared: Prepared, group_rank: int, group_size: int, claimed: int = 0) -> int:
-        """The word of a call, by what its statement counts as; ``claimed`` is the digest of what it says besides."""
-        digest = self._counts_as.get(prepared.statement, prepared.statement)
-        return digest_word(digest ^ claimed, group_rank, group_size) + prepared.flows
+    def word(self, prepared: Prepared, claimed: int = 0) -> int:
+        """The word of a call, by what its statement counts as; ``claimed`` is the digest of what it states besides."""
+        digest = self._counts_as.get(prepared.statement)
+        if digest is None and not claimed:
+            return prepared.word
+        counted = prepared.statement if digest is None else digest
+        return joined_word(counted ^ claimed, prepared.flows, self._rank, self._size)
 
-    def accept(self, records: Mapping[int, Record], group_size: int) -> None:
+    def accept(self, records: Mapping[int, Record]) -> None:
         """From now on these statements count as one; every rank draws the same conclusion from the same records."""
         stated = {
-            statement_digest(spec_of(record.call).statement(record.call, rank, group_size))
+            statement_digest(spec_of(record.call).statement(record.call, rank, self._size))
             for rank, record in records.items()
         }
         merged = {self._counts_as.get(digest, digest) for digest in stated}

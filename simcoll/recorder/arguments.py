@@ -80,7 +80,10 @@ class Arguments:
     @property
     def on(self) -> torch.device | None:
         """The device of the first tensor, or the place of a call without tensors."""
-        return next((tensor.device for tensors in self.tensors.values() for tensor in tensors), self.place)
+        for tensors in self.tensors.values():
+            for tensor in tensors:
+                return tensor.device
+        return self.place
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -89,7 +92,11 @@ class Arguments:
         for role, tensors in self.tensors.items():
             key.append(role)
             for tensor in tensors:
-                key += _tensor_key(tensor)
+                key += tensor.shape, tensor.dtype, tensor.device
+                if tensor.layout is not torch.strided:
+                    key.append(tensor.layout)
+                else:
+                    key.append(None if tensor.is_contiguous() else tensor.stride())
         return tuple(key)
 
     def call(self) -> Call:
@@ -212,12 +219,6 @@ def _tensors(value: object) -> list[torch.Tensor]:
 
 def _is_collection(value: object) -> TypeGuard[Iterable[object]]:
     return isinstance(value, Iterable) and isinstance(value, Sized) and not isinstance(value, (str, bytes, Mapping))
-
-
-def _tensor_key(tensor: torch.Tensor) -> tuple[object, ...]:
-    if tensor.layout is not torch.strided:
-        return (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
-    return (tensor.shape, tensor.dtype, tensor.device, None if tensor.is_contiguous() else tensor.stride())
 
 
 def _buffer(tensor: torch.Tensor) -> Buffer:

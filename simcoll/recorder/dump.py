@@ -12,9 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from simcoll.blackbox.box import NoBox
 from simcoll.blackbox.format import SUFFIX as BOX_SUFFIX
-from simcoll.blackbox.memory_box import MemoryBox
 from simcoll.blackbox.stack_signal import SUFFIX
+from simcoll.blackbox.writer import BlackBoxWriter
 from simcoll.errors import ConfigurationError, SimcollError
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ def dump(dir: str | os.PathLike[str] | None = None) -> Path:  # noqa: A002
     """
     recorder = _recorder()
     box = recorder.box
-    if box is None:
+    if isinstance(box, NoBox):
         raise SimcollError(f"rank {recorder.rank}: nothing to dump: its black box could not be made, as was said then")
-    if isinstance(box, MemoryBox):
+    if not isinstance(box, BlackBoxWriter):
         raise SimcollError(f"rank {recorder.rank}: nothing to dump: it is a thread, and its records are in the outcome")
     folder = box.path.parent if dir is None else Path(dir).absolute()
     try:

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from simcoll.backends.base import Backend
 from simcoll.blackbox import BlackBoxWriter
-from simcoll.blackbox.format import AWAITED, CAPTURED, HANDED_ON, LET_GO, REPLAYED
-from simcoll.blackbox.memory_box import MemoryBox
+from simcoll.blackbox.box import Box, NoBox, Slot
+from simcoll.blackbox.format import ASYNCHRONOUS, AWAITED, CAPTURED, HANDED_ON, LET_GO, REPLAYED
 from simcoll.blackbox.stack_signal import answer_into
 from simcoll.blackbox.stacks import offer_recorded_stacks, stack_path
 from simcoll.core.device_errors import device_error
@@ -23,15 +23,17 @@ from simcoll.errors import MissingRankError
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dump import heading, stacks_name
 from simcoll.spec.call import Call
-from simcoll.spec.checksum import flow_word, message_digest, statement_digest
+from simcoll.spec.checksum import flow_word, joined_word, message_digest, statement_digest
 from simcoll.spec.ddp_model import Claim
 from simcoll.spec.table import Kind, spec_of
 from simcoll.verifier.findings.failures import Nature, nature_of
 
-Box: TypeAlias = "BlackBoxWriter | MemoryBox"
-
 _PREPARED_LIMIT = 8192
 """Distinct calls that a group keeps at hand; a program with ever-changing shapes starts over at this many."""
+
+
+# Plain names: every look at a member of an enum costs.
+_SCHEDULED, _STARTED = State.SCHEDULED, State.STARTED
 
 
 class DeviceTimed(Protocol):
@@ -49,7 +51,7 @@ class Recorder:
         self.rank = rank
         self.noted: BaseException | None = None
         """The last exception that was written down, so that it is not written again on its way up."""
-        self._box: Box | None = None
+        self._box: Box = NoBox()
         try:
             out.mkdir(parents=True, exist_ok=True)
             box = self._box = BlackBoxWriter(out / box_name(rank), rank=rank, world_size=world_size, mode=mode)
@@ -69,14 +71,13 @@ class Recorder:
         return recorder
 
     @property
-    def box(self) -> Box | None:
-        """The black box, or None."""
+    def box(self) -> Box:
+        """The black box."""
         return self._box
 
     def event(self, kind: str, **data: object) -> None:
         """Write down an :class:`~simcoll.core.record.Event`."""
-        if self._box is not None:
-            self._box.event(kind, **data)
+        self._box.event(kind, **data)
 
     def failed(self, entry: Entry, error: Exception) -> None:
         """Write down that a call failed while it ran."""
@@ -112,8 +113,7 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is pending; the box stays readable whether or not this is called."""
-        if self._box is not None:
-            self._box.close()
+        self._box.close()
 
 
 def box_name(rank: int) -> str:
@@ -130,13 +130,15 @@ def _warn(text: str) -> None:
 class Prepared:
     """What stays the same whenever a rank makes a call again.
 
-    ``statement`` is the digest of what it states, ``flows`` the part of its word that its flows make, ``message``
-    what a send or receive states of its data (:func:`~simcoll.spec.checksum.message_digest`).
+    ``statement`` is the digest of what it states, ``flows`` the part of its word that its flows make, ``word`` the
+    whole word (:func:`~simcoll.spec.checksum.word`), ``message`` what a send or receive states of its data
+    (:func:`~simcoll.spec.checksum.message_digest`).
     """
 
     call: Call
     statement: int
     flows: int
+    word: int
     message: int
     signature: int
     use: Use
@@ -197,23 +199,19 @@ class Entry:
 
     def started(self) -> None:
         """The backend has been given the call."""
-        if self.log.box is not None:
-            self.log.box.started(self.ticket)
+        self.log.box.advance(self.ticket, _STARTED)
 
     def awaited(self) -> None:
         """A thread begins to wait for the call's end."""
-        if self.log.box is not None:
-            self.log.box.mark(self.ticket, AWAITED)
+        self.log.box.mark(self.ticket, AWAITED)
 
     def handed_on(self) -> None:
         """The call's future was taken."""
-        if self.log.box is not None:
-            self.log.box.mark(self.ticket, HANDED_ON)
+        self.log.box.mark(self.ticket, HANDED_ON)
 
     def let_go(self) -> None:
         """The program dropped the call's Work, for which nobody had waited."""
-        if self.log.box is not None:
-            self.log.box.mark(self.ticket, LET_GO)
+        self.log.box.mark(self.ticket, LET_GO)
 
     def lacked(self, missing: MissingRankError) -> None:
         """Ranks did not come to the call."""
@@ -222,33 +220,29 @@ class Entry:
     def received_from(self, group_rank: int) -> None:
         """A receive from any source has taken a message: write down whose."""
         self.taken_from = group_rank
-        if self.log.box is not None:
-            known = replace(self.call, peer=group_rank)
-            self.log.box.resign(self.ticket, self.log.box.signature(known))
+        known = replace(self.call, peer=group_rank)
+        self.log.box.resign(self.ticket, self.log.box.signature(known))
 
     def finished(self, state: State = State.COMPLETED) -> None:
         """The call ended, as far as the host sees."""
         if self.timed is not None and state is State.COMPLETED:
             return
-        if self.log.box is not None:
-            self.log.box.finished(self.ticket, state)
+        self.log.box.advance(self.ticket, state)
 
     def waited_for(self) -> None:
         """Somebody has waited for the call, which ended well."""
         if self.timed is None:
-            self.finished()
+            self.log.box.advance(self.ticket)
         else:
             self.timed.awaited()
 
     def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
         """A device began the call then, and ended it (0: it runs)."""
-        if self.log.box is not None:
-            self.log.box.ran_on_device(self.ticket, began_ns, ended_ns)
+        self.log.box.ran_on_device(self.ticket, began_ns, ended_ns)
 
     def ended_on_device(self) -> None:
         """A device has ended the call; when is not known."""
-        if self.log.box is not None:
-            self.log.box.ended_on_device(self.ticket)
+        self.log.box.ended_on_device(self.ticket)
 
     def failed(self, error: Exception, *, refused: bool = False) -> None:
         """The call ended with an exception; some backends refuse a call only when they come to run it."""
@@ -279,7 +273,7 @@ class GroupLog:
         self.box = recorder.box
         self.group = group
         self.group_rank = group_rank
-        self._index = 0 if self.box is None else self.box.group(group)
+        self._index = self.box.group(group)
         self._prepared: dict[tuple[object, ...], Prepared] = {}
         self._sequence = 0
         self._p2p_sequence = 0
@@ -316,54 +310,52 @@ class GroupLog:
 
         A ``started`` call is given to the backend at once; an ``awaited`` one the thread that makes it waits for.
         """
-        prepared = self._prepare(arguments)
-        point_to_point = arguments.spec.kind is Kind.POINT_TO_POINT
-        with self._lock:
-            self._sequence += not point_to_point
-            self._p2p_sequence += point_to_point
-            entry = Entry(self, prepared, self._sequence, source, arguments.asynchronous, 0, claim)
-            if self.box is not None:
-                entry.ticket = self.box.schedule(
-                    self._index,
-                    entry.sequence,
-                    prepared.signature,
-                    self.box.source(source),
-                    asynchronous=arguments.asynchronous,
-                    p2p_sequence=self._p2p_sequence if point_to_point else 0,
-                    started=started,
-                    awaited=awaited,
-                )
-        return entry
+        key = arguments.key
+        prepared = self._prepared.get(key) or self._prepare(key, arguments)
+        flags = arguments.asynchronous * ASYNCHRONOUS | awaited * AWAITED
+        return self._write(prepared, source, _STARTED if started else _SCHEDULED, flags, claim)
 
     def begin_captured(self, arguments: Arguments, source: Source) -> Entry:
         """Write down that a CUDA graph captures a call, which takes no place in the group: it does not run."""
-        return self._of_graph(self._prepare(arguments), source, CAPTURED, counts=False)
+        return self._write(
+            self._prepare(arguments.key, arguments), source, _SCHEDULED, ASYNCHRONOUS | CAPTURED, counts=False
+        )
 
     def begin_replayed(self, prepared: Prepared, source: Source) -> Entry:
         """Write down that a CUDA graph is about to run a call that it captured: it takes its place in the group."""
         # Nobody has its Work, and nobody can wait for it but with all that the graph does.
-        return self._of_graph(prepared, source, REPLAYED | HANDED_ON, counts=True)
+        return self._write(prepared, source, _SCHEDULED, ASYNCHRONOUS | REPLAYED | HANDED_ON)
 
-    def _of_graph(self, prepared: Prepared, source: Source, flags: int, *, counts: bool) -> Entry:
-        point_to_point = spec_of(prepared.call).kind is Kind.POINT_TO_POINT
+    def _write(
+        self,
+        prepared: Prepared,
+        source: Source,
+        state: State,
+        flags: int,
+        claim: Claim | None = None,
+        *,
+        counts: bool = True,
+    ) -> Entry:
+        """Write a call down, and give it its place where it ``counts``."""
+        message = prepared.call.peer is not None
+        box = self.box
         with self._lock:
-            self._sequence += counts and not point_to_point
-            self._p2p_sequence += counts and point_to_point
-            entry = Entry(self, prepared, self._sequence, source, asynchronous=True, ticket=0)
-            if self.box is not None:
-                entry.ticket = self.box.schedule(
-                    self._index,
-                    entry.sequence,
-                    prepared.signature,
-                    self.box.source(source),
-                    asynchronous=True,
-                    p2p_sequence=self._p2p_sequence if point_to_point else 0,
-                    flags=flags,
-                )
-        return entry
+            if message:
+                self._p2p_sequence += counts
+            else:
+                self._sequence += counts
+            slot = Slot(
+                self._index,
+                self._sequence,
+                prepared.signature,
+                box.source(source),
+                self._p2p_sequence if message else 0,
+                state,
+                flags,
+            )
+            return Entry(self, prepared, slot.sequence, source, flags & ASYNCHRONOUS > 0, box.schedule(slot), claim)
 
-    def _prepare(self, arguments: Arguments) -> Prepared:
-        key = arguments.key
+    def _prepare(self, key: tuple[object, ...], arguments: Arguments) -> Prepared:
         prepared = self._prepared.get(key)
         if prepared is None:
             if len(self._prepared) >= _PREPARED_LIMIT:
@@ -375,12 +367,15 @@ class GroupLog:
         if (backend := self._backend_of(call)) is not None:
             call = backend.formed(call)
         spec, size = spec_of(call), len(self.group.ranks)
+        statement = statement_digest(spec.statement(call, self.group_rank, size))
+        flows = flow_word(spec.flows(call, self.group_rank, size), self.group_rank)
         return Prepared(
             call,
-            statement_digest(spec.statement(call, self.group_rank, size)),
-            flow_word(spec.flows(call, self.group_rank, size), self.group_rank),
+            statement,
+            flows,
+            joined_word(statement, flows, self.group_rank, size),
             message_digest(call) if spec.kind is Kind.POINT_TO_POINT else 0,
-            0 if self.box is None else self.box.signature(call),
+            self.box.signature(call),
             self._use(call),
         )
 

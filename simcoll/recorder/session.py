@@ -144,22 +144,23 @@ def activate(session: Session | None) -> None:
     _active.set(session)
 
 
-_unrecorded: list[Callable[[], bool]] = []
+unrecorded: list[Callable[[], bool]] = []
+"""Which threads' calls are passed on as they are; mostly empty, which is all that a call looks at."""
 
 
 @contextmanager
 def unrecorded_where(test: Callable[[], bool]) -> Iterator[None]:
     """Pass the calls of threads for which ``test`` holds on as they are, as long as the block lasts."""
-    _unrecorded.append(test)
+    unrecorded.append(test)
     try:
         yield
     finally:
-        _unrecorded.remove(test)
+        unrecorded.remove(test)
 
 
 def is_unrecorded() -> bool:
     """Whether the call that this thread makes is to be passed on as it is."""
-    return any(test() for test in tuple(_unrecorded))
+    return any(test() for test in tuple(unrecorded))
 
 
 def claim_rank() -> None:

@@ -37,7 +37,10 @@ def _kind(code: CodeType) -> int:
 def _user_frame(frame: FrameType | None) -> FrameType | None:
     installed = None
     while frame is not None and frame.f_code is not _outermost:
-        kind = _kind(frame.f_code)
+        code = frame.f_code
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kind(code)
         if kind == OWN:
             return frame
         if kind == INSTALLED and installed is None:
@@ -87,7 +90,10 @@ def current_source() -> Source:
     if frame is None:
         main = main_thread_of_rank()
         frame = None if main is None else _user_frame(sys._current_frames().get(main))
-    return UNKNOWN_SOURCE if frame is None else _source(frame.f_code, frame.f_lineno)
+    if frame is None:
+        return UNKNOWN_SOURCE
+    code, line = frame.f_code, frame.f_lineno
+    return _sources.get((code.co_filename, line, code.co_name)) or _source(code, line)
 
 
 def traceback_source(traceback: TracebackType | None) -> Source:

@@ -32,8 +32,13 @@ def word(call: Call, group_rank: int, group_size: int) -> int:
     """The word of one rank's call, 0 <= word < 2^64; it depends on the call alone, so it may be cached."""
     spec = spec_of(call)
     digest = statement_digest(spec.statement(call, group_rank, group_size))
-    flows = spec.flows(call, group_rank, group_size)
-    return (digest_word(digest, group_rank, group_size) + flow_word(flows, group_rank)) & _MASK
+    flows = flow_word(spec.flows(call, group_rank, group_size), group_rank)
+    return joined_word(digest, flows, group_rank, group_size)
+
+
+def joined_word(digest: int, flows: int, group_rank: int, group_size: int) -> int:
+    """The word of a call from the digest of its statement and the part that its flows make."""
+    return (digest_word(digest, group_rank, group_size) + flows) & _MASK
 
 
 def statement_digest(statement: Statement) -> int:

@@ -157,6 +157,7 @@ class Flights(ProcessOwned):
 
     def open(self, entry: Entry, arguments: Arguments) -> Flight | None:
         """Note that a call was made whose Work goes to the program; None where there is no memory to watch."""
+        self.look_after()
         memory = _memory(entry, arguments)
         if not memory.regions:
             return None
@@ -170,6 +171,8 @@ class Flights(ProcessOwned):
 
     def pass_by(self, entry: Entry, arguments: Arguments) -> None:
         """Note that a call was made that nobody can leave open; costs nothing while none is."""
+        if self._orphans:
+            self.look_after()
         if self._by_storage and (regions := _memory(entry, arguments).regions):
             self._meet(entry, regions, None)
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from simcoll.core.patches import Patches
 from simcoll.recorder.session import unrecorded_where
 from simcoll.spec.table import METHODS, CollectiveSpec, Kind
 from simcoll.wrapper.functional import FUNCTIONAL
@@ -216,7 +218,7 @@ class _Sections:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks = 0
-        self._originals: list[tuple[type, str, Any]] = []
+        self._patches = Patches()
 
     def __enter__(self) -> None:
         with self._lock:
@@ -225,14 +227,13 @@ class _Sections:
                 return
             for owner in (ProcessGroup, RecordedProcessGroup):
                 for name in ("_start_coalescing", "_end_coalescing"):
-                    self._originals.append((owner, name, vars(owner)[name]))
-                    setattr(owner, name, _section_method(name, vars(owner)[name]))
+                    self._patches.wrap(owner, name, partial(_section_method, name))
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._blocks -= 1
-            while not self._blocks and self._originals:
-                setattr(*self._originals.pop())
+            if not self._blocks:
+                self._patches.restore()
 
 
 def _section_method(name: str, original: Any) -> Any:

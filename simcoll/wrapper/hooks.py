@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from torch.nn.parallel import distributed as ddp_module
 
 from simcoll.blackbox.stack_signal import answer_no_more, answer_signal
 from simcoll.blackbox.stacks import withdraw_stacks
+from simcoll.core.patches import Patches
 from simcoll.cuda.graphs import ignore_graphs, watch_graphs
 from simcoll.cuda.timing import calls_between_times
 from simcoll.cuda.watcher import close_device_times
@@ -155,7 +156,8 @@ def _say_once(text: str) -> None:
         sys.stderr.write(f"simcoll: {text}\n")
 
 
-_replaced: list[tuple[Any, str, Any]] = []
+_patches = Patches()
+"""What :func:`enable` has replaced."""
 
 
 @contextmanager
@@ -164,56 +166,49 @@ def hooks(inner: Callable[[Any], Any], outer: Callable[[Any], Any]) -> Iterator[
 
     ``inner`` and ``outer`` go around ``init_process_group``, within and without what is replaced here.
     """
-    enabled = bool(_replaced)
-    _uninstall()
-    original = distributed_c10d.init_process_group
-    _set_initialise(inner(original))
-    _install()
-    _set_initialise(outer(distributed_c10d.init_process_group))
-    try:
-        yield
-    finally:
+    with ExitStack() as stack:
+        if _patches:
+            stack.callback(_install)
         _uninstall()
-        _set_initialise(original)
-        if enabled:
-            _install()
+        _replace_initialise(stack.enter_context(Patches()), inner)
+        stack.callback(_uninstall)
+        _install()
+        _replace_initialise(stack.enter_context(Patches()), outer)
+        yield
 
 
-def _set_initialise(initialise: Any) -> None:
-    module: Any
+def _replace_initialise(patches: Patches, wrapper: Callable[[Any], Any]) -> None:
+    initialise = wrapper(distributed_c10d.init_process_group)
     for module in (distributed_c10d, dist):
-        module.init_process_group = initialise
+        patches.replace(module, "init_process_group", initialise)
 
 
 def _install() -> None:
-    if _replaced:
+    if _patches:
         return
-    _replace(distributed_c10d, "ProcessGroup", RecordedProcessGroup)
-    _replace(distributed_c10d, "get_debug_level", _debug_level)
-    if (make := getattr(distributed_c10d, "_new_group_with_tag", None)) is not None:
-        _replace(distributed_c10d, "_new_group_with_tag", noted(make))
-    if (make := getattr(distributed_c10d, "_create_shrunk_process_group", None)) is not None:
-        _replace(distributed_c10d, "_create_shrunk_process_group", shrinking(make))
+    _patches.replace(distributed_c10d, "ProcessGroup", RecordedProcessGroup)
+    _patches.replace(distributed_c10d, "get_debug_level", _debug_level)
+    _patches.wrap(distributed_c10d, "_new_group_with_tag", noted)
+    _patches.wrap(distributed_c10d, "_create_shrunk_process_group", shrinking)
     for name in ("HealthCheckHook", "FlightRecorderHook"):
         if (kind := getattr(distributed_c10d, name, None)) is not None:
-            _replace(kind, "attach", staticmethod(to_plain(kind.attach)))
+            _patches.wrap(kind, "attach", lambda attach: staticmethod(to_plain(attach)))
     initialise = initialising(distributed_c10d.init_process_group)
     destroy = destroying(distributed_c10d.destroy_process_group)
+    _patches.wrap(distributed_c10d, "_abort_process_group", aborting)
     for module in (distributed_c10d, dist):
-        _replace(module, "init_process_group", initialise)
-        _replace(module, "destroy_process_group", destroy)
-    if (abort := getattr(distributed_c10d, "_abort_process_group", None)) is not None:
-        _replace(distributed_c10d, "_abort_process_group", aborting(abort))
-    for module in (distributed_c10d, dist):
-        _replace(module, "_create_process_group_wrapper", _create_process_group_wrapper)
+        _patches.replace(module, "init_process_group", initialise)
+        _patches.replace(module, "destroy_process_group", destroy)
+        _patches.replace(module, "_create_process_group_wrapper", _create_process_group_wrapper)
     if (dist2 := _dist2()) is not None:
-        _replace(dist2, "ProcessGroup", RecordedProcessGroup)
-    if (verify := getattr(ddp_module, "_verify_param_shape_across_processes", None)) is not None:
-        _replace(ddp_module, "_verify_param_shape_across_processes", recorded_verification(verify, _recorder))
+        _patches.replace(dist2, "ProcessGroup", RecordedProcessGroup)
+    _patches.wrap(
+        ddp_module, "_verify_param_shape_across_processes", lambda verify: recorded_verification(verify, _recorder)
+    )
     watch_graphs()
-    for module in (torch.cuda, torch.accelerator):
-        _replace(module, "synchronize", noting_synchronization(module.synchronize))
-    _replace(distributed_c10d, "_warn_not_in_group", noting_non_members(_recorder))
+    for device in (torch.cuda, torch.accelerator):
+        _patches.wrap(device, "synchronize", noting_synchronization)
+    _patches.replace(distributed_c10d, "_warn_not_in_group", noting_non_members(_recorder))
     install_failure_hooks(active_session)
     _end_with_the_process()
 
@@ -238,16 +233,8 @@ def _dist2() -> Any:
     return _dist2
 
 
-def _replace(module: Any, name: str, value: Any) -> None:
-    if hasattr(module, name):
-        _replaced.append((module, name, getattr(module, name)))
-        setattr(module, name, value)
-
-
 def _uninstall() -> None:
-    while _replaced:
-        module, name, value = _replaced.pop()
-        setattr(module, name, value)
+    _patches.restore()
     if not _wrapped:
         ignore_graphs()
     remove_failure_hooks()

@@ -28,16 +28,17 @@ from simcoll.core.record import Group
 from simcoll.cuda.graphs import capture_of, open_captures
 from simcoll.cuda.watcher import DeviceTimes, device_times
 from simcoll.errors import CollectiveMismatchError, MissingRankError
-from simcoll.proof.factory import Watchers, keep_for_good, watchers_of
 from simcoll.recorder.arguments import Arguments, arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.group_creation import stated_members
 from simcoll.recorder.recorder import GroupLog
-from simcoll.recorder.session import Session, active_session, is_unrecorded, pipelines
+from simcoll.recorder.session import Session, active_session, is_unrecorded, pipelines, unrecorded
 from simcoll.spec.table import METHODS
 from simcoll.wrapper.group_store import lend_store
+from simcoll.wrapper.modes import keep_for_good, pipeline_of
 from simcoll.wrapper.pipeline import Pipeline
 
+_DEFAULT_TIMEOUT = timedelta(minutes=30)
 _DRAIN_SECONDS = 2.0
 _ABORT_SECONDS = 0.1
 """How long shutdown, and abort, wait for calls that are queued."""
@@ -235,9 +236,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         # Without a pipeline nothing was recorded.
         if self._pipeline is None:
             return launch()
-        work = self._pipeline.end_section(launch)
-        self._pipeline.raise_unfit()
-        return work
+        return self._pipeline.end_section(launch)
 
     def _leave_section(self) -> None:
         """A call was not launched and raises: c10d's coalescing manager ends no section then, and NCCL would take all
@@ -298,9 +297,9 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         return self._inner.bound_device_id or torch.device("cuda", torch.cuda.current_device())
 
     def _pipeline_here(self) -> Pipeline | None:
-        """What conducts the group's calls; None where they go unrecorded."""
+        """What carries out the group's calls; None where they go unrecorded."""
         session = self._session or active_session()
-        if session is None or self._reconfigured or is_unrecorded():
+        if session is None or self._reconfigured or (unrecorded and is_unrecorded()):
             return None
         if self._pipeline is None or self._pipeline_session is not session:
             return self._make_pipeline(session)
@@ -312,15 +311,13 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             if self._pipeline is None or self._pipeline_session is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
                 log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
-                self._pipeline = Pipeline(log, *self._watchers(group, session.mode), times=self._times())
+                self._pipeline = self._new_pipeline(log, session.mode)
                 self._pipeline_session = session
                 pipelines.here.add(self._pipeline)
             return self._pipeline
 
-    def _watchers(self, group: Group, mode: str) -> Watchers:
-        if self._store is None:
-            return Watchers()
-        return watchers_of(mode, group, self.rank(), self._inner, self._store, _timeout_of(self))
+    def _new_pipeline(self, log: GroupLog, mode: str) -> Pipeline:
+        return pipeline_of(mode, log, self._times(), self._inner, self._store, _timeout_of(self))
 
     def _times(self) -> DeviceTimes | None:
         on_streams = any(backend.on_streams for backend in self._known_backends().values())
@@ -332,15 +329,6 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         bound = self.bound_device_id is not None
         found = {device: known(name, os.environ, bound=bound) for device, name in names.items()}
         return {device: backend for device, backend in found.items() if backend is not None}
-
-    def _timeout(self) -> timedelta:
-        if self._limit is not None:
-            return self._limit
-        for device in self._device_types:
-            options = getattr(self._inner._get_backend(device), "options", None)
-            if options is not None:
-                return _as_timedelta(options._timeout)
-        return timedelta(minutes=30)
 
     def _global_ranks(self) -> tuple[int, ...]:
         """The members as global ranks, in group-rank order."""
@@ -414,7 +402,16 @@ def _timeout_of(group: RecordedProcessGroup) -> Callable[[], timedelta]:
 
     def timeout() -> timedelta:
         alive = known()
-        return timedelta(minutes=30) if alive is None else alive._timeout()
+        if alive is None:
+            return _DEFAULT_TIMEOUT
+        if alive._limit is not None:
+            return alive._limit
+        for device in alive._device_types:
+            options = getattr(alive._inner._get_backend(device), "options", None)
+            if options is not None:
+                found = options._timeout
+                return found if isinstance(found, timedelta) else timedelta(seconds=found)
+        return _DEFAULT_TIMEOUT
 
     return timeout
 
@@ -422,10 +419,6 @@ def _timeout_of(group: RecordedProcessGroup) -> Callable[[], timedelta]:
 def _set_base_device(group: ProcessGroup, device: torch.device | None) -> None:
     """Set the property of the C++ base class, which the subclass hides."""
     vars(ProcessGroup)["bound_device_id"].__set__(group, device)
-
-
-def _as_timedelta(value: timedelta | float) -> timedelta:
-    return value if isinstance(value, timedelta) else timedelta(seconds=value)
 
 
 def _store_of(plain: ProcessGroup) -> Store:

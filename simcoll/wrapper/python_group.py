@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from simcoll.core.record import Group
-from simcoll.proof.factory import Watchers
+from simcoll.recorder.recorder import GroupLog
+from simcoll.wrapper.pipeline import Pipeline, RecordedPipeline
 from simcoll.wrapper.process_group import RecordedProcessGroup
 
 
@@ -59,6 +59,6 @@ class RecordedPythonGroup(RecordedProcessGroup):
     def _set_sequence_number_for_group(self) -> None:
         """The records count."""
 
-    def _watchers(self, group: Group, mode: str) -> Watchers:
+    def _new_pipeline(self, log: GroupLog, mode: str) -> Pipeline:
         """Ranks in one process, or without peers, prove nothing to each other over a wire."""
-        return Watchers()
+        return RecordedPipeline(log, self._times())

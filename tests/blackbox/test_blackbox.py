@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simcoll.blackbox import NO_TICKET, BlackBoxError, BlackBoxWriter, UnreadableError, read_black_box
+from simcoll.blackbox import NO_TICKET, BlackBoxError, BlackBoxWriter, Slot, UnreadableError, read_black_box
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.format import intact, seal
+from simcoll.blackbox.format import ASYNCHRONOUS, intact, seal
 from simcoll.blackbox.reader import SLOT_DTYPE, last_activity
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Buffer, Call
@@ -34,15 +34,15 @@ def make(path, records=16, **options):
 
 def fill(box, calls, group=0):
     signature, source = box.signature(CALL), box.source(SOURCE)
-    return [box.schedule(group, sequence, signature, source) for sequence in range(1, calls + 1)]
+    return [box.schedule(Slot(group, sequence, signature, source)) for sequence in range(1, calls + 1)]
 
 
 def test_what_was_written_is_read(tmp_path):
     box = make(tmp_path / "rank00001.simcoll", rank=1, mode="record")
     group = box.group(GROUP)
-    ticket = box.schedule(group, 1, box.signature(CALL), box.source(SOURCE), asynchronous=True)
-    box.started(ticket)
-    box.finished(ticket, State.FAILED)
+    ticket = box.schedule(Slot(group, 1, box.signature(CALL), box.source(SOURCE), flags=ASYNCHRONOUS))
+    box.advance(ticket, State.STARTED)
+    box.advance(ticket, State.FAILED)
     box.event("missing", group="0", sequence=1, missing=[0])
     box.close()
     read = read_black_box(box.path)
@@ -81,8 +81,8 @@ def test_a_ring_that_wrapped_says_what_it_dropped(tmp_path):
     box.group(GROUP)
     box.group(Group("1", "half", (0,)))
     tickets = fill(box, 5, group=1) + fill(box, 35)
-    box.started(tickets[0])
-    box.finished(tickets[-1])
+    box.advance(tickets[0], State.STARTED)
+    box.advance(tickets[-1])
     read = read_black_box(box.path)
     assert read.dropped == {0: 19, 1: 5}
     assert read.slots["sequence"].tolist() == list(range(20, 36))
@@ -94,7 +94,7 @@ def test_send_and_receive_are_dropped_by_their_own_count(tmp_path):
     box = make(tmp_path / "box")
     box.group(GROUP)
     for number in range(1, 21):
-        box.schedule(0, 0, box.signature(CALL), box.source(SOURCE), p2p_sequence=number)
+        box.schedule(Slot(0, 0, box.signature(CALL), box.source(SOURCE), p2p_sequence=number))
     read = read_black_box(box.path)
     assert (dict(read.dropped), read.dropped_p2p) == ({}, {0: 4})
 
@@ -114,8 +114,8 @@ def test_threads_write_side_by_side(tmp_path):
 
     def work():
         for ticket in fill(box, 500):
-            box.started(ticket)
-            box.finished(ticket)
+            box.advance(ticket, State.STARTED)
+            box.advance(ticket)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -133,9 +133,9 @@ def test_a_forked_child_does_not_write_into_its_parents_box(tmp_path):
     ticket = fill(box, 1)[0]
     child = os.fork()
     if child == 0:
-        box.finished(ticket)
+        box.advance(ticket)
         box.event("exit")
-        os._exit(box.schedule(0, 2, 0, 0) != NO_TICKET)
+        os._exit(box.schedule(Slot(0, 2, 0, 0)) != NO_TICKET)
     assert os.waitpid(child, 0)[1] == 0
     read = read_black_box(box.path)
     assert (len(read.slots), read.events, read.record(0).state) == (1, (), State.SCHEDULED)
@@ -147,7 +147,7 @@ def test_a_closed_box_takes_no_more(tmp_path):
     box.close()
     box.close()
     box.event("exit")
-    assert box.schedule(0, 1, 0, 0) == NO_TICKET
+    assert box.schedule(Slot(0, 1, 0, 0)) == NO_TICKET
     assert box.signature(CALL) == layout.ABSENT == box.group(GROUP)
 
 
@@ -156,13 +156,14 @@ def test_a_closed_box_takes_no_more(tmp_path):
 def test_records_survive_a_signal(tmp_path, number):
     program = f"""
         import os
-        from simcoll.blackbox.writer import BlackBoxWriter
+        from simcoll.blackbox import BlackBoxWriter, Slot
         from simcoll.spec.call import Call
         from simcoll.core.record import Group, Source
         box = BlackBoxWriter({str(tmp_path / "box")!r}, rank=0, world_size=1, mode="record")
         box.group(Group("0", "", (0,)))
         for sequence in range(1, 100_001):
-            box.schedule(0, sequence, box.signature(Call("barrier", "barrier")), box.source(Source("a.py", 1, "f")))
+            signature, source = box.signature(Call("barrier", "barrier")), box.source(Source("a.py", 1, "f"))
+            box.schedule(Slot(0, sequence, signature, source))
         os.kill(os.getpid(), {int(number)})
     """
     ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, check=False)
@@ -235,9 +236,9 @@ def test_a_disk_that_fills_up_costs_one_warning_and_no_record(tmp_path, monkeypa
 
     monkeypatch.setattr(os, "pwrite", full)
     unknown = box.signature(Call("barrier", "barrier"))
-    box.schedule(0, 2, unknown, 0)
+    box.schedule(Slot(0, 2, unknown, 0))
     box.event("exit")
-    box.schedule(0, 3, 0, 0)
+    box.schedule(Slot(0, 3, 0, 0))
     assert unknown == layout.ABSENT
     assert capsys.readouterr().err.count("No space left on device; the job goes on") == 1
     read = read_black_box(box.path)
@@ -259,7 +260,7 @@ def test_a_full_file_system_never_ends_the_rank(tmp_path, capfd):
         box.group(GROUP)
         for line in range(20_000):
             source = box.source(Source("a.py", line, "f", "x" * 100))
-            box.finished(box.schedule(0, line + 1, box.signature(CALL), source))
+            box.advance(box.schedule(Slot(0, line + 1, box.signature(CALL), source)))
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
     assert capfd.readouterr().err.count("the job goes on") == 1
@@ -429,11 +430,11 @@ def test_random_damage_raises_nothing_but_unreadable(tmp_path, sound, data):
 def test_a_device_tells_when_it_began_and_ended_a_call(tmp_path):
     writer = make(tmp_path / "box.simcoll")
     group = writer.group(GROUP)
-    tickets = [writer.schedule(group, number, 0, 0, started=True) for number in (1, 2, 3)]
+    tickets = [writer.schedule(Slot(group, number, 0, 0, state=State.STARTED)) for number in (1, 2, 3)]
     made = time.time_ns()
     writer.ran_on_device(tickets[0], made + 1_000, made + 5_000)
     writer.ran_on_device(tickets[1], 7)
-    writer.finished(tickets[2], State.FAILED)
+    writer.advance(tickets[2], State.FAILED)
     writer.ran_on_device(tickets[2], made, made + 1)
     writer.ended_on_device(tickets[2])
     ended, runs, failed = writer_slots(tmp_path / "box.simcoll")[:3]
@@ -445,7 +446,7 @@ def test_a_device_tells_when_it_began_and_ended_a_call(tmp_path):
     writer.ran_on_device(tickets[1], 7, 9)
     assert int(writer_slots(tmp_path / "box.simcoll")[1]["finished_ns"]) - int(runs["scheduled_ns"]) == 2
     for number in range(4, 40):
-        writer.schedule(group, number, 0, 0)
+        writer.schedule(Slot(group, number, 0, 0))
     writer.ran_on_device(tickets[0], made, made + 1)
     writer.ended_on_device(tickets[0])
     assert not any(slot["flags"] & layout.ON_DEVICE for slot in writer_slots(tmp_path / "box.simcoll"))

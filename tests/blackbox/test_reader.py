@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.blackbox import BlackBoxWriter, read_black_box, reader
+from simcoll.blackbox import BlackBoxWriter, Slot, read_black_box, reader
 from simcoll.blackbox.entries import KnownEntries, read_entries
 from simcoll.blackbox.format import ENTRY_MARKER, EntryKind, seals
 from simcoll.blackbox.reader import SLOT_DTYPE, _sound_slots, _whole_ring
@@ -64,7 +64,7 @@ def test_an_index_that_no_rank_comes_to_is_damage(index):
 def test_what_files_have_in_common_is_one_object(tmp_path):
     for rank in (0, 1):
         box = BlackBoxWriter(tmp_path / f"{rank}", rank=rank, world_size=2, mode="record", records=16)
-        box.schedule(box.group(Group("0", "", (0, 1))), 1, box.signature(Call("barrier", "barrier")), 0)
+        box.schedule(Slot(box.group(Group("0", "", (0, 1))), 1, box.signature(Call("barrier", "barrier")), 0))
         box.source(Source("train.py", 3, "step"))
         box.close()
     known = KnownEntries()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simcoll.blackbox import BlackBox, BlackBoxWriter, UnreadableError, reader_pool
+from simcoll.blackbox import BlackBox, BlackBoxWriter, Slot, UnreadableError, reader_pool
 from simcoll.blackbox.reader_pool import read_files
 from simcoll.blackbox.reader_wire import Receiver, Sender
 from simcoll.core.record import Group, Source
@@ -24,8 +24,10 @@ def write(folder, ranks, records=20):
         box = BlackBoxWriter(folder / f"rank{rank:05d}.simcoll", rank=rank, world_size=ranks, mode="record", records=64)
         group = box.group(Group("0", "default_pg", tuple(range(ranks))))
         for sequence in range(1, records + 1):
-            ticket = box.schedule(group, sequence, box.signature(CALL), box.source(Source("train.py", 4, "step", "x")))
-            box.finished(ticket)
+            ticket = box.schedule(
+                Slot(group, sequence, box.signature(CALL), box.source(Source("train.py", 4, "step", "x")))
+            )
+            box.advance(ticket)
         box.event("exit")
         box.close()
     return sorted(folder.glob("*.simcoll"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.blackbox import BlackBoxWriter
+from simcoll.blackbox import BlackBoxWriter, Slot
 from simcoll.cli import main
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Buffer, Call
@@ -33,8 +33,8 @@ def record(folder, reduce_ops, states=State.COMPLETED, file="train.py"):
         tensor = Buffer((20, 10), "float32")
         call = Call("all_reduce", "allreduce", (tensor,), (tensor,), reduce_op=reduce_op)
         group = box.group(Group("0", "default_pg", tuple(range(len(reduce_ops)))))
-        ticket = box.schedule(group, 1, box.signature(call), box.source(Source(file, 41, "step", "x")))
-        box.finished(ticket, states)
+        ticket = box.schedule(Slot(group, 1, box.signature(call), box.source(Source(file, 41, "step", "x"))))
+        box.advance(ticket, states)
         box.event("exit")
         box.close()
     return folder

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 
 import pytest
+import torch
 
-from simcoll.cuda.launch_order import PATIENCE, LaunchOrder, Turn, patience
+from simcoll.cuda.launch_order import PATIENCE, LaunchOrder, Turn, patience, turn_on
 from simcoll.wrapper.async_checks import noting_synchronization
 
 
 def test_a_call_waits_for_those_that_the_program_made_before_it() -> None:
     order, launched = LaunchOrder(None), []
-    turns = [Turn("cuda", order) for _ in range(8)]
+    turns = [Turn(order) for _ in range(8)]
     for turn in turns:
         turn.take()
 
@@ -31,7 +32,7 @@ def test_a_call_waits_for_those_that_the_program_made_before_it() -> None:
 
 def test_a_call_that_is_given_up_holds_up_nobody() -> None:
     order = LaunchOrder(None)
-    first, second = Turn("cuda", order), Turn("cuda", order)
+    first, second = Turn(order), Turn(order)
     first.take()
     second.take()
     first.end()
@@ -42,7 +43,7 @@ def test_a_call_that_is_given_up_holds_up_nobody() -> None:
 
 def test_patience_ends_where_streams_do_not_wait_for_each_other() -> None:
     order = LaunchOrder(0.01)
-    first, second = Turn("cuda", order), Turn("cuda", order)
+    first, second = Turn(order), Turn(order)
     first.take()
     second.take()
     assert not order.come_to(second)
@@ -52,7 +53,7 @@ def test_patience_ends_where_streams_do_not_wait_for_each_other() -> None:
 
 def test_who_waits_for_the_device_waits_for_what_is_not_launched_yet() -> None:
     order, looked = LaunchOrder(None), []
-    first, second, later = (Turn("cuda", order) for _ in range(3))
+    first, second, later = (Turn(order) for _ in range(3))
     order.await_launches(lambda: looked.append("nothing to wait for"))
     first.take()
     second.take()
@@ -71,7 +72,7 @@ def test_who_waits_for_the_device_waits_for_what_is_not_launched_yet() -> None:
 
 
 def test_a_device_is_synchronised_after_the_launch_of_what_was_called() -> None:
-    turn, done = Turn("cuda"), []
+    turn, done = Turn(), []
     turn.take()
     waiting = threading.Thread(target=noting_synchronization(lambda: done.append("synchronised")))
     waiting.start()
@@ -82,12 +83,8 @@ def test_a_device_is_synchronised_after_the_launch_of_what_was_called() -> None:
 
 
 def test_calls_on_the_cpu_have_no_turn() -> None:
-    order = LaunchOrder(None)
-    Turn("cuda", order).take()
-    other = Turn("cpu", order)
-    other.take()
-    other.come()
-    other.end()
+    assert turn_on(torch.device("cpu")) is turn_on(None) is None
+    assert isinstance(turn_on(torch.device("cuda", 1)), Turn)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +102,7 @@ def test_a_gpu_with_one_queue_waits_as_long_as_it_takes(environment: dict[str, s
 
 def test_nobody_waits_again_for_a_call_that_was_overtaken() -> None:
     order = LaunchOrder(0.01)
-    late, first, second = (Turn("cuda", order) for _ in range(3))
+    late, first, second = (Turn(order) for _ in range(3))
     for turn in (late, first, second):
         turn.take()
     assert not order.come_to(first)
@@ -116,7 +113,7 @@ def test_nobody_waits_again_for_a_call_that_was_overtaken() -> None:
 
 def test_an_overtaken_call_still_waits_for_nobody_behind_it() -> None:
     order = LaunchOrder(0.01)
-    late, overtaker, later = (Turn("cuda", order) for _ in range(3))
+    late, overtaker, later = (Turn(order) for _ in range(3))
     for turn in (late, overtaker, later):
         turn.take()
     assert not order.come_to(overtaker)

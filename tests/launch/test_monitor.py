@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from simcoll.blackbox import Slot
 from simcoll.blackbox.format import AWAITED, ON_DEVICE
 from simcoll.blackbox.gather import LaunchAccount, LaunchedRank
 from simcoll.blackbox.stacks import Stack
 from simcoll.blackbox.stall_file import read_stall
 from simcoll.blackbox.writer import BlackBoxWriter
-from simcoll.core.record import Group, Source
+from simcoll.core.record import Group, Source, State
 from simcoll.launch import monitor as module
 from simcoll.launch.monitor import Monitor
 from simcoll.proof import side_channel
@@ -49,8 +50,8 @@ class Job:
     def waits(self, rank: int, group: int) -> None:
         box = self.boxes[rank]
         line = box.source(Source("train.py", 10 * rank + group, "step", "dist.all_reduce(x)"))
-        ticket = box.schedule(group, 1, box.signature(CALL), line)
-        box.started(ticket)
+        ticket = box.schedule(Slot(group, 1, box.signature(CALL), line))
+        box.advance(ticket, State.STARTED)
         box.mark(ticket, AWAITED)
 
     def look_after(self, seconds: float) -> bool:
@@ -222,11 +223,11 @@ class DeviceJob(Job):
         box = self.boxes[rank]
         self.made[rank] += 1
         line = box.source(Source("train.py", self.made[rank], "step", "dist.all_reduce(x)"))
-        ticket = box.schedule(0, self.made[rank], box.signature(QUEUED), line, started=True, awaited=True)
+        ticket = box.schedule(Slot(0, self.made[rank], box.signature(QUEUED), line, state=State.STARTED, flags=AWAITED))
         if runs or ends:
             box.mark(ticket, ON_DEVICE)
         if ends:
-            box.finished(ticket)
+            box.advance(ticket)
 
     def goes_on(self, seconds: int, **how: bool) -> list[bool]:
         """Rank 0 queues a call each second."""

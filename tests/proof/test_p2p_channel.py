@@ -44,7 +44,7 @@ def posted(
         call = Call("send", "send", inputs=buffers, peer=peer, tag=tag)
     else:
         call = Call("recv", "recv", outputs=buffers, peer=peer, tag=tag)
-    prepared = Prepared(call, 0, 0, message_digest(call), 0, USE)
+    prepared = Prepared(call, 0, 0, 0, message_digest(call), 0, USE)
     entry = Entry(LOG, prepared, 1, Source("train.py", size, "step"), False, 0, taken_from=took)
     return Posted(entry, 0, tag if lane is None else lane, launched=True)
 

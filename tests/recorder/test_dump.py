@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import simcoll
-from simcoll.blackbox import BlackBoxWriter, read_black_box
+from simcoll.blackbox import BlackBoxWriter, Slot, read_black_box
 from simcoll.blackbox.stacks import read_stacks
 from simcoll.cli import main
 from simcoll.core.record import Group, Source
@@ -25,7 +25,7 @@ def filled(path: Path, calls: int = 20) -> BlackBoxWriter:
     box = BlackBoxWriter(path, rank=0, world_size=2, mode="record", records=16)
     group = box.group(Group("0", "default_pg", (0, 1)))
     for sequence in range(1, calls + 1):
-        box.finished(box.schedule(group, sequence, box.signature(CALL), box.source(Source("a.py", sequence, "f"))))
+        box.advance(box.schedule(Slot(group, sequence, box.signature(CALL), box.source(Source("a.py", sequence, "f")))))
     return box
 
 
@@ -51,7 +51,7 @@ def test_a_copy_reads_as_the_box_does(tmp_path: Path, calls: int) -> None:
 def test_a_copy_tells_of_its_moment_and_the_next_replaces_it(tmp_path: Path) -> None:
     box = filled(tmp_path / "box", 3)
     box.save(tmp_path / "copy")
-    box.schedule(0, 4, 0, 0)
+    box.schedule(Slot(0, 4, 0, 0))
     assert len(read_black_box(tmp_path / "copy").slots) == 3
     box.save(tmp_path / "copy")
     assert len(read_black_box(tmp_path / "copy").slots) == 4
@@ -92,7 +92,7 @@ def test_copies_of_a_box_that_is_written_to_are_whole(tmp_path: Path) -> None:
         while not stop.is_set():
             sequence += 1
             source = box.source(Source("a.py", sequence % 500, "f"))
-            box.finished(box.schedule(0, sequence, box.signature(CALL), source))
+            box.advance(box.schedule(Slot(0, sequence, box.signature(CALL), source)))
 
     threads = [threading.Thread(target=write) for _ in range(2)]
     for thread in threads:

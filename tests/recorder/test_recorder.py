@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simcoll.blackbox.box import NoBox
 from simcoll.core.record import Group, Source, State
 
 torch = pytest.importorskip("torch")
@@ -76,7 +77,7 @@ def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path: Path, capsys: pyt
     entry.finished()
     log.recorder.event("exit")
     log.recorder.close()
-    assert (log.recorder.box, entry.sequence) == (None, 1)
+    assert (type(log.recorder.box), entry.sequence) == (NoBox, 1)
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"simcoll: rank 0: no black box in {tmp_path / 'file' / 'boxes'}: ")
     assert line.endswith("; the job goes on unrecorded")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.blackbox import BlackBoxWriter
+from simcoll.blackbox import BlackBoxWriter, Slot
 from simcoll.core.record import Group, Source, State
 from simcoll.proof.connections import connect_links
 from simcoll.spec.call import Buffer, Call
@@ -124,8 +124,8 @@ def record(folder: Path, name: str = "train.py") -> None:
         tensor = Buffer((4,), "float32")
         call = Call("all_reduce", "allreduce", (tensor,), (tensor,), reduce_op=reduce_op)
         group = box.group(Group("0", name, (0, 1)))
-        ticket = box.schedule(group, 1, box.signature(call), box.source(Source(name, 3, name, name)))
-        box.finished(ticket, State.COMPLETED)
+        ticket = box.schedule(Slot(group, 1, box.signature(call), box.source(Source(name, 3, name, name))))
+        box.advance(ticket, State.COMPLETED)
         box.close()
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simcoll import fat_tree, preset, write_topology
-from simcoll.blackbox import BlackBoxWriter
+from simcoll.blackbox import BlackBoxWriter, Slot
 from simcoll.blackbox.format import AWAITED
 from simcoll.blackbox.stall_file import write_stall
-from simcoll.core.record import Group, Source
+from simcoll.core.record import Group, Source, State
 from simcoll.core.trace import Stall
 from simcoll.spec.call import Buffer, Call
 
@@ -60,16 +60,18 @@ def write_box(path: Path, rank: int, *, records: int, rounds: int, wrong: bool =
             sequence[group] += not point_to_point
             messages += point_to_point
             ticket = box.schedule(
-                groups[group],
-                sequence[group],
-                box.signature(call),
-                box.source(LINES[line]),
-                p2p_sequence=messages if point_to_point else 0,
-                started=True,
-                awaited=True,
+                Slot(
+                    groups[group],
+                    sequence[group],
+                    box.signature(call),
+                    box.source(LINES[line]),
+                    p2p_sequence=messages if point_to_point else 0,
+                    state=State.STARTED,
+                    flags=AWAITED,
+                )
             )
             box.mark(ticket, AWAITED)
-            box.finished(ticket)
+            box.advance(ticket)
     if closed:
         box.event("exit")
         box.close()

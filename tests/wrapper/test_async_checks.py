@@ -17,7 +17,7 @@ from simcoll.core.record import Group, Source  # noqa: E402
 from simcoll.recorder.arguments import arguments  # noqa: E402
 from simcoll.recorder.recorder import Entry, GroupLog, Recorder  # noqa: E402
 from simcoll.wrapper.async_checks import Flight, Flights  # noqa: E402
-from simcoll.wrapper.pipeline import Pipeline  # noqa: E402
+from simcoll.wrapper.pipeline import RecordedPipeline  # noqa: E402
 
 
 class Work:
@@ -262,7 +262,7 @@ def test_a_tensor_that_cannot_say_where_it_lies_is_not_watched(
 
 
 def test_a_call_that_the_backend_refused_uses_no_memory(program: Program) -> None:
-    pipeline, x = Pipeline(program.log), torch.ones(4)
+    pipeline, x = RecordedPipeline(program.log), torch.ones(4)
 
     def refuse() -> None:
         raise RuntimeError("not supported")

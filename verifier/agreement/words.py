@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from simcoll.core.record import Source
 from simcoll.spec.call import Call
-from simcoll.spec.checksum import digest_word, statement_digest
+from simcoll.spec.checksum import joined_word, statement_digest
 from simcoll.spec.table import COLLECTIVES, Kind, Statement
 from simcoll.verifier.findings.stated import flow_sum, stated
 
@@ -101,8 +101,7 @@ class Words:
             self._kinds.append(self._kind(statement))
         digest, number = self._statements[statement]
         flows, says_all = flow_sum(spec, call, group_rank, size, self.unknown)
-        whole = (digest_word(digest, group_rank, size) + flows) & _MASK
-        return Word(whole, digest if says_all else 0, number, flows == 0)
+        return Word(joined_word(digest, flows, group_rank, size), digest if says_all else 0, number, flows == 0)
 
     def _kind(self, statement: Statement) -> tuple[int, int]:
         contents = tuple(replace(content, shape=None, order=None) for content in statement.contents)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.blackbox import BlackBoxWriter
+from simcoll.blackbox import BlackBoxWriter, Slot
 from simcoll.blackbox.format import AWAITED
 from simcoll.blackbox.gather import Evidence, gather
 from simcoll.core.record import Group, Source, State
@@ -50,10 +50,12 @@ class Rank:
         self.sequence += 1
         if self.box is not None:
             line = self.box.source(Source("train.py", self.sequence, "step", "dist.all_reduce(x)"))
-            ticket = self.box.schedule(self.index, self.sequence, self.box.signature(call), line, started=True)
+            ticket = self.box.schedule(
+                Slot(self.index, self.sequence, self.box.signature(call), line, state=State.STARTED)
+            )
             self.box.mark(ticket, AWAITED)
             if seen and state == "completed":
-                self.box.finished(ticket)
+                self.box.advance(ticket)
         now = time.time_ns()
         ended = now if state == "completed" else None
         about = {"input_sizes": [[4]], "output_sizes": [[4]], "time_created_ns": now, "state": state}

@@ -1,4 +1,4 @@
-"""What compares a group's calls with the other ranks', by mode, and where the ranks meet for it."""
+"""Chooses the pipeline of a group by its mode, and sets up what compares its calls with the other ranks'."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import NamedTuple
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store, Work
@@ -15,37 +14,40 @@ from torch.distributed import PrefixStore
 
 from simcoll.backends.registry import KNOWN
 from simcoll.core.record import Group
-from simcoll.proof.check_rounds import LATE, Made, Rounds
+from simcoll.cuda.watcher import DeviceTimes
+from simcoll.proof.check_rounds import LATE, Rounds
 from simcoll.proof.checker import Checker, MessageChecker, calls_between_rounds
 from simcoll.proof.p2p_check import Letters
 from simcoll.proof.p2p_detail import LATE_END, Messages, StandIn
 from simcoll.proof.polled_store import PolledStore
 from simcoll.proof.prover import Prover
 from simcoll.proof.side_channel import own_connection
+from simcoll.recorder.recorder import GroupLog
+from simcoll.wrapper.checked_pipeline import CheckedPipeline
+from simcoll.wrapper.pipeline import Pipeline, RecordedPipeline
+from simcoll.wrapper.proved_pipeline import ProvedPipeline
 
 _UNPROVABLE_BACKENDS = ("fake", "mpi")
 """Backends without peers or without a store: there is nobody, or no way, to prove a call to."""
 
 
-class Watchers(NamedTuple):
-    """A prover and messages in ``detail`` mode; in ``check`` mode a checker, and one for sends and receives.
+def pipeline_of(
+    mode: str,
+    log: GroupLog,
+    times: DeviceTimes | None,
+    plain: ProcessGroup,
+    store: Store | None,
+    timeout: Callable[[], timedelta],
+) -> Pipeline:
+    """The pipeline of a group in a mode: the backends of ``plain`` run its calls, and its ranks meet in ``store``.
 
-    ``post`` proves messages between GPUs in ``detail`` mode too: an end that came first is done before the other comes.
+    Where its ranks cannot meet, the calls are only recorded.
     """
-
-    prover: Prover | None = None
-    messages: Messages | None = None
-    checker: Checker[Made] | None = None
-    post: MessageChecker | None = None
-
-
-def watchers_of(
-    mode: str, group: Group, group_rank: int, plain: ProcessGroup, store: Store, timeout: Callable[[], timedelta]
-) -> Watchers:
-    """What compares the calls of ``group``, which the backends of ``plain`` run and whose ranks meet in ``store``."""
     names = {device.type: plain._get_backend(device).name() for device in plain._device_types}
-    if mode not in ("check", "detail") or not names or set(names.values()) & set(_UNPROVABLE_BACKENDS):
-        return Watchers()
+    provable = bool(names) and not set(names.values()) & set(_UNPROVABLE_BACKENDS)
+    if mode not in ("check", "detail") or store is None or not provable:
+        return RecordedPipeline(log, times)
+    group, group_rank = log.group, log.group_rank
     # Under keys that no earlier group of this name has used.
     store = PrefixStore(_incarnation(group), store)
     known = {device: KNOWN[name] for device, name in names.items() if name in KNOWN and len(group.ranks) > 1}
@@ -55,10 +57,10 @@ def watchers_of(
     if mode == "check":
         rounds = Rounds(group, group_rank, _polled(store, "simcoll-check"))
         checker = Checker(group, "check", rounds, calls_between_rounds(), _keep_all)
-        return Watchers(checker=checker, post=_message_checker(group, group_rank, store, list(known), LATE))
+        return CheckedPipeline(log, times, checker, _message_checker(group, group_rank, store, list(known), LATE))
     messages = Messages(group, group_rank, store, _stand_in_of(plain)) if known else None
     prover = Prover(group, group_rank, store, timeout)
-    return Watchers(prover, messages, post=_message_checker(group, group_rank, store, beyond, LATE_END))
+    return ProvedPipeline(log, times, prover, messages, _message_checker(group, group_rank, store, beyond, LATE_END))
 
 
 def _message_checker(

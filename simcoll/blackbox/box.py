@@ -1,0 +1,98 @@
+"""What a recorder needs of a black box: in a file, in memory, or none at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from simcoll.blackbox.format import ABSENT
+from simcoll.core.record import Group, Source, State
+from simcoll.spec.call import Call
+
+NO_TICKET = -1
+"""The ticket of a record that was not written (no box, a closed one, a forked child)."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """One call as it is written down: the columns of :data:`simcoll.core.trace.SLOT`.
+
+    ``group``, ``signature`` and ``source`` are indices that the box's methods of these names gave; a call whose
+    ``state`` is STARTED runs at once. The box itself sets the times.
+    """
+
+    group: int
+    sequence: int
+    signature: int
+    source: int
+    p2p_sequence: int = 0
+    state: State = State.SCHEDULED
+    flags: int = 0
+    scheduled_ns: int = 0
+    started_ns: int = 0
+    finished_ns: int = 0
+
+
+class Box(Protocol):
+    """One rank's black box, open for writing. Every thread of the rank may write."""
+
+    def group(self, group: Group) -> int:
+        """The index of a group that was just created."""
+        ...
+
+    def signature(self, call: Call) -> int:
+        """The index of a call's signature."""
+        ...
+
+    def source(self, source: Source) -> int:
+        """The index of a source line."""
+        ...
+
+    def schedule(self, slot: Slot) -> int:
+        """Write down that a call was made; the ticket that comes back names the record in later calls."""
+        ...
+
+    def advance(self, ticket: int, state: State = State.COMPLETED) -> None:
+        """Write down how far the call has come: that it runs (STARTED), or how it ended."""
+        ...
+
+    def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0) -> None:
+        """Write down when a device began the call, and when it ended it (0: it runs)."""
+        ...
+
+    def ended_on_device(self, ticket: int) -> None:
+        """Write down that a device has ended the call; when is not known."""
+        ...
+
+    def mark(self, ticket: int, flag: int) -> None:
+        """Set a bit of the record's ``flags``."""
+        ...
+
+    def resign(self, ticket: int, signature: int) -> None:
+        """Give the record another signature: what was not known when the call was made."""
+        ...
+
+    def event(self, kind: str, **data: object) -> None:
+        """Write down something else that happened: see :class:`simcoll.core.record.Event`."""
+        ...
+
+    def close(self) -> None:
+        """Write no more: the rank ended by itself."""
+        ...
+
+
+class NoBox:
+    """The box of a rank whose file could not be made: nothing is written down, and the job goes on."""
+
+    def _no_index(self, *_: Any, **__: Any) -> int:
+        return ABSENT
+
+    def _no_ticket(self, *_: Any, **__: Any) -> int:
+        return NO_TICKET
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """Nothing is written down."""
+
+    group = signature = source = _no_index
+    schedule = _no_ticket
+    advance = ran_on_device = ended_on_device = mark = resign = event = close = _nothing

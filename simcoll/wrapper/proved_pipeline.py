@@ -1,0 +1,260 @@
+"""Mode ``detail``: the calls of a group are proved before they are launched.
+
+The calls stand in one queue, in the order in which they were made, and are proved and launched one at a time: a
+synchronous call in the thread that makes it, one that says it is asynchronous, which returns at once, in a thread of
+the group's own. So calls of one group keep their order, and a program that waits for its asynchronous calls in any
+order it likes meets no deadlock that it did not have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from torch.distributed import Work
+
+from simcoll.core.record import State
+from simcoll.cuda.graph_replay import CapturedCall, GroupReplay, ProvedReplay
+from simcoll.cuda.launch_order import Turn, turn_on
+from simcoll.cuda.watcher import DeviceTimes
+from simcoll.errors import CollectiveMismatchError, MissingRankError
+from simcoll.proof.checker import MessageChecker
+from simcoll.proof.p2p_channel import Posted
+from simcoll.proof.p2p_detail import Messages
+from simcoll.proof.prover import Prover
+from simcoll.proof.queue import ProofQueue
+from simcoll.recorder.arguments import Arguments
+from simcoll.recorder.pending_errors import PENDING_ERRORS
+from simcoll.recorder.recorder import Entry, GroupLog
+from simcoll.recorder.source import current_source
+from simcoll.spec.table import Kind
+from simcoll.wrapper.async_checks import flights
+from simcoll.wrapper.checked_pipeline import BackgroundPipeline
+from simcoll.wrapper.ddp import take_claim
+from simcoll.wrapper.pipeline import Launch, recorded, watch
+from simcoll.wrapper.queued_work import QueuedWork, as_called, profiled
+from simcoll.wrapper.worker_threads import WorkerThreads
+
+_FUTURE_THREADS = 2
+"""As many as a Gloo group has: the callback of one future may wait for what another completes."""
+
+
+class ProvedPipeline(BackgroundPipeline):
+    """Mode ``detail``: ``prover`` proves collectives, ``messages`` sends and receives where both ends can be compared.
+
+    ``post`` compares messages between GPUs in the background: an end that came first is done before the other comes.
+    """
+
+    def __init__(
+        self,
+        log: GroupLog,
+        times: DeviceTimes | None,
+        prover: Prover,
+        messages: Messages | None,
+        post: MessageChecker | None,
+    ) -> None:
+        super().__init__(log, times, post)
+        self._prover = prover
+        self._messages = messages
+        self._queue = ProofQueue()
+        self._unfit: CollectiveMismatchError | None = None
+        self._given_up = False
+        self._worker = WorkerThreads(f"simcoll-{log.group.name}")
+        self._futures = WorkerThreads(f"simcoll-{log.group.name}-futures", _FUTURE_THREADS)
+
+    def run(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
+        """Prove a call and launch it; one that is synchronous and has to be waited for is waited for here."""
+        if self._checkers and not coalescing:
+            PENDING_ERRORS.raise_due()
+        begin = partial(self._log.begin, arguments, current_source(), take_claim(self._log.group.name))
+        if arguments.spec.kind is Kind.POINT_TO_POINT:
+            return self._run_message(begin, arguments, launch, coalescing)
+        if arguments.asynchronous:
+            return self._enqueue(begin, arguments, launch)
+        turn = turn_on(arguments.on)
+        entry = self._queue.join(partial(begin, awaited=True), bool if turn is None else turn.take)
+        try:
+            flights.here.pass_by(entry, arguments)
+            self._queue.await_turn(entry)
+            inner = self._prove_and_launch(entry, arguments, partial(self._launch, entry, arguments, launch), turn)
+        finally:
+            if turn is not None:
+                turn.end()
+            self._queue.leave(entry)
+        if coalescing or not arguments.synchronous:
+            return recorded(inner, entry)
+        PENDING_ERRORS.raise_due()
+        return self._wait(entry, inner)
+
+    def _enqueue(self, begin: Callable[[], Entry], arguments: Arguments, launch: Launch) -> Work:
+        works: list[QueuedWork] = []
+        backend, turn = self._log.backend(arguments.device), turn_on(arguments.on)
+        as_caller = as_called(arguments, backend)
+        end_profile = profiled(arguments, backend)
+
+        def enqueue(entry: Entry) -> None:
+            flight = watch(entry, arguments, False)
+            works.append(work := QueuedWork(entry, self._futures, flight, arguments.on))
+            launched = launch if flight is None else flight.launching(launch)
+            # On the stream of the launch too: the mark of its beginning.
+            start = partial(as_caller, partial(self._launch, entry, arguments, launched))
+            if turn is not None:
+                turn.take(entry)
+            self._worker.run(partial(self._settle, entry, arguments, start, work, turn, end_profile))
+
+        # The worker must serve the calls in the order of the queue.
+        self._queue.join(begin, enqueue)
+        return works[0]
+
+    def _settle(
+        self,
+        entry: Entry,
+        arguments: Arguments,
+        start: Launch,
+        work: QueuedWork,
+        turn: Turn | None,
+        end_profile: Callable[[], None] | None,
+    ) -> None:
+        inner: Work | None = None
+        failure: Exception | None = None
+        try:
+            try:
+                self._queue.await_turn(entry)
+                if self._given_up:
+                    entry.finished(State.REJECTED)
+                    raise RuntimeError("the process group was aborted before this call was launched")
+                inner = self._prove_and_launch(entry, arguments, start, turn)
+            except Exception as error:
+                failure = error
+            # First: who waits for the work may end the profile right after.
+            if end_profile is not None:
+                _when_ended(inner, end_profile)
+            work.settle(inner, failure)
+        finally:
+            # Last: whoever waits for the launches of the group finds that the Work knows of this one.
+            if turn is not None:
+                turn.end()
+            self._queue.leave(entry)
+
+    def _prove_and_launch(self, entry: Entry, arguments: Arguments, start: Launch, turn: Turn | None) -> Work | None:
+        try:
+            self._prover.prove(entry, arguments.timeout, first_absent_only=arguments.first_absent_only)
+        except MissingRankError as missing:
+            entry.lacked(missing)
+            # A rank that has raised for a message that does not fit may have ended before this one was.
+            PENDING_ERRORS.raise_due()
+            raise
+        if turn is not None:
+            turn.come()
+        entry.started()
+        return start()
+
+    def _run_message(
+        self, begin: Callable[..., Entry], arguments: Arguments, launch: Launch, coalescing: bool
+    ) -> Work | None:
+        """Launch a send or receive: compared here if its other end has come, or else later."""
+        if self._post is not None and arguments.device in self._post.devices:
+            launch = partial(_in_turn, arguments, launch)
+            return self._post_and_launch(begin(started=True), arguments, launch, coalescing)
+        if self._messages is not None:
+            return self._meet_and_launch(self._messages, begin(), arguments, launch, coalescing)
+        return self._follow(begin(started=True), arguments, launch, coalescing)
+
+    def _meet_and_launch(
+        self, messages: Messages, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool
+    ) -> Work | None:
+        """A message judged here if its other end has come, or else when it is done."""
+        try:
+            check = messages.announce(entry, arguments, entry.call.tag or 0)
+        except CollectiveMismatchError:
+            entry.finished(State.FAILED)
+            raise
+        flight = watch(entry, arguments, coalescing)
+        entry.started()
+        try:
+            inner = self._launch(entry, arguments, launch, flight)
+        except Exception:
+            # What was refused takes no place among the messages: from here on the two ends count differently.
+            messages.stop(check)
+            raise
+        return recorded(inner, entry, flight, check)
+
+    def _admits(self, posted: Posted, arguments: Arguments, coalescing: bool) -> bool:
+        """Whether a message between GPUs may be launched; raises where its other end is there and disagrees.
+
+        The other end is given a message that it fits, and is told in the background. A message that is one of a batch
+        holds up none of the others: the batch raises, when it is launched.
+        """
+        if self._messages is None:
+            return True
+        try:
+            self._messages.announce(posted.entry, arguments, posted.lane)
+        except CollectiveMismatchError as error:
+            posted.told = posted.launched = True
+            posted.entry.finished(State.FAILED)
+            if not coalescing:
+                raise
+            self._unfit = self._unfit or error
+            return False
+        return True
+
+    def _refused(self) -> None:
+        if self._messages is not None:
+            # What was refused takes no place among the messages: from here on the two ends count differently.
+            self._messages.stop(None)
+
+    def end_section(self, launch: Launch) -> Work | None:
+        """Queue what was launched since the section began; raises what is wrong with a message of it."""
+        work = super().end_section(launch)
+        error, self._unfit = self._unfit, None
+        if error is not None:
+            raise error
+        return work
+
+    def _replayed(self, calls: Sequence[CapturedCall]) -> GroupReplay:
+        return ProvedReplay(self._log, calls, self._times, self._queue, self._prover)
+
+    def give_up(self) -> None:
+        """Launch no call that waits for its launch: the group is about to be aborted."""
+        self._given_up = True
+
+    def await_launches(self) -> None:
+        """Return when no call waits for its launch."""
+        if self._pid == os.getpid():
+            self._queue.await_end()
+
+    def close(self, seconds: float) -> None:
+        """Let the queue finish what it can within ``seconds``, and the side channel go.
+
+        A forked child has neither: the connections that it inherited are its parent's.
+        """
+        if self._pid == os.getpid():
+            self._queue.await_end(seconds)
+            self._worker.close()
+            self._futures.close()
+            self._prover.close()
+        super().close(seconds)
+
+
+def _in_turn(arguments: Arguments, launch: Launch) -> Work | None:
+    turn = turn_on(arguments.on)
+    if turn is None:
+        return launch()
+    turn.take()
+    try:
+        turn.come()
+        return launch()
+    finally:
+        turn.end()
+
+
+def _when_ended(inner: Work | None, end: Callable[[], None]) -> None:
+    try:
+        if inner is not None:
+            inner.get_future().add_done_callback(lambda done: end())
+            return
+    except RuntimeError:
+        # A backend without futures: the event ends with the launch.
+        pass
+    end()

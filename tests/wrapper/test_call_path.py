@@ -1,0 +1,48 @@
+"""How much Python one synchronous all_reduce runs in each mode: a count of calls, which no busy machine changes."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+import torch.distributed as dist
+
+from tests.support.calls import ones
+
+WARM_UP = 5
+CALLS = 20
+MOST = {"record": 40, "check": 56, "detail": 60}
+"""Python functions of simcoll, those that dataclasses generate included, that one call may run on a rank."""
+
+
+def counted() -> list[int]:
+    """How many functions of simcoll each of some calls in steady state runs."""
+    tensor, counts = ones(1), []
+    count = 0
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call" and str(frame.f_globals.get("__name__")).startswith("simcoll.")
+
+    for number in range(WARM_UP + CALLS):
+        count = 0
+        if number >= WARM_UP:
+            sys.setprofile(note)
+        # One line for all: what is written down once a line belongs to the first call.
+        dist.all_reduce(tensor)
+        sys.setprofile(None)
+        counts.append(count)
+    return counts[WARM_UP:]
+
+
+@pytest.mark.slow
+@pytest.mark.gloo
+@pytest.mark.parametrize("mode", MOST)
+def test_a_synchronous_call_in_steady_state_runs_few_functions(ranks: Any, mode: str) -> None:
+    for counts in ranks(lambda rank: counted(), mode=mode):
+        assert max(counts) <= MOST[mode]
+        assert min(counts) > 20
