@@ -130,9 +130,10 @@ gallery: $(READY)  ## draw the reports of the gallery anew, from real runs (CODE
 vendor:  ## bundle anew what report.html is drawn with, from the packages that its lock file names; needs npm
 	@cd reports/page/vendor && npm ci --no-audit --no-fund && npm run bundle
 
-pages: $(READY)  ## write the pages anew that are made from code and data: collectives, rules, scenarios, gallery, comparisons
+pages: $(READY)  ## write the pages anew that are made from code and data: collectives, rules, verdict, scenarios, gallery, comparisons
 	@$(BIN)/python docs/spec_table.py
 	@$(BIN)/python docs/rule_pages.py
+	@$(BIN)/python docs/verdict.py
 	@$(BIN)/python docs/scenario_keys.py
 	@$(BIN)/python docs/gallery.py
 	@$(BIN)/python docs/comparison_tables.py

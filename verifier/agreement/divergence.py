@@ -36,7 +36,7 @@ _ASKING = frozenset(
 """Findings on a call in which ranks do not meet, which may be no more than what a call before has led to."""
 
 
-def with_came_apart(findings: Sequence[Finding], columns: Sequence[GroupColumns]) -> tuple[Finding, ...]:
+def with_divergence(findings: Sequence[Finding], columns: Sequence[GroupColumns]) -> tuple[Finding, ...]:
     """The findings; the first error of each group says where the ranks had come apart, if they had before it."""
     lives: dict[object, list[GroupColumns]] = {}
     for one in columns:
@@ -49,7 +49,7 @@ def with_came_apart(findings: Sequence[Finding], columns: Sequence[GroupColumns]
         if asking and len(lives.get(finding.group, ())) == 1:
             told.add(finding.group)
             features = features or _Features(columns[0].words)
-            found.append(replace(finding, came_apart=_came_apart(finding, lives[finding.group][0], features)))
+            found.append(replace(finding, came_apart=_divergence(finding, lives[finding.group][0], features)))
         else:
             found.append(finding)
     return tuple(found)
@@ -79,7 +79,7 @@ class _Courses:
         return int(np.where(made.any(axis=1), made.shape[1] - made.argmax(axis=1), 0).min())
 
 
-def _came_apart(finding: Finding, columns: GroupColumns, features: _Features) -> CameApart | None:
+def _divergence(finding: Finding, columns: GroupColumns, features: _Features) -> CameApart | None:
     """Where sides of a finding first came from other lines than its largest, of the collectives right before it."""
     sides = sorted((side for side in finding.sides if side.ranks), key=lambda side: -len(side.ranks))
     parts = [_parts(columns, side) for side in sides]

@@ -107,6 +107,11 @@ class Unmatched:
         return self.record.awaited
 
     @property
+    def peers(self) -> list[int]:
+        """The ranks (global) of which one may have the other end."""
+        return [rank for rank in self.group.ranks if rank != self.rank] if self.peer is None else [self.peer]
+
+    @property
     def sends(self) -> bool:
         """Whether it is a send."""
         return self.record.call.op == "send"

@@ -107,8 +107,8 @@ def apart_text(finding: Finding) -> str:
         f"{ranks_text(side.ranks)} at {' or '.join(source_text(stated.source) for stated in side.sources)}"
         for side in finding.came_apart.sides
     )
-    told = " as far as the records say" if finding.unknown else ""
-    return f"at collective {finding.came_apart.sequence} already, in calls that look alike{told}: {', '.join(sides)}"
+    known = " as far as the records say" if finding.unknown else ""
+    return f"at collective {finding.came_apart.sequence} already, in calls that look alike{known}: {', '.join(sides)}"
 
 
 def group_name(group: Group) -> str:
@@ -123,12 +123,12 @@ def group_text(group: Group) -> str:
     return f"group {group.name} ({description}{ranks_text(group.ranks)}{guessed})"
 
 
-def record_text(record: Record, *, told: bool = True, placed: bool = True) -> str:
+def record_text(record: Record, *, ended_known: bool = True, placed: bool = True) -> str:
     """``all_reduce #6 of group 0, completed, at train.py:41 in step``.
 
-    ``told``: its record says how it ended; ``placed`` is false where its line is shown anyway.
+    ``ended_known``: its record says how it ended; ``placed`` is false where its line is shown anyway.
     """
     place = f"#{record.p2p_sequence} (point-to-point)" if record.p2p_sequence else f"#{record.sequence}"
     line = f", at {text}" if placed and (text := source_text(record.source)) else ""
-    state = "ended" if record.state is State.COMPLETED and not told else record.state.name.lower()
+    state = "ended" if record.state is State.COMPLETED and not ended_known else record.state.name.lower()
     return f"{record.call.op} {place} of group {record.group}, {state}{line}"

@@ -63,20 +63,20 @@ def failed_calls(traces: Sequence[Trace], until: Mapping[int, int]) -> dict[int,
     return failed
 
 
-def as_stated(traces: Sequence[Trace], stated: Sequence[Trace], findings: Sequence[Finding]) -> list[Trace]:
+def as_recorded(traces: Sequence[Trace], recorded: Sequence[Trace], findings: Sequence[Finding]) -> list[Trace]:
     """The traces without the failures that were worked out and that no finding bears out.
 
     That a call failed is taken from how late a dump was written. That makes it a failure only where it is also known
-    why: a rank that wrote its dump slowly looks the same. ``stated`` are the traces as the dumps have them.
+    why: a rank that wrote its dump slowly looks the same. ``recorded`` are the traces as the dumps have them.
     """
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if any(finding.code.startswith(_APART) for finding in errors):
         return [*traces]
     places = {(finding.group.name, finding.sequence) for finding in errors if finding.group is not None}
-    return [_stated(trace, before, places) for trace, before in zip(traces, stated, strict=True)]
+    return [_as_recorded(trace, before, places) for trace, before in zip(traces, recorded, strict=True)]
 
 
-def _stated(trace: Trace, before: Trace, places: Collection[tuple[str, int | None]]) -> Trace:
+def _as_recorded(trace: Trace, before: Trace, places: Collection[tuple[str, int | None]]) -> Trace:
     slots = trace.slots
     worked_out = (slots["state"] == State.FAILED) & (before.slots["state"] != State.FAILED)
     for row in np.flatnonzero(worked_out).tolist():

@@ -35,7 +35,7 @@ from simcoll.verifier.halts.failed_calls import failed_calls
 _SECOND: Final = 1_000_000_000
 _AT_ONCE: Final = 3 * _SECOND
 _QUEUED: Final = 10 * _SECOND
-_UNTOLD: Final = 30 * _SECOND
+_UNSEEN: Final = 30 * _SECOND
 
 _APART: Final = _SECOND // 100
 _SOON: Final = 20 * _SECOND
@@ -47,7 +47,7 @@ Ranks whose clocks ring at one moment write as close together, but soon."""
 _Mask = npt.NDArray[np.bool_]
 
 
-def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | None]:
+def stall_of_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | None]:
     """The traces with the calls marked in which their ranks wait or have failed waiting, and how the job stood.
 
     None where nobody waits, and where a rank has said that it failed.
@@ -60,14 +60,14 @@ def told_by_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | N
     until = {trace.rank: (trace.seen_ns or last) if trace.rank in left else last for trace in traces}
     failed = failed_calls(traces, until)
     traces = [_marked(trace, until, failed[trace.rank]) if is_dump(trace) else trace for trace in traces]
-    blocked = frozenset(trace.rank for trace in traces if _told_ns(trace, until, last) - ends[trace.rank] >= _UNTOLD)
+    blocked = frozenset(trace.rank for trace in traces if _known_ns(trace, until, last) - ends[trace.rank] >= _UNSEEN)
     mine = [trace for trace in traces if trace.rank in left]
     waiting = {trace.rank: mask for trace in mine if (mask := _waits(trace, blocked)).any()}
     if not waiting:
         return traces, None
     boxes = [trace for trace in mine if trace.rank in waiting and not is_dump(trace)]
     since = min(int(trace.slots["scheduled_ns"][waiting[trace.rank]].min()) for trace in mine if trace.rank in waiting)
-    patience = _UNTOLD if boxes else patience_of(traces)
+    patience = _UNSEEN if boxes else patience_of(traces)
     return traces, Stall(
         since,
         max(since, min(until[rank] for rank in waiting)),
@@ -103,7 +103,7 @@ def _last_ns(trace: Trace) -> int:
     return max([*times, *(event.time_ns for event in trace.events[-1:])])
 
 
-def _told_ns(trace: Trace, until: Mapping[int, int], last: int) -> int:
+def _known_ns(trace: Trace, until: Mapping[int, int], last: int) -> int:
     """Up to when the job is known to have gone on without a word of this rank."""
     return last if is_dump(trace) else until[trace.rank]
 

@@ -13,7 +13,7 @@ from simcoll.verifier.findings.failures import Nature, number, source_of, text
 from simcoll.verifier.findings.finding import Finding, Severity, Side
 from simcoll.verifier.findings.rules_async import NON_MEMBER_CALL
 from simcoll.verifier.findings.sides import lines
-from simcoll.verifier.halts.incidents import Job
+from simcoll.verifier.halts.job import Job
 
 _SIDES = 8
 
@@ -46,14 +46,14 @@ def calls_of_outsiders(job: Job) -> list[Mismatch]:
     return sorted(found, key=lambda mismatch: mismatch.time_ns)
 
 
-def explained_by_outsiders(finding: Finding, outsiders: Sequence[Mismatch]) -> bool:
+def explained_by_outsiders(job: Job, finding: Finding) -> bool:
     """Whether ranks wait in a call that others made who do not belong to the group: one slip of the group's name."""
     here = _lines(finding)
-    return any(here & _lines(one.finding) for one in outsiders if one.finding.severity is Severity.ERROR)
+    return any(here & _lines(one.finding) for one in job.mismatches if one.finding.code == NON_MEMBER_CALL.code)
 
 
 def _lines(finding: Finding) -> set[tuple[str, int]]:
-    return {(stated.source.file, stated.source.line) for side in finding.sides for stated in side.sources}
+    return {(one.source.file, one.source.line) for side in finding.sides for one in side.sources}
 
 
 def _judge(job: Job, case: _Case) -> Mismatch:

@@ -5,30 +5,33 @@ Gloo keeps nothing of a send or a receive whose Work is gone, however much of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Record, State
-from simcoll.core.trace import AWAITED, LET_GO, Stall, Trace, record_at
+from simcoll.core.trace import AWAITED, LET_GO, Trace, record_at
 from simcoll.verifier.agreement.p2p_channels import ChannelRecords, Unmatched
 from simcoll.verifier.findings.describe import record_text
 from simcoll.verifier.findings.failures import Nature
 from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
 from simcoll.verifier.findings.rules_async import WORK_NEVER_WAITED
 from simcoll.verifier.findings.sides import lines
-from simcoll.verifier.halts.incidents import Job
+from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.p2p_unmatched import is_stuck
 
 
-def lost_messages(job: Job, lanes: Sequence[ChannelRecords]) -> list[Finding]:
-    """The first message of each lane that was let go at one end, and kept the other one waiting."""
+def lost_messages(job: Job) -> list[Finding]:
+    """The work of a send or receive was let go before the message had left, and the other end waits for it.
+
+    The first such message between two ranks, where nothing else explains why the other end waits.
+    """
     if job.clean:
         return []
     found = []
-    for lane in lanes:
+    for lane in job.matching.lanes:
         for gone, waits in _let_go(lane):
             record, one = record_at(*gone), _waiting(job, lane, waits, gone[0])
             if record is not None and one is not None and not _unwound(job, gone[0].rank):
@@ -43,15 +46,15 @@ def _unwound(job: Job, rank: int) -> bool:
     return failure is not None and failure.nature is Nature.MISMATCH
 
 
-def swallowed_messages(job: Job, lanes: Sequence[ChannelRecords], stall: Stall | None) -> list[Finding]:
+def swallowed_messages(job: Job) -> list[Finding]:
     """The first message that left although its receive was let go, where the two ranks meet no more after it.
 
     Nothing takes it from the connection of the two: what follows on it never arrives. That is told of a job that was
     given up; while it runs, a slow call looks the same.
     """
-    if job.clean or stall is None or not stall.over:
+    if job.clean or job.stall is None or not job.stall.over:
         return []
-    for lane in lanes:
+    for lane in job.matching.lanes:
         for gone, sent in _let_go(lane):
             record, waiting = record_at(*gone), job.last.get(sent[0].rank)
             if record is None or record.call.op == "send" or sent[0].slots["state"][sent[1]] != State.COMPLETED:

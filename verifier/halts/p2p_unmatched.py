@@ -12,18 +12,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import State
-from simcoll.core.trace import ASYNCHRONOUS, AWAITED, Stall, Trace
 from simcoll.verifier.agreement.p2p_channels import Unmatched
 from simcoll.verifier.findings.failures import Nature
 from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
 from simcoll.verifier.findings.rules_p2p import P2P_TAG_MISMATCH, P2P_UNMATCHED
 from simcoll.verifier.findings.sides import lines
-from simcoll.verifier.halts.incidents import Job
-from simcoll.verifier.halts.rank_location import whereabouts
+from simcoll.verifier.halts.job import Job
+from simcoll.verifier.halts.missing import ended_ranks, never_comes, waits_in_a_call
+from simcoll.verifier.halts.rank_location import rank_locations
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, waits_of
 
 
@@ -52,51 +50,59 @@ def unmet_message(cycle: Sequence[Wait]) -> Finding | None:
     )
 
 
-def assumed_unmet(job: Job, waits: WaitGraph, stall: Stall | None, unmatched: Sequence[Unmatched]) -> Finding | None:
-    """The same for a job that was given up while a host was not seen to wait for its device, as in ``tensor.item()``.
+def assumed_unmet(job: Job, waits: WaitGraph) -> list[Finding]:
+    """A device stands in a message without another end, and with hosts that wait for their devices the waits close a
+    cycle, in a job that was given up.
 
-    A message that nobody waits for holds up no host.
+    A host was not seen to wait for its device, as in ``tensor.item()``, but is taken to. A message that nobody waits
+    for holds up no host.
     """
+    stall = job.stall
     if stall is None or not stall.over or not stall.watched:
-        return None
+        return []
     standing = {wait.rank for wait in waits.all() if wait.on_device and wait.record.awaited}
-    cycle = waits_of(job, replace(stall, blocked=stall.blocked | standing), unmatched).cycle()
+    cycle = waits_of(replace(job, stall=replace(stall, blocked=stall.blocked | standing))).cycle()
     held = all(wait.record.awaited for wait in cycle if wait.record.p2p_sequence)
-    return unmet_message(cycle) if held else None
+    found = unmet_message(cycle) if held else None
+    return [] if found is None else [found]
 
 
 def _wait_side(wait: Wait) -> Side:
-    stated = lines([(wait.rank, wait.record.source)])
-    return Side((wait.rank,), wait.record.call, stated, "waits", CallPlace.of(wait.group, wait.record, wait.rank))
+    sources = lines([(wait.rank, wait.record.source)])
+    return Side((wait.rank,), wait.record.call, sources, "waits", CallPlace.of(wait.group, wait.record, wait.rank))
 
 
 _CAUSES = (Nature.OWN, Nature.MISMATCH)
 """Failures that end a rank whoever waits for it."""
 
 
-def unmatched_messages(job: Job, unmatched: Sequence[Unmatched], stall: Stall | None = None) -> list[Finding]:
-    """SC303 and SC304, earliest first: errors that explain why ranks wait; in a job that ended well, lost messages.
+def unmatched_messages(job: Job) -> list[Finding]:
+    """A send or receive waits for another end that is not made, or is made with another tag.
 
     A rank is not blamed for a message that it may still come to: it must have ended, or the wait for it have failed
     while it waited for nobody itself. Ranks that wait for each other are a deadlock, not a missing message. A rank that
-    ``stall`` saw at work may yet make the other's tag in another thread.
+    was seen at work when the job stood may yet make the other's tag in another thread.
     """
     if job.clean:
-        return _folded(_lost(job, one) for one in unmatched if _is_lost(one))
-    stuck = [one for one in unmatched if is_stuck(job, one)]
-    crossed = _crossed([one for one in stuck if stall is None or one.rank not in stall.busy])
+        return []
+    stuck = [one for one in job.matching.unmatched if is_stuck(job, one)]
+    crossed = _crossed([one for one in stuck if job.stall is None or one.rank not in job.stall.busy])
     if crossed:
         return _folded(_tags_differ(send, receive) for send, receive in crossed)
-    hopeless = [one for one in stuck if _is_hopeless(job, one, stall)]
+    hopeless = [one for one in stuck if never_comes(job, one)]
     # Who waits for a rank that waits in vain itself waits for what keeps that one.
     waiting = {one.rank for one in hopeless}
     first = [one for one in hopeless if one.peer not in waiting]
     return _folded(_nobody_comes(job, one) for one in first or hopeless[:1])
 
 
-def _is_lost(one: Unmatched) -> bool:
-    """Whether a message was sent for good to a rank that never took it. A receive may stay open at the end."""
-    return one.sends and one.pending
+def unreceived_messages(job: Job) -> list[Finding]:
+    """A warning: messages of a job that ended well were sent for good, and never received.
+
+    A receive may stay open at the end.
+    """
+    lost = (one for one in job.matching.unmatched if one.sends and one.pending) if job.clean else ()
+    return _folded(_unreceived(job, one) for one in lost)
 
 
 def is_stuck(job: Job, one: Unmatched) -> bool:
@@ -123,35 +129,6 @@ def _crossed(stuck: Sequence[Unmatched]) -> list[tuple[Unmatched, Unmatched]]:
     return pairs
 
 
-def _is_hopeless(job: Job, one: Unmatched, stall: Stall | None) -> bool:
-    if stall is not None and (one.rank, one.group.name, one.record.p2p_sequence) in stall.never_met:
-        return True
-    peers = [rank for rank in one.group.ranks if rank != one.rank] if one.peer is None else [one.peer]
-    if not all(rank in job.traces for rank in peers):
-        return False
-    if all(rank in job.ended for rank in peers):
-        return True
-    failed = one.record.state is State.FAILED and one.rank in job.failures
-    return failed and not any(_waits(job, rank) for rank in peers)
-
-
-def _waits(job: Job, rank: int) -> bool:
-    """Whether a rank waits in a call, or failed in its last wait."""
-    slots = job.traces[rank].slots
-    collective = (slots["p2p_sequence"] == 0) & ((slots["flags"] & ASYNCHRONOUS) == 0)
-    waiting = ((slots["flags"] & AWAITED) != 0) | collective
-    pending = (slots["state"] == State.SCHEDULED) | (slots["state"] == State.STARTED)
-    return bool((pending & waiting).any()) or _failed_waiting(job, job.traces[rank], rank)
-
-
-def _failed_waiting(job: Job, trace: Trace, rank: int) -> bool:
-    if rank in job.ended or not len(trace.slots):
-        return False
-    failed = trace.slots[trace.slots["state"] == State.FAILED]
-    last = int(trace.slots["scheduled_ns"].max())
-    return bool(len(failed)) and int(np.max(failed["finished_ns"])) >= last
-
-
 def _tags_differ(send: Unmatched, receive: Unmatched) -> Finding:
     message = (
         f"rank {send.rank} waits for rank {receive.rank} to receive its message with tag {send.record.call.tag or 0}, "
@@ -169,9 +146,8 @@ def _tags_differ(send: Unmatched, receive: Unmatched) -> Finding:
 
 
 def _nobody_comes(job: Job, one: Unmatched) -> Finding:
-    peers = [rank for rank in one.group.ranks if rank != one.rank] if one.peer is None else [one.peer]
-    gone = [rank for rank in peers if rank in job.ended]
-    where = "ended" if len(gone) == len(peers) else _whereabouts_of(job, peers)
+    peers = one.peers
+    where = "ended" if len(ended_ranks(job, peers)) == len(peers) else _what_they_do(job, peers)
     tag = f" (tag {one.record.call.tag})" if one.record.call.tag else ""
     if one.sends:
         text = f"rank {one.rank} waits for {ranks_text(peers)} to receive its message{tag}, but no receive is left"
@@ -181,13 +157,13 @@ def _nobody_comes(job: Job, one: Unmatched) -> Finding:
     return _unmatched(job, one, peers, f"{text}; {ranks_text(peers)} {where}", Severity.ERROR)
 
 
-def _whereabouts_of(job: Job, peers: Sequence[int]) -> str:
+def _what_they_do(job: Job, peers: Sequence[int]) -> str:
     if len(peers) > 1:
         return "are busy or ended"
-    return "waits for something else" if _waits(job, peers[0]) else "is busy elsewhere"
+    return "waits for something else" if waits_in_a_call(job, peers[0]) else "is busy elsewhere"
 
 
-def _lost(job: Job, one: Unmatched) -> Finding:
+def _unreceived(job: Job, one: Unmatched) -> Finding:
     peers = [] if one.peer is None else [one.peer]
     tag = f" (tag {one.record.call.tag})" if one.record.call.tag else ""
     text = f"rank {one.rank} sent {ranks_text(peers)} a message{tag} that was not received when the job ended"
@@ -201,13 +177,13 @@ def _unmatched(job: Job, one: Unmatched, peers: Sequence[int], message: str, sev
         message,
         group=one.group,
         ranks=tuple(sorted({one.rank, *peers})),
-        sides=(_side(one), *whereabouts(job, peers[:4])),
+        sides=(_side(one), *rank_locations(job, peers[:4])),
     )
 
 
 def _side(one: Unmatched) -> Side:
-    stated = lines([(one.rank, one.record.source)])
-    return Side((one.rank,), one.record.call, stated, place=CallPlace.of(one.group, one.record, one.rank))
+    sources = lines([(one.rank, one.record.source)])
+    return Side((one.rank,), one.record.call, sources, place=CallPlace.of(one.group, one.record, one.rank))
 
 
 def _folded(findings: Iterable[Finding]) -> list[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,15 +13,14 @@ from simcoll.verifier.findings.failures import source_of
 from simcoll.verifier.findings.finding import Side
 from simcoll.verifier.findings.sides import lines
 from simcoll.verifier.halts.device_position import device_record
-
-if TYPE_CHECKING:
-    # It says itself where ranks are.
-    from simcoll.verifier.halts.incidents import Job
+from simcoll.verifier.halts.job import Job
 
 _SHOWN = 8
 
 
-def whereabouts(job: Job, ranks: Iterable[int], stall: Stall | None = None, group: Group | None = None) -> list[Side]:
+def rank_locations(
+    job: Job, ranks: Iterable[int], stall: Stall | None = None, group: Group | None = None
+) -> list[Side]:
     """Sides that say where ranks are, those at the same place together; ``stall`` knows lines without a call.
 
     Of ranks that have destroyed the ``group`` in which they are missed, that is what is said.
@@ -53,13 +51,12 @@ def left_group(job: Job, rank: int, group: Group) -> Source | None:
 
 def _place(job: Job, rank: int, stall: Stall | None, group: Group | None) -> tuple[str, Source]:
     last = job.last.get(rank)
-    told = rank not in job.traces or "state" not in job.traces[rank].unknown
+    has_states = rank not in job.traces or "state" not in job.traces[rank].unknown
     state, here = _state(job, rank, stall)
     left = None if group is None else left_group(job, rank, group)
     placed = here is not None or left is not None
-    before = (
-        "no call of it is recorded" if last is None else f"last call: {record_text(last, told=told, placed=placed)}"
-    )
+    call = "" if last is None else record_text(last, ended_known=has_states, placed=placed)
+    before = f"last call: {call}" if call else "no call of it is recorded"
     device = device_record(job.traces, rank)
     if device is not None and device != last:
         before = f"its device is in {record_text(device)}; {before}"

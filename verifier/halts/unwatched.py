@@ -1,24 +1,24 @@
-"""What halted a job of which nobody tells but its ranks' own records: who is known to be missing, and what stands.
+"""What halted a job of which nobody tells but its ranks' own records: the calls that stand, and for how long.
 
-:mod:`simcoll.verifier.halts.inferred` tells which calls are waited in. A rank of which nothing tells is not blamed.
+:mod:`simcoll.verifier.halts.inferred` tells which calls are waited in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from simcoll.core.ranges import ranks_text, verb
-from simcoll.core.record import Group, Record, State
+from simcoll.core.record import Group, Record
 from simcoll.core.trace import Stall
-from simcoll.verifier.agreement.p2p_channels import Unmatched
 from simcoll.verifier.findings.finding import CallPlace, Finding, Side
 from simcoll.verifier.findings.rules_order import DEADLOCK_CYCLE, MISSING_RANK
 from simcoll.verifier.findings.sides import lines
-from simcoll.verifier.halts.incidents import Job
+from simcoll.verifier.halts.job import Job
+from simcoll.verifier.halts.missing import unseen_ranks
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, awaited, call_at, in_time, waits_of
 
 _SHOWN = 8
-_KNOT_NS, _UNSEEN_NS, _UNCLEAR_NS = 2 * 10**9, 7 * 10**9, 27 * 10**9
+_KNOT_NS, _UNCLEAR_NS = 2 * 10**9, 27 * 10**9
 """What a call must stand longer where no record shows who is missing: in a Gloo dump the last one may have ended, and
 on a busy machine a dump takes ten seconds."""
 
@@ -26,33 +26,9 @@ _LARGEST_ELEMENT, _SLOW = 16, 10e6
 """Bytes of an element, at most, and bytes in a second that a slow network carries."""
 
 
-def known_absent(job: Job, wait: Wait, late: Collection[int], stall: Stall | None) -> list[int]:
-    """The ranks that are known not to have come.
-
-    Who goes on in other groups has work to do before it comes. Nobody is laid to a rank of which nothing tells, unless
-    it alone, or a few like it, can be what a call still waits for to which all others have come; or unless the records
-    of most ranks end right before a call that few made.
-    """
-    if stall is None or stall.watched:
-        return sorted(late)
-    since = wait.record.scheduled_ns
-    idle = {rank: max(since, job.last[rank].scheduled_ns) if rank in job.last else since for rank in late}
-    if seen := sorted(rank for rank, last in idle.items() if stall.misses(rank, last)):
-        return seen
-    few = 2 * len(late) < len(wait.group.ranks)
-    most = 2 * len(late) > len(wait.group.ranks) and all(_is_just_before(job.last.get(rank), wait) for rank in late)
-    long = stall.misses(wait.rank, since + min(_UNSEEN_NS, stall.writing_ns))
-    known = (few or most) and wait.record.state is not State.FAILED and set(idle.values()) == {since}
-    return sorted(late) if known and stall.dated and long else []
-
-
-def _is_just_before(last: Record | None, wait: Wait) -> bool:
-    place = wait.group.name, wait.record.sequence - 1
-    return last is not None and not last.p2p_sequence and (last.group, last.sequence) == place
-
-
-def for_how_long(wait: Wait, stall: Stall | None) -> str:
+def for_how_long(job: Job, wait: Wait) -> str:
     """For how long a wait was seen, as `` for 8 s``; empty where nothing tells it."""
+    stall = job.stall
     if stall is None or (not stall.watched and not stall.dated):
         return ""
     seconds = stall.seconds if stall.watched else _seconds_open(wait.rank, wait.record, stall)
@@ -63,7 +39,7 @@ def _seconds_open(rank: int, record: Record, stall: Stall) -> float:
     return (stall.until[rank] - record.scheduled_ns) / 1e9
 
 
-def standing(job: Job, waits: WaitGraph, stall: Stall) -> list[Finding]:
+def standing_calls(job: Job, waits: WaitGraph, stall: Stall) -> list[Finding]:
     """Where only records tell of it: calls to which all known members have come, and which take longer than they may.
 
     Where members are only known by their calls, and every rank of the job stands in a call of one of several groups,
@@ -83,7 +59,7 @@ def standing(job: Job, waits: WaitGraph, stall: Stall) -> list[Finding]:
         if rank not in waits.waiting and known and (known[0], last.sequence) in calls:
             calls[known[0], last.sequence].append((rank, last))
     everybody = {rank for ranks in calls.values() for rank, _ in ranks}
-    size = max(trace.world_size for trace in job.traces.values())
+    size = job.size
     unseen = all(stall.misses(rank, record.scheduled_ns + _KNOT_NS) for (rank, record), *_ in calls.values())
     if stall.guessed and len(calls) > 1 and len(everybody) == size and unseen and (stall.dated or _alone(calls)):
         groups = {group for group, _ in calls}
@@ -151,12 +127,11 @@ def _waiting_sides(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]
     )
 
 
-def open_waits(job: Job, stall: Stall, unmatched: Sequence[Unmatched] = ()) -> list[str]:
+def open_waits(job: Job, stall: Stall) -> list[str]:
     """In words who waited for whom when the records end, where these end too soon: the first such call."""
-    waits = waits_of(job, stall, unmatched)
+    waits = waits_of(job)
     for wait in in_time(waits.all()):
-        late = sorted(wait.needs - waits.waiting - set(job.ended))
-        if late and not wait.any:
+        if late := unseen_ranks(job, waits, wait):
             waiting = sorted({other.rank for other in waits.all() if other.call == wait.call})
             return [
                 f"when the records end, {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {wait.where}, to "

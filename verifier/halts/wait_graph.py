@@ -25,7 +25,7 @@ from simcoll.verifier.agreement.p2p_channels import Unmatched
 from simcoll.verifier.findings.describe import group_text
 from simcoll.verifier.findings.device_queue import Head, Stand, device_lives, open_rows, queued, stands
 from simcoll.verifier.findings.failures import Nature
-from simcoll.verifier.halts.incidents import Job
+from simcoll.verifier.halts.job import Job
 
 _Actor: TypeAlias = "int | Head"
 """A rank's host, or a call at which its device stands."""
@@ -111,18 +111,18 @@ class WaitGraph:
         return _along([calls[number] for number in min(cycles, key=lambda cycle: (len(cycle), cycle), default=[])])
 
 
-def waits_of(job: Job, stall: Stall | None, unmatched: Sequence[Unmatched] = ()) -> WaitGraph:
-    """What every rank that has not ended waits in; ``unmatched`` are the sends and receives without another end."""
-    alone = {(one.rank, one.group, one.record.p2p_sequence): one for one in unmatched}
+def waits_of(job: Job) -> WaitGraph:
+    """What every rank that has not ended waits in, as far as its records and the job's stall show."""
+    alone = {(one.rank, one.group, one.record.p2p_sequence): one for one in job.matching.unmatched}
     absent = _Absent({rank: reached(trace) for rank, trace in job.traces.items()})
     on_devices = device_lives(job.traces.values())
-    rows = {rank: _waiting_rows(job, trace, stall, on_devices) for rank, trace in job.traces.items()}
+    rows = {rank: _waiting_rows(job, trace, on_devices) for rank, trace in job.traces.items()}
     by_rank = {}
     for rank, trace in job.traces.items():
         if waits := tuple(wait for row in rows[rank] if (wait := _wait(trace, row, absent, alone))):
             by_rank[rank] = waits
     on_device = _standing(job, alone)
-    needs = _needs(by_rank, on_device, stall)
+    needs = _needs(by_rank, on_device, job.stall)
     members = {actor for mine in needs.values() for need in mine for actor in need[0] if isinstance(actor, int)}
     gone = set(job.ended) | {rank for rank in fallen(job) if rank not in by_rank and rank not in on_device}
     stuck = _stuck(needs, (set(job.traces) | members) - gone)
@@ -149,8 +149,9 @@ def call_at(group: Group, record: Record) -> str:
     return f"{record.call.op} #{record.p2p_sequence or record.sequence} of {group_text(group)}"
 
 
-def _waiting_rows(job: Job, trace: Trace, stall: Stall | None, on_devices: Collection[Life]) -> list[int]:
+def _waiting_rows(job: Job, trace: Trace, on_devices: Collection[Life]) -> list[int]:
     """Rows of the calls that a rank sits in, or failed in for want of others."""
+    stall = job.stall
     failure = job.failures.get(trace.rank)
     if trace.rank in job.ended or (failure is not None and failure.nature is Nature.OWN):
         return []
@@ -293,8 +294,7 @@ def _kept(
 
 
 def _message(one: Unmatched) -> Wait:
-    peers = frozenset(one.group.ranks) - {one.rank} if one.peer is None else frozenset({one.peer})
-    return Wait(one.rank, one.group, one.record, peers, any=one.peer is None)
+    return Wait(one.rank, one.group, one.record, frozenset(one.peers), any=one.peer is None)
 
 
 def _stuck(needs: Mapping[_Actor, Iterable[_Need]], alive: Iterable[_Actor]) -> set[_Actor]:

@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from simcoll.core.ranges import ranks_text
-from simcoll.core.trace import Life, Stall, Trace, lives, reached, record_at
-from simcoll.verifier.agreement.p2p_matching import Matching
+from simcoll.core.trace import Life, Trace, lives, reached, record_at
 from simcoll.verifier.findings.describe import fields_text
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.stated import unknown_fields
-from simcoll.verifier.halts.incidents import Job
 from simcoll.verifier.halts.inferred import are_dated, is_dump, patience_of
+from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.unwatched import open_waits
 from simcoll.verifier.views.last_calls import call_place, unseen_notes
 
@@ -34,9 +33,9 @@ def _with_unknown(finding: Finding, unknown: frozenset[str]) -> Finding:
     return replace(finding, unknown=(*finding.unknown, *more))
 
 
-def notes_of_records(job: Job, stall: Stall | None, findings: Sequence[Finding], matching: Matching) -> list[str]:
+def notes_of_records(job: Job, findings: Sequence[Finding]) -> list[str]:
     """What the records cannot say, once for the report."""
-    traces = list(job.traces.values())
+    traces, stall = list(job.traces.values()), job.stall
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     notes = []
     if text := fields_text(unknown):
@@ -45,7 +44,7 @@ def notes_of_records(job: Job, stall: Stall | None, findings: Sequence[Finding],
         notes += unseen_notes([trace for trace in traces if is_dump(trace)])
         notes += _unmet([trace for trace in traces if is_dump(trace)], bool(findings) or stall is not None)
         if stall is not None and not stall.watched and not findings:
-            notes += open_waits(job, stall, matching.unmatched)
+            notes += open_waits(job, stall)
     return notes
 
 

@@ -16,7 +16,7 @@ from simcoll.core.trace import DUMPED, ON_DEVICE, LaunchOutcome, MemoryTrace, Ra
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.device_queue import open_rows, queued, stands
 from simcoll.verifier.findings.finding import Finding, Severity
-from simcoll.verifier.halts.incidents import Job
+from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.wait_graph import waits_of
 from simcoll.verifier.postmortem import judge, standstill
 
@@ -341,8 +341,8 @@ def test_whoever_stops_early_is_the_one_that_is_missing(
     left_out = {made.group for made in programs[rank][kept:]}
     programs[rank] = programs[rank][:kept]
     traces = {one: trace(one, made) for one, made in programs.items()}
-    job = Job(traces, {}, (), {}, {}, clean=False)
-    needed = {one for wait in waits_of(job, STALL).all() for one in wait.needs - wait.behind}
+    job = Job(traces, {}, {}, {}, stall=STALL)
+    needed = {one for wait in waits_of(job).all() for one in wait.needs - wait.behind}
     assert needed == ({rank} if any(len(group.ranks) > 1 for group in left_out) else set())
 
 

@@ -1,0 +1,384 @@
+"""What can have gone wrong in a job, in the order in which it is believed: the list that every verdict walks.
+
+An explanation is asked after those above it. What an earlier one has found may silence it (``yields_to``), and it may
+take the place of what an earlier one has found (``replaces``): one cause gives one finding. What is shown first is
+another matter (:data:`SHOWN`): causes before symptoms. docs/verdict.md is written from this list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, TypeAlias
+
+from simcoll.core.record import Record, State
+from simcoll.core.trace import Trace, record_at
+from simcoll.verifier.findings.device_queue import open_rows
+from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.findings.rules_async import BUFFER_CHANGED, BUFFERS_OVERLAP, NON_MEMBER_CALL
+from simcoll.verifier.findings.rules_order import MISSING_RANK
+from simcoll.verifier.halts.async_misuse import never_waited
+from simcoll.verifier.halts.diagnosis import (
+    deadlock,
+    deadlock_before_failures,
+    ended_peer,
+    is_final,
+    late_rank,
+    nobody_missing,
+    stopped_processes,
+)
+from simcoll.verifier.halts.failed_ranks import failed_ranks, lost_peers
+from simcoll.verifier.halts.job import Job
+from simcoll.verifier.halts.membership import membership_mismatches, unconnected_ranks, unmade_groups
+from simcoll.verifier.halts.nonmembers import explained_by_outsiders
+from simcoll.verifier.halts.p2p_lost import lost_messages, swallowed_messages
+from simcoll.verifier.halts.p2p_unmatched import assumed_unmet, unmatched_messages, unreceived_messages
+from simcoll.verifier.halts.refused_calls import refused_instead, refused_on_some
+from simcoll.verifier.halts.reported_missing import missing_ranks
+from simcoll.verifier.halts.stragglers import stragglers
+from simcoll.verifier.halts.wait_graph import WaitGraph, waits_of
+
+_MEMORY: Final = (BUFFER_CHANGED.code, BUFFERS_OVERLAP.code)
+
+
+@dataclass
+class Inquiry:
+    """A job, and what the explanations that have been asked so far have found in it, by their names."""
+
+    job: Job
+    found: dict[str, list[Finding]] = field(default_factory=dict)
+
+    @cached_property
+    def waits(self) -> WaitGraph:
+        """Who waits for whom; built when an explanation first asks for it."""
+        return waits_of(self.job)
+
+    def of(self, *names: str) -> list[Finding]:
+        """What these explanations have found."""
+        return [finding for name in names for finding in self.found.get(name, ())]
+
+    def ask(self, explanations: Sequence[Explanation]) -> Inquiry:
+        """Walk a list of explanations, in order."""
+        for one in explanations:
+            findings = [] if self.of(*one.yields_to) else one.find(self)
+            for name in one.replaces if findings else ():
+                kept = (
+                    old for old in self.of(name) if not any(one.in_place_of(self.job, new, old) for new in findings)
+                )
+                self.found[name] = list(kept)
+            self.found[one.name] = findings
+        return self
+
+
+Replaces: TypeAlias = Callable[[Job, Finding, Finding], bool]
+"""Whether a new finding of a job takes the place of an old one; its docstring says it in words."""
+
+
+def _whatever(job: Job, new: Finding, old: Finding) -> bool:
+    """All of them."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One thing that can have gone wrong: the ``codes`` it can report, and what finds it.
+
+    That is a function of the job, of the job and who waits for whom there, or of all that has been found before; its
+    docstring says what it reports, and on what evidence. Where an explanation named in ``yields_to`` has found
+    something, this one is not asked. What it finds takes the place of those findings of the explanations named in
+    ``replaces`` for which ``in_place_of`` holds.
+    """
+
+    name: str
+    codes: tuple[str, ...]
+    of_job: Callable[[Job], list[Finding]] | None = None
+    of_waits: Callable[[Job, WaitGraph], list[Finding]] | None = None
+    of_found: Callable[[Inquiry], list[Finding]] | None = None
+    yields_to: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+    in_place_of: Replaces = _whatever
+
+    def find(self, inquiry: Inquiry) -> list[Finding]:
+        """What explains the job this way. Waits are looked at where something says that it stood, or failed."""
+        if self.of_waits is not None:
+            return self.of_waits(inquiry.job, inquiry.waits) if inquiry.job.halted else []
+        if self.of_job is not None:
+            return self.of_job(inquiry.job)
+        assert self.of_found is not None
+        return self.of_found(inquiry)
+
+    @property
+    def text(self) -> str:
+        """What it reports, and on what evidence."""
+        return (self.of_job or self.of_waits or self.of_found).__doc__ or ""
+
+
+def _disagreements(job: Job) -> list[Finding]:
+    """Ranks that met in a collective, or at the two ends of a message, stated different things; or their sequences of
+    calls differ by a call that is skipped, extra or exchanged.
+
+    The sequences are aligned first, so that calls which only follow from an earlier difference are not compared.
+    """
+    others = (*_MEMORY, NON_MEMBER_CALL.code)
+    return [one.finding for one in job.mismatches if one.finding.code not in others]
+
+
+def _harmful_non_member_calls(job: Job) -> list[Finding]:
+    """Ranks called a group to which they do not belong, and that did harm.
+
+    There is no group whose members all made the call, so that it was meant for none, or the rank failed next.
+    """
+    return [one.finding for one in job.mismatches if one.finding.code == NON_MEMBER_CALL.code]
+
+
+def _memory_in_flight(job: Job) -> list[Finding]:
+    """Memory was used while an asynchronous call still needed it. This makes no rank wait: it explains no halt."""
+    return [one.finding for one in job.mismatches if one.finding.code in _MEMORY]
+
+
+def _reported_missing(inquiry: Inquiry) -> list[Finding]:
+    """Ranks did not come to a collective, as those that waited there reported (in detail mode), and failed for it.
+
+    Not where a mismatch among the same ranks came before, where a message keeps the rank, and where its call went to
+    another group. Waits that may follow from each other give one finding.
+    """
+    waiting = {rank for one in inquiry.of("message let go", "message unmatched") for rank in one.ranks}
+    return [
+        one
+        for one in missing_ranks(inquiry.job)
+        if not waiting & set(one.culprits) and not explained_by_outsiders(inquiry.job, one)
+    ]
+
+
+def _refused_instead(inquiry: Inquiry) -> list[Finding]:
+    """The call of a rank that is missed was refused before it reached the group, and the rank went on without it."""
+    found = (refused_instead(inquiry.job, one) for one in inquiry.of("reported missing"))
+    return [one for one in found if one is not None]
+
+
+def _deadlock_given_up(inquiry: Inquiry) -> list[Finding]:
+    """The ranks that are missed stood in a call themselves, for those who missed them, until they gave up.
+
+    Every wait of the cycle had begun before the first of its ranks failed: who comes later has met nobody.
+    """
+    missing = inquiry.of("reported missing")
+    return deadlock_before_failures(inquiry.job, missing) if missing else []
+
+
+def _same_call(job: Job, new: Finding, old: Finding) -> bool:
+    """The one on the same call."""
+    return (new.group, new.sequence) == (old.group, old.sequence)
+
+
+def _holds_its_culprits(job: Job, new: Finding, old: Finding) -> bool:
+    """Those whose culprits stand in the cycle."""
+    return set(old.culprits) <= set(new.ranks)
+
+
+def _made_apart(job: Job, new: Finding, old: Finding) -> bool:
+    """Missing ranks that share a rank with it, and failures where all ranks were only ended by SIGTERM."""
+    if old.code in _FAILED.codes:
+        return all(failure.terminated for failure in job.failures.values())
+    return not set(new.ranks).isdisjoint(old.ranks)
+
+
+def _names_nobody(job: Job, new: Finding, old: Finding) -> bool:
+    """Those that name no culprit."""
+    return _is_open(old)
+
+
+def _failed(inquiry: Inquiry) -> list[Finding]:
+    """A rank failed by itself: an exception, an exit code or a signal that blames no other rank. The first is named.
+
+    It came before the first mismatch, or the rank completed a collective in between. An end by SIGTERM counts only
+    where nothing explains why the ranks hung.
+    """
+    return failed_ranks(inquiry.job, explained=bool(inquiry.of(*(one.name for one in _WAITS))))
+
+
+def _is_open(finding: Finding) -> bool:
+    return finding.code == MISSING_RANK.code and not finding.culprits
+
+
+def _swallowed(inquiry: Inquiry) -> list[Finding]:
+    """A message left although the work of its receive was let go, and nothing that follows between the two arrives.
+
+    The two ranks stand in one collective when the job is given up.
+    """
+    certain = [one for one in inquiry.of("late rank", "nobody missing") if not _is_open(one)]
+    return [] if certain else swallowed_messages(inquiry.job)
+
+
+def _tolerated(job: Job) -> list[Finding]:
+    """Warnings: what ranks state differently but may mean, or what does no harm as far as is known."""
+    return [one.finding for one in job.tolerated]
+
+
+def _never_waited(job: Job) -> list[Finding]:
+    """A warning: in a job that ended well nobody waited for the work of a call that brings a result.
+
+    Not where the line waits for its earlier calls and for none after.
+    """
+    return never_waited(list(job.traces.values()), job.matching.unmatched) if job.clean else []
+
+
+def _stragglers(job: Job) -> list[Finding]:
+    """A warning: one rank came last again and again, and cost the others at least two fifths of their time."""
+    return stragglers(job.columns)
+
+
+def _names(explanations: Sequence[Explanation]) -> tuple[str, ...]:
+    return tuple(one.name for one in explanations)
+
+
+def _first_of(*explanations: Explanation, after: tuple[str, ...]) -> tuple[Explanation, ...]:
+    """Explanations of which only the first that finds something is believed; all of them yield to ``after``."""
+    return tuple(
+        replace(
+            one,
+            yields_to=one.yields_to or (*after, *(n for n in _names(explanations[:place]) if n not in one.replaces)),
+        )
+        for place, one in enumerate(explanations)
+    )
+
+
+_PARTED: Final = (
+    Explanation(
+        "calls disagree",
+        (*(f"SC{number}" for number in range(101, 111)), "SC202", "SC203", "SC301", "SC302", "SC504"),
+        _disagreements,
+    ),
+    Explanation("non-member call", (NON_MEMBER_CALL.code,), _harmful_non_member_calls),
+    Explanation("memory in flight", _MEMORY, _memory_in_flight),
+)
+_DISAGREEMENT: Final = _names(_PARTED[:2])
+
+_WAITS: Final = (
+    Explanation("message let go", ("SC501",), lost_messages),
+    Explanation("message unmatched", ("SC303", "SC304"), unmatched_messages),
+    Explanation("reported missing", ("SC201", "SC702"), of_found=_reported_missing),
+    Explanation("refused on some ranks", ("SC601",), refused_on_some, replaces=("reported missing",)),
+    Explanation(
+        "refused instead of missing",
+        ("SC601",),
+        of_found=_refused_instead,
+        yields_to=("refused on some ranks",),
+        replaces=("reported missing",),
+        in_place_of=_same_call,
+    ),
+    Explanation(
+        "deadlock given up",
+        ("SC204",),
+        of_found=_deadlock_given_up,
+        yields_to=_names(_PARTED),
+        replaces=("reported missing",),
+        in_place_of=_holds_its_culprits,
+    ),
+)
+_FAILED: Final = Explanation("rank failed", ("SC601", "SC701"), of_found=_failed)
+
+_HALTS: Final = _first_of(
+    Explanation("stopped process", ("SC201",), of_waits=stopped_processes),
+    Explanation("not at init_process_group", ("SC201", "SC401", "SC702"), unconnected_ranks),
+    Explanation(
+        "group of other members",
+        ("SC401",),
+        membership_mismatches,
+        yields_to=(*_DISAGREEMENT, "stopped process", "not at init_process_group"),
+        replaces=("reported missing", "rank failed"),
+        in_place_of=_made_apart,
+    ),
+    Explanation("group not made", ("SC401",), unmade_groups),
+    Explanation("deadlock", ("SC204", "SC304"), of_waits=deadlock),
+    Explanation("peer ended", ("SC702",), of_waits=ended_peer),
+    Explanation("late rank", ("SC201", "SC202", "SC702"), of_waits=late_rank),
+    Explanation("message assumed unmatched", ("SC304",), of_waits=assumed_unmet),
+    Explanation("nobody missing", ("SC201", "SC204"), of_waits=nobody_missing),
+    Explanation(
+        "message swallowed",
+        ("SC501",),
+        of_found=_swallowed,
+        replaces=("late rank", "nobody missing"),
+        in_place_of=_names_nobody,
+    ),
+    after=(*_names(_WAITS), *_DISAGREEMENT, _FAILED.name),
+)
+
+_LOST: Final = Explanation(
+    "peer lost", ("SC701", "SC702"), lost_peers, yields_to=_names((*_PARTED, *_WAITS, _FAILED, *_HALTS))
+)
+
+_WARNINGS: Final = (
+    Explanation(
+        "tolerated disagreement",
+        ("SC107", "SC108", "SC109", "SC202", "SC203", "SC402", "SC502", "SC503", "SC504"),
+        _tolerated,
+    ),
+    Explanation("message not received", ("SC304",), unreceived_messages),
+    Explanation("work not waited for", ("SC501",), _never_waited, yields_to=_names(_PARTED)),
+    Explanation("straggler", ("SC801",), _stragglers),
+)
+
+EXPLANATIONS: Final = (*_PARTED, *_WAITS, _FAILED, *_HALTS, _LOST, *_WARNINGS)
+"""All that a verdict asks, in order: what is believed before what."""
+
+_FAILURES: Final = _names((_FAILED, _LOST))
+_CAUSES: Final = ("group of other members", "refused on some ranks", "refused instead of missing")
+
+SHOWN: Final = tuple(
+    dict.fromkeys((*_names(_PARTED), *_CAUSES, *_names(_WAITS), *_names(_HALTS), *_FAILURES, *_names(_WARNINGS)))
+)
+"""The order in which findings are shown: causes before symptoms. Those of the first three are put together, by time; a
+failure that came before the first of them is shown before all others."""
+
+
+def explained(job: Job) -> list[Finding]:
+    """What is found in a job that has ended, in the order in which it is shown."""
+    inquiry = Inquiry(job).ask(EXPLANATIONS)
+    failed = inquiry.of(*_FAILURES)
+    # A failure that no mismatch explains and that came first is the cause of what the others report.
+    first = failed if _came_first(job, failed) else []
+    rest = (name for name in SHOWN[len(_PARTED) :] if not first or name not in _FAILURES)
+    return [*first, *(one.finding for one in job.mismatches), *inquiry.of(*rest)]
+
+
+def _came_first(job: Job, failed: Sequence[Finding]) -> bool:
+    if not failed or not job.mismatches:
+        return bool(failed)
+    return job.failures[failed[0].ranks[0]].time_ns < job.mismatches[0].time_ns
+
+
+def explained_while_it_runs(job: Job) -> tuple[list[Finding], bool]:
+    """Why a job that still runs does not move, and whether it is proved that it never will.
+
+    Proved is a cycle of waits, a wait for a rank that has ended, a group that the ranks make differently, and a
+    collective that disagrees and does not end. A rank that is only late, to a call or to the making of a group, may
+    still come.
+    """
+    stuck = [one.finding for one in job.mismatches if _is_unfinished(job, one.finding)]
+    stuck += [*unmatched_messages(job), *lost_messages(job)]
+    if stuck:
+        return stuck, True
+    # Whether a message was swallowed is told of jobs only that were given up.
+    inquiry = Inquiry(job).ask(_HALTS[:-1])
+    findings = inquiry.of(*SHOWN)
+    return findings, any(is_final(job, finding, inquiry.waits) for finding in findings)
+
+
+def _is_unfinished(job: Job, finding: Finding) -> bool:
+    """Whether a rank still sits in the collective that a finding is about, or its device does."""
+    place = None if finding.group is None else (finding.group.name, finding.sequence)
+    return any(
+        (record.group, record.sequence) == place and record.state in (State.SCHEDULED, State.STARTED)
+        for rank in finding.ranks
+        if rank in job.last
+        for record in (job.last[rank], *_queued_at(job.traces[rank], finding.sequence))
+    )
+
+
+def _queued_at(trace: Trace, sequence: int | None) -> list[Record]:
+    """The calls of a number that a device has not ended, of whatever groups."""
+    rows = open_rows(trace)
+    mine = rows[trace.slots["sequence"][rows] == (sequence or 0)]
+    return [record for row in mine.tolist() if (record := record_at(trace, row)) is not None]

@@ -1,0 +1,181 @@
+"""SC601, SC701 and SC702: ranks that failed, and which failure is the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simcoll.core.ranges import ranks_text
+from simcoll.core.record import Group, Record, Source, State
+from simcoll.verifier.findings.describe import record_text
+from simcoll.verifier.findings.failures import Failure, Nature
+from simcoll.verifier.findings.finding import Finding, Side
+from simcoll.verifier.findings.rules_job import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
+from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.halts.device_position import device_record
+from simcoll.verifier.halts.job import Job
+from simcoll.verifier.halts.missing import ended_ranks, outvoted
+from simcoll.verifier.halts.rank_location import rank_locations
+from simcoll.verifier.halts.refused_calls import is_refusal_of
+
+_SIDES = 4
+"""So many ranks, or sets of ranks alike, are shown."""
+
+
+def failed_ranks(job: Job, *, explained: bool) -> list[Finding]:
+    """SC601 or SC701: the first failure that has its cause in its own rank; ``explained`` as in :func:`own_failure`."""
+    own = own_failure(job, explained=explained)
+    return [] if own is None else [_failed(job, own)]
+
+
+def lost_peers(job: Job) -> list[Finding]:
+    """A rank failed because it lost another one, and nothing explains that: one that had ended well by then (SC702), or
+    else the first failure is named (SC701).
+    """
+    others = [failure for failure in job.failures.values() if failure.nature is not Nature.OWN]
+    return (_exited_early(job, others) or [_failed(job, others[0])]) if others else []
+
+
+def own_failure(job: Job, *, explained: bool = False) -> Failure | None:
+    """The first failure that has its cause in its own rank, as far as its text and the mismatches say.
+
+    ``explained`` says that it is known why ranks wait.
+    """
+    for failure in job.failures.values():
+        ended = explained and failure.terminated
+        if failure.nature is Nature.OWN and not ended and not _follows_mismatch(job, failure):
+            return failure
+    return None
+
+
+def _follows_mismatch(job: Job, failure: Failure) -> bool:
+    """Whether the rank failed at a mismatch, or in handling it.
+
+    An exception is its consequence where the rank completed no collective in between, failed in the very call, or where
+    the mismatch lasts; an exit code is where the rank took part at all: that is how a program ends that has caught the
+    error.
+    """
+    if not job.mismatches or failure.time_ns < job.mismatches[0].time_ns:
+        return False
+    if not failure.type and (failure.exit_code or 0) > 0:
+        return any(failure.rank in mismatch.finding.ranks for mismatch in job.mismatches)
+    if any(one.lasting and failure.rank in one.finding.ranks for one in job.mismatches):
+        return True
+    last = job.last.get(failure.rank)
+    if last is not None and last.state is not State.COMPLETED and _is_mismatched(job, last):
+        return True
+    completed = 0 if last is None else last.finished_ns
+    return completed <= max(max(one.time_ns, one.until_ns) for one in job.mismatches)
+
+
+def _is_mismatched(job: Job, record: Record) -> bool:
+    places = {
+        (mismatch.finding.group.name, mismatch.finding.sequence)
+        for mismatch in job.mismatches
+        if mismatch.finding.group is not None
+    }
+    return not record.p2p_sequence and (record.group, record.sequence) in places
+
+
+def _failed(job: Job, first: Failure) -> Finding:
+    alike = [one for one in job.failures.values() if _same_cause(one, first)]
+    noted = first.api is not None or any(is_refusal_of(event, first) for event in job.events(first.rank, "rejected"))
+    # A function that fails because a peer is gone refuses nothing.
+    refused = noted and first.nature is Nature.OWN and first.device_error is None
+    rule = INVALID_ARGUMENT if refused else RANK_FAILED
+    ranks = tuple(sorted(one.rank for one in alike))
+    message = f"{_who(alike, first)}{_about_device(first)}"
+    if not refused and len(job.traces) > len(ranks):
+        message += "; what other ranks report came after it"
+    everyone = len(ranks) == len(job.traces) and len(ranks) > 1
+    group, sequence = _refused_place(job, first) if refused else (None, None)
+    return Finding(
+        rule.code,
+        rule.severity,
+        message,
+        group=group,
+        sequence=sequence,
+        ranks=ranks,
+        culprits=() if everyone else ranks,
+        sides=_failed_sides(job, alike),
+    )
+
+
+def _who(alike: Sequence[Failure], first: Failure) -> str:
+    """Who failed and how; which of several was the first is told where it says something else than they do."""
+    if all(one.text() == first.text() for one in alike):
+        return f"{ranks_text([one.rank for one in alike])} {first.text()}"
+    others = [one.rank for one in alike if one.rank != first.rank]
+    return f"rank {first.rank} {first.text().removesuffix('.')}, and so did {ranks_text(others)}"
+
+
+def _about_device(failure: Failure) -> str:
+    error = failure.device_error
+    return "" if error is None else f"; {error.value}"
+
+
+def _same_cause(one: Failure, first: Failure) -> bool:
+    if one.rank == first.rank:
+        return True
+    if not first.type or one.nature is not first.nature:
+        return False
+    here = bool(one.source.file) and one.source == first.source
+    return one.type == first.type and (here or one.message == first.message)
+
+
+def _failed_sides(job: Job, failures: Sequence[Failure]) -> tuple[Side, ...]:
+    """Ranks that say the same of their failure are one side; who failed first comes first."""
+    ranks: dict[tuple[str, Source], list[int]] = {}
+    for failure in failures:
+        ranks.setdefault(_account(job, failure), []).append(failure.rank)
+    return tuple(
+        Side(tuple(sorted(alike)), None, lines([(min(alike), source)]), note, job.place(min(alike)))
+        for (note, source), alike in list(ranks.items())[:_SIDES]
+    )
+
+
+def _account(job: Job, failure: Failure) -> tuple[str, Source]:
+    last = job.last.get(failure.rank)
+    source = failure.source
+    note = failure.text()
+    if last is not None:
+        device = device_record(job.traces, failure.rank)
+        at = f"; its device was in {record_text(device)}" if device is not None and device != last else ""
+        note += f"{at}; its last call was {record_text(last, placed=bool(failure.type))}"
+        source = source if failure.type else last.source
+    return note, source
+
+
+def _refused_place(job: Job, failure: Failure) -> tuple[Group | None, int | None]:
+    for event in job.events(failure.rank, "rejected"):
+        if is_refusal_of(event, failure):
+            sequence = event.data.get("sequence")
+            return job.group(failure.rank, event.data.get("group")), sequence if type(sequence) is int else None
+    return None, None
+
+
+def _exited_early(job: Job, victims: Sequence[Failure]) -> list[Finding]:
+    """SC702: a rank ended well while a peer still had a collective to do with it, and lost the connection."""
+    for victim in victims:
+        last = job.last.get(victim.rank)
+        group = None if last is None else job.group(victim.rank, last.group)
+        gone = [] if group is None else ended_ranks(job, group.ranks, victim.time_ns)
+        if group is not None and last is not None and gone:
+            return [_exited(job, group, last, victim, gone)]
+    return []
+
+
+def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequence[int]) -> Finding:
+    message = (
+        f"{ranks_text(gone)} had ended when rank {victim.rank} still made {last.call.op} (collective {last.sequence})"
+    )
+    waited = Side((victim.rank,), last.call, lines([(victim.rank, last.source)]), victim.text())
+    return Finding(
+        RANK_EXITED_EARLY.code,
+        RANK_EXITED_EARLY.severity,
+        message,
+        group=group,
+        sequence=last.sequence,
+        ranks=tuple(sorted([victim.rank, *gone])),
+        culprits=outvoted(job, group, gone),
+        sides=(waited, *rank_locations(job, gone)),
+    )
