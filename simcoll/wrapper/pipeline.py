@@ -169,7 +169,7 @@ class Pipeline:
     ) -> Work | None:
         entry = begin(started=True)
         backend = self._log.backend(arguments.device)
-        lane = 0 if backend is None else backend.lane(entry.call.tag, batched=coalescing)
+        lane = 0 if backend is None else backend.channel(entry.call.tag, batched=coalescing)
         posted = None if self._post is None else self._post.post(entry, lane)
         if posted is not None and not self._fits(posted, arguments, coalescing):
             return None
