@@ -1,7 +1,7 @@
-"""What a backend is to the rest of simcoll: a name, and what it cannot do.
+"""A backend as the rest of simcoll sees it: a name, and what it cannot do.
 
-The spec says what a collective means; a backend may do less. Its limits are the overlay: each looks at one rank's call
-and says why the backend refuses it, or None. That is all that the verifier, the simulator and the dry run ask of a
+The spec defines the meaning of a collective; a backend may do less. Its limits are the overlay: each takes one rank's
+call and returns why the backend refuses it, or None. The verifier, the simulator and the dry run need no more of a
 backend that they do not run themselves.
 """
 
@@ -21,35 +21,34 @@ Limit: TypeAlias = Callable[[Call, int, int], "str | None"]
 
 
 OF_THE_GROUP, OF_THE_PAIR = -1, -2
-"""The communicators that messages without tags may take; no tag is below 0."""
+"""The communicators of messages without tags, in place of a tag; tags are not negative."""
 
 
 def _one_form(call: Call) -> None:
-    """Most backends run all calls of a spelling as one algorithm."""
+    """None: most backends run all calls of a spelling by one algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A backend by what it cannot do.
+    """A backend and what it cannot do.
 
-    ``limits`` come on top of the faults that no backend accepts. ``profiled_as`` names the rows, or their methods, that
-    Flight Recorder and the profiler print under another name than the row's first, because the backend is made so.
+    ``limits`` add to the faults that every backend refuses. ``profiled_as`` maps rows, or their methods, to the names
+    that Flight Recorder and the profiler print for this backend instead of the row's first name.
 
-    ``forms`` names, by row and spelling, what the backend runs as different algorithms though the row is one: ranks
-    must agree on it. ``form_of`` does so by a call's buffers.
+    ``forms`` names, by row and spelling, the different algorithms by which the backend runs calls of one row: ranks
+    must agree on the form. ``form_of`` finds the form from a call's buffers.
 
-    ``waits_on_host`` says that waiting for a call blocks the thread that waits, ``resumes`` that a wait that timed out
-    may be taken up again. ``in_order`` says that it runs the calls of a group one after the other; ``untold`` names the
-    rows whose Work says only after ``wait`` that it has ended.
+    ``waits_on_host``: waiting for a call blocks the waiting thread. ``resumes``: a wait that timed out may be repeated.
+    ``in_order``: the calls of a group run one after the other. ``ended_only_by_wait``: the rows whose Work reports its
+    end only after ``wait``.
 
-    ``staged`` says that tensors of other devices than the CPU go through copies, which their versions show;
-    ``allocates`` names the methods that use memory which is allocated on the stream of the launch.
+    ``staged``: tensors of other devices than the CPU go through copies, which their versions show. ``allocates``: the
+    methods that use memory which is allocated on the stream of the launch.
 
-    ``tagged`` says that messages are matched by their tags; where they are not, ``pairs`` says that those that are in
-    no batch take a communicator of their two ranks, and come in an order of their own.
+    ``tagged``: messages are matched by tags. Otherwise ``pairs``: messages outside a batch use a communicator of their
+    two ranks, and are ordered among themselves.
 
-    ``on_streams`` says that it queues calls on a device's streams: one that the host has made, or waited for, need not
-    have ended.
+    ``on_streams``: calls are queued on a device's streams: one that the host has made, or waited for, may still run.
     """
 
     name: str
@@ -58,7 +57,7 @@ class Backend:
     forms: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     waits_on_host: bool = False
     in_order: bool = True
-    untold: frozenset[str] = frozenset()
+    ended_only_by_wait: frozenset[str] = frozenset()
     form_of: Callable[[Call], str | None] = _one_form
     resumes: bool = True
     staged: bool = True
@@ -68,21 +67,21 @@ class Backend:
     on_streams: bool = False
 
     def formed(self, call: Call) -> Call:
-        """The call, with the form in which this backend runs it."""
+        """The call with the form in which this backend runs it."""
         form = self.forms.get(call.op, {}).get(call.spelling) or self.form_of(call)
         return call if form is None or call.form is not None else replace(call, form=form)
 
-    def lane(self, tag: int | None, *, batched: bool) -> int:
-        """What tells apart the messages that one rank sends to another: the tag, or the communicator's number below 0.
+    def channel(self, tag: int | None, *, batched: bool) -> int:
+        """The p2p channel of a message from one rank to another: its tag, or a negative number for a communicator.
 
-        ``batched`` says that a message is one of a batch.
+        ``batched`` is whether the message is in a batch.
         """
         if self.tagged:
             return tag or 0
         return OF_THE_PAIR if self.pairs and not batched else OF_THE_GROUP
 
     def refusal(self, call: Call, group_rank: int, group_size: int) -> str | None:
-        """Why this rank's call cannot run here whatever the other ranks do, or None. Raises KeyError: unknown op."""
+        """Why this rank's call cannot run here whatever the others do, or None. Raises KeyError for an unknown op."""
         spec = spec_of(call)
         for limit in (spec.fault, undefined, *self.limits):
             if reason := limit(call, group_rank, group_size):
@@ -91,7 +90,7 @@ class Backend:
 
 
 def undefined(call: Call, group_rank: int, group_size: int) -> str | None:
-    """A reduce op that has no meaning for the dtype, on any backend."""
+    """Refuse a reduce op that is undefined for the dtype on every backend."""
     if "reduce_op" not in spec_of(call).agree:
         return None
     for buffer in call.inputs:
@@ -101,5 +100,5 @@ def undefined(call: Call, group_rank: int, group_size: int) -> str | None:
 
 
 def negative_tag(call: Call, group_rank: int, group_size: int) -> str | None:
-    """A tag below 0, which backends that have tags refuse."""
+    """Refuse a negative tag, as backends with tags do."""
     return f"tag {call.tag} is negative" if call.tag is not None and call.tag < 0 else None

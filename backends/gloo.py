@@ -1,6 +1,6 @@
 """What Gloo cannot do, found by trying rows, reduce ops, dtypes and forms on torch 2.13 (tests/backends/test_gloo.py).
 
-Some of what is refused here is not refused cleanly by Gloo: a 0-d output of reduce_scatter_single ends the process
+Gloo does not refuse all of it cleanly: a 0-d output of reduce_scatter_single ends the process
 with a segmentation fault, and a buffer that does not divide evenly loses its remainder in silence. A rank that is
 refused alone (the root of an uneven gather) takes no tag, and is out of step with its group from then on: the next
 collective of that group never completes.
@@ -29,13 +29,13 @@ DTYPES = frozenset(
         "complex128",
     }
 )
-"""What Gloo's collectives move and reduce; send and receive take any dtype, as bytes."""
+"""The dtypes of Gloo's collectives; send and receive take any dtype, as bytes."""
 
 _COMPLEX = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter"})
-"""The rows with complex numbers; for the others torch.distributed, all but its gather, views them as real ones."""
+"""The rows that take complex numbers; for the others, except gather, torch.distributed views them as real ones."""
 
 _LISTS = frozenset({"allgather", "allgather_coalesced", "reduce_scatter"})
-"""The spellings that take a list of one buffer a rank, where others take one tensor for all parts."""
+"""The spellings that take a list with one buffer per rank, where others take one tensor for all parts."""
 
 _REDUCE_SCATTER = tuple(method.name for method in COLLECTIVES["reduce_scatter"].methods)
 
@@ -54,7 +54,7 @@ def _dtype(call: Call, group_rank: int, group_size: int) -> str | None:
 
 
 def _empty_message(call: Call, group_rank: int, group_size: int) -> str | None:
-    """An empty tensor goes from a named rank to a named rank only."""
+    """Refuse empty tensors from any source: they need a named source."""
     if call.spelling != "recv_anysource" or all(buffer.elements for buffer in call.outputs):
         return None
     return "Gloo receives no empty tensor from any source: name the source"
@@ -72,7 +72,7 @@ def _reduce_op(call: Call, group_rank: int, group_size: int) -> str | None:
 
 
 def _equal_parts(call: Call, group_rank: int, group_size: int) -> str | None:
-    """Lists of unequal buffers; all_to_all_single with splits, and reduce_scatter, are not limited so."""
+    """Refuse lists of unequal buffers, which all_to_all_single with splits and reduce_scatter may have."""
     if call.op not in _EQUAL_PARTS or call.coalesced:
         return None
     for name, buffers in (("output", call.outputs), ("input", call.inputs)):
@@ -83,7 +83,7 @@ def _equal_parts(call: Call, group_rank: int, group_size: int) -> str | None:
 
 
 def _along_rows(call: Call, group_rank: int, group_size: int) -> str | None:
-    """One tensor for all parts: concatenated along the first dimension; Gloo knows no stacked form."""
+    """Refuse a tensor for all parts that is not concatenated along the first dimension: Gloo has no stacked form."""
     if call.op == "all_gather":
         return _first_mismatch(call, call.outputs, call.inputs, group_size)
     if call.op == "reduce_scatter":
@@ -115,5 +115,5 @@ GLOO = Backend(
     # Two threads run a group's calls.
     in_order=False,
     # Their Work is never told of the end but by wait (torch 2.13).
-    untold=frozenset({"send", "recv", "reduce_scatter"}),
+    ended_only_by_wait=frozenset({"send", "recv", "reduce_scatter"}),
 )

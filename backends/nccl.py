@@ -1,7 +1,7 @@
 """What NCCL cannot do, and how it does the rest, as torch 2.11 to 2.15 use it.
 
-Three backends of torch are NCCL. ``ProcessGroupNCCL`` calls itself ``nccl``; from 2.15 on, who asks for ``nccl`` gets
-``nccl2`` instead, another implementation, unless TORCH_DIST_USE_NCCL2=0 is set, and ``nccl-lazy`` is the same with a
+Torch has three NCCL backends. ``ProcessGroupNCCL`` is named ``nccl``. From 2.15 on, a program that asks for ``nccl``
+gets ``nccl2`` instead, another implementation, unless TORCH_DIST_USE_NCCL2=0 is set; ``nccl-lazy`` is the same with a
 communicator for each pair of ranks. Sources: ProcessGroupNCCL.cpp (named by function below), NCCLUtils.hpp
 (``ncclDataType``) and torch/csrc/cuda/nccl.cpp for the first, c10d/nccl2/ProcessGroupNCCL.cpp and
 ProcessGroupNCCLUtils.cpp for the others.
@@ -22,7 +22,7 @@ from simcoll.spec.call import SPARSE, UNEQUAL, Buffer, Call
 from simcoll.spec.table import COLLECTIVES
 
 _BLOCKING_WAIT = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
-"""The variables that make ``wait`` block the host (source: ProcessGroupNCCL.hpp); the first goes before the second."""
+"""The variables that make ``wait`` block the host (source: ProcessGroupNCCL.hpp); the first takes precedence."""
 
 _FLOAT8 = frozenset({"float8_e5m2", "float8_e4m3fn"})
 _FLOAT8_AS_BYTES = frozenset({"float8_e5m2fnuz", "float8_e4m3fnuz"})
@@ -32,7 +32,7 @@ DTYPES = (
     | _FLOAT8_AS_BYTES
     | frozenset({"float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"})
 )
-"""What NCCL moves, sends and receives included (``ncclDataType``)."""
+"""The dtypes of NCCL, sends and receives included (``ncclDataType``)."""
 
 _COMPLEX = frozenset({"allreduce", "broadcast", "reduce"})
 """The methods that view complex numbers as real ones; for most others torch.distributed does so above the group."""
@@ -43,7 +43,7 @@ _SCALED = frozenset({"float64", "float32", "float16", "bfloat16"})
 _BITWISE = frozenset({"band", "bor", "bxor"})
 
 _ROOTS_LIST = MappingProxyType({"gather": ("outputs", "inputs"), "scatter": ("inputs", "outputs")})
-"""Rows whose root states one buffer a rank of the size of its own (``assertTypeAndSizesMatch``)."""
+"""Rows whose root has one buffer per rank, each of the size of its own (``assertTypeAndSizesMatch``)."""
 
 _CONTIGUOUS = MappingProxyType(
     {
@@ -63,7 +63,7 @@ _CONTIGUOUS = MappingProxyType(
 """The buffers of each method that must be contiguous (``check_gpu_single_tensor``)."""
 
 _CHANNELS_LAST = MappingProxyType({4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)})
-"""By the number of dimensions, the other orders in memory that count as contiguous."""
+"""The other memory orders that count as contiguous, by number of dimensions."""
 
 _ONE_DTYPE = frozenset({"_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single"})
 
@@ -79,7 +79,7 @@ def _dtype(call: Call, group_rank: int, group_size: int) -> str | None:
 
 
 def _reduction(call: Call, group_rank: int, group_size: int) -> str | None:
-    """Source: ``getNcclReduceOp`` and ``isUnsupportedFloat8``, which reduce alone does not ask."""
+    """Source: ``getNcclReduceOp`` and ``isUnsupportedFloat8``, which only reduce does not call."""
     if call.reduce_op is None:
         return None
     if call.reduce_op in _BITWISE:
@@ -97,7 +97,7 @@ def _sparse(call: Call, group_rank: int, group_size: int) -> str | None:
 
 
 def _equal_parts(call: Call, group_rank: int, group_size: int) -> str | None:
-    """The root's list, whose buffers ``gather`` and ``scatter`` hold against its own."""
+    """Refuse a root's list whose buffers differ from its own, as ``gather`` and ``scatter`` do."""
     if call.op not in _ROOTS_LIST or (call.root or 0) != group_rank or call.spelling not in ("gather", "scatter"):
         return None
     listed, own = (getattr(call, role) for role in _ROOTS_LIST[call.op])
@@ -115,7 +115,7 @@ def _text(buffer: Buffer) -> str:
 
 
 def _layout(call: Call, group_rank: int, group_size: int) -> str | None:
-    """Buffers in another order than row-major; those with gaps look like the others here, and NCCL refuses them too."""
+    """Refuse buffers that are not row-major; those with gaps look contiguous here, but NCCL refuses them too."""
     for role in _CONTIGUOUS.get(call.spelling, ()):
         for buffer in getattr(call, role):
             if not _is_contiguous(buffer):
@@ -134,8 +134,8 @@ def _is_contiguous(buffer: Buffer) -> bool:
     return buffer.order == tuple(long.index(dimension) for dimension in order if dimension in long)
 
 
-def _alike(call: Call, group_rank: int, group_size: int) -> str | None:
-    """Buffers of one call that must be of one dtype (``check_gpu_tensors_same_device``, ``_allgather_base``)."""
+def _one_dtype(call: Call, group_rank: int, group_size: int) -> str | None:
+    """Refuse different dtypes in one call (``check_gpu_tensors_same_device``, ``_allgather_base``)."""
     buffers = call.inputs if call.spelling == "allreduce_coalesced" else ()
     if call.spelling in _ONE_DTYPE:
         buffers = (*call.inputs, *call.outputs)
@@ -154,14 +154,14 @@ _NO_SOURCE = _without(frozenset({"recv_anysource"}), "name the source")
 _NO_MONITOR = _without(frozenset({"monitored_barrier"}), "use a Gloo group for it, or barrier")
 _NO_COALESCED_LISTS = _without(frozenset({"allgather_coalesced"}), "use all_gather_into_tensor, coalesced")
 
-_LIMITS = (_NO_SOURCE, _NO_MONITOR, _sparse, _dtype, _reduction, _equal_parts, _layout, _alike)
+_LIMITS = (_NO_SOURCE, _NO_MONITOR, _sparse, _dtype, _reduction, _equal_parts, _layout, _one_dtype)
 
 _DIVIDED = MappingProxyType({"all_gather": "outputs", "reduce_scatter": "inputs"})
 
 
 def _uneven(call: Call) -> str | None:
-    """Lists of unequal shapes become one ncclBroadcast or ncclReduce a rank in a group, all others one operation
-    (``allgather``, ``reduce_scatter``); the two do not meet.
+    """The form of lists of unequal shapes, which run as one ncclBroadcast or ncclReduce per rank, all others as one
+    operation (``allgather``, ``reduce_scatter``); the two forms do not match each other.
     """
     if call.coalesced or call.op not in _DIVIDED:
         return None
@@ -175,7 +175,7 @@ _LISTS_ONE_BY_ONE = MappingProxyType(
         for op in _DIVIDED
     }
 )
-"""``nccl2`` makes one ncclBroadcast or ncclReduce a rank of every list, equal or not."""
+"""``nccl2`` runs every list, equal or not, as one ncclBroadcast or ncclReduce per rank."""
 
 _PROFILED = MappingProxyType(
     {
@@ -192,7 +192,7 @@ _PROFILED = MappingProxyType(
         "barrier": "all_reduce_barrier",
     }
 )
-"""What follows ``nccl:`` in the profiler and in Flight Recorder, where it is not the row's own first name."""
+"""The names after ``nccl:`` in the profiler and in Flight Recorder, where they are not the row's first name."""
 
 # A wait whose time is up aborts the communicator (`WorkNCCL::wait`), so that none may be tried for a moment.
 NCCL = Backend(
@@ -213,15 +213,15 @@ NCCL_LAZY = replace(NCCL2, name="nccl-lazy", pairs=True)
 
 
 _TRUE = frozenset({"y", "yes", "1", "t", "true"})
-"""What torch takes for true in an environment variable (``getCvarBool`` of c10d/Utils.hpp)."""
+"""The values of an environment variable that torch takes for true (``getCvarBool`` of c10d/Utils.hpp)."""
 
 
 def configured(backend: Backend, environment: Mapping[str, str], *, bound: bool) -> Backend:
-    """One of these backends, as the variables of ``environment`` set it.
+    """One of these backends, as configured by the variables of ``environment``.
 
-    ``bound`` says that its group knows its device: ``nccl`` then connects all ranks at once, and keeps no communicators
-    for pairs (``eagerConnectSingleDevice``, ``pointToPoint``).
+    ``bound`` is whether the group knows its device: ``nccl`` then connects all ranks at once, and keeps no
+    communicators for pairs (``eagerConnectSingleDevice``, ``pointToPoint``).
     """
-    stated = next((environment[name] for name in _BLOCKING_WAIT if name in environment), "")
+    value = next((environment[name] for name in _BLOCKING_WAIT if name in environment), "")
     pairs = backend.pairs and not (bound and backend.name == NCCL.name)
-    return replace(backend, waits_on_host=stated.lower() in _TRUE, pairs=pairs)
+    return replace(backend, waits_on_host=value.lower() in _TRUE, pairs=pairs)

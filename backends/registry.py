@@ -1,4 +1,4 @@
-"""The backends of torch whose limits and habits are known, by the name that torch gives them."""
+"""The backends of torch with known limits and behaviour, by torch's name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from simcoll.backends.gloo import GLOO
 from simcoll.backends.nccl import NCCL, NCCL2, NCCL_LAZY, configured
 
 KNOWN: Mapping[str, Backend] = MappingProxyType({one.name: one for one in (GLOO, NCCL, NCCL2, NCCL_LAZY)})
-"""Each of them as it is by default."""
+"""The backends in their default configuration."""
 
 
 def known(name: str, environment: Mapping[str, str], *, bound: bool) -> Backend | None:
-    """The backend that torch calls ``name``, as the variables of ``environment`` set it; None where nothing is known.
+    """The backend that torch calls ``name``, as configured by ``environment``; None for an unknown one.
 
-    ``bound`` says that its group knows its device.
+    ``bound`` is whether its group knows its device.
     """
     backend = KNOWN.get(name)
     return backend if backend in (GLOO, None) else configured(backend, environment, bound=bound)

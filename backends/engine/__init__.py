@@ -1,7 +1,7 @@
 """Runs the ranks of a job as threads of one process: calls meet, are judged by the rules of real jobs, and complete.
 
-Turns, meetings, mailboxes, deadlocks and virtual time live here. What a rank's program sees of it, numpy arrays or
-torch.distributed, lives in the packages beside this one.
+Turns, meetings, mailboxes, deadlocks and virtual time live here. The interfaces for a rank's program, numpy arrays or
+torch.distributed, live in the packages beside this one.
 
 A call is a ticket. The last rank that comes to a collective settles it for all ranks, the second end of a message for
 both::

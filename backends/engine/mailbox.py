@@ -1,7 +1,7 @@
-"""Sends and receives on their way to each other.
+"""Matches sends and receives.
 
-Messages of one sender and one tag do not overtake each other; a receive from any source may take the first message of
-whichever sender it likes, and the schedule decides.
+Messages of one sender and one tag stay in order. A receive from any source may take the first message of any sender;
+the schedule decides which.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simcoll.spec.semantics import Array, Outputs
 
 
 class Mailbox:
-    """What was sent and not yet received, and the other way round, of all groups."""
+    """The unmatched sends and receives of all groups."""
 
     def __init__(self, sends: str, choices: Choices) -> None:
         if sends not in SENDS:
@@ -27,7 +27,7 @@ class Mailbox:
         self._wanted: dict[Hashable, list[Ticket]] = {}
 
     def post(self, ticket: Ticket, life: int) -> tuple[Ticket, Ticket] | None:
-        """Take in one end; gives the send and the receive where the other end is there, and None otherwise."""
+        """Post one end; returns the send and the receive if the other end is there, else None."""
         sends = ticket.call.op == "send"
         receiver = (ticket.call.peer or 0) if sends else ticket.rank
         place = (ticket.group.name, ticket.group.ranks, life, receiver)
@@ -36,16 +36,16 @@ class Mailbox:
         return self._receive(ticket, place)
 
     def buffers(self, ticket: Ticket) -> bool:
-        """Whether a send whose receive is not there ends at once; what it carries is kept as it is now."""
+        """Whether a send without a receive completes at once; its data is copied then."""
         buffered = self._kind == "buffered" or (
             self._kind == "either" and self._choices.choose(Decision.BUFFER, 2) == 1
         )
         if buffered:
-            ticket.data = _Kept([array.copy() for array in ticket.data.read()])
+            ticket.data = _CopiedData([array.copy() for array in ticket.data.read()])
         return buffered
 
     def withdraw(self, ticket: Ticket) -> None:
-        """Forget an end that nobody waits for any more."""
+        """Remove an end that no rank waits for any more."""
         for box in (self._sent, self._wanted):
             for place, tickets in list(box.items()):
                 if ticket in tickets:
@@ -75,18 +75,18 @@ class Mailbox:
         return senders[option], receive
 
 
-class _Kept:
-    """What a buffered send carries."""
+class _CopiedData:
+    """The copied data of a buffered send."""
 
     def __init__(self, arrays: list[Array]) -> None:
         self._arrays = arrays
 
     def read(self) -> list[Array]:
-        """What the program sent."""
+        """The copied arrays."""
         return self._arrays
 
     def write(self, results: Outputs) -> None:
-        """A send receives nothing."""
+        """Do nothing: a send has no outputs."""
 
 
 def _fits(send: Ticket, receive: Ticket) -> bool:

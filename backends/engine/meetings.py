@@ -1,4 +1,4 @@
-"""The collectives to which not all ranks have come yet: who has, who has not, and who never will."""
+"""The collectives that wait for ranks: which ranks have come, which have not, and which never will."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _Member: TypeAlias = tuple[str, tuple[int, ...], int]
 """A group's name, its members, and a group rank."""
 
 _Key: TypeAlias = tuple[str, tuple[int, ...], int, int]
-"""A group's name, its members, how often they have destroyed it, and the place of a collective in it."""
+"""A group's name, its members, how often they have destroyed it, and the sequence number of a collective."""
 
 
 class Meetings:
-    """Where the calls of all groups meet: the n-th collective of one rank is the n-th of every other one."""
+    """Matches the collectives of all groups: the n-th collective of one rank is the n-th of every other one."""
 
     def __init__(self) -> None:
         self._lives: dict[_Member, int] = {}
@@ -24,7 +24,7 @@ class Meetings:
         self._where: dict[Ticket, _Key] = {}
 
     def join(self, ticket: Ticket) -> list[Ticket] | None:
-        """A rank comes to its next collective, whose number it learns; gives all calls where it is the last to come."""
+        """Add a rank's next collective and set its sequence number; returns all calls if this is the last rank."""
         group, member = ticket.group, _member(ticket.group, ticket.rank)
         ticket.sequence = self._sequences[member] = self._sequences.get(member, 0) + 1
         key = (group.name, group.ranks, self._lives.get(member, 0), ticket.sequence)
@@ -38,7 +38,7 @@ class Meetings:
         return [met[rank] for rank in range(len(group.ranks))]
 
     def withdraw(self, ticket: Ticket) -> None:
-        """A rank does not count as there any more."""
+        """Remove a call: its rank does not count as present any more."""
         key = self._where.pop(ticket, None)
         if key is not None:
             del self._met[key][ticket.rank]
@@ -46,7 +46,7 @@ class Meetings:
                 del self._met[key]
 
     def close(self, group: Group, rank: int) -> None:
-        """A group rank has destroyed its group: one that is made anew under the same name starts to count anew."""
+        """Note that a group rank has destroyed its group: a new group with the same name counts from 1 again."""
         member = _member(group, rank)
         self._lives[member] = self._lives.get(member, 0) + 1
         self._sequences.pop(member, None)
@@ -56,7 +56,7 @@ class Meetings:
         return self._lives.get(_member(group, rank), 0)
 
     def incomplete(self) -> list[dict[int, Ticket]]:
-        """The calls of those who have come, by group rank, for each collective."""
+        """The calls of the ranks that have come, by group rank, for each waiting collective."""
         return list(self._met.values())
 
     def absent(self, ticket: Ticket) -> list[int]:
@@ -65,7 +65,7 @@ class Meetings:
         return [rank for place, rank in enumerate(ticket.group.ranks) if place not in met]
 
     def destroyed(self, ticket: Ticket) -> list[int]:
-        """The ranks (global) for which a call waits that have destroyed their group since."""
+        """The ranks (global) that a call waits for and that have destroyed their group since."""
         if not self._lives or ticket not in self._where:
             return []
         group, met, life = ticket.group, self._of(ticket), self._where[ticket][2]
@@ -73,7 +73,7 @@ class Meetings:
         return [group.ranks[place] for place in places if self.life(group, place) > life]
 
     def _of(self, ticket: Ticket) -> dict[int, Ticket]:
-        """Who has come to the collective of a call; nobody where it is no collective that waits."""
+        """The calls of the collective of a call; empty where it is no waiting collective."""
         key = self._where.get(ticket)
         return {} if key is None else self._met[key]
 

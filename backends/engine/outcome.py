@@ -1,4 +1,4 @@
-"""What became of ranks in one process, and the verdict on them: the same as on a real job that left these records."""
+"""The outcome of ranks in one process: results, exceptions, records, and the verdict that a real job would get."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SIGTERM = -15
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """What became of a run. All ranks are global.
+    """The outcome of a run. All ranks are global.
 
-    ``report`` is the verdict, ``results`` what the programs returned, ``exceptions`` what ended those that did not
-    return, ``traces`` what each rank wrote down, ``seconds`` the virtual time that the run took. ``schedule`` replays
-    it: what was decided otherwise than by default, empty for the default order; ``decisions`` is how many there were.
+    ``report`` is the verdict, ``results`` are the programs' return values, ``exceptions`` those of ranks that did not
+    return, ``traces`` each rank's records, ``seconds`` the virtual time of the run. ``schedule`` replays the run: the
+    decisions that differ from the default ones, empty for the default order; ``decisions`` is the number of all.
     """
 
     report: Report
@@ -36,14 +36,14 @@ class Outcome(Generic[T]):
     decisions: int = 0
 
     def records(self, rank: int) -> list[Record]:
-        """What a rank (global) wrote down of its calls, in order."""
+        """The records of a rank's (global) calls, in order."""
         trace = next(trace for trace in self.traces if trace.rank == rank)
         found = (record_at(trace, row) for row in range(len(trace.slots)))
         return [record for record in found if record is not None]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong, causes first."""
+        """The findings, causes first."""
         return self.report.findings
 
     @property
@@ -55,32 +55,32 @@ class Outcome(Generic[T]):
 
 @dataclass(slots=True)
 class Ending:
-    """How a rank ended, as its launcher would see it: ``error`` is None where its program returned."""
+    """How a rank ended, as a launcher would see it: ``error`` is None where its program returned."""
 
     error: BaseException | None
     time_ns: int
 
     @property
     def stopped(self) -> bool:
-        """Whether it was ended because of others: it was stuck, or another rank had failed."""
+        """Whether the rank was ended because of others: it was stuck, or another rank had failed."""
         return self.error is not None and was_ended_by_others(self.error)
 
     def exit(self) -> RankExit:
-        """The end as of a process."""
+        """The rank's end as that of a process."""
         if self.error is None:
             return RankExit(0, self.time_ns)
         return RankExit(_SIGTERM if self.stopped else exit_code(self.error), self.time_ns, self.stopped)
 
 
 def exit_code(error: BaseException) -> int:
-    """With what a process ends whose program raises this: 0 where ``sys.exit()`` says that all is well."""
+    """The exit code of a process whose program raises this; 0 for a ``sys.exit()`` that reports success."""
     if not isinstance(error, SystemExit):
         return 1
     return error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
 
 
 def exception_event(error: BaseException, line: Source) -> dict[str, object]:
-    """What a rank writes down of the exception that ends it."""
+    """The event by which a rank records the exception that ends it."""
     return {
         "type": type(error).__name__,
         "message": str(error),
@@ -97,7 +97,7 @@ def outcome_of(
     choices: RecordedSchedule,
     seconds: float,
 ) -> Outcome[T]:
-    """What became of ranks that shared a process, all of which have ended."""
+    """The outcome of ranks that shared a process, all of which have ended."""
     return Outcome(
         _verdict(traces, endings, stall),
         results,

@@ -1,9 +1,8 @@
-"""Where a thread of a rank waits until somebody wakes it, and how ranks that share a process run beside each other.
+"""Parking places, at which a thread of a rank waits until another wakes it, and the interface of rank schedulers.
 
-Ranks as threads that somebody else has started, and that run all at once: PyTorch's own test harness does so.
-
-Threads whose waits end at one moment are woken one by the other, first come, first served: woken all at once, they
-would all wait for the interpreter's lock, at a price that grows with their number.
+:class:`FreeThreads` is the scheduler for ranks whose threads were started elsewhere and all run at once, as in
+PyTorch's own test harness. Threads whose waits end at one moment are woken one by the other, first come, first served:
+woken all at once, they would all wait for the interpreter's lock, at a cost that grows with their number.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _LONGEST = 1e6
 
 
 class FreeThreads:
-    """Nobody decides who runs, so that nobody knows when the ranks are stuck: a wait ends at its timeout."""
+    """Ranks that the operating system schedules: a deadlock is not detected, and a wait ends at its timeout."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -30,19 +29,19 @@ class FreeThreads:
         self._passing = False
 
     def check_own(self, rank: int) -> None:
-        """Nobody knows whose a thread is."""
+        """Do nothing: the rank of a thread is not known."""
 
     def place(self, rank: int) -> ParkingPlace:
-        """Where the calling thread is going to wait."""
+        """A place at which the calling thread is going to wait."""
         return ParkingPlace(rank)
 
     def wait(self, place: ParkingPlace, timeout: float | None = None) -> None:
-        """Wait until :meth:`wake`; raises LateError after ``timeout`` seconds (None: never)."""
+        """Wait until :meth:`wake`; raises WaitTimeoutError after ``timeout`` seconds (None: never)."""
         if not place.baton.acquire(timeout=-1 if timeout is None else min(timeout, _LONGEST)):
             with self.lock:
                 if not place.woken:
                     place.woken = True
-                    raise LateError(f"rank {place.rank} has waited for {timeout:g} s, and nobody came to end its wait")
+                    raise wait_timeout(place.rank, timeout)
             # Its turn is on its way, and is waited for.
             place.baton.acquire()
         self._wake_next()
@@ -69,66 +68,71 @@ class FreeThreads:
         place.baton.release()
 
     def pause(self, rank: int) -> None:
-        """Threads are interrupted by the operating system alone."""
+        """Do nothing: only the operating system interrupts threads."""
 
-    def beside(self, rank: int) -> bool:
-        """Nobody knows who runs."""
+    def others_may_run(self, rank: int) -> bool:
+        """True: it is not known which threads run."""
         return True
 
-    def give_way(self, rank: int) -> bool:
-        """Let the operating system run somebody else."""
+    def yield_turn(self, rank: int) -> bool:
+        """Let the operating system run another thread."""
         time.sleep(0)
         return True
 
 
 class StuckError(RuntimeError):
-    """A rank waits for something that no rank is left to do; ``absent`` are the ranks (global) that did not come."""
+    """A rank waits for something that no rank can do any more; ``absent`` are the missing ranks (global)."""
 
     absent: tuple[int, ...] = ()
 
 
-class LateError(StuckError):
-    """A rank has waited for as long as it was willing to."""
+class WaitTimeoutError(StuckError):
+    """The wait of a rank has timed out."""
+
+
+def wait_timeout(rank: int, seconds: float | None) -> WaitTimeoutError:
+    """The error of a (global) rank that has waited for so many seconds."""
+    return WaitTimeoutError(f"rank {rank} has waited for {seconds:g} s, and nobody came to end its wait")
 
 
 class ParkingPlace:
     """One wait of one thread of a (global) rank."""
 
-    __slots__ = ("baton", "beside", "deadline", "late", "rank", "released", "stuck", "woken")
+    __slots__ = ("adopted", "baton", "deadline", "rank", "released", "stuck", "timed_out", "woken")
 
     def __init__(self, rank: int, *, woken: bool = False) -> None:
         self.rank = rank
         self.woken = woken
         self.released = False
         self.stuck = False
-        self.beside = False
+        self.adopted = False
         self.deadline: float | None = None
-        self.late = False
+        self.timed_out = False
         self.baton = Lock()
         self.baton.acquire()
 
 
-class RankThreads(Protocol):
-    """Ranks as threads. ``lock`` guards what they share: :meth:`place` and :meth:`wake` are called under it."""
+class RankScheduler(Protocol):
+    """Schedules ranks that are threads. ``lock`` guards their state; callers of ``place`` and ``wake`` hold it."""
 
     on_stuck: Callable[[], None]
 
     @property
     def lock(self) -> AbstractContextManager[object]:
-        """Held by whoever looks at, or changes, what the ranks share."""
+        """The lock for everything that the ranks share."""
         ...
 
     def check_own(self, rank: int) -> None:
-        """Raise RuntimeError where the calling thread is known to be another rank's."""
+        """Raise RuntimeError if the calling thread is known to be another rank's."""
         ...
 
     def place(self, rank: int) -> ParkingPlace:
-        """Where the calling thread, of that rank, is going to wait."""
+        """A place at which the calling thread, of that rank, is going to wait."""
         ...
 
     def wait(self, place: ParkingPlace, timeout: float | None = None) -> None:
-        """Wait until somebody wakes the place, without the lock; raises :class:`StuckError` where nobody will, or
-        nobody has for ``timeout`` seconds.
+        """Wait until the place is woken, without the lock; raises :class:`StuckError` if no thread can do that, or none
+        has for ``timeout`` seconds.
         """
         ...
 
@@ -137,13 +141,13 @@ class RankThreads(Protocol):
         ...
 
     def pause(self, rank: int) -> None:
-        """A moment at which another rank may go on instead; without the lock."""
+        """Let another rank go on instead, if the schedule decides so; without the lock."""
         ...
 
-    def beside(self, rank: int) -> bool:
-        """Whether anybody may run meanwhile who waits for no turn; under the lock."""
+    def others_may_run(self, rank: int) -> bool:
+        """Whether threads that need no turn may run meanwhile; under the lock."""
         ...
 
-    def give_way(self, rank: int) -> bool:
-        """Let others go on for a moment; whether there may be any. Without the lock."""
+    def yield_turn(self, rank: int) -> bool:
+        """Let others go on for a moment; returns whether there may be any. Without the lock."""
         ...

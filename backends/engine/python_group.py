@@ -1,4 +1,4 @@
-"""What a process group that is written in Python has to answer to c10d: its name, its store, its coalesced sections."""
+"""The base of process groups written in Python: name, store and backend, as c10d asks for them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from torch._C._distributed_c10d import ProcessGroup, Store
 
 
 class PythonProcessGroup(ProcessGroup):
-    """One rank's side of a group without a backend in C++; ``called`` is the name of the backend that it stands for."""
+    """One rank's side of a group without a backend in C++; ``backend_name`` is that of the replaced backend."""
 
-    def __init__(self, rank: int, size: int, store: Store, called: str) -> None:
+    def __init__(self, rank: int, size: int, store: Store, backend_name: str) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs know one constructor
         self.store = store
         self._rank = rank
-        self._called = called
+        self._backend_name = backend_name
         self._name, self._desc = "", ""
 
     def _get_backend(self, device: torch.device) -> Any:
-        return NamedBackend(self._called, self._rank, self.size())
+        return NamedBackend(self._backend_name, self._rank, self.size())
 
     def getBackendName(self) -> str:  # noqa: N802  # C++ asks under this name
-        """The backend's name for C++, which expects of one that it knows what it is made of."""
+        """A backend name that C++ does not know: it would make assumptions about a known one."""
         return "threaded"
 
     def name(self) -> str:
         """The backend's name."""
-        return self._called
+        return self._backend_name
 
     _get_backend_name = name
 
@@ -55,32 +55,32 @@ class PythonProcessGroup(ProcessGroup):
         return self.store
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Nothing here takes time; a group that waits has a limit of its own."""
+        """Do nothing: calls here do not wait; a group that waits overrides this."""
 
     def _set_sequence_number_for_group(self) -> None:
-        """The records count."""
+        """Do nothing: the records count."""
 
     def _wait_for_pending_works(self) -> None:
-        """There are no hooks to wait for."""
+        """Do nothing: there are no hooks to wait for."""
 
 
 class NamedBackend:
-    """What c10d is given that asks a group for a backend: its name, and this rank's place in it."""
+    """The backend object that c10d gets from a group: a name, and this rank's place."""
 
     supports_splitting = False
     supports_coalescing = False
 
-    def __init__(self, called: str, rank: int, size: int) -> None:
-        self._called, self._rank, self._size = called, rank, size
+    def __init__(self, name: str, rank: int, size: int) -> None:
+        self._backend_name, self._rank, self._size = name, rank, size
 
     def name(self) -> str:
         """The backend's name."""
-        return self._called
+        return self._backend_name
 
     def rank(self) -> int:
         """The group rank."""
         return self._rank
 
     def size(self) -> int:
-        """How many ranks the group has."""
+        """The group's size."""
         return self._size

@@ -1,7 +1,7 @@
-"""What a schedule decides: whose turn is next, whose message a receive takes, whether a send is buffered.
+"""Schedules: they decide whose turn is next, whose message a receive takes, whether a send is buffered.
 
-A decision is the number of one of its options; 0 is what happens without a schedule. So a schedule is what it decides
-otherwise, ``{number of the decision: option}``, and an empty one is the default order.
+A decision chooses one of several options by number; 0 is the default. A schedule is a mapping of the decisions that
+differ from the default, ``{number of the decision: option}``; an empty one is the default order.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Protocol
 from simcoll.errors import ConfigurationError
 
 SENDS = ("synchronous", "buffered", "either")
-"""When a send ends: when its receive is there, as with Gloo and NCCL; at once; as the schedule decides."""
+"""When a send completes: when its receive is posted, as with Gloo and NCCL; at once; as the schedule decides."""
 
 
 class Decision(Enum):
-    """What is decided."""
+    """The kinds of decisions."""
 
     TURN = "turn"
-    """Which of the ranks that could run goes next, when one has given its turn away."""
+    """Which of the ready ranks runs next, when one has given up its turn."""
     PREEMPTION = "preemption"
-    """Whether a rank that makes a call goes on, or which other one does; whether who asks for an end gets no time."""
+    """Whether a rank that makes a call goes on, or which other one does; whether a poll lets no other rank run."""
     MESSAGE = "message"
     """Which sender's message a receive from any source takes."""
     BUFFER = "buffer"
@@ -31,15 +31,15 @@ class Decision(Enum):
 
 
 class Choices(Protocol):
-    """Makes the decisions of one run, in order. ``preempts`` is False where no preemption is ever decided."""
+    """Makes the decisions of one run, in order. ``preempts`` is False if it never decides on a preemption."""
 
     @property
     def preempts(self) -> bool:
-        """Whether a rank may lose its turn though it could go on."""
+        """Whether a rank may lose its turn although it could go on."""
         ...
 
     def choose(self, decision: Decision, options: int) -> int:
-        """An option, below ``options``, which are at least two."""
+        """Choose one of ``options`` (at least 2)."""
         ...
 
 
@@ -49,12 +49,12 @@ class InOrder:
     preempts = False
 
     def choose(self, decision: Decision, options: int) -> int:
-        """Always the first."""
+        """Choose the first."""
         return 0
 
 
 class RecordedSchedule:
-    """Decides as another does, and remembers what was decided otherwise than by default."""
+    """Decides as another schedule does, and records the decisions that differ from the default."""
 
     def __init__(self, choices: Choices) -> None:
         self._choices = choices
@@ -63,7 +63,7 @@ class RecordedSchedule:
         self.deviations: dict[int, int] = {}
 
     def choose(self, decision: Decision, options: int) -> int:
-        """What the other decides; an option that is not there counts as the first."""
+        """Choose as the other does; an invalid option counts as the first."""
         option = self._choices.choose(decision, options)
         option = option if 0 <= option < options else 0
         if option:
@@ -73,7 +73,7 @@ class RecordedSchedule:
 
 
 class ReplayedSchedule:
-    """A schedule from before."""
+    """Replays a recorded schedule."""
 
     preempts = True
 
@@ -82,14 +82,14 @@ class ReplayedSchedule:
         self._made = 0
 
     def choose(self, decision: Decision, options: int) -> int:
-        """What the schedule says, or else the first."""
+        """Choose as the schedule does, or else the first."""
         option = self._schedule.get(self._made, 0)
         self._made += 1
         return option
 
 
 class Random:
-    """Decides at random, from a seed; preempts at most ``preemptions`` times (None: as often as it likes).
+    """Decides at random, from a seed; preempts at most ``preemptions`` times (None: no limit).
 
     Most bugs of concurrency need few preemptions (Musuvathi and Qadeer, PLDI 2007), at the right places: these are
     drawn from the first ``horizon`` moments at which one is possible.
@@ -103,7 +103,7 @@ class Random:
         self._passed = 0
 
     def choose(self, decision: Decision, options: int) -> int:
-        """One of them at random; for a preemption mostly none."""
+        """Choose at random; mostly no preemption."""
         if decision is not Decision.PREEMPTION:
             return self._random.randrange(options)
         self._passed += 1
@@ -116,11 +116,11 @@ class Random:
 
 
 _OFTEN = 0.25
-"""How often a rank is preempted where there is no bound."""
+"""The probability of a preemption where their number is not limited."""
 
 
 def schedule_text(schedule: Mapping[int, int]) -> str:
-    """A schedule as it is given on a command line: ``12:1,40:2``; empty for the default order."""
+    """A schedule in the form of the command line: ``12:1,40:2``; empty for the default order."""
     return ",".join(f"{decision}:{option}" for decision, option in sorted(schedule.items()))
 
 
@@ -142,9 +142,9 @@ def _is_number(text: str) -> bool:
 
 
 def choices_of(seed: int, schedule: str | None) -> Choices:
-    """Those of a schedule's text where there is one, otherwise of a seed: 0 is the default order.
+    """The choices of a schedule's text if there is one, otherwise of a seed: 0 is the default order.
 
-    Raises :class:`~simcoll.errors.ConfigurationError` for a text that is no schedule.
+    Raises :class:`~simcoll.errors.ConfigurationError` for an invalid schedule.
     """
     if schedule is not None:
         return ReplayedSchedule(schedule_of(schedule))

@@ -1,4 +1,4 @@
-"""What becomes of a collective when all its ranks have come, and of a message when both its ends have."""
+"""Completes a collective when all its ranks have come, and a message when both its ends have."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from simcoll.verifier.findings.error_text import message_text, mismatch_text
 from simcoll.verifier.findings.finding import Finding, Severity
 
 _MOST_KNOWN = 4096
-"""Distinct calls of which it is remembered that they agree; a program with ever-changing shapes starts over."""
+"""The most distinct calls that are remembered to agree; then the memory is cleared (shapes may keep changing)."""
 
 
 class Settling:
-    """Judges and runs what has met; ``backend`` says what is refused."""
+    """Judges and runs calls that have met; ``backend`` refuses some."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._agreed: set[tuple[Call, int]] = set()
 
     def collective(self, met: Sequence[Ticket]) -> None:
-        """Settle a collective, given all its calls by group rank: each has ended, or has its error."""
+        """Complete a collective, given all its calls by group rank: each has its result or its error then."""
         if self._agree(met):
             _run(met)
 
     def message(self, send: Ticket, receive: Ticket) -> None:
-        """Settle a message: hand the data over, or give the receive (and a send that waits) its error."""
+        """Complete a message: transfer the data, or give both ends their error."""
         receive.source, receive.met = send.rank, True
         taken = replace(receive.record(), call=replace(receive.call, peer=send.rank))
         finding = unequal(Message(receive.group, send.global_rank, receive.global_rank, send.record(), taken))
         if finding is None:
-            _hand_over(send, receive)
+            _transfer(send, receive)
             return
         for end in (send, receive):
             end.error = CollectiveMismatchError(message_text(finding), (finding,))
 
     def refusal(self, ticket: Ticket) -> str | None:
-        """Why the backend cannot do a call, whatever the other ranks do."""
+        """Why the backend refuses a call whatever the other ranks do; None if it does not."""
         return self._backend.refusal(ticket.call, ticket.rank, len(ticket.group.ranks))
 
     def _agree(self, met: Sequence[Ticket]) -> bool:
         first = met[0].call
-        alike = all(ticket.call is first or ticket.call == first for ticket in met)
+        equal = all(ticket.call is first or ticket.call == first for ticket in met)
         key = (first, len(met))
-        if alike and key in self._agreed and met[0].claim is None:
+        if equal and key in self._agreed and met[0].claim is None:
             return True
         if _mismatched(met) or self._refused(met):
             return False
-        if alike and not any(ticket.claim for ticket in met):
+        if equal and not any(ticket.claim for ticket in met):
             if len(self._agreed) >= _MOST_KNOWN:
                 self._agreed.clear()
             self._agreed.add(key)
@@ -86,16 +86,16 @@ def _mismatched(met: Sequence[Ticket]) -> bool:
 
 
 def _models(met: Sequence[Ticket]) -> list[Finding]:
-    """What the models disagree about that the calls stand for."""
+    """The disagreement of the models that the calls declare."""
     if any(ticket.claim is None for ticket in met):
         return []
-    stated = {ticket.global_rank: ticket.claim.parameters for ticket in met if ticket.claim is not None}
-    found = compare_models(met[0].group, stated, {ticket.global_rank: ticket.line for ticket in met}, met[0].sequence)
+    models = {ticket.global_rank: ticket.claim.parameters for ticket in met if ticket.claim is not None}
+    found = compare_models(met[0].group, models, {ticket.global_rank: ticket.line for ticket in met}, met[0].sequence)
     return [] if found is None else [found]
 
 
 def _run(met: Sequence[Ticket]) -> None:
-    """Compute the results of calls that agree and write them; what a buffer refuses is its rank's error."""
+    """Compute the results of calls that agree and write them; a buffer that refuses its result is its rank's error."""
     try:
         results = spec_of(met[0].call).result([one.call for one in met], [one.data.read() for one in met])
     except (ValueError, TypeError) as error:
@@ -109,8 +109,8 @@ def _run(met: Sequence[Ticket]) -> None:
             ticket.error = RefusedCallError(f"rank {ticket.global_rank}: {ticket.call.op}: {error}")
 
 
-def _hand_over(send: Ticket, receive: Ticket) -> None:
-    """Bytes that are received as numbers, or numbers as bytes, stay the bytes that they are."""
+def _transfer(send: Ticket, receive: Ticket) -> None:
+    """Run a message; where the dtypes differ, the bytes are received as they are."""
     sent, room = send.call.inputs, receive.call.outputs
     if [buffer.dtype for buffer in sent] == [buffer.dtype for buffer in room]:
         _run([send, receive])

@@ -1,6 +1,6 @@
-"""The tensors of one call as the engine wants them: numpy arrays to read, results to write back.
+"""The tensors of one call as numpy arrays for the engine: inputs to read, results to write back.
 
-Results are written into the tensors' memory itself, as Gloo does: neither autograd nor a tensor's version hears of it.
+Results are written directly into the tensors' memory, as Gloo does: neither autograd nor a tensor's version notices.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 from simcoll.spec.semantics import Array, Outputs
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By bytes an element: what is only moved may be moved as these."""
+"""Integers by element size: data that is only moved may be moved as these."""
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-"""Those of other types may have no memory of their own."""
+"""Tensors of other types may have no memory of their own."""
 
 
 class TensorData:
@@ -33,7 +33,7 @@ class TensorData:
         """Called before the call runs."""
 
     def read(self) -> Sequence[Array]:
-        """What the inputs hold now; views of the memory where numpy has the dtype."""
+        """The inputs' current values; views of the memory where numpy has the dtype."""
         if self.about_to_run is not None:
             self.about_to_run()
         if _modes_in_force():
@@ -42,7 +42,7 @@ class TensorData:
         return [_array_of(tensor) for tensor in self._inputs]
 
     def write(self, results: Outputs) -> None:
-        """Fill the outputs; None leaves one as it is."""
+        """Fill the outputs; None leaves one unchanged."""
         if _modes_in_force():
             with _disable_current_modes():
                 self._write(results)
@@ -56,16 +56,16 @@ class TensorData:
 
 
 _modes_in_force: Callable[[], int] = torch._C._len_torch_dispatch_stack
-"""How many dispatch modes the calling thread is in, none of which is to see this: it may be another rank's."""
+"""The number of dispatch modes of the calling thread. None of them may see this: the tensors may be another rank's."""
 
 
 def _array_of(tensor: torch.Tensor) -> Array:
-    """A tensor's elements; of dtypes that numpy lacks, floats as float32, the rest as integers of their width."""
+    """A tensor's elements; of dtypes that numpy lacks, floats are float32, others integers of their width."""
     array = _plain_memory(tensor)
     if array is not None:
         return array
     plain = tensor.detach()
-    if _lies_elsewhere(plain):
+    if _needs_copy(plain):
         plain = (plain if plain.layout is torch.strided else plain.to_dense()).cpu().resolve_conj().resolve_neg()
     array = _plain_memory(plain)
     if array is None:
@@ -74,11 +74,11 @@ def _array_of(tensor: torch.Tensor) -> Array:
 
 
 def _fill(tensor: torch.Tensor, result: Array) -> None:
-    """Write a result into a tensor, whatever memory it lies in."""
+    """Write a result into a tensor, whatever its memory."""
     memory = _plain_memory(tensor)
     if memory is None:
         plain = tensor.detach()
-        if _lies_elsewhere(plain):
+        if _needs_copy(plain):
             _copy(tensor, result)
             return
         memory = _plain_memory(plain)
@@ -91,8 +91,8 @@ def _fill(tensor: torch.Tensor, result: Array) -> None:
 
 
 def _plain_memory(tensor: torch.Tensor) -> Array | None:
-    """The memory of a tensor that numpy can share, or None: it is on a device, is sparse, looks other than it lies, has
-    a dtype of torch's own, or takes part in autograd.
+    """The memory of a tensor if numpy can share it. None otherwise: it is on a device, sparse, a lazy conjugate or
+    negative, has a dtype that numpy lacks, or takes part in autograd.
     """
     try:
         return _shared(tensor)
@@ -101,8 +101,8 @@ def _plain_memory(tensor: torch.Tensor) -> Array | None:
 
 
 def _shared(tensor: torch.Tensor) -> Array:
-    """An array on a tensor's memory. ``numpy()`` alone makes a storage one that cannot be resized, and
-    FullyShardedDataParallel resizes those that it communicates: so it is called on a storage of its own.
+    """An array on a tensor's memory. ``numpy()`` makes a storage non-resizable, and FullyShardedDataParallel resizes
+    the storages that it communicates, so that it is called on a separate storage of the same memory.
     """
     if type(tensor) in _PLAIN_TYPES and not tensor.is_conj() and not tensor.is_neg():
         tensor = from_dlpack(to_dlpack(tensor))
@@ -110,8 +110,8 @@ def _shared(tensor: torch.Tensor) -> Array:
     return array
 
 
-def _lies_elsewhere(tensor: torch.Tensor) -> bool:
-    """Whether numpy does not reach its memory, or would read it wrongly."""
+def _needs_copy(tensor: torch.Tensor) -> bool:
+    """Whether numpy cannot access the memory, or would read it wrongly."""
     return tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg()
 
 

@@ -1,4 +1,4 @@
-"""One posted call on its way through the engine, and the errors with which it can end."""
+"""A ticket: one posted call in the engine, and the errors with which it can end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simcoll.spec.table import Kind, spec_of
 
 
 class RefusedCallError(ValueError):
-    """A call that contradicts itself, or that asks for a reduction that has no meaning."""
+    """A call that contradicts itself, or asks for an undefined reduction."""
 
 
 class RefusedPeerError(RuntimeError):
@@ -29,18 +29,18 @@ class DestroyedError(RuntimeError):
 
 
 class PeerFailedError(RuntimeError):
-    """Another rank has failed, and this one is ended for it; the cause is that rank's own exception."""
+    """Another rank has failed, and this one is ended for that; the cause is the other rank's exception."""
 
 
 class Data(Protocol):
     """The buffers of one call, as numpy arrays."""
 
     def read(self) -> Sequence[Array]:
-        """What the inputs hold now."""
+        """The inputs' current values."""
         ...
 
     def write(self, results: Outputs) -> None:
-        """Fill the outputs; None leaves one as it is."""
+        """Fill the outputs; None leaves one unchanged."""
         ...
 
 
@@ -48,12 +48,12 @@ class Data(Protocol):
 class Ticket:
     """One rank's call in the engine.
 
-    ``rank`` is the group rank, ``line`` the user's line that made it, ``claim`` what the call stands for beside itself
-    (the model that is about to be trained on the group), ``sequence`` the place among the group's collectives (0 for
-    messages). ``deferred``: where this call completes its collective, that runs when the rank next waits, so that what
-    the rank does to its buffers meanwhile is seen. When it is ``done``, ``error`` says what it ended with, ``met``
-    whether a message found its other end, and ``source`` from which group rank a receive got it.
-    ``posted``, ``began`` and ``ended`` are seconds of virtual time.
+    ``rank`` is the group rank, ``line`` the user's line, ``claim`` the model that is about to be trained on the group,
+    which the call declares, ``sequence`` the number among the group's collectives (0 for messages). ``deferred``: if
+    this call is the last of its collective, the collective runs when the rank next waits, so that changes of the rank's
+    buffers meanwhile are seen. When it is ``done``, ``error`` is what it ended with, ``met`` whether a message found
+    its other end, and ``source`` the group rank that a receive got it from. ``posted``, ``began`` and ``ended`` are
+    seconds of virtual time.
     """
 
     group: Group
@@ -79,7 +79,7 @@ class Ticket:
 
     @property
     def global_rank(self) -> int:
-        """The rank in the world."""
+        """The global rank."""
         return self.group.ranks[self.rank]
 
     @property
@@ -88,12 +88,12 @@ class Ticket:
         return spec_of(self.call).kind is Kind.POINT_TO_POINT
 
     def record(self) -> Record:
-        """The call as the verifier reads it."""
+        """The call as a record for the verifier."""
         return Record(self.group.name, self.sequence, self.call, self.line)
 
 
 def waiting_text(ticket: Ticket, absent: Sequence[int]) -> str:
-    """What a rank waits for in a call that has not ended; ``absent`` ranks (global) have not come to its collective."""
+    """The text of what a rank waits for in a call; ``absent`` ranks (global) are missing in its collective."""
     rank, call, group = ticket.global_rank, ticket.call, ticket.group
     if not ticket.is_message:
         sequence = ticket.sequence
@@ -106,7 +106,7 @@ def waiting_text(ticket: Ticket, absent: Sequence[int]) -> str:
 
 
 def peer_failed(rank: int, failed: int, error: BaseException) -> BaseException:
-    """What ``rank`` is ended with because another one has failed; a skip and an exit pass through as they are."""
+    """The exception that ends ``rank`` because another one has failed; a skip and an exit keep their type."""
     found = PeerFailedError(f"rank {rank} is ended, because rank {failed} failed: {type(error).__name__}: {error}")
     found.__cause__ = error
     if not passes_through(error):
@@ -117,7 +117,7 @@ def peer_failed(rank: int, failed: int, error: BaseException) -> BaseException:
 
 
 def is_skip(error: BaseException) -> bool:
-    """Whether a test asks to be skipped: unittest's exception or pytest's, which is known by its name."""
+    """Whether a test is skipped: unittest's exception or pytest's, which is recognised by its name."""
     return isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped"
 
 
@@ -128,5 +128,5 @@ def passes_through(error: BaseException) -> bool:
 
 def was_ended_by_others(error: BaseException) -> bool:
     """Whether a rank did not fail by itself: it was stuck, or another rank had failed."""
-    told = error.__cause__ if passes_through(error) else error
-    return isinstance(told, (StuckError, PeerFailedError))
+    reason = error.__cause__ if passes_through(error) else error
+    return isinstance(reason, (StuckError, PeerFailedError))

@@ -1,13 +1,13 @@
-"""Ranks as threads that take turns: one rank runs at a time, in an order that is the same every time.
+"""Ranks as threads that take turns: one rank runs at a time, in a deterministic order.
 
-A rank keeps its turn until a thread of it waits. Whoever makes its condition true wakes it, in the manner of trio's
-parking lot, so that nothing polls and nothing sleeps. When nobody is ready and no thread runs, nobody can wake anybody:
-those who wait are stuck, and each is told so by an exception.
+A rank keeps its turn until one of its threads waits. The thread that makes the condition of a wait true wakes the
+waiting one, in the manner of trio's parking lot, so that nothing polls and nothing sleeps. When no rank is ready and no
+thread runs, no wait can end any more: the waiting ranks are stuck, and each gets an exception.
 
-Threads that a rank starts itself belong to it (:meth:`Turns.adopt`) and run whenever they like beside it: where one of
-them waits, the rank gives its turn away, whatever its other threads do.
+Threads that a rank starts belong to it (:meth:`Turns.adopted`) and run freely beside it: where one of them waits, the
+rank gives up its turn, whatever its other threads do.
 
-How ranks that are threads are ended where nobody waits for them any more: after a timeout, or an interrupt.
+Ranks that are still running after a timeout or an interrupt are abandoned: an exception is raised in their threads.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from itertools import islice
 from types import FrameType
 from typing import Protocol
 
-from simcoll.backends.engine.parking import LateError, ParkingPlace, StuckError
+from simcoll.backends.engine.parking import ParkingPlace, StuckError, wait_timeout
 from simcoll.backends.engine.schedules import Choices, Decision, InOrder
 from simcoll.core.rank_local import acting_as, acting_rank
 from simcoll.core.source_roots import simcoll_folders
 from simcoll.errors import ConfigurationError
 
 _ENDING_SECONDS = 2.0
-"""So long ranks have to come to an end; one that sits in C code meanwhile is left behind."""
+"""How long abandoned ranks have to end; one that stays in C code is left behind."""
 
 _AT_ONCE_SECONDS = 0.2
-"""So long those have that were waiting, and have been told."""
+"""How long abandoned ranks that were waiting have to end by themselves."""
 
 _PLACES_SHOWN = 4
-_HERE = os.path.dirname(os.path.realpath(__file__))
-"""Where ranks wait for their turn."""
+_ENGINE_FOLDER = os.path.dirname(os.path.realpath(__file__))
+"""Threads whose innermost frame is here wait for their turn."""
 
 
 class AbandonedError(BaseException):
-    """Raised in ranks that nobody waits for any more: no program should catch it."""
+    """Raised in abandoned ranks: no program should catch it."""
 
 
 def end_threads(threads: Sequence[threading.Thread], inside: Collection[threading.Thread]) -> None:
-    """See threads to their end; those ``inside`` a program raise AbandonedError at their next line of Python."""
+    """Wait until threads end; AbandonedError is raised in those ``inside`` a program at their next line of Python."""
     began = time.monotonic()
     threads = [thread for thread in threads if thread.ident is not None]
     for thread in threads:
@@ -62,15 +62,15 @@ def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error))
 
 
-def late_text(threads: Sequence[threading.Thread], timeout: float) -> str:
-    """Which threads have not ended, and where in the program those are that do not wait for their turn."""
+def timeout_text(threads: Sequence[threading.Thread], timeout: float) -> str:
+    """The text of a timeout: where in the program the threads are that do not wait for their turn."""
     frames = sys._current_frames()
     found = []
     for thread in threads:
         frame = frames.get(thread.ident or 0)
         if (
             frame is not None
-            and os.path.dirname(_file(frame)) != _HERE
+            and os.path.dirname(_file(frame)) != _ENGINE_FOLDER
             and (place := _in_the_program(frame)) is not None
         ):
             code = place.f_code
@@ -90,12 +90,12 @@ def _file(frame: FrameType) -> str:
 
 
 _STRAY_SECONDS = 5.0
-"""So long nobody is taken for stuck while a thread runs outside its rank's turn: it may be blocked in a join, too."""
+"""The time before ranks count as stuck while a thread runs outside its rank's turn: it may be blocked in a join."""
 
 
 PATIENCE = 30.0
-"""Seconds after which ranks that are stuck count as ended, as ``simcoll run`` ends them: whoever would wait for longer
-is stuck before.
+"""Seconds after which stuck ranks count as ended, as ``simcoll run`` ends them: a rank with a longer timeout is stuck
+before that.
 """
 
 
@@ -103,24 +103,24 @@ class Clock(Protocol):
     """The time of each rank, in seconds."""
 
     def now(self, rank: int) -> float:
-        """What time it is for a rank."""
+        """The time of a rank."""
         ...
 
     def reach(self, rank: int, seconds: float) -> None:
-        """A rank has waited until then."""
+        """Advance a rank to a time that it has waited for."""
         ...
 
 
 class Turns:
-    """Runs ``count`` ranks, one at a time; ``choices`` picks who is next. ``lock`` guards what the ranks share.
+    """Runs ``count`` ranks, one at a time; ``choices`` decides which is next. ``lock`` guards what the ranks share.
 
-    With a ``clock`` waits have ends of their own: where nobody can go on, the one goes on whose time is over first.
+    With a ``clock`` waits may have timeouts: where no rank can go on, the wait with the earliest end times out.
     """
 
     def __init__(self, count: int, choices: Choices | None = None, clock: Clock | None = None) -> None:
         self.lock = threading.RLock()
         self.on_stuck: Callable[[], None] = _nothing
-        """Called under the lock when the ranks are found stuck, before they are told."""
+        """Called under the lock when the ranks are found stuck, before they get an exception."""
         self._choices = InOrder() if choices is None else choices
         self._clock = clock
         self._ready = dict.fromkeys(range(count))
@@ -141,9 +141,9 @@ class Turns:
     def run(self, body: Callable[[int], None], timeout: float | None = None) -> None:
         """Run ``body(rank)`` on every rank to its end. ``body`` must not raise.
 
-        Raises TimeoutError where ranks have not ended after ``timeout`` seconds. They are ended then, and so they are
-        where the calling thread is interrupted. Raises :class:`~simcoll.errors.ConfigurationError` where the system has
-        no thread for a rank.
+        Raises TimeoutError if ranks have not ended after ``timeout`` seconds; they are abandoned then, as they are if
+        the calling thread is interrupted. Raises :class:`~simcoll.errors.ConfigurationError` if the system has no
+        thread for a rank.
         """
         threads = [
             threading.Thread(target=self._rank, args=(body, rank), name=f"rank {rank}", daemon=True)
@@ -156,7 +156,7 @@ class Turns:
                     self._released[rank] = [place]
                 self._pass_on()
             if not self._ended.wait(timeout):
-                raise TimeoutError(late_text(threads, timeout or 0.0))
+                raise TimeoutError(timeout_text(threads, timeout or 0.0))
             for thread in threads:
                 thread.join()
         except BaseException:
@@ -168,7 +168,7 @@ class Turns:
                 self._timer.join()
 
     def check_own(self, rank: int) -> None:
-        """Raise RuntimeError where the calling thread is that of another rank, and does not act for this one."""
+        """Raise RuntimeError if the calling thread is that of another rank and does not act for this one."""
         owner = self._owners.get(threading.get_ident(), rank)
         if owner == rank or ((acting := acting_rank()) is not None and acting.rank == rank):
             return
@@ -178,27 +178,27 @@ class Turns:
         )
 
     def place(self, rank: int) -> ParkingPlace:
-        """Where the calling thread, of global rank ``rank``, may wait; to be taken under the lock."""
+        """A place at which the calling thread, of global rank ``rank``, may wait; to be called under the lock."""
         self._check_abandoned()
         place = ParkingPlace(rank)
-        place.beside = threading.get_ident() in self._adopted
+        place.adopted = threading.get_ident() in self._adopted
         self._parked[place] = None
         return place
 
     def wait(self, place: ParkingPlace, timeout: float | None = None) -> None:
-        """Give up the turn until :meth:`wake`; raises :class:`StuckError`, with a clock its ``LateError`` as well."""
+        """Give up the turn until :meth:`wake`; raises :class:`StuckError`, or with a clock ``WaitTimeoutError``."""
         self.pass_time(place, None if timeout is None or timeout > PATIENCE else timeout)
 
     def pass_time(self, place: ParkingPlace, seconds: float | None) -> None:
-        """As :meth:`wait`, for as long as the program itself says, however long that is."""
+        """Wait as :meth:`wait` does, for as long as the program itself asks, without a limit."""
         with self.lock:
             if seconds is not None and self._clock is not None:
                 place.deadline = self._clock.now(place.rank) + seconds
             self._stop(place.rank, only_if_last=place.released)
         place.baton.acquire()
         self._check_abandoned()
-        if place.late:
-            raise LateError(f"rank {place.rank} has waited for {seconds:g} s, and nobody came to end its wait")
+        if place.timed_out:
+            raise wait_timeout(place.rank, seconds)
         if place.stuck:
             raise StuckError(f"rank {place.rank} waits, and no rank is left that could end its wait")
 
@@ -209,7 +209,7 @@ class Turns:
         place.woken = True
         self._moves += 1
         del self._parked[place]
-        if place.beside:
+        if place.adopted:
             # The turn may be held by a rank that waits, unseen, for a thread of its own that waits for this one.
             self._go(place.rank)
             place.released = True
@@ -221,7 +221,7 @@ class Turns:
         self._pass_on()
 
     def pause(self, rank: int) -> None:
-        """A moment at which the rank may lose its turn to another; called without the lock."""
+        """Give the turn to another rank if the schedule decides so; called without the lock."""
         self._check_abandoned()
         # Threads that a rank starts run beside it: see wake.
         if not self._choices.preempts or threading.get_ident() in self._adopted:
@@ -239,8 +239,8 @@ class Turns:
             self._stop(rank, next_one=chosen)
         place.baton.acquire()
 
-    def give_way(self, rank: int) -> bool:
-        """Let all others that are ready go first; whether there may be any. Called without the lock."""
+    def yield_turn(self, rank: int) -> bool:
+        """Let all other ready ranks go first; returns whether there may be any. Called without the lock."""
         self._check_abandoned()
         with self.lock:
             if self._holder != rank or not self._ready:
@@ -253,13 +253,13 @@ class Turns:
         place.baton.acquire()
         return True
 
-    def beside(self, rank: int) -> bool:
-        """Whether threads run that wait for no turn; called under the lock by a thread of the rank."""
+    def others_may_run(self, rank: int) -> bool:
+        """Whether threads run that need no turn; called under the lock by a thread of the rank."""
         return self._holder != rank or sum(self._running.values()) > 1
 
     @contextmanager
     def adopted(self, rank: int) -> Iterator[None]:
-        """What the calling thread does in the block, it does for a rank that started it."""
+        """Let the calling thread belong to the rank that started it, within the block."""
         with self.lock:
             self._go(rank)
             self._adopted.add(threading.get_ident())
@@ -272,11 +272,11 @@ class Turns:
                 self._stop(rank, only_if_last=True)
 
     def _abandon(self, threads: Sequence[threading.Thread]) -> None:
-        """End all ranks: those that wait are told so at once, in no order."""
+        """End all ranks: those that wait are released at once, in no order."""
         with self.lock:
             self._abandoned = True
-            told = (place for places in self._released.values() for place in places)
-            waiting = dict.fromkeys([*self._started, *self._parked, *told])
+            released = (place for places in self._released.values() for place in places)
+            waiting = dict.fromkeys([*self._started, *self._parked, *released])
             self._parked.clear()
             self._released.clear()
             for place in [place for place in waiting if not place.released]:
@@ -310,7 +310,7 @@ class Turns:
         self._running[rank] = self._running.get(rank, 0) + 1
 
     def _stop(self, rank: int, *, only_if_last: bool = False, next_one: int | None = None) -> None:
-        """A thread of the rank runs no more; whose turn it was gives it away."""
+        """Note that a thread of the rank stops; its rank gives up the turn."""
         self._running[rank] = self._running.get(rank, 0) - 1
         if self._holder == rank and not (only_if_last and self._running[rank] > 0):
             self._holder = None
@@ -333,7 +333,7 @@ class Turns:
         return next(islice(self._ready, number, None))
 
     def _release(self, rank: int) -> None:
-        """Let those threads of the rank run whose wait is over."""
+        """Release the threads of the rank whose waits have ended."""
         for place in self._released.pop(rank, ()):
             self._go(rank)
             place.released = True
@@ -368,13 +368,13 @@ class Turns:
             self._pass_on()
 
     def _end_a_wait(self) -> None:
-        """Let the one go on whose time is over first; where nobody has an end of its own, all are stuck."""
+        """Time out the wait with the earliest end; where no wait has an end, all ranks are stuck."""
         waits = [(place.deadline, place) for place in self._parked if place.deadline is not None]
         if not waits or self._clock is None:
             self._give_up()
             return
         deadline, place = min(waits, key=lambda wait: wait[0])
-        place.late = place.woken = True
+        place.timed_out = place.woken = True
         del self._parked[place]
         self._released.setdefault(place.rank, []).append(place)
         self._ready[place.rank] = None

@@ -1,7 +1,7 @@
-"""The clocks of simulated ranks: what a topology makes collectives cost, and nothing that this machine does.
+"""The clocks of simulated ranks: they advance by the cost of collectives on a topology, not by this machine's time.
 
-A collective begins when its last rank has come and the group's collectives before it have ended, and ends for all ranks
-at once. A message leaves when its receive is there, or at once where it is buffered. Calls of different groups do not
+A collective begins when its last rank has come and the group's earlier collectives have ended, and ends for all ranks
+at once. A message leaves when its receive is posted, or at once if it is buffered. Calls of different groups do not
 slow each other down here.
 """
 
@@ -18,11 +18,11 @@ from simcoll.errors import ConfigurationError
 from simcoll.spec.call import bytes_of
 
 _TICK = 1e-6
-"""Seconds that a rank takes to make a call: what comes later has a later time."""
+"""Seconds that a call takes on its rank, so that later events have later times."""
 
 
 class VirtualTime:
-    """One clock a rank, in seconds from 0. Without a topology no call takes time beyond the making of it."""
+    """A clock for each rank, in seconds from 0. Without a topology, calls take no time beyond a tick."""
 
     def __init__(self, size: int, topology: nx.DiGraph[Any] | None = None) -> None:
         self._now = [0.0] * size
@@ -37,24 +37,24 @@ class VirtualTime:
 
     @property
     def latest(self) -> float:
-        """The time of the rank that is furthest."""
+        """The latest time of all ranks."""
         return max(self._now)
 
     def spend(self, rank: int, seconds: float) -> None:
-        """A rank computes."""
+        """Advance a rank that computes."""
         self._now[rank] += seconds
 
     def call(self, rank: int) -> float:
-        """A rank makes a call; gives the moment."""
+        """Advance a rank that makes a call, and return its time."""
         self._now[rank] += _TICK
         return self._now[rank]
 
     def reach(self, rank: int, seconds: float) -> None:
-        """A rank has waited for something that ended then."""
+        """Advance a rank to a time that it has waited for."""
         self._now[rank] = max(self._now[rank], seconds)
 
     def run(self, met: Sequence[Ticket]) -> None:
-        """A collective runs, as soon as it can."""
+        """Set the times of a collective, which runs as soon as it can."""
         group = met[0].group
         began = max(max(ticket.posted for ticket in met), self._busy.get(group, 0.0))
         ended = began + self._seconds(met, group.ranks)
@@ -63,7 +63,7 @@ class VirtualTime:
             ticket.began, ticket.ended = began, ended
 
     def carry(self, send: Ticket, receive: Ticket) -> None:
-        """A message goes over; one that was buffered had left before."""
+        """Set the times of a message; a buffered one has left before."""
         took = self._seconds([send, receive], (send.global_rank, receive.global_rank))
         if send.done:
             receive.began, receive.ended = receive.posted, max(receive.posted, send.began + took)
@@ -89,5 +89,5 @@ def _check(topology: nx.DiGraph[Any], size: int) -> None:
 
 
 def nanoseconds(seconds: float) -> int:
-    """Virtual time as records state it: they take 0 for a moment that has not come."""
+    """Virtual time as in records, in which 0 means not yet."""
     return 1_000_000_000 + round(seconds * 1e9)

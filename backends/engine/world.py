@@ -1,9 +1,9 @@
 """The engine of the backends in one process: calls meet, are judged by the rules of real jobs, and run.
 
-A call is posted and gives a :class:`~simcoll.backends.engine.tickets.Ticket`; nothing blocks but :meth:`World.wait`.
-The last rank that comes to a collective settles it for all: every rank gets its result, as the table's ``result``
-computes it, or every rank is told why not. A message is settled by the second of its two ends. Data is read when a call
-runs and not when it is posted, as on a real backend, so that who changes a buffer meanwhile sees what comes of it.
+A call is posted as a :class:`~simcoll.backends.engine.tickets.Ticket`; only :meth:`World.wait` blocks. The last rank
+that comes to a collective completes it for all: every rank gets its result, as computed by the table's ``result``, or
+an error. A message is completed by the second of its two ends. Data is read when a call runs and not when it is posted,
+as on a real backend, so that a change of a buffer in between has its effect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from simcoll.backends.base import Backend, negative_tag
 from simcoll.backends.engine.mailbox import Mailbox
 from simcoll.backends.engine.meetings import Meetings
-from simcoll.backends.engine.parking import LateError, ParkingPlace, RankThreads, StuckError
+from simcoll.backends.engine.parking import ParkingPlace, RankScheduler, StuckError, WaitTimeoutError
 from simcoll.backends.engine.schedules import Choices, Decision, InOrder
 from simcoll.backends.engine.settling import Settling
 from simcoll.backends.engine.tickets import DestroyedError, RefusedCallError, Ticket, peer_failed, waiting_text
@@ -23,24 +23,24 @@ from simcoll.core.record import Group
 from simcoll.spec.call import ANY_SOURCE
 
 SIMULATED = Backend("simulated", (negative_tag,))
-"""It does whatever the spec gives a meaning, and takes no tag that Gloo refuses."""
+"""It runs everything that the spec defines, but refuses negative tags, as Gloo does."""
 
 _FRUITLESS = 100
-"""Ranks that ask so often each, in a row, whether a call has ended, while nobody else can move, ask in vain."""
+"""After so many polls per rank in a row, while no other thread can run, the polling ranks count as stuck."""
 
 
 class World:
-    """What the ranks of one job share.
+    """The engine that the ranks of one job share.
 
-    ``size`` is how many they are, ``backend`` what refuses calls, ``sends`` one of
-    :data:`~simcoll.backends.engine.schedules.SENDS`, ``clock`` the virtual time, ``choices`` what decides between
-    messages.
+    ``size`` is the number of ranks, ``backend`` refuses calls, ``sends`` is one of
+    :data:`~simcoll.backends.engine.schedules.SENDS`, ``clock`` is the virtual time, ``choices`` decides
+    between messages.
     """
 
     def __init__(
         self,
         size: int,
-        threads: RankThreads,
+        threads: RankScheduler,
         *,
         backend: Backend = SIMULATED,
         sends: str = "synchronous",
@@ -50,10 +50,10 @@ class World:
         self.size = size
         self.threads = threads
         self.failure: tuple[int, BaseException] | None = None
-        """The first rank that failed, and what with."""
+        """The first rank that failed, and its exception."""
         self.clock = VirtualTime(size) if clock is None else clock
         self.on_stuck: Callable[[], None] = _nothing
-        """Called when the ranks are found stuck, before they are told."""
+        """Called when the ranks are found stuck, before they get an exception."""
         threads.on_stuck = self._find_stuck
         self._settling = Settling(backend)
         self._choices = InOrder() if choices is None else choices
@@ -61,15 +61,15 @@ class World:
         self._meetings = Meetings()
         self._complete: list[list[Ticket]] = []
         self._waiting: dict[Ticket, None] = {}
-        self._whys: dict[Ticket, str] = {}
+        self._reasons: dict[Ticket, str] = {}
         self._left: set[int] = set()
         self._polls = 0
         self._due: deque[tuple[Callable[[Ticket], None], Ticket]] = deque()
-        self.asking: set[int] = set()
-        """The ranks that asked in vain whether a call has ended."""
+        self.polling: set[int] = set()
+        """The ranks that are stuck in polling for the end of a call."""
 
     def post(self, ticket: Ticket) -> None:
-        """Give the engine a call; it runs when whoever it needs has come.
+        """Post a call; it runs when the ranks that it needs have come.
 
         Raises :class:`~simcoll.backends.engine.tickets.PeerFailedError` where another rank has failed, and RuntimeError
         where another rank's thread makes the call.
@@ -88,7 +88,7 @@ class World:
         self._call_back()
 
     def wait(self, ticket: Ticket, timeout: float | None = None) -> None:
-        """Wait for the end of a call; raises what it ended with, or StuckError where nobody can end it."""
+        """Wait for the end of a call; raises its error, or StuckError if it can never end."""
         place = None if ticket.done and not self._complete else self._place_to_wait(ticket)
         if place is not None:
             try:
@@ -101,7 +101,7 @@ class World:
             raise ticket.error
 
     def _place_to_wait(self, ticket: Ticket) -> ParkingPlace | None:
-        """Where to wait for the end of a call; None where it has ended."""
+        """The place to wait for the end of a call; None if it has ended."""
         with self.threads.lock:
             self._run_complete()
             if ticket.done:
@@ -114,33 +114,33 @@ class World:
             return place
 
     def has_ended(self, ticket: Ticket) -> bool:
-        """Whether a call has ended, without waiting for it; who asks in vain mostly lets the others go on meanwhile."""
+        """Whether a call has ended, without waiting for it; a poll of a running call mostly lets other ranks go on."""
         self.run_complete()
         if ticket.done:
             return True
         with self.threads.lock:
             hasty = self._choices.preempts and self._choices.choose(Decision.PREEMPTION, 2) == 1
         if not hasty:
-            self.threads.give_way(ticket.global_rank)
+            self.threads.yield_turn(ticket.global_rank)
         with self.threads.lock:
             if not ticket.done:
                 self.check_failure(ticket.global_rank)
-                self._ask_in_vain(ticket)
+                self._poll(ticket)
         return ticket.done
 
-    def _ask_in_vain(self, ticket: Ticket) -> None:
-        """Where so many asked in a row, and nothing was posted or ended meanwhile, nobody is left but who asks."""
+    def _poll(self, ticket: Ticket) -> None:
+        """Count a poll; after so many in a row without any progress, only polling ranks are left, which are stuck."""
         rank = ticket.global_rank
-        self._polls = 0 if self.threads.beside(rank) else self._polls + 1
+        self._polls = 0 if self.threads.others_may_run(rank) else self._polls + 1
         if self._polls > _FRUITLESS * self.size:
-            self.asking.add(rank)
+            self.polling.add(rank)
             self._find_stuck()
             raise StuckError(
                 f"rank {rank} asks again and again whether {ticket.call.op} has ended: {self._why(ticket)}"
             )
 
     def when_done(self, ticket: Ticket, callback: Callable[[Ticket], None]) -> None:
-        """Call ``callback`` when the call has ended, in whichever thread ends it, or now."""
+        """Call ``callback`` when the call ends, in the thread that ends it; at once if it has ended."""
         with self.threads.lock:
             if not ticket.done:
                 ticket.callbacks.append(callback)
@@ -148,7 +148,7 @@ class World:
         callback(ticket)
 
     def fail(self, rank: int, error: BaseException) -> None:
-        """A rank (global) has ended with an exception: those who wait are ended too, the others at their next call."""
+        """Note that a rank (global) has failed: ranks that wait are ended too, the others at their next call."""
         with self.threads.lock:
             if self.failure is not None:
                 return
@@ -158,22 +158,22 @@ class World:
         self._call_back()
 
     def leave(self, rank: int) -> None:
-        """A rank (global) has ended well, or belongs to no group any more: nobody may wait for it."""
+        """Note that a rank (global) has ended well, or left all groups: ranks that wait for it get an exception."""
         with self.threads.lock:
             self._left.add(rank)
             for ticket in list(self._waiting):
-                if (error := self._in_vain(ticket)) is not None:
+                if (error := self._blocked_forever(ticket)) is not None:
                     self._end(ticket, error)
         self._call_back()
 
-    def let_go(self, ticket: Ticket) -> None:
-        """The program keeps nothing of a message any more: where it has not left yet, it never does, as on Gloo."""
+    def drop_message(self, ticket: Ticket) -> None:
+        """Drop a message whose Work the program has dropped: if it has not left yet, it never does, as on Gloo."""
         with self.threads.lock:
             if not ticket.done:
                 self._mail.withdraw(ticket)
 
     def close(self, group: Group, rank: int) -> None:
-        """A group rank has destroyed its group: one that is made anew under the same name starts to count anew."""
+        """Note that a group rank has destroyed its group: a new group with the same name counts from 1 again."""
         with self.threads.lock:
             self._meetings.close(group, rank)
             for ticket in list(self._waiting):
@@ -182,7 +182,7 @@ class World:
         self._call_back()
 
     def _call_back(self) -> None:
-        """Tell whoever wanted to know of the calls that have ended; without the lock, for they may make calls."""
+        """Run the callbacks of ended calls; without the lock, since they may make calls."""
         while self._due:
             try:
                 callback, ticket = self._due.popleft()
@@ -200,7 +200,7 @@ class World:
             self._run_complete()
 
     def run_complete(self) -> None:
-        """Run the collectives to which all have come, and which were left until a rank waits."""
+        """Run the complete collectives that were deferred until a rank waits."""
         with self.threads.lock:
             self._run_complete()
         self._call_back()
@@ -239,16 +239,16 @@ class World:
         self._due.extend((callback, ticket) for callback in ticket.callbacks)
 
     def check_failure(self, rank: int) -> None:
-        """Raise in a rank (global) what it is ended with because another one has failed."""
+        """Raise the exception that ends a rank (global) because another one has failed."""
         if self.failure is not None and self.failure[0] != rank:
             raise peer_failed(rank, *self.failure)
 
     def _check_left(self, ticket: Ticket) -> None:
-        if (error := self._in_vain(ticket) or self._destroyed(ticket)) is not None:
+        if (error := self._blocked_forever(ticket) or self._destroyed(ticket)) is not None:
             raise error
 
     def _destroyed(self, ticket: Ticket) -> DestroyedError | None:
-        """Who a collective waits for has destroyed its group."""
+        """The error of a collective that waits for ranks which have destroyed their group; None otherwise."""
         gone = self._meetings.destroyed(ticket)
         if not gone:
             return None
@@ -256,8 +256,8 @@ class World:
             f"{self._why(ticket)}; ranks {gone} have destroyed their group: connection closed by peer"
         )
 
-    def _in_vain(self, ticket: Ticket) -> StuckError | None:
-        """Why nobody is left who could end a wait: who it needs has left."""
+    def _blocked_forever(self, ticket: Ticket) -> StuckError | None:
+        """The error of a call that needs ranks which have left; None otherwise."""
         if not self._left:
             return None
         group, call = ticket.group, ticket.call
@@ -271,29 +271,29 @@ class World:
         return StuckError(self._why(ticket)) if self._left.intersection(absent) else None
 
     def _give_up(self, ticket: Ticket, error: StuckError) -> None:
-        """Nobody ends this wait. A rank that is late has come; one that is stuck does not count as there."""
+        """Raise the error of a failed wait. A rank whose wait timed out stays present, a stuck one does not."""
         with self.threads.lock:
             if ticket.done:
                 return
-            found = type(error)(self._whys.pop(ticket, None) or self._why(ticket))
+            found = type(error)(self._reasons.pop(ticket, None) or self._why(ticket))
             if not ticket.is_message:
                 found.absent = tuple(self._meetings.absent(ticket))
             self._waiting.pop(ticket, None)
             self._mail.withdraw(ticket)
-            if not isinstance(error, LateError):
+            if not isinstance(error, WaitTimeoutError):
                 self._meetings.withdraw(ticket)
         raise found from error
 
     def _find_stuck(self) -> None:
-        """What each waits for is known now: when they are told, one after the other, they wait no more."""
+        """Note the reason of each wait now, since the waits end one after the other."""
         if self._complete:
             self._run_complete()
             return
-        self._whys = {ticket: self._why(ticket) for ticket in self._waiting}
+        self._reasons = {ticket: self._why(ticket) for ticket in self._waiting}
         self.on_stuck()
 
     def incomplete(self) -> list[dict[int, Ticket]]:
-        """The collectives to which not all have come: the calls of those who have, by group rank."""
+        """The collectives that miss ranks: the calls of the ranks that have come, by group rank."""
         return self._meetings.incomplete()
 
     def _why(self, ticket: Ticket) -> str:

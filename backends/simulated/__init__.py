@@ -1,8 +1,8 @@
 """Ranks in one process, on numpy arrays: ``simcoll.simulate``.
 
-Each rank's program runs on a thread of its own, one at a time (:mod:`simcoll.backends.engine.turns`). What it calls is
-written down as a real rank writes it down, runs as the table says (:mod:`simcoll.backends.engine.world`), and is judged
-as a real job is.
+Each rank's program runs on a thread of its own, one at a time (:mod:`simcoll.backends.engine.turns`). Its calls are
+recorded like those of a real rank, run as the table defines them (:mod:`simcoll.backends.engine.world`), and are judged
+like those of a real job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import networkx as nx
 import numpy as np
 
-from simcoll.backends.engine.missed import missed, missing_event
+from simcoll.backends.engine.exit_detection import detected_exits, missing_event
 from simcoll.backends.engine.outcome import Ending, Outcome, exception_event, exit_code, outcome_of
 from simcoll.backends.engine.schedules import Choices, RecordedSchedule, choices_of
 from simcoll.backends.engine.tickets import was_ended_by_others
@@ -32,7 +32,7 @@ from simcoll.errors import ConfigurationError
 T = TypeVar("T")
 
 MOST_RANKS = 16384
-"""One thread each; more of them no process has."""
+"""The most ranks: each has a thread of this process."""
 
 
 def simulate(
@@ -46,18 +46,18 @@ def simulate(
     choices: Choices | None = None,
     timeout: float | None = None,
 ) -> Outcome[T]:
-    """Run ``program(comm)`` on every rank of a simulated world to its end, and judge what the ranks did.
+    """Run ``program(comm)`` on every rank of a simulated world to its end, and judge the ranks' calls.
 
     The order in which ranks go on comes from ``seed`` (0: first come, first served), or from a ``schedule`` that an
-    earlier outcome or exploration gave. ``topology`` makes calls take virtual time. ``sends`` says when a send ends:
-    ``synchronous`` when its receive is there, as with Gloo and NCCL, ``buffered`` at once, ``either`` as the schedule
-    decides. What a program raises is in the outcome and is not raised here. Raises
-    :class:`~simcoll.errors.ConfigurationError` for a program, a world, a schedule or a topology that cannot be, and
-    TimeoutError where ranks have not ended after ``timeout`` seconds of real time: one that only computes, say.
+    earlier outcome or exploration gave. ``topology`` makes calls take virtual time. ``sends`` is when a send ends:
+    ``synchronous`` when its receive is posted, as with Gloo and NCCL, ``buffered`` at once, ``either`` as the schedule
+    decides. An exception of a program is in the outcome and is not raised here. Raises
+    :class:`~simcoll.errors.ConfigurationError` for an invalid program, world size, schedule or topology, and
+    TimeoutError if ranks have not ended after ``timeout`` seconds of real time, such as one that only computes.
     """
     _check(program, world_size)
     recorded = RecordedSchedule(choices or choices_of(seed, schedule))
-    return _Run[T](world_size, topology, sends, recorded).to_its_end(program, timeout)
+    return _Run[T](world_size, topology, sends, recorded).run(program, timeout)
 
 
 def _check(program: object, world_size: object) -> None:
@@ -89,8 +89,8 @@ class _Run(Generic[T]):
         self._endings: dict[int, Ending] = {}
         self._stall: Stall | None = None
 
-    def to_its_end(self, program: Callable[[ObjectComm], T], timeout: float | None) -> Outcome[T]:
-        """Run the program on every rank, and judge."""
+    def run(self, program: Callable[[ObjectComm], T], timeout: float | None) -> Outcome[T]:
+        """Run the program on every rank, and judge the records."""
         self._turns.run(lambda rank: self._body(rank, program), timeout)
         traces = [rank.box.trace() for rank in self._ranks]
         return outcome_of(self._results, self._endings, traces, self._stall, self._choices, self._clock.latest)
@@ -118,28 +118,28 @@ class _Run(Generic[T]):
             self._world.fail(rank, error)
 
     def _find_stuck(self) -> None:
-        """Nobody can go on: what ranks do from here on, they do because they are told so."""
+        """Record the stall: no rank can go on, and what ranks do from here on is caused by their StuckError."""
         if self._stall is not None:
             return
         now = self._clock.latest
         self._note_missing()
         hanging = {rank.rank: rank.hangs_at for rank in self._ranks if rank.hangs_at is not None}
-        asking = {rank: self._ranks[rank].asks_at for rank in self._world.asking}
-        hanging |= {rank: line for rank, line in asking.items() if line is not None}
+        polling = {rank: self._ranks[rank].polls_at for rank in self._world.polling}
+        hanging |= {rank: line for rank, line in polling.items() if line is not None}
         waiting = frozenset(rank.rank for rank in self._ranks if rank.rank not in self._endings)
         self._stall = Stall(
             nanoseconds(now),
             nanoseconds(now + PATIENCE),
             places=hanging,
             # Where nobody waits, those who ask are all that is left to be waited for.
-            blocked=waiting - hanging.keys() or frozenset(asking),
+            blocked=waiting - hanging.keys() or frozenset(polling),
             busy=frozenset(hanging),
         )
         for rank in waiting:
             self._clock.reach(rank, now + 2 * PATIENCE)
 
     def _note_missing(self) -> None:
-        """Who has ended is missed by those who notice."""
+        """Record the missing ranks on the ranks that detect that they have ended."""
         ended = {rank for rank, ending in self._endings.items() if ending.error is None}
-        for ticket, absent in missed(self._world, ended):
+        for ticket, absent in detected_exits(self._world, ended):
             self._ranks[ticket.global_rank].event("missing", **missing_event(ticket, absent, ticket.line))

@@ -1,4 +1,4 @@
-"""What a call may be given: numpy arrays of numbers, whole numbers for ranks, tags and splits, names of operators."""
+"""Checks the arguments of calls: numpy arrays of numbers, whole numbers for ranks, tags and splits, reduce ops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 _NO_NUMBERS = "OSUMm"
-"""The kinds of numpy's dtypes that no communication library moves: objects, texts, dates."""
+"""The kinds of numpy dtypes that no communication library supports: objects, texts, dates."""
 
 
 def check_arrays(arrays: object) -> None:
@@ -32,12 +32,12 @@ def check_reduce_op(reduce_op: object) -> None:
 
 
 def whole_numbers(named: Mapping[str, object]) -> dict[str, int | None]:
-    """The numbers as Python's own; raises TypeError for what is none."""
+    """The numbers as Python's own; raises TypeError for other types."""
     return {name: None if value is None else _whole(name, value) for name, value in named.items()}
 
 
 def whole_sizes(name: str, sizes: Iterable[object] | None) -> tuple[int, ...] | None:
-    """The splits as Python's own numbers; raises TypeError for what is no list of them."""
+    """The splits as Python's own numbers; raises TypeError for other types."""
     if sizes is None:
         return None
     if not isinstance(sizes, (list, tuple, np.ndarray)):

@@ -1,10 +1,8 @@
 """Watches the arrays of a simulated rank's asynchronous calls until it has waited for them: SC501, SC502, SC503.
 
-As for real tensors (:mod:`simcoll.wrapper.async_checks`), a call is open from the moment when it is made until its end
-has been observed; where the program has waited for something else since, which may imply that end, only one that still
-runs.
-
-The numpy arrays of one call as the engine wants them, watched while the call is open.
+As for real tensors (:mod:`simcoll.wrapper.async_checks`), a call is open from when it is made until its end has been
+observed. If the program has waited for something else since, which may imply that end, a call is open only while it
+still runs.
 """
 
 from __future__ import annotations
@@ -27,18 +25,18 @@ class ArrayData:
     def __init__(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         self._inputs, self._outputs = inputs, outputs
         self.flight: SimulatedFlight | None = None
-        """What watches them, if anything does."""
+        """The open call that they belong to, if any."""
         self.notice: Callable[[], None] = _nothing
-        """Called where the inputs were changed before the call ran."""
+        """Called if the inputs were changed before the call ran."""
 
     def read(self) -> Sequence[Array]:
-        """What the inputs hold now."""
+        """The inputs' current values."""
         if self.flight is not None and self.flight.runs():
             self.notice()
         return self._inputs
 
     def write(self, results: Outputs) -> None:
-        """Write the results into the caller's arrays; what the standard leaves undefined stays as it was."""
+        """Write the results into the caller's arrays; those that the standard leaves undefined stay unchanged."""
         for result, output in zip(results, self._outputs, strict=True):
             if result is not None:
                 np.copyto(output, result)
@@ -54,13 +52,13 @@ if TYPE_CHECKING:
     from simcoll.backends.simulated.entry import SimulatedEntry
 
 _MOST_WORK = 10_000
-"""Steps that it may take to find whether two strided arrays share an element; beyond that, bounds decide."""
+"""The most steps to find out whether two strided arrays share an element; beyond that, their bounds decide."""
 
 
 class SimulatedFlight:
-    """One asynchronous call that may be open: what it reads, what it writes, and what it was to send when it was made.
+    """One asynchronous call that may be open: the arrays that it reads and writes, and their content when it was made.
 
-    ``shared``: another call uses its memory, so that nobody knows who has written to it.
+    ``shared``: another call uses its memory, so that a change cannot be attributed.
     """
 
     def __init__(self, entry: SimulatedEntry, reads: Sequence[Array], writes: Sequence[Array], waits: int) -> None:
@@ -77,15 +75,15 @@ class SimulatedFlight:
         return not self.entry.ticket.done
 
     def runs(self) -> bool:
-        """The call is about to run; whether its data was changed before it left."""
+        """Whether the inputs were changed before the call, which is about to run."""
         return not self.shared and self._before != self._held()
 
     def ran(self) -> None:
-        """The call has run: what its buffers hold now is its result."""
+        """Note that the call has run, with the content of its buffers."""
         self._after = self._held()
 
     def changed(self) -> bool:
-        """Whether the program has written to what it sends since it was made, or since it ran."""
+        """Whether the program has changed the inputs since the call was made, or since it ran."""
         return not self.shared and (self._before if self._after is None else self._after) != self._held()
 
     def _held(self) -> list[bytes]:
@@ -97,15 +95,15 @@ class SimulatedFlights:
 
     def __init__(self) -> None:
         self.waits = 0
-        """How often the rank has waited for the end of a call."""
+        """The number of waits of the rank."""
         self._open: dict[SimulatedFlight, None] = {}
         self._orphans: list[tuple[SimulatedEntry, list[weakref.ref[Array]], int]] = []
         self._counts: Counter[object] = Counter()
 
     def meet(self, entry: SimulatedEntry, reads: Sequence[Array], writes: Sequence[Array]) -> bool:
-        """A call is made: report the open ones whose memory it uses, where either of the two writes to it.
+        """Report the open calls whose memory a new call uses, if either of the two writes to it.
 
-        Whether there are any.
+        Returns whether there are any.
         """
         self.look_after()
         shared = False
@@ -133,29 +131,29 @@ class SimulatedFlights:
         return flight
 
     def changed(self, flight: SimulatedFlight, *, known: bool, noticed: Source | None = None) -> None:
-        """Report that a buffer of an open call was written to; ``known``: before its data had left."""
+        """Report that a buffer of an open call was changed; ``known``: before its data had left."""
         case = ("changed", flight.entry.line, known, noticed)
         document = None if noticed is None else source_document(noticed)
         self._report(flight.entry, case, known=known, noticed=document)
 
     def awaited(self, flight: SimulatedFlight, noticed: Source) -> None:
-        """The program begins to wait for a call, or has been told of its end."""
+        """Note that the program waits for a call, or has observed its end."""
         if flight in self._open and (flight.waits == self.waits or flight.running) and flight.changed():
             self.changed(flight, known=False, noticed=noticed)
         self.end(flight)
 
     def end(self, flight: SimulatedFlight) -> None:
-        """Watch a call no more."""
+        """Stop watching a call."""
         self._open.pop(flight, None)
 
     def dropped(self, flight: SimulatedFlight) -> None:
-        """The program let go of what it could have waited on."""
+        """Note that the program has dropped the request of a call."""
         flight.entry.mark(LET_GO)
         self._orphans.append((flight.entry, [weakref.ref(_owner(array)) for array in flight.writes], self.waits))
         self.end(flight)
 
     def look_after(self, *, last: bool = False) -> None:
-        """Absolve the calls whose result nobody can read; at the ``last`` look, and once a wait has passed, decide."""
+        """Clear dropped calls whose result cannot be read any more; others count after a wait or at the end (``last``)."""
         left = []
         for orphan in self._orphans:
             entry, owners, waits = orphan
@@ -166,7 +164,7 @@ class SimulatedFlights:
         self._orphans = left
 
     def _report(self, entry: SimulatedEntry, case: tuple[object, ...], **data: object) -> None:
-        """Of those that a loop makes, the first is written down, and then each time that they have doubled."""
+        """Record the first of equal reports, as from a loop, and then each time that their number has doubled."""
         self._counts[case] += 1
         count = self._counts[case]
         if count & (count - 1) == 0:
@@ -185,7 +183,7 @@ def _overlap(one: Array, other: Array) -> bool:
 
 
 def _owner(array: Array) -> Array:
-    """The array whose memory it is."""
+    """The array that owns the memory."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

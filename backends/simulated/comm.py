@@ -1,8 +1,8 @@
-"""The communicator that a simulated rank's program is given: c10d's collectives on numpy arrays, under c10d's names.
+"""The communicator of a simulated rank's program: c10d's collectives on numpy arrays, under c10d's names.
 
-Every method states a :class:`~simcoll.spec.call.Call` and hands it to the engine. Like c10d, outputs are the caller's
-arrays, which are filled; with ``async_op=True`` a :class:`~simcoll.backends.simulated.requests.Request` comes back at
-once. Roots and peers are group ranks, splits count rows.
+Every method makes a :class:`~simcoll.spec.call.Call` and posts it to the engine. As in c10d, outputs are arrays of the
+caller, which are filled; with ``async_op=True`` a method returns a
+:class:`~simcoll.backends.simulated.requests.Request` at once. Roots and peers are group ranks, splits count rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Comm(GroupCalls):
         return self._in_place("allreduce_coalesced", arrays, async_op, reduce_op=op)
 
     def broadcast(self, array: Array, root: int = 0, async_op: bool = False) -> Request | None:
-        """Give everybody the root's array, in place."""
+        """Send the root's array to all ranks, in place."""
         return self._in_place("broadcast", [array], async_op, root=root)
 
     def reduce(self, array: Array, root: int = 0, op: str = "sum", async_op: bool = False) -> Request | None:
@@ -36,40 +36,40 @@ class Comm(GroupCalls):
         return self._in_place("reduce", [array], async_op, root=root, reduce_op=op)
 
     def all_gather(self, outputs: Sequence[Array], array: Array, async_op: bool = False) -> Request | None:
-        """Fill ``outputs``, one array a rank, with everybody's array."""
-        return self._made("allgather", [array], outputs, async_op)
+        """Fill ``outputs``, one array per rank, with the arrays of all ranks."""
+        return self._make("allgather", [array], outputs, async_op)
 
     def all_gather_into_tensor(self, output: Array, array: Array, async_op: bool = False) -> Request | None:
-        """Fill ``output`` with everybody's array, concatenated or stacked."""
-        return self._made("_allgather_base", [array], [output], async_op)
+        """Fill ``output`` with the arrays of all ranks, concatenated or stacked."""
+        return self._make("_allgather_base", [array], [output], async_op)
 
     def gather(
         self, array: Array, outputs: Sequence[Array] | None = None, root: int = 0, async_op: bool = False
     ) -> Request | None:
-        """Fill the root's ``outputs``, one array a rank, with everybody's array."""
-        return self._made("gather", [array], outputs or (), async_op, root=root)
+        """Fill the root's ``outputs``, one array per rank, with the arrays of all ranks."""
+        return self._make("gather", [array], outputs or (), async_op, root=root)
 
     def scatter(
         self, output: Array, inputs: Sequence[Array] | None = None, root: int = 0, async_op: bool = False
     ) -> Request | None:
-        """Fill ``output`` with this rank's array of the root's ``inputs``, one array a rank."""
-        return self._made("scatter", inputs or (), [output], async_op, root=root)
+        """Fill ``output`` with this rank's array of the root's ``inputs``, one array per rank."""
+        return self._make("scatter", inputs or (), [output], async_op, root=root)
 
     def reduce_scatter(
         self, output: Array, inputs: Sequence[Array], op: str = "sum", async_op: bool = False
     ) -> Request | None:
-        """Reduce ``inputs``, one array a rank, over all ranks and keep this rank's."""
-        return self._made("reduce_scatter", inputs, [output], async_op, reduce_op=op)
+        """Reduce ``inputs``, one array per rank, over all ranks and keep this rank's."""
+        return self._make("reduce_scatter", inputs, [output], async_op, reduce_op=op)
 
     def reduce_scatter_tensor(
         self, output: Array, array: Array, op: str = "sum", async_op: bool = False
     ) -> Request | None:
         """Reduce ``array`` over all ranks and keep this rank's part."""
-        return self._made("_reduce_scatter_base", [array], [output], async_op, reduce_op=op)
+        return self._make("_reduce_scatter_base", [array], [output], async_op, reduce_op=op)
 
     def all_to_all(self, outputs: Sequence[Array], inputs: Sequence[Array], async_op: bool = False) -> Request | None:
-        """Send ``inputs[j]`` to rank j, and fill ``outputs[i]`` with what rank i sends."""
-        return self._made("alltoall", inputs, outputs, async_op)
+        """Send ``inputs[j]`` to rank j, and fill ``outputs[i]`` with the array from rank i."""
+        return self._make("alltoall", inputs, outputs, async_op)
 
     def all_to_all_single(
         self,
@@ -79,8 +79,8 @@ class Comm(GroupCalls):
         input_splits: Sequence[int] | None = None,
         async_op: bool = False,
     ) -> Request | None:
-        """Send part j of ``array`` to rank j: equal parts, or as many rows as the splits say."""
-        return self._made(
+        """Send part j of ``array`` to rank j: equal parts, or parts with as many rows as the splits."""
+        return self._make(
             "alltoall_base",
             [array],
             [output],
@@ -91,10 +91,10 @@ class Comm(GroupCalls):
 
     def barrier(self, async_op: bool = False) -> Request | None:
         """Wait until every rank has come."""
-        return self._made("barrier", (), (), async_op)
+        return self._make("barrier", (), (), async_op)
 
     def monitored_barrier(self) -> None:
-        """Wait until every rank has come; names those that do not."""
+        """Wait until every rank has come; the error names missing ranks."""
         self.call("monitored_barrier")
 
     def send(self, array: Array, dst: int, tag: int = 0) -> None:
@@ -102,15 +102,15 @@ class Comm(GroupCalls):
         self.call("send", [array], peer=dst, tag=tag)
 
     def recv(self, array: Array, src: int = ANY_SOURCE, tag: int = 0) -> int:
-        """Fill ``array`` with the next message from rank ``src`` (or any) with this tag; gives the sender's rank."""
+        """Fill ``array`` with the next message from rank ``src`` (or any) with this tag; returns the sender's rank."""
         return self.call(_receiving(src), (), [array], peer=src, tag=tag)
 
     def isend(self, array: Array, dst: int, tag: int = 0) -> Request:
-        """Begin to send ``array``, which must stay as it is until the request has been waited for."""
+        """Begin to send ``array``, which must not change until the request has been waited for."""
         return self.post("send", [array], peer=dst, tag=tag)
 
     def irecv(self, array: Array, src: int = ANY_SOURCE, tag: int = 0) -> Request:
-        """Begin to receive into ``array``; what ``wait()`` gives is the sender's rank."""
+        """Begin to receive into ``array``; ``wait()`` returns the sender's rank."""
         return self.post(_receiving(src), (), [array], peer=src, tag=tag)
 
     def batch_isend_irecv(self, operations: Sequence[tuple[str, Array, int, int]]) -> list[Request]:
@@ -134,9 +134,9 @@ class Comm(GroupCalls):
         root: int | None = None,
         reduce_op: str | None = None,
     ) -> Request | None:
-        return self._made(spelling, arrays, arrays, async_op, root=root, reduce_op=reduce_op)
+        return self._make(spelling, arrays, arrays, async_op, root=root, reduce_op=reduce_op)
 
-    def _made(
+    def _make(
         self,
         spelling: str,
         inputs: Sequence[Array],

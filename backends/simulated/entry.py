@@ -1,4 +1,4 @@
-"""One call of a simulated rank, as it is written down while it runs."""
+"""The record of one call of a simulated rank while it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simcoll.spec.call import ANY_SOURCE, Call
 
 
 class SimulatedEntry:
-    """A call's place in the rank's black box: ``number`` is that of the record, ``sequence`` that of the call."""
+    """A call's entry in the rank's black box: ``number`` is that of the record, ``sequence`` that of the call."""
 
     __slots__ = ("_box", "group", "line", "number", "sequence", "ticket")
 
@@ -27,7 +27,7 @@ class SimulatedEntry:
 
     @property
     def call(self) -> Call:
-        """What the rank asked for."""
+        """The call."""
         return self.ticket.call
 
     def mark(self, flag: int) -> None:
@@ -35,14 +35,14 @@ class SimulatedEntry:
         self._box.mark(self.number, flag)
 
     def event(self, kind: str, **data: object) -> None:
-        """Write down something that happened to the call."""
+        """Record an event of the call."""
         document = source_document(self.line)
         self._box.event(kind, group=self.group.name, sequence=self.sequence, op=self.call.op, source=document, **data)
 
     def ended(self, ticket: Ticket) -> None:
-        """Write down how it ended, and whose message a receive from any source has taken.
+        """Record how the call ended, and the source of a receive from any source.
 
-        What a rank gives up because others have failed, or are stuck, has not ended.
+        A call that a rank gives up because others have failed, or are stuck, has not ended.
         """
         began, over = nanoseconds(ticket.began), nanoseconds(ticket.ended)
         if ticket.met and ticket.call.peer == ANY_SOURCE:

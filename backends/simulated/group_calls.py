@@ -1,4 +1,4 @@
-"""What every communicator can do beside the collectives themselves: call any row of the table, make groups, compute."""
+"""The methods of a communicator beside the collectives: call any row of the table, make groups, compute."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class GroupCalls:
         return f"<{type(self).__name__} of rank {self.rank} of {self.size}, group {self.group.name}>"
 
     def Get_rank(self) -> int:  # noqa: N802  # mpi4py's name
-        """The group rank, as mpi4py has it."""
+        """The group rank, under mpi4py's name."""
         return self.rank
 
     def Get_size(self) -> int:  # noqa: N802  # mpi4py's name
-        """The group's size, as mpi4py has it."""
+        """The group's size, under mpi4py's name."""
         return self.size
 
     def call(
@@ -56,12 +56,12 @@ class GroupCalls:
         peer: int | None = None,
         tag: int | None = None,
     ) -> int:
-        """Make any call of the spec by its c10d method; gives the sender's rank for a receive, else this rank.
+        """Make any call of the spec by its c10d method; returns the sender's rank for a receive, else this rank.
 
-        Raises KeyError for a method that the spec does not have, TypeError for what is no numpy array or no whole
-        number, ValueError for a message of a rank to itself, and what :meth:`Request.wait` raises.
+        Raises KeyError for a method that the spec does not have, TypeError for arguments that are not numpy arrays or
+        whole numbers, ValueError for a message of a rank to itself, and the exceptions of :meth:`Request.wait`.
         """
-        call = self._stated(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
+        call = self._call_of(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
         return self._membership.post(call, inputs, outputs, calling_line()).wait()
 
     def post(
@@ -78,11 +78,11 @@ class GroupCalls:
         tag: int | None = None,
     ) -> Request:
         """Begin any call of the spec by its c10d method."""
-        call = self._stated(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
+        call = self._call_of(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
         return self._membership.post(call, inputs, outputs, calling_line(), asynchronous=True)
 
     def compute(self, seconds: float) -> None:
-        """Let virtual time pass for this rank. Raises ValueError for what is no time."""
+        """Let virtual time pass for this rank. Raises ValueError for an invalid time."""
         if not (isinstance(seconds, (int, float, np.number)) and math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"rank {self.global_rank}: compute: expected seconds, 0 or more, got {seconds!r:.40}")
         self._member.world.clock.spend(self.global_rank, seconds)
@@ -90,42 +90,42 @@ class GroupCalls:
     sleep = compute
 
     def hang(self) -> None:
-        """Compute for ever: the rank is there, and never comes to another call."""
+        """Compute forever: the rank runs, and never makes another call."""
         self._member.hang(calling_line())
 
     def new_group(self: Self, ranks: Sequence[int] | None = None, description: str = "") -> Self | None:
-        """Make a group of global ranks, as every rank of the world must, in the same order; None for an outsider.
+        """Make a group of global ranks, as every rank of the world must, in the same order; None for a non-member.
 
-        Members wait for each other. Raises ValueError for what is no list of distinct ranks of the world.
+        Members wait for each other. Raises ValueError for anything but a list of distinct ranks of the world.
         """
         member = self._member
         return self._made_group(member.new_group(ranks, description, calling_line()))
 
     def split(self: Self, color: int | None, key: int = 0) -> Self | None:
-        """Part this group by ``color``, each part in the order of ``key``, then of ranks; None without a color.
+        """Split this group by ``color``, each part in the order of ``key``, then of ranks; None without a color.
 
-        Raises TypeError where one of them is no whole number.
+        Raises TypeError if one of them is not a whole number.
         """
         whole_numbers({"color": color, "key": key})
-        stated = np.array([-1 if color is None else color, key], np.int64)
-        everyone = np.empty((self.size, 2), np.int64)
-        self.call("_allgather_base", [stated], [everyone])
+        own = np.array([-1 if color is None else color, key], np.int64)
+        all_ranks = np.empty((self.size, 2), np.int64)
+        self.call("_allgather_base", [own], [all_ranks])
         mine = None
-        for one in sorted({int(value) for value in everyone[:, 0]} - {-1}):
-            places = [place for place in range(self.size) if everyone[place, 0] == one]
-            places.sort(key=lambda place: (int(everyone[place, 1]), place))
+        for one in sorted({int(value) for value in all_ranks[:, 0]} - {-1}):
+            places = [place for place in range(self.size) if all_ranks[place, 0] == one]
+            places.sort(key=lambda place: (int(all_ranks[place, 1]), place))
             ranks = [self.group.ranks[place] for place in places]
             made = self._made_group(self._member.new_group(ranks, f"color {one}", calling_line(), ordered=True))
             mine = made or mine
         return mine
 
     def destroy(self) -> None:
-        """Give the group up; who still calls on it waits for this rank in vain."""
+        """Destroy the group; a rank that still calls on it waits forever for this rank."""
         self._member.event("destroyed", group=self.group.name, source=source_document(calling_line()))
         self._member.world.close(self.group, self.rank)
 
     def state_parameters(self, named: Mapping[str, Array], frozen: Collection[str] = ()) -> None:
-        """Say which parameters this rank trains on the group, as DistributedDataParallel does before it begins.
+        """Declare the parameters that this rank trains on the group, as DistributedDataParallel does before it begins.
 
         Those whose names are in ``frozen`` need no gradient.
 
@@ -142,7 +142,7 @@ class GroupCalls:
         """Note a call on a group that this rank is no member of: torch warns, and makes no call."""
         self._member.non_member(function, calling_line())
 
-    def _stated(
+    def _call_of(
         self,
         spelling: str,
         inputs: Sequence[Array],
@@ -154,7 +154,7 @@ class GroupCalls:
         peer: int | None,
         tag: int | None,
     ) -> Call:
-        """The call that the arguments state; what cannot be one is written down as a refusal, as torch's checks are."""
+        """The call that the arguments describe; invalid arguments are recorded as a refusal, like torch's checks."""
         try:
             if spelling not in METHODS:
                 raise KeyError(f"c10d has no such method; the table has {', '.join(sorted(METHODS))}")
@@ -208,7 +208,7 @@ def _call(
 
 
 def buffer_of(array: Array) -> Buffer:
-    """What a call states of a numpy array; elements are moved in C order whatever the memory order."""
+    """A numpy array as a buffer of a call; elements are moved in C order whatever the memory order."""
     dtype = np.asarray(array).dtype
     name = _names.get(dtype)
     if name is None:
@@ -221,7 +221,7 @@ _names: dict[np.dtype[Any], str] = {}
 
 
 def _order(array: Array) -> tuple[int, ...] | None:
-    """The order in which a dense array's dimensions lie in memory, as :class:`~simcoll.spec.call.Buffer` states it."""
+    """The memory order of a dense array's dimensions, in the form of :class:`~simcoll.spec.call.Buffer`."""
     if array.flags.c_contiguous:
         return None
     steps = [(step, size) for size, step in zip(array.shape, array.strides, strict=True) if size != 1]

@@ -1,4 +1,4 @@
-"""Collectives of Python objects, made of those of arrays as torch.distributed makes them: sizes first, then bytes."""
+"""Object collectives, built from collectives of arrays as in torch.distributed: sizes first, then bytes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from simcoll.spec.semantics import Array
 
 
 class ObjectComm(Comm):
-    """A communicator that carries objects too: anything that can be pickled."""
+    """A communicator that also sends objects: anything that can be pickled."""
 
     def all_gather_object(self, value: object) -> list[Any]:
-        """Everybody's value, in rank order."""
+        """The values of all ranks, in rank order."""
         mine = _packed(value)
         sizes = self._sizes(mine)
         parts = [np.zeros(max(sizes), np.uint8) for _ in sizes]
@@ -24,7 +24,7 @@ class ObjectComm(Comm):
         return [_unpacked(part, size) for part, size in zip(parts, sizes, strict=True)]
 
     def gather_object(self, value: object, root: int = 0) -> list[Any] | None:
-        """Everybody's value, in rank order, on the root; None elsewhere."""
+        """The values of all ranks, in rank order, on the root; None elsewhere."""
         mine = _packed(value)
         sizes = self._sizes(mine)
         parts = [np.zeros(max(sizes), np.uint8) for _ in sizes] if self.rank == root else []
@@ -34,7 +34,7 @@ class ObjectComm(Comm):
         return [_unpacked(part, size) for part, size in zip(parts, sizes, strict=True)]
 
     def broadcast_object_list(self, values: list[Any], root: int = 0) -> None:
-        """Give everybody the root's values, in place; the lists are equally long."""
+        """Send the root's values to all ranks, in place; all lists have the same length."""
         packed = [_packed(value) for value in values] if self.rank == root else []
         sizes = np.array([len(one) for one in packed] or [0] * len(values), np.int64)
         self.call("broadcast", [sizes], [sizes], root=root)
@@ -45,7 +45,7 @@ class ObjectComm(Comm):
             values[:] = [_unpacked(carried[end - size :], int(size)) for end, size in zip(ends, sizes, strict=True)]
 
     def scatter_object_list(self, values: Sequence[object] | None = None, root: int = 0) -> Any:
-        """The value for this rank of the root's list, which has one a rank."""
+        """The value of this rank in the root's list, which has one per rank."""
         packed = [_packed(value) for value in values or ()] if self.rank == root else []
         largest = np.array([max((len(one) for one in packed), default=0)], np.int64)
         self.call("broadcast", [largest], [largest], root=root)

@@ -1,4 +1,4 @@
-"""One simulated rank beside its program: its black box, its open calls, the groups that it makes."""
+"""The state of one simulated rank beside its program: its black box, its open calls, the groups that it makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simcoll.verifier.findings.describe import sizes_text
 
 
 class Rank:
-    """What a simulated rank is beside its program; ``rank`` is global."""
+    """The state of a simulated rank; ``rank`` is global."""
 
     def __init__(self, rank: int, world: World) -> None:
         self.rank = rank
@@ -24,9 +24,9 @@ class Rank:
         self.box = MemoryBox(rank, world.size, "detail", self._now)
         self.flights = SimulatedFlights()
         self.hangs_at: Source | None = None
-        """The line at which it computes for ever."""
-        self.asks_at: Source | None = None
-        """The line at which it asked for the end of a call that had not ended."""
+        """The line at which it computes forever."""
+        self.polls_at: Source | None = None
+        """The line at which it last polled for the end of a call that had not ended."""
         self._ordinal = 0
         self._models: set[int] = set()
 
@@ -34,14 +34,14 @@ class Rank:
         return nanoseconds(self.world.clock.now(self.rank))
 
     def event(self, kind: str, **data: object) -> None:
-        """Write down something that is no call."""
+        """Record an event."""
         self.world.clock.call(self.rank)
         self.box.event(kind, **data)
 
     def new_group(
         self, ranks: Sequence[int] | None, description: str, line: Source, *, ordered: bool = False
     ) -> Group | None:
-        """Make a group, and wait for its members; None where this rank is none. ``ordered``: in the order given."""
+        """Make a group, and wait for its members; None for a non-member. ``ordered``: the members keep their order."""
         members = _members(range(self.world.size) if ranks is None else ranks, self.world.size, self.rank)
         members = members if ordered else sorted(members)
         self._ordinal += 1
@@ -54,7 +54,7 @@ class Rank:
         return group if self.rank in members else None
 
     def _meet(self, group: Group, line: Source) -> None:
-        """Members find each other under the group's number, and no record tells of it."""
+        """Wait for the other members; this meeting is not recorded."""
         if len(group.ranks) > 1:
             making = Group(f"making {group.name}", "", group.ranks)
             ticket = Ticket(making, group.ranks.index(self.rank), Call("barrier", "barrier"), ArrayData((), ()), line)
@@ -62,7 +62,7 @@ class Rank:
             self.world.wait(ticket)
 
     def state_parameters(self, group: Group, claim: Claim, line: Source) -> None:
-        """Write down the model that is about to be trained on a group; a list that was written before is not again."""
+        """Record the model that is about to be trained on a group; each list of parameters is written once."""
         known = {} if claim.digest in self._models else {"parameters": to_json(claim.parameters)}
         self._models.add(claim.digest)
         document = source_document(line)
@@ -70,17 +70,17 @@ class Rank:
         self.event("parameters", group=group.name, digest=digest, count=claim.count, source=document, **known)
 
     def non_member(self, function: str, line: Source) -> None:
-        """Write down a call on a group of others."""
+        """Record a call on a group that this rank is no member of."""
         self.event("non_member", function=function, count=1, source=source_document(line))
 
     def refuse(self, function: str, error: Exception, line: Source) -> None:
-        """Write down a call that was refused before it was one."""
+        """Record a refused call."""
         document = source_document(line)
-        said = {"function": function, "type": type(error).__name__, "message": str(error)}
-        self.event("rejected", group=None, sequence=None, source=document, **said)
+        details = {"function": function, "type": type(error).__name__, "message": str(error)}
+        self.event("rejected", group=None, sequence=None, source=document, **details)
 
     def hang(self, line: Source) -> None:
-        """Never come to another call; ends when nobody else can go on."""
+        """Never make another call; ends when no other rank can go on."""
         self.hangs_at = line
         with self.world.threads.lock:
             place = self.world.threads.place(self.rank)

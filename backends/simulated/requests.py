@@ -1,4 +1,4 @@
-"""A simulated rank in a group: the calls that it makes there, and the requests that it waits for."""
+"""A simulated rank in a group: its calls, and the requests that it waits for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simcoll.spec.table import Kind, spec_of
 
 
 class Membership:
-    """A rank's membership of a group: counts the calls that it makes there."""
+    """A rank's membership of a group; counts its calls there."""
 
     def __init__(self, rank: Rank, group: Group) -> None:
         self.rank = rank
@@ -42,7 +42,7 @@ class Membership:
         asynchronous: bool = False,
         claim: Claim | None = None,
     ) -> Request:
-        """Make a call; the request that comes back is to be waited for."""
+        """Make a call and return its request, which is to be waited for."""
         rank, spec = self.rank, spec_of(call)
         # Before it is written down: it is no call of this rank.
         rank.world.threads.check_own(rank.rank)
@@ -68,7 +68,7 @@ class Membership:
 
 
 class Request:
-    """A call that was made: what c10d calls a Work, and MPI a request."""
+    """The handle of a call: a Work in c10d, a request in MPI."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class Request:
         world.post(ticket)
 
     def wait(self) -> int:
-        """Wait for the call's end; gives the sender's group rank for a receive, else the caller's.
+        """Wait for the call's end; returns the sender's group rank for a receive, else the caller's.
 
-        Raises :class:`~simcoll.errors.CollectiveMismatchError` where the ranks disagree,
-        :class:`~simcoll.backends.engine.tickets.RefusedCallError` for a call that makes no sense by itself,
-        :class:`~simcoll.backends.engine.parking.StuckError` where nobody is left to come, and
-        :class:`~simcoll.backends.engine.tickets.PeerFailedError` where another rank has failed.
+        Raises :class:`~simcoll.errors.CollectiveMismatchError` if the ranks disagree,
+        :class:`~simcoll.backends.engine.tickets.RefusedCallError` for a call that is invalid by itself,
+        :class:`~simcoll.backends.engine.parking.StuckError` if no missing rank can come any more, and
+        :class:`~simcoll.backends.engine.tickets.PeerFailedError` if another rank has failed.
         """
         self._observe()
         self._rank.world.wait(self._ticket)
@@ -111,9 +111,9 @@ class Request:
         return self._ticket.source
 
     def is_completed(self) -> bool:
-        """Whether the call has ended, without waiting; a program that is told so need not wait."""
+        """Whether the call has ended, without waiting; if so, the program need not wait."""
         if not self._ticket.done:
-            self._rank.asks_at = calling_line()
+            self._rank.polls_at = calling_line()
         try:
             ended = self._rank.world.has_ended(self._ticket)
         except StuckError:
@@ -139,4 +139,4 @@ class Request:
         if flight is not None and not sys.is_finalizing():
             self._rank.flights.dropped(flight)
             if self._ticket.is_message:
-                self._rank.world.let_go(self._ticket)
+                self._rank.world.drop_message(self._ticket)

@@ -12,14 +12,14 @@ from simcoll.core.record import UNKNOWN_SOURCE, Source
 from simcoll.core.source_roots import package_folder
 
 _FOLDERS = (package_folder("simcoll.backends"), package_folder("simcoll.simulation"))
-"""What runs simulated ranks, and what plays a scenario: the line is the program's, or the scenario's."""
+"""The code that runs simulated ranks, and that plays scenarios: neither is the program's, nor the scenario's."""
 
 _own: dict[str, bool] = {}
 _sources: dict[tuple[CodeType, int], Source] = {}
 
 
 def calling_line() -> Source:
-    """The innermost line that is not simcoll's own code."""
+    """The innermost line on the stack that is not simcoll's own code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_own(frame.f_code.co_filename):
         frame = frame.f_back
@@ -27,7 +27,7 @@ def calling_line() -> Source:
 
 
 def raising_line(error: BaseException) -> Source:
-    """The innermost line of an exception's way that is not simcoll's own code."""
+    """The innermost line of an exception's traceback that is not simcoll's own code."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     users = [(code, line) for code, line in frames if not _is_own(code.co_filename)]
     return _source(*users[-1]) if users else UNKNOWN_SOURCE

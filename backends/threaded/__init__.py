@@ -1,7 +1,7 @@
 """Runs unchanged torch.distributed programs with a thread for each rank.
 
-The process group over the engine lives here, and what torch keeps once a process and each rank needs for itself:
-environment, stores, random state, c10d's tables.
+It has the process group on the engine, and a copy for each rank of the state that a process has once: environment,
+stores, random state, c10d's tables.
 
 In PyTorch's own test harness ranks run freely, and an alarm stands where the harness looks for collectives in progress
 (:mod:`simcoll.backends.threaded.jobs`). Otherwise ranks take turns, and the wrapper of real jobs stands around the

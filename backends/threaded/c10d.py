@@ -1,7 +1,8 @@
-"""torch.distributed for ranks that are threads: their groups are run by the engine, whatever backend is asked for."""
+"""torch.distributed for ranks that are threads: the engine runs their groups, whatever backend they ask for."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from simcoll.backends.engine.tensor_data import TensorData
 from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.threaded.c10d_tables import TorchRank, torch_ranks
 from simcoll.backends.threaded.process_group import ThreadedProcessGroup
-from simcoll.backends.threaded.rendezvous import accepting, in_memory, stores_for_ranks
+from simcoll.backends.threaded.rendezvous import accept_default_group, replace_stores, with_rank_store
+from simcoll.core.patches import Patches
 from simcoll.core.record import Group
 from simcoll.spec.call import Call
 from simcoll.wrapper import hooks
@@ -27,8 +29,8 @@ _PLUGIN = "SIMCOLL_RANKS"
 _MEETING = Call("barrier", "barrier")
 
 
-class WorldOfRanks:
-    """Stands in for c10d's ``_world``."""
+class PerRankWorld:
+    """Replaces c10d's ``_world`` by the tables of the calling thread's rank."""
 
     def __init__(self, process: Any) -> None:
         vars(self)["_process"] = process
@@ -40,7 +42,7 @@ class WorldOfRanks:
         if name == "pg_config_info":
             return type(vars(self)["_process"]).pg_config_info.fget(self)
         if name == "default_pg":
-            if _torch_is_imported_below():
+            if _torch_is_being_imported():
                 return None
             if rank.tables.default_pg is None:
                 _make_default_group(rank)
@@ -54,8 +56,8 @@ class WorldOfRanks:
         setattr(vars(self)["_process"] if rank is None else rank.tables, name, value)
 
 
-def _torch_is_imported_below() -> bool:
-    """Whether a module of torch asks while it is imported: what it takes for a default is every rank's."""
+def _torch_is_being_imported() -> bool:
+    """Whether a module of torch asks while it is imported: the default that it takes then is every rank's."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
@@ -63,23 +65,23 @@ def _torch_is_imported_below() -> bool:
 
 
 def _make_default_group(rank: TorchRank) -> None:
-    """Make the default group of a program that does not make it itself; nobody has to wait for the others for it."""
-    if rank.unasked and not rank.initialising and rank.lives == 0:
-        rank.unnamed = True
+    """Make the default group of a program that does not make it itself; ranks do not wait for each other then."""
+    if rank.creates_default_group and not rank.initialising and rank.lives == 0:
+        rank.default_group_is_implicit = True
         dist.init_process_group("gloo")
 
 
 class RankBackendConfig(distributed_c10d.BackendConfig):
-    """What backend serves which device: for ranks always the engine, under the name that was asked for."""
+    """Which backend serves which device: for ranks always the engine, under the name that the program asks for."""
 
     def get_device_backend_map(self) -> dict[str, Any]:
-        """Devices and backends."""
+        """The backend of each device."""
         asked: dict[str, Any] = super().get_device_backend_map()
         return asked if torch_ranks.here is None else dict.fromkeys(asked, _PLUGIN.lower())
 
 
 def _create(options: Any, backend_options: Any) -> RecordedPythonGroup:
-    """What c10d calls to make a group's backend."""
+    """Make a group's backend, called by c10d."""
     rank = torch_ranks.here
     assert rank is not None
     size, place, timeout = options.group_size, options.group_rank, options.timeout
@@ -92,7 +94,7 @@ def _create(options: Any, backend_options: Any) -> RecordedPythonGroup:
         members=lambda group: members,
         timeout=timeout,
         store=options.store,
-        called="gloo",
+        backend_name="gloo",
         waiting=rank.waits,
     )
     group = RecordedPythonGroup(options.store, place, size, inner=inner)
@@ -101,45 +103,42 @@ def _create(options: Any, backend_options: Any) -> RecordedPythonGroup:
 
 
 def _meet(rank: TorchRank, name: str, members: tuple[int, ...], place: int, timeout: timedelta) -> None:
-    """The members of a new group connect to each other, which no record tells of."""
-    rank.made[name, members] += 1
-    meeting = Group(f"making {name}, {rank.made[name, members]}", "", members)
+    """Let the members of a new group wait for each other; this meeting is not recorded."""
+    rank.group_counts[name, members] += 1
+    meeting = Group(f"making {name}, {rank.group_counts[name, members]}", "", members)
     ticket = Ticket(meeting, place, _MEETING, TensorData((), ()))
     with rank.waits:
         rank.world.post(ticket)
         if ticket.done:
             # Who came last goes on last, so that the order is that of the ranks.
-            rank.world.threads.give_way(rank.rank)
-        elif not rank.unnamed or members != tuple(range(rank.world.size)):
+            rank.world.threads.yield_turn(rank.rank)
+        elif not rank.default_group_is_implicit or members != tuple(range(rank.world.size)):
             rank.world.wait(ticket, timeout.total_seconds())
 
 
 @contextmanager
-def torch_for_ranks() -> Iterator[None]:
-    """Have torch.distributed know ranks that are threads, as long as the block lasts."""
-    module: Any = distributed_c10d
-    mesh: Any = device_mesh
-    hook, world, config = sys.excepthook, module._world, module.BackendConfig
+def torch_for_ranks(patches: Patches) -> Iterator[None]:
+    """Let torch.distributed serve ranks that are threads, within the block; ``patches`` are restored after it."""
     plugins = dist.Backend._plugins
     plugins[_PLUGIN] = dist.Backend._BackendPlugin(_create, True)
-    module._world, module.BackendConfig = WorldOfRanks(world), RankBackendConfig
-    # A mesh is another one in every rank, though it looks the same: torch tells them apart where the backend says so.
-    get_backend = mesh.get_backend
-    mesh.get_backend = lambda *args: "threaded" if torch_ranks.here is not None else get_backend(*args)
-    # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
-    attach = getattr(module, "_maybe_attach_flight_recorder", None)
-    if attach is not None:
-        module._maybe_attach_flight_recorder = lambda *args: None if torch_ranks.here is not None else attach(*args)
+    patches.wrap(distributed_c10d, "_world", PerRankWorld)
+    patches.replace(distributed_c10d, "BackendConfig", RankBackendConfig)
+    # Meshes of different ranks are different ones, though they look equal: torch distinguishes them for this backend.
+    patches.wrap(device_mesh, "get_backend", functools.partial(_for_ranks, "threaded"))
+    # From torch 2.15 on, a Python group that has a device is taken for a C++ one.
+    patches.wrap(distributed_c10d, "_maybe_attach_flight_recorder", functools.partial(_for_ranks, None))
+    replace_stores(patches)
+    patches.replace(sys, "excepthook", sys.excepthook)  # to restore it: programs may set another one
     isolate: Callable[[bool], None] = c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
     isolate(True)
     try:
-        with hooks.hooks(in_memory, accepting), stores_for_ranks():
+        with hooks.hooks(with_rank_store, accept_default_group):
             yield
     finally:
         isolate(False)
-        mesh.get_backend = get_backend
-        if attach is not None:
-            module._maybe_attach_flight_recorder = attach
-        module._world, module.BackendConfig = world, config
         plugins.pop(_PLUGIN, None)
-        sys.excepthook = hook
+
+
+def _for_ranks(answer: object, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that returns ``answer`` in threads of ranks, and works as before elsewhere."""
+    return lambda *args: answer if torch_ranks.here is not None else original(*args)

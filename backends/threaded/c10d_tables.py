@@ -1,4 +1,4 @@
-"""What torch.distributed knows of its groups, for each rank that is a thread, and what the rank has made of them."""
+"""The state of torch.distributed for each rank that is a thread: its tables of groups, and the rank's own session."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from torch._C._distributed_c10d import _register_process_group
 
 from simcoll.backends.engine.world import World
-from simcoll.backends.threaded.session import PendingWaits, RankSession
+from simcoll.backends.threaded.session import RankSession, RankWaits
 from simcoll.backends.threaded.store import RankStore
 from simcoll.core.rank_local import RankLocal, RankThreads
 
 
 @dataclass
-class Tables:
-    """What c10d knows of its groups, for one rank."""
+class C10dTables:
+    """The tables of c10d, for one rank."""
 
     default_pg: Any = None
     pg_map: dict[Any, Any] = field(default_factory=dict)
@@ -33,35 +33,37 @@ class Tables:
 
 @dataclass(eq=False)
 class TorchRank:
-    """One rank: its place in the engine, what it records, and what it has made of the default group.
+    """One rank: its place in the engine, its records, its tables of c10d.
 
-    ``unasked`` says that a default group is made when the program needs one that it has not made itself.
+    ``creates_default_group``: a default group is made when the program needs one that it has not made itself;
+    ``default_group_is_implicit``: that has happened. ``lives`` counts the default groups, ``group_counts`` new groups
+    by name and members.
     """
 
     rank: int
     world: World
     session: RankSession
-    waits: PendingWaits
+    waits: RankWaits
     stores: Mapping[tuple[str, object], RankStore]
-    unasked: bool
-    tables: Tables = field(default_factory=Tables)
+    creates_default_group: bool
+    tables: C10dTables = field(default_factory=C10dTables)
     lives: int = 0
     initialising: bool = False
-    unnamed: bool = False
-    made: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter)
+    default_group_is_implicit: bool = False
+    group_counts: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter)
 
 
 torch_ranks: RankLocal[TorchRank | None] = RankLocal(lambda: None)
-"""The calling thread's rank; None in a thread that belongs to none."""
+"""The calling thread's rank; None in a thread that belongs to no rank."""
 
 
-def know_groups_of(rank: TorchRank) -> None:
-    """Have C++ know the groups of a rank in a thread that it has started."""
+def register_groups(rank: TorchRank) -> None:
+    """Register the groups of a rank with C++ in a thread that the rank has started."""
     for group, name in list(rank.tables.pg_names.items()):
         _register_process_group(name, group)
 
 
 def of_thread(rank: RankThreads) -> TorchRank:
-    """What torch knows of a rank; raises KeyError for a rank of another run."""
+    """The torch state of a rank; raises KeyError for a rank of another run."""
     found: TorchRank = rank.values[torch_ranks]
     return found

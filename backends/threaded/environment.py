@@ -1,23 +1,23 @@
-"""What a process has once and a program takes for its own, for ranks that are threads: the environment, exit functions,
-and whose threads those are that a rank starts.
-"""
+"""The environment, exit functions and started threads of each rank that is a thread, which a process has only once."""
 
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
+from simcoll.core.patches import Patches
 from simcoll.core.rank_local import RankLocal, RankThreads, acting_as, acting_rank
 
 _ABSENT = None
 
 
 class RankEnvironment(MutableMapping[str, str]):
-    """Stands in for ``os.environ``: what a rank sets, it alone sees; what it has not set is the process's."""
+    """Replaces ``os.environ``: a rank sees its own changes, and the process's value of all other variables."""
 
     def __init__(self, process: MutableMapping[str, str]) -> None:
         self._process = process
@@ -69,7 +69,7 @@ class RankEnvironment(MutableMapping[str, str]):
 
 
 class ExitFunctions:
-    """What a rank has registered with ``atexit``, to be called at its own end."""
+    """The functions that a rank has registered with ``atexit``, called at the rank's own end."""
 
     def __init__(self) -> None:
         self._functions: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
@@ -84,7 +84,7 @@ class ExitFunctions:
         self._functions = [entry for entry in self._functions if entry[0] != function]
 
     def run(self) -> None:
-        """Call them, the last first."""
+        """Call the functions, the last one first."""
         while self._functions:
             function, args, kwargs = self._functions.pop()
             function(*args, **kwargs)
@@ -93,22 +93,15 @@ class ExitFunctions:
 exit_functions = RankLocal(ExitFunctions)
 
 
-@contextmanager
-def rank_environment(join: Callable[[RankThreads], AbstractContextManager[object]]) -> Iterator[None]:
-    """Give every rank an environment, exit functions and threads of its own, as long as the block lasts.
+def replace_environment(patches: Patches, join: Callable[[RankThreads], AbstractContextManager[object]]) -> None:
+    """Give every rank an environment, exit functions and threads of its own.
 
-    ``join(rank)`` surrounds what a thread does that a rank has started.
+    A thread that a rank has started runs within ``join(rank)``.
     """
-    originals = os.environ, atexit.register, atexit.unregister, threading.Thread.start
-    os.environ = RankEnvironment(os.environ)  # type: ignore[assignment]  # noqa: B003  # it has what programs use
-    atexit.register = _of_rank("register", atexit.register)
-    atexit.unregister = _of_rank("unregister", atexit.unregister)
-    threading.Thread.start = _inheriting(threading.Thread.start, join)  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        os.environ, atexit.register, atexit.unregister = originals[:3]
-        threading.Thread.start = originals[3]  # type: ignore[method-assign]
+    patches.replace(os, "environ", RankEnvironment(os.environ))
+    for name in ("register", "unregister"):
+        patches.wrap(atexit, name, functools.partial(_of_rank, name))
+    patches.wrap(threading.Thread, "start", functools.partial(_inheriting, join=join))
 
 
 def _of_rank(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,7 +142,7 @@ def _joined(
 
 
 def join_own_threads() -> None:
-    """Wait for the threads of this rank, as an interpreter does at its end: daemons do not count."""
+    """Wait for the threads of this rank, except daemons, as an interpreter does at its end."""
     for thread in own_threads.here:
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()

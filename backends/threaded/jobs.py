@@ -1,9 +1,8 @@
-"""Jobs whose ranks are threads that somebody else starts: who belongs together, and who has gone.
+"""Jobs whose ranks are threads that are started elsewhere: which ranks belong together, and which have gone.
 
-PyTorch's own harness for tests whose ranks are threads: when one of them fails, the others are to end.
-
-The harness tells its own groups so: it goes through the collectives that it believes to be in progress and notifies the
-two conditions of each, while the exception is being handled. What stands there for a job of ours rings a bell.
+PyTorch's own test harness starts such threads. When one of its ranks fails, the others are to end: the harness goes
+through the collectives that it believes to be in progress and notifies the two conditions of each, while the exception
+is being handled. A :class:`HarnessHook` among those collectives passes that on to a job of ours.
 """
 
 from __future__ import annotations
@@ -24,35 +23,35 @@ from simcoll.backends.engine.world import World
 _HARNESS = "torch.testing._internal.distributed.multi_threaded_pg"
 
 
-class Alarm:
-    """Looks like a collective of the harness that is in progress."""
+class HarnessHook:
+    """Imitates a collective of the harness that is in progress."""
 
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._start_cond = self._done_cond = _Bell(ring)
+    def __init__(self, on_failure: Callable[[], None]) -> None:
+        self._start_cond = self._done_cond = _NotifyHook(on_failure)
 
 
-class _Bell:
-    """Looks like a condition; who notifies it rings."""
+class _NotifyHook:
+    """Imitates a condition; ``on_failure`` is called when it is notified."""
 
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self.notify = self.notify_all = ring
+    def __init__(self, on_failure: Callable[[], None]) -> None:
+        self.notify = self.notify_all = on_failure
 
     def __enter__(self) -> None:
-        """Nothing is locked."""
+        """Do nothing: there is no lock."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Nothing was locked."""
+        """Do nothing: there is no lock."""
 
 
-def ring_with_harness(name: str, ring: Callable[[], None]) -> None:
-    """Have ``ring`` called when a test of the harness fails on a rank, until the test has ended."""
+def call_on_harness_failure(name: str, on_failure: Callable[[], None]) -> None:
+    """Call ``on_failure`` when a test of the harness fails on a rank, until the test has ended."""
     harness = sys.modules.get(_HARNESS)
     if harness is not None:
         local = harness.ProcessLocalGroup
         with local._coll_lock:
-            local._cur_coll_on_pgs.setdefault(f"simcoll {name}", Alarm(ring))
+            local._cur_coll_on_pgs.setdefault(f"simcoll {name}", HarnessHook(on_failure))
 
 
 _KEY = "simcoll/threaded"
@@ -65,11 +64,11 @@ class ThreadedJob:
     key: tuple[str, int]
     world: World
     ranks: dict[int, int] = field(default_factory=dict)
-    """By the thread in which a rank made its group."""
+    """The ranks, by the thread in which each made its group."""
     left: set[int] = field(default_factory=set)
 
     def leave(self, rank: int) -> None:
-        """A rank has destroyed its group, or has ended without."""
+        """Note that a rank has destroyed its group, or has ended without doing so."""
         with _lock:
             if rank in self.left:
                 return
@@ -78,8 +77,8 @@ class ThreadedJob:
                 _jobs.pop(self.key, None)
         self.world.leave(rank)
 
-    def alarm(self) -> None:
-        """The rank whose thread this is fails, with the exception that is being handled."""
+    def fail_current(self) -> None:
+        """Note that the calling thread's rank fails, with the exception that is being handled."""
         rank, error = self.ranks.get(threading.get_ident()), sys.exc_info()[1]
         if rank is not None and error is not None:
             self.world.fail(rank, error)
@@ -87,11 +86,11 @@ class ThreadedJob:
 
 _jobs: dict[tuple[str, int], ThreadedJob] = {}
 _lock = threading.RLock()
-"""Held again where a thread's last word is said while it is held: whenever its memory is let go."""
+"""Reentrant, since a :class:`_ThreadExit` may be collected while the lock is held."""
 
 
 def join_job(store: Store, rank: int, size: int) -> ThreadedJob:
-    """The job that meets in ``store``: the n-th group that each rank makes there is one life."""
+    """The job of the ranks that share ``store``: the n-th groups that the ranks make there belong together."""
     name: str = store.compare_set(_KEY, "", uuid.uuid4().hex).decode()
     key = name, store.add(f"{_KEY}/{rank}", 1)
     with _lock:
@@ -99,20 +98,20 @@ def join_job(store: Store, rank: int, size: int) -> ThreadedJob:
         if job is None:
             job = _jobs[key] = ThreadedJob(key, World(size, FreeThreads()))
         job.ranks[threading.get_ident()] = rank
-    ring_with_harness(name, job.alarm)
+    call_on_harness_failure(name, job.fail_current)
     _at_end_of_thread(job, rank)
     return job
 
 
-class _Ending(threading.local):
-    """What belongs to a thread, and goes with it."""
+class _ThreadExits(threading.local):
+    """Objects that belong to a thread, and are collected when it ends."""
 
     def __init__(self) -> None:
-        self.last_words: list[_LastWord] = []
+        self.exits: list[_ThreadExit] = []
 
 
-class _LastWord:
-    """Says that a rank has gone, when the thread ends to which it belongs."""
+class _ThreadExit:
+    """Notes that a rank has gone, when the thread ends that it belongs to."""
 
     def __init__(self, job: ThreadedJob, rank: int) -> None:
         self._job, self._rank = job, rank
@@ -122,11 +121,11 @@ class _LastWord:
             self._job.leave(self._rank)
 
 
-_ending = _Ending()
+_thread_exits = _ThreadExits()
 
 
 def _at_end_of_thread(job: ThreadedJob, rank: int) -> None:
-    gone: Any = [word for word in _ending.last_words if word._rank in word._job.left]
+    gone: Any = [word for word in _thread_exits.exits if word._rank in word._job.left]
     for word in gone:
-        _ending.last_words.remove(word)
-    _ending.last_words.append(_LastWord(job, rank))
+        _thread_exits.exits.remove(word)
+    _thread_exits.exits.append(_ThreadExit(job, rank))

@@ -1,41 +1,33 @@
-"""A program's own pauses, for ranks that take turns: who sleeps, or waits for an event, gives its turn away.
+"""A program's own pauses, for ranks that take turns: a rank that sleeps or waits for an event gives up its turn.
 
-Sleep is cut short: it takes as long as it says on the clock of its rank, and a second at most on the wall.
+A sleep takes its full time on the clock of its rank, but at most a second of real time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-from simcoll.backends.engine.parking import LateError, ParkingPlace
+from simcoll.backends.engine.parking import ParkingPlace, WaitTimeoutError
 from simcoll.backends.engine.turns import Turns
-from simcoll.backends.threaded.session import PendingWaits
+from simcoll.backends.threaded.session import RankWaits
+from simcoll.core.patches import Patches
 from simcoll.core.rank_local import acting_rank
 
 _LONGEST_SLEEP = 1.0
-"""Seconds; loops that sleep until a moment on the wall clock sleep less at a time."""
+"""Seconds of real time; loops that sleep until some real time sleep less at a time."""
 
 
-@contextmanager
-def pauses_of_ranks(turns: Turns, waits: Callable[[], PendingWaits]) -> Iterator[None]:
-    """Have pauses give the turn away, as long as the block lasts; ``waits`` gives what surrounds a rank's."""
-    sleep, wait = time.sleep, threading.Condition.wait
-    time.sleep = _sleeping(sleep, turns, waits)  # type: ignore[assignment]
-    threading.Condition.wait = _waiting(wait, turns, waits)  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        time.sleep = sleep
-        threading.Condition.wait = wait  # type: ignore[method-assign]
+def replace_pauses(patches: Patches, turns: Turns, waits: Callable[[], RankWaits]) -> None:
+    """Let sleeps and waits for conditions give up the turn, within ``waits()`` of the rank."""
+    patches.wrap(time, "sleep", functools.partial(_sleeping, turns=turns, waits=waits))
+    patches.wrap(threading.Condition, "wait", functools.partial(_waiting, turns=turns, waits=waits))
 
 
-def _sleeping(
-    sleep: Callable[[float], None], turns: Turns, waits: Callable[[], PendingWaits]
-) -> Callable[[float], None]:
+def _sleeping(sleep: Callable[[float], None], turns: Turns, waits: Callable[[], RankWaits]) -> Callable[[float], None]:
     def sleep_for_rank(seconds: float) -> None:
         rank = acting_rank()
         if rank is None or threading.get_ident() != rank.main_thread or seconds <= 0:
@@ -46,7 +38,7 @@ def _sleeping(
             place = turns.place(rank.rank)
         try:
             waits().pause(turns, place, seconds)
-        except LateError:
+        except WaitTimeoutError:
             with waits():
                 sleep(max(0.0, began + min(seconds, _LONGEST_SLEEP) - time.monotonic()))
 
@@ -54,19 +46,19 @@ def _sleeping(
 
 
 class _Waiter:
-    """What a condition takes for the lock at which a thread waits."""
+    """Imitates the lock at which a thread waits for a condition."""
 
     def __init__(self, turns: Turns, place: ParkingPlace) -> None:
         self._turns, self._place = turns, place
 
     def release(self) -> None:
-        """Somebody notifies the condition."""
+        """Wake the thread: the condition has been notified."""
         with self._turns.lock:
             self._turns.wake(self._place)
 
 
 def _waiting(
-    wait: Callable[[threading.Condition, float | None], bool], turns: Turns, waits: Callable[[], PendingWaits]
+    wait: Callable[[threading.Condition, float | None], bool], turns: Turns, waits: Callable[[], RankWaits]
 ) -> Callable[[threading.Condition, float | None], bool]:
     def wait_for_rank(condition: threading.Condition, timeout: float | None = None) -> bool:
         rank = acting_rank()
@@ -82,7 +74,7 @@ def _waiting(
         try:
             waits().pause(turns, place, timeout)
             return True
-        except LateError:
+        except WaitTimeoutError:
             with contextlib.suppress(ValueError):
                 condition._waiters.remove(waiter)  # type: ignore[attr-defined]
             return False

@@ -1,8 +1,8 @@
-"""A backend of torch.distributed whose ranks are threads of one process: every call is verified when it runs.
+"""A torch.distributed backend whose ranks are threads of one process: every call is verified when it runs.
 
-:func:`create_process_group` is what ``torch.distributed.Backend.register_backend`` wants. It may take the place of the
-creator of PyTorch's own "threaded" test backend, under whose harness threads run freely; with ranks that take turns
-(:mod:`simcoll.backends.threaded.run`) a run is the same every time.
+:func:`create_process_group` is a creator for ``torch.distributed.Backend.register_backend``. It may replace the creator
+of PyTorch's own "threaded" test backend, under whose harness threads run freely; with ranks that take turns
+(:mod:`simcoll.backends.threaded.run`) a run is deterministic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from simcoll.backends.engine.tensor_data import TensorData
 from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.engine.world import World
 from simcoll.backends.threaded.jobs import ThreadedJob, join_job
-from simcoll.backends.threaded.work import ThreadedWork, Together, Waiting
+from simcoll.backends.threaded.work import CoalescedWork, ThreadedWork, Waiting
 from simcoll.core.record import Group
 from simcoll.recorder.arguments import Arguments, arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
@@ -30,17 +30,17 @@ from simcoll.spec.call import Call
 from simcoll.spec.table import METHODS
 
 _MOST_CALLS = 8192
-"""Distinct calls that are kept at hand; a program with ever-changing shapes starts over at this many."""
+"""The most distinct calls that are cached; then the cache is cleared (shapes may keep changing)."""
 
 _calls: dict[tuple[object, ...], Call] = {}
-"""Calls by their keys. One object for all ranks that make an equal call, so that to compare them costs nothing."""
+"""Calls by their keys: equal calls of all ranks are one object, so that they compare fast."""
 
 
 class ThreadedProcessGroup(PythonProcessGroup):
     """One rank's side of a group in a :class:`~simcoll.backends.engine.world.World`.
 
-    ``members`` are the global ranks, in group-rank order, or what gives them at the first call. ``leave`` is called
-    when the group is shut down; ``called`` is the backend's name, ``waiting`` surrounds every wait.
+    ``members`` returns the global ranks, in group-rank order, and is called at the first call. ``leave`` is called
+    when the group is shut down; every wait runs within ``waiting()``.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class ThreadedProcessGroup(PythonProcessGroup):
         members: Callable[[ThreadedProcessGroup], tuple[int, ...]],
         timeout: timedelta,
         store: Store,
-        called: str = "threaded",
+        backend_name: str = "threaded",
         leave: Callable[[], None] = lambda: None,
         waiting: Waiting = nullcontext,
     ) -> None:
-        super().__init__(rank, size, store, called)
+        super().__init__(rank, size, store, backend_name)
         self.world = world
         self._members = members
         self._limit = timeout.total_seconds()
@@ -67,17 +67,17 @@ class ThreadedProcessGroup(PythonProcessGroup):
 
     @property
     def group(self) -> Group:
-        """The group as records name it."""
+        """The group as in records."""
         if self._group is None:
             self._group = Group(self._name, self._desc, self._members(self))
         return self._group
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set how long a wait lasts where nobody is known to be stuck."""
+        """Set the timeout of waits."""
         self._limit = timeout.total_seconds()
 
     def shutdown(self) -> None:
-        """Leave the group: one that is made later under its name is another one."""
+        """Leave the group: a later group with its name is another one."""
         self.world.close(self.group, self._rank)
         self._leave()
 
@@ -90,12 +90,12 @@ class ThreadedProcessGroup(PythonProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> Work:
         section, self._section = self._section or [], None
-        return Together(section)
+        return CoalescedWork(section)
 
     start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
 
     def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
-        """Wait until every rank has come; tells, as c10d does, who did not."""
+        """Wait until every rank has come; the error names missing ranks, as c10d's does."""
         found = arguments("monitored_barrier", args, kwargs)
         limit = self._limit if found.timeout is None else found.timeout.total_seconds()
         self._post(found, limit).wait()
@@ -145,10 +145,10 @@ leave_class_uncompiled(ThreadedProcessGroup)
 
 
 def create_process_group(store: Store, rank: int, world_size: int, timeout: timedelta) -> ThreadedProcessGroup:
-    """The group of a rank that is a thread of this process; the ranks of one ``store`` belong together.
+    """Make the group of a rank that is a thread of this process; the ranks of one ``store`` belong together.
 
-    It is a creator for ``torch.distributed.Backend.register_backend``. Threads run freely: where nobody comes, a wait
-    ends after ``timeout``, and promptly where it is known that nobody will.
+    It is a creator for ``torch.distributed.Backend.register_backend``. Threads run freely: a wait for a missing rank
+    ends after ``timeout``, or at once if it is known that the rank will not come.
     """
     default = distributed_c10d._world.default_pg
     if isinstance(default, ThreadedProcessGroup):
@@ -168,7 +168,7 @@ def create_process_group(store: Store, rank: int, world_size: int, timeout: time
 
 
 class _MembersIn:
-    """Looks a group's members up where c10d keeps them, for whichever thread asks: the tables may be a thread's own."""
+    """Looks up a group's members in c10d's tables, which may be local to the calling thread."""
 
     def __init__(self, world: Any) -> None:
         self._ranks = world.pg_group_ranks

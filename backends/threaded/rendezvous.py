@@ -1,11 +1,10 @@
-"""How ranks that are threads find each other: in stores of their own, whatever address or store their program names."""
+"""The rendezvous of ranks that are threads: in-memory stores, whatever address or store their program names."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,18 +13,19 @@ from torch.distributed import distributed_c10d
 
 from simcoll.backends.threaded.c10d_tables import TorchRank, torch_ranks
 from simcoll.backends.threaded.store import RankStore
+from simcoll.core.patches import Patches
 
 
-def accepting(initialise: Callable[..., Any]) -> Callable[..., Any]:
-    """``init_process_group`` as a rank's program sees it: it names the group that was made already, once."""
+def accept_default_group(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    """``init_process_group`` that accepts once an implicit default group as the one that the program asks for."""
 
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         rank = torch_ranks.here
         if rank is None or rank.initialising:
             return initialise(*args, **kwargs)
-        if rank.unnamed and rank.tables.default_pg is not None:
-            rank.unnamed = False
+        if rank.default_group_is_implicit and rank.tables.default_pg is not None:
+            rank.default_group_is_implicit = False
             return None
         rank.initialising = True
         try:
@@ -37,8 +37,8 @@ def accepting(initialise: Callable[..., Any]) -> Callable[..., Any]:
     return init_process_group
 
 
-def in_memory(initialise: Callable[..., Any]) -> Callable[..., Any]:
-    """``init_process_group`` of torch, with the ranks' own store in place of whatever the program names."""
+def with_rank_store(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    """``init_process_group`` with the ranks' store in place of the one that the program names."""
     signature = inspect.signature(initialise)
 
     @functools.wraps(initialise)
@@ -58,7 +58,7 @@ def in_memory(initialise: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _place(rank: TorchRank, given: Mapping[str, Any]) -> tuple[int, int]:
-    """The rank and world size that a call states, or else that the launcher has given."""
+    """The rank and world size that a call declares, or else those of the launcher."""
     query = parse_qs(urlsplit(given.get("init_method") or "").query)
     number, size = given.get("rank", -1), given.get("world_size", -1)
     number = int(query["rank"][0]) if "rank" in query else number
@@ -66,22 +66,12 @@ def _place(rank: TorchRank, given: Mapping[str, Any]) -> tuple[int, int]:
     return (rank.rank if number in (-1, None) else number), (rank.world.size if size in (-1, None) else size)
 
 
-@contextmanager
-def stores_for_ranks() -> Iterator[None]:
-    """Have the stores that a program makes be the ranks' own: whoever waits in another waits with its turn."""
+def replace_stores(patches: Patches) -> None:
+    """Replace the stores that a program makes by the ranks' own: a wait in another one would keep the turn."""
     names: dict[str, Callable[..., Any]] = {"TCPStore": _tcp_store, "FileStore": _file_store, "rendezvous": _rendezvous}
-    replaced = []
     for module in (dist, distributed_c10d):
         for name, own in names.items():
-            if hasattr(module, name):
-                original = getattr(module, name)
-                replaced.append((module, name, original))
-                setattr(module, name, _for_ranks(original, own))
-    try:
-        yield
-    finally:
-        for module, name, original in replaced:
-            setattr(module, name, original)
+            patches.wrap(module, name, functools.partial(_for_ranks, own=own))
 
 
 def _for_ranks(original: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
-"""Runs an unchanged torch program on ranks that are threads, one at a time, in an order that is the same every time.
+"""Runs an unchanged torch program on ranks that are threads, one at a time, in a deterministic order.
 
-Each rank has its own torch.distributed, environment and exit functions; what it calls is written down by the process
-group that real jobs have, runs in the engine of the backends in one process, and is judged as a real job is.
+Each rank has its own torch.distributed, environment and exit functions. Its calls are recorded by the process group of
+real jobs, run in the engine of the backends in one process, and are judged as those of a real job.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from simcoll.backends.engine.missed import missed, missing_event
+from simcoll.backends.engine.exit_detection import detected_exits, missing_event
 from simcoll.backends.engine.outcome import Ending, Outcome, outcome_of
 from simcoll.backends.engine.schedules import Choices, RecordedSchedule, choices_of
 from simcoll.backends.engine.turns import PATIENCE, Turns
 from simcoll.backends.engine.world import World
 from simcoll.backends.gloo import GLOO
 from simcoll.backends.threaded.c10d import torch_for_ranks
-from simcoll.backends.threaded.c10d_tables import TorchRank, know_groups_of, of_thread, torch_ranks
-from simcoll.backends.threaded.environment import exit_functions, join_own_threads, rank_environment
-from simcoll.backends.threaded.pauses import pauses_of_ranks
-from simcoll.backends.threaded.random_state import TurningGenerator, random_numbers_of_ranks
-from simcoll.backends.threaded.session import HeldTime, PendingWaits, RankSession
+from simcoll.backends.threaded.c10d_tables import TorchRank, of_thread, register_groups, torch_ranks
+from simcoll.backends.threaded.environment import exit_functions, join_own_threads, replace_environment
+from simcoll.backends.threaded.pauses import replace_pauses
+from simcoll.backends.threaded.random_state import SwitchedGenerator, replace_generators
+from simcoll.backends.threaded.session import RankSession, RankWaits, ThreadClocks
 from simcoll.backends.threaded.store import RankStore
+from simcoll.core.patches import Patches
 from simcoll.core.rank_local import RankThreads, acting_as, acting_rank
 from simcoll.core.trace import Stall
 from simcoll.errors import ConfigurationError
@@ -50,14 +51,14 @@ def run_threaded(
     init: bool = True,
     timeout: float | None = None,
 ) -> Outcome[T]:
-    """Run ``body(rank)`` on threads, one a rank, with torch.distributed as on real ranks, and judge what they did.
+    """Run ``body(rank)`` on a thread for each rank, with torch.distributed as on real ranks, and judge the records.
 
-    With ``init`` the default group is there when it is first asked for; a program's own ``init_process_group`` then
-    names that group, whatever backend it asks for. Without, there is none until the program makes it. The order in
+    With ``init`` a default group exists as soon as the program needs it; the program's own ``init_process_group`` then
+    returns that group, whatever backend it asks for. Otherwise there is none until the program makes it. The order in
     which ranks go on comes from ``seed`` (0: first come, first served) or from the ``schedule`` of an earlier outcome.
-    What ``body`` raises is in the outcome; ``sys.exit(0)`` is a normal end. Raises
-    :class:`~simcoll.errors.ConfigurationError` for a world or a schedule that cannot be, or within another such run,
-    and TimeoutError where ranks have not ended after ``timeout`` seconds.
+    Exceptions of ``body`` are in the outcome; ``sys.exit(0)`` is a normal end. Raises
+    :class:`~simcoll.errors.ConfigurationError` for an invalid world size or schedule, or within another such run,
+    and TimeoutError if ranks have not ended after ``timeout`` seconds.
     """
     if world_size < 1:
         raise ConfigurationError(f"a world has at least 1 rank, got {world_size}")
@@ -65,24 +66,25 @@ def run_threaded(
         raise ConfigurationError("ranks run as threads in this process already; let that run end first")
     try:
         chosen = choices or choices_of(seed, schedule)
-        return _Run[T](world_size, RecordedSchedule(chosen), unasked=init, seed=seed).to_its_end(body, timeout)
+        run = _Run[T](world_size, RecordedSchedule(chosen), creates_default_group=init, seed=seed)
+        return run.run(body, timeout)
     finally:
         _only_one.release()
 
 
 _only_one = threading.Lock()
-"""What torch and Python have once a process is replaced while ranks run."""
+"""Held while ranks run: global state of torch and Python is replaced then."""
 
 
 class _Run(Generic[T]):
     """One run of a program on all ranks."""
 
-    def __init__(self, size: int, choices: RecordedSchedule, *, unasked: bool, seed: int) -> None:
+    def __init__(self, size: int, choices: RecordedSchedule, *, creates_default_group: bool, seed: int) -> None:
         self._size = size
         self._choices = choices
-        self._clock = HeldTime(size)
+        self._clock = ThreadClocks(size)
         self._turns = Turns(size, choices, self._clock)
-        self._numbers = TurningGenerator()
+        self._numbers = SwitchedGenerator()
         self._seed = seed
         self._began_ns = time.time_ns()
         self._world = World(size, self._turns, backend=GLOO, clock=self._clock, choices=choices)
@@ -91,22 +93,25 @@ class _Run(Generic[T]):
         self._endings: dict[int, Ending] = {}
         self._stall: Stall | None = None
         stores: defaultdict[tuple[str, object], RankStore] = defaultdict(lambda: RankStore(self._turns, self._waiting))
-        self._ranks = [self._rank(rank, stores, unasked=unasked) for rank in range(size)]
+        self._ranks = [self._rank(rank, stores, creates_default_group=creates_default_group) for rank in range(size)]
         self._port = _free_port()
 
-    def _rank(self, rank: int, stores: defaultdict[tuple[str, object], RankStore], *, unasked: bool) -> TorchRank:
+    def _rank(
+        self, rank: int, stores: defaultdict[tuple[str, object], RankStore], *, creates_default_group: bool
+    ) -> TorchRank:
         session = RankSession(rank, self._size, self._clock, self._began_ns)
-        waits = PendingWaits(rank, self._world, self._clock, session.box, self._numbers)
-        return TorchRank(rank, self._world, session, waits, stores, unasked)
+        waits = RankWaits(rank, self._world, self._clock, session.box, self._numbers)
+        return TorchRank(rank, self._world, session, waits, stores, creates_default_group)
 
-    def to_its_end(self, body: Callable[[int], T], timeout: float | None) -> Outcome[T]:
-        """Run the program on every rank, and judge."""
+    def run(self, body: Callable[[int], T], timeout: float | None) -> Outcome[T]:
+        """Run the program on every rank, and judge the records."""
         with ExitStack() as stack:
             stack.callback(self._numbers.restore)
-            stack.enter_context(torch_for_ranks())
-            stack.enter_context(rank_environment(self._joining))
-            stack.enter_context(pauses_of_ranks(self._turns, self._waiting))
-            stack.enter_context(random_numbers_of_ranks(self._seed))
+            patches = stack.enter_context(Patches())
+            stack.enter_context(torch_for_ranks(patches))
+            replace_environment(patches, self._joining)
+            replace_pauses(patches, self._turns, self._waiting)
+            replace_generators(patches, self._seed)
             self._turns.run(functools.partial(self._live, body), timeout)
         traces = [rank.session.box.trace() for rank in self._ranks]
         return outcome_of(self._results, self._endings, traces, self._stall, self._choices, self._clock.latest)
@@ -118,15 +123,15 @@ class _Run(Generic[T]):
             torch_ranks.set(rank)
             activate(rank.session)
             self._clock.go(number)
-            self._numbers.turn_to(number)
+            self._numbers.switch_to(number)
             error = self._program(body, rank)
             self._end(rank, error)
             self._clock.stop(number)
             place.values.clear()
 
     def _program(self, body: Callable[[int], T], rank: TorchRank) -> BaseException | None:
-        """A rank's life from its first line to what it does at its exit; gives what ended it."""
-        os.environ.update(self._launched(rank.rank))
+        """Run a rank's program and its exit functions; returns the exception that ended it."""
+        os.environ.update(self._launch_variables(rank.rank))
         error: BaseException | None = None
         try:
             self._results[rank.rank] = body(rank.rank)
@@ -167,8 +172,8 @@ class _Run(Generic[T]):
     def _now_ns(self, rank: int) -> int:
         return self._began_ns + round(self._clock.now(rank) * 1e9)
 
-    def _launched(self, rank: int) -> dict[str, str]:
-        """What a launcher puts into the environment of its ranks."""
+    def _launch_variables(self, rank: int) -> dict[str, str]:
+        """The variables that a launcher sets for its ranks."""
         size = str(self._size)
         return {
             "RANK": str(rank),
@@ -180,21 +185,21 @@ class _Run(Generic[T]):
             "MASTER_PORT": str(self._port),
         }
 
-    def _waiting(self) -> PendingWaits:
-        """Surrounds a wait of the calling thread's rank."""
+    def _waiting(self) -> RankWaits:
+        """The context for a wait of the calling thread's rank."""
         rank = torch_ranks.here
         assert rank is not None
         return rank.waits
 
     @contextmanager
     def _joining(self, place: RankThreads) -> Iterator[None]:
-        """A thread that a rank has started belongs to it."""
+        """The context of a thread that a rank has started: it belongs to the rank."""
         with self._turns.adopted(place.rank):
-            know_groups_of(of_thread(place))
+            register_groups(of_thread(place))
             yield
 
     def _find_stuck(self) -> None:
-        """Nobody can go on: what ranks do from here on, they do because they are told so."""
+        """Record the stall: no rank can go on, and what ranks do from here on is caused by their StuckError."""
         if self._stall is not None:
             return
         now = max(self._now_ns(rank) for rank in range(self._size))
@@ -212,9 +217,9 @@ class _Run(Generic[T]):
             self._ranks[rank].session.box.close()
 
     def _note_missing(self) -> None:
-        """Who has ended is missed by those who notice."""
+        """Record the missing ranks on the ranks that detect that they have ended."""
         ended = {rank for rank, ending in self._endings.items() if ending.error is None}
-        for ticket, absent in missed(self._world, ended):
+        for ticket, absent in detected_exits(self._world, ended):
             box = self._ranks[ticket.global_rank].session.box
             box.event("missing", **missing_event(ticket, absent, box.line_of(ticket.group, ticket.sequence)))
 

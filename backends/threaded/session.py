@@ -1,4 +1,4 @@
-"""What a rank that is a thread records: its own session, a box in memory, a clock that stands while others run."""
+"""The recording of a rank that is a thread: a session, a box in memory, a clock that stops while others run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from simcoll.backends.engine.parking import LateError, ParkingPlace
+from simcoll.backends.engine.parking import ParkingPlace, WaitTimeoutError
 from simcoll.backends.engine.tickets import Ticket, was_ended_by_others
 from simcoll.backends.engine.turns import Turns
 from simcoll.backends.engine.virtual_time import VirtualTime
 from simcoll.backends.engine.world import World
-from simcoll.backends.threaded.random_state import TurningGenerator
+from simcoll.backends.threaded.random_state import SwitchedGenerator
 from simcoll.blackbox.memory_box import MemoryBox
 from simcoll.core.record import Group, Source
 from simcoll.recorder.recorder import Recorder
@@ -21,11 +21,11 @@ from simcoll.recorder.session import Session
 from simcoll.recorder.source import current_source
 
 MODE = "detail"
-"""Every call is compared when it runs."""
+"""The mode of the records: every call is compared when it runs."""
 
 
-class HeldTime(VirtualTime):
-    """One clock a rank: it goes while a thread of the rank runs, so that nobody is late because others had the turn."""
+class ThreadClocks(VirtualTime):
+    """A clock for each rank that runs while a thread of the rank does: other ranks' turns take no time."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -39,42 +39,42 @@ class HeldTime(VirtualTime):
         return self._now[rank] + running
 
     def stop(self, rank: int) -> None:
-        """A thread of the rank waits."""
+        """Stop the clock for a thread of the rank that waits."""
         with self._lock:
             self._now[rank] = self.now(rank)
             self._away[rank] += 1
 
     def go(self, rank: int) -> None:
-        """It goes on."""
+        """Start the clock again."""
         with self._lock:
             self._away[rank] -= 1
             self._since[rank] = time.perf_counter()
 
     @property
     def latest(self) -> float:
-        """The time of the rank that is furthest."""
+        """The latest time of all ranks."""
         return max(map(self.now, range(len(self._now))))
 
     def call(self, rank: int) -> float:
-        """The moment of a call."""
+        """The time of a call."""
         return self.now(rank)
 
     def reach(self, rank: int, seconds: float) -> None:
-        """A rank has waited for something that ended then."""
+        """Advance a rank to a time that it has waited for."""
         with self._lock:
             self._now[rank] += max(0.0, seconds - self.now(rank))
 
     def run(self, met: Sequence[Ticket]) -> None:
-        """A collective runs when its last rank has come, and takes no time."""
+        """Set the times of a collective, which runs when its last rank has come, and takes no time."""
         ended = max(ticket.posted for ticket in met)
         for ticket in met:
             ticket.began = ticket.ended = ended
 
 
 class RankSession(Session):
-    """The session of one rank: it records in one box, whatever groups there are."""
+    """The session of one rank, which records all groups in one box."""
 
-    def __init__(self, rank: int, world_size: int, clock: HeldTime, began_ns: int) -> None:
+    def __init__(self, rank: int, world_size: int, clock: ThreadClocks, began_ns: int) -> None:
         super().__init__(MODE, Path())
         self.rank = rank
         self.box = MemoryBox(rank, world_size, MODE, lambda: began_ns + round(clock.now(rank) * 1e9))
@@ -94,28 +94,30 @@ class RankSession(Session):
         return self._recorder
 
 
-class PendingWaits:
-    """Surrounds the waits of a rank: its clock stands, and what ends it for the sake of others ends its record."""
+class RankWaits:
+    """The context of a rank's waits: its clock stops, and an exception because of other ranks ends its record."""
 
-    def __init__(self, rank: int, world: World, clock: HeldTime, box: MemoryBox, numbers: TurningGenerator) -> None:
+    def __init__(
+        self, rank: int, world: World, clock: ThreadClocks, box: MemoryBox, numbers: SwitchedGenerator
+    ) -> None:
         self.ended: BaseException | None = None
-        """What the rank was ended with because others were stuck or failed, as its launcher would have ended it."""
+        """The exception that ended the rank because others were stuck or failed, as a launcher would have ended it."""
         self.hangs_at: Source | None = None
-        """The line at which its program waits for what is no call."""
+        """The line at which its program waits for something other than a call."""
         self._rank, self._world, self._clock, self._box = rank, world, clock, box
         self._numbers = numbers
         self._pauses: set[ParkingPlace] = set()
 
-    def __call__(self) -> PendingWaits:
-        """One wait more."""
+    def __call__(self) -> RankWaits:
+        """The context of one wait."""
         return self
 
-    def __enter__(self) -> PendingWaits:
+    def __enter__(self) -> RankWaits:
         self._clock.stop(self._rank)
         return self
 
     def pause(self, turns: Turns, place: ParkingPlace, seconds: float | None) -> None:
-        """A wait of the program itself, for what is no call; raises what :meth:`Turns.pass_time` raises."""
+        """Wait for something other than a call; raises what :meth:`Turns.pass_time` raises."""
         with self:
             before, self.hangs_at = self.hangs_at, current_source()
             self._pauses.add(place)
@@ -127,7 +129,7 @@ class PendingWaits:
             self._world.check_failure(self._rank)
 
     def end_pauses(self, turns: Turns) -> None:
-        """Another rank has failed: this one is not to sleep on."""
+        """End the rank's pauses, since another rank has failed."""
         with turns.lock:
             for place in self._pauses:
                 turns.wake(place)
@@ -136,7 +138,7 @@ class PendingWaits:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._clock.go(self._rank)
-        self._numbers.turn_to(self._rank)
-        if error is not None and was_ended_by_others(error) and not isinstance(error, LateError):
+        self._numbers.switch_to(self._rank)
+        if error is not None and was_ended_by_others(error) and not isinstance(error, WaitTimeoutError):
             self.ended = error
             self._box.close()

@@ -1,4 +1,4 @@
-"""A c10d store for ranks that take turns: who waits for a key gives its turn away, so that another rank may set it."""
+"""A c10d store for ranks that take turns: a rank that waits for a key gives up its turn, so that another can set it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch.distributed import Store
 
 from simcoll.backends.engine.parking import ParkingPlace, StuckError
 from simcoll.backends.engine.turns import Turns
-from simcoll.backends.threaded.session import PendingWaits
+from simcoll.backends.threaded.session import RankWaits
 from simcoll.core.rank_local import acting_rank
 
 _NO_TIMEOUT = timedelta(0)
 
 
 class RankStore(Store):
-    """Keys and values in memory, shared by all ranks. C++ calls these methods, too."""
+    """Keys and values in memory, shared by all ranks. C++ calls these methods too."""
 
-    def __init__(self, turns: Turns, waits: Callable[[], PendingWaits]) -> None:
+    def __init__(self, turns: Turns, waits: Callable[[], RankWaits]) -> None:
         super().__init__()
         self._turns = turns
         self._waits = waits
@@ -34,12 +34,12 @@ class RankStore(Store):
             self._wake()
 
     def get(self, key: str) -> bytes:
-        """The value of a key, once it is there."""
+        """Wait for a key and return its value."""
         [value] = self._await([key], self._limit)
         return value
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number; it begins as 0."""
+        """Add to a number, which begins at 0, and return it."""
         with self._turns.lock:
             total = int(self._values.get(key, b"0")) + amount
             self._values[key] = str(total).encode()
@@ -47,7 +47,7 @@ class RankStore(Store):
             return total
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-        """Set a key that has the expected value, or none where none is expected; gives what it has then."""
+        """Set a key if it has the expected value (empty: no value); returns its value then."""
         with self._turns.lock:
             if self._values.get(key, b"") == _bytes(expected):
                 self._values[key] = _bytes(desired)
@@ -70,17 +70,17 @@ class RankStore(Store):
         self._await(keys, timeout if timeout > _NO_TIMEOUT else self._limit)
 
     def delete_key(self, key: str) -> bool:
-        """Delete a key; whether it was there."""
+        """Delete a key; returns whether it was there."""
         with self._turns.lock:
             return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         with self._turns.lock:
             return len(self._values)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of keys, once they are there."""
+        """Wait for keys and return their values."""
         return self._await(keys, self._limit)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
@@ -93,7 +93,7 @@ class RankStore(Store):
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set how long a wait lasts."""
+        """Set the timeout of waits."""
         self._limit = timeout
 
     # The names by which C++ asks.
@@ -101,16 +101,16 @@ class RankStore(Store):
     multiGet, multiSet, hasExtendedApi, setTimeout = multi_get, multi_set, has_extended_api, set_timeout  # noqa: N815
 
     def clone(self) -> RankStore:
-        """The same keys; there is no connection to have another of."""
+        """The store itself: there is no connection to duplicate."""
         return self
 
     @property
     def timeout(self) -> timedelta:
-        """How long a wait lasts."""
+        """The timeout of waits."""
         return self._limit
 
     def _await(self, keys: Sequence[str], limit: timedelta) -> list[bytes]:
-        """The values of keys, once all are there."""
+        """Wait for keys and return their values."""
         while True:
             with self._turns.lock:
                 if all(key in self._values for key in keys):

@@ -1,8 +1,8 @@
-"""The ``Work`` of a call that ranks of one process make to each other, and its futures.
+"""The ``Work`` of a call between ranks of one process, and its futures.
 
-Where ranks take turns, whoever waits in C++ waits with the turn of its rank, so that nobody could end that wait. So a
-future is handed out ended wherever it can be: the other ranks go on first. One that still has not ended then waits, in
-Python, as the Work does.
+Where ranks take turns, a wait in C++ keeps the turn of its rank, so that it could never end. A future is therefore
+returned completed wherever possible: the other ranks go on first. A future that is still not complete waits in Python,
+as the Work does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch.distributed import Work
 from torch.futures import Future
 
-from simcoll.backends.engine.parking import LateError
+from simcoll.backends.engine.parking import WaitTimeoutError
 from simcoll.backends.engine.tensor_data import TensorData
 from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.engine.turns import Turns
@@ -31,18 +31,18 @@ from simcoll.verifier.findings.error_text import missing_text
 
 _NO_TIMEOUT = timedelta(0)
 _ROUNDS = 1000
-"""So often the other ranks go on before a future is handed out that has not ended."""
+"""How often other ranks go on before a future is returned that is not complete."""
 
 _BACKWARD = "_engine_run_backward"
-"""torch's function below which a future goes to DistributedDataParallel's reducer, which waits for it in C++."""
+"""torch's function that passes futures on to DistributedDataParallel's reducer, which waits for them in C++."""
 
 Waiting = Callable[[], AbstractContextManager[object]]
 
 
 class ThreadedWork(Work):
-    """One posted call. ``results`` are the tensors that it fills, ``timeout`` how long a wait lasts (seconds).
+    """The Work of one call. ``results`` are the tensors that it fills, ``timeout`` that of a wait (seconds).
 
-    ``waiting`` surrounds every wait of this rank.
+    Every wait of this rank runs within ``waiting()``.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class ThreadedWork(Work):
         self._waiting = waiting
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Wait for the end of the call; raises what it ended with."""
+        """Wait for the end of the call; raises its error."""
         self._wait_for(timeout.total_seconds() if timeout > _NO_TIMEOUT else self._timeout)
         return True
 
     def is_completed(self) -> bool:
-        """Whether the call has ended; the other ranks go on meanwhile."""
+        """Whether the call has ended; lets other ranks go on."""
         with self._waiting():
             return self._world.has_ended(self._ticket)
 
@@ -75,17 +75,17 @@ class ThreadedWork(Work):
         return self.is_completed() and self._ticket.error is None
 
     def before_it_runs(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` when the other ranks have come, unless they have already."""
+        """Call ``callback`` just before the call runs, unless it has run."""
         if isinstance(self._ticket.data, TensorData):
             self._ticket.data.about_to_run = callback
 
     @property
     def ended_with(self) -> BaseException | None:
-        """What the call ended with, or None."""
+        """The error of the call, or None."""
         return self._ticket.error
 
     def exception(self) -> Any:
-        """What the call ended with, or None."""
+        """The error of the call, or None."""
         return self._ticket.error
 
     def result(self) -> list[torch.Tensor]:
@@ -93,11 +93,11 @@ class ThreadedWork(Work):
         return list(self._results)
 
     def synchronize(self) -> None:
-        """There is no stream to wait on: wait for the call."""
+        """Wait for the call: there is no stream to wait on."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """There is no stream to wait on: wait for the call."""
+        """Wait for the call: there is no stream to wait on."""
         self.wait()
 
     def source_rank(self) -> int:
@@ -114,16 +114,16 @@ class ThreadedWork(Work):
             self._wait_to_the_end()
         else:
             self._let_others_go_on()
-        return _ended_future(self.value) if self._ticket.done else PendingFuture(self)
+        return _completed_future(self.value) if self._ticket.done else PendingFuture(self)
 
     def value(self) -> list[torch.Tensor]:
-        """The results of a call that has ended; raises what it ended with."""
+        """The results of a call that has ended; raises its error."""
         if self._ticket.error is not None:
             raise self._ticket.error
         return list(self._results)
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` for this rank when the call has ended, in whichever thread ends it."""
+        """Call ``callback`` for this rank when the call ends, in the thread that ends it."""
         rank = acting_rank()
 
         def call_back(ticket: Ticket) -> None:
@@ -145,18 +145,18 @@ class ThreadedWork(Work):
         try:
             with self._waiting():
                 self._world.wait(self._ticket, seconds)
-        except LateError as late:
+        except WaitTimeoutError as late:
             raise _timed_out(self._ticket, late, round((seconds or 0) * 1000)) from late
 
     def _let_others_go_on(self) -> None:
         with self._waiting():
             for _ in range(_ROUNDS):
-                if self._ticket.done or not self._world.threads.give_way(self._ticket.global_rank):
+                if self._ticket.done or not self._world.threads.yield_turn(self._ticket.global_rank):
                     break
 
 
-def _ended_future(value: Callable[[], list[torch.Tensor]]) -> Future[Any]:
-    """A future that has ended, as C++ sees it too.
+def _completed_future(value: Callable[[], list[torch.Tensor]]) -> Future[Any]:
+    """A completed future, for C++ too.
 
     C++ takes an exception that was *set* on a future for a value, so the error is raised inside ``then``.
     """
@@ -165,8 +165,8 @@ def _ended_future(value: Callable[[], list[torch.Tensor]]) -> Future[Any]:
     return trigger.then(lambda done: value())
 
 
-def _timed_out(ticket: Ticket, late: LateError, milliseconds: int) -> RuntimeError:
-    """The error of a wait whose time is over: it names who did not come to a collective, as a proof does."""
+def _timed_out(ticket: Ticket, late: WaitTimeoutError, milliseconds: int) -> RuntimeError:
+    """The error of a wait that timed out: it names the ranks that are missing in a collective, as a proof does."""
     group = ticket.group
     absent = [place for rank in late.absent if (place := group.place(rank)) is not None]
     if not absent:
@@ -176,7 +176,7 @@ def _timed_out(ticket: Ticket, late: LateError, milliseconds: int) -> RuntimeErr
 
 
 class PendingFuture(Future[Any]):
-    """A future of a call that the other ranks have not come to though they went on."""
+    """The future of a call that is not complete although other ranks went on."""
 
     def __init__(self, work: ThreadedWork) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class PendingFuture(Future[Any]):
         return self._work.is_completed()
 
     def wait(self) -> Any:
-        """Wait as the Work does, and give its results."""
+        """Wait as the Work does, and return its results."""
         self._work.wait()
         return self._work.value()
 
@@ -196,56 +196,56 @@ class PendingFuture(Future[Any]):
         return self._work.value()
 
     def then(self, callback: Callable[[Future[Any]], Any]) -> Future[Any]:
-        """What ``callback`` makes of the results; waits for them, because what is handed out is waited for in C++."""
+        """The future of ``callback``; waits for the results first, since the returned future is waited for in C++."""
         self._work._wait_to_the_end()
-        return _ended_future(self._work.value).then(callback)
+        return _completed_future(self._work.value).then(callback)
 
     def add_done_callback(self, callback: Callable[[Future[Any]], None]) -> None:
         """Call ``callback`` when the call has ended."""
         self._work.when_done(lambda: callback(self))
 
 
-class Together(Work):
-    """What was launched between the beginning and the end of a coalesced section: it is waited for as one."""
+class CoalescedWork(Work):
+    """The Work of a coalesced section: its calls are waited for together."""
 
     def __init__(self, works: Sequence[ThreadedWork]) -> None:
         super().__init__()
         self._works = works
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Wait for all of them."""
+        """Wait for all calls."""
         for work in self._works:
             work.wait(timeout)
         return True
 
     def is_completed(self) -> bool:
-        """Whether all have ended."""
+        """Whether all calls have ended."""
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        """Whether all have ended well."""
+        """Whether all calls have ended well."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> Any:
-        """What the first that failed ended with, or None."""
+        """The error of the first call that failed, or None."""
         return next((error for work in self._works if (error := work.exception()) is not None), None)
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that they fill."""
+        """The tensors that the calls fill."""
         return [tensor for work in self._works for tensor in work.result()]
 
     def synchronize(self) -> None:
-        """There is no stream to wait on: wait for them."""
+        """Wait for the calls: there is no stream to wait on."""
         self.wait()
 
     def get_future(self) -> Future[Any]:
-        """A future of all results; it is handed out when they have ended."""
+        """A future of all results, returned when the calls have ended."""
         self.wait()
-        return _ended_future(self.result)
+        return _completed_future(self.result)
 
 
 def _goes_to_cpp(frame: FrameType | None) -> bool:
-    """Whether C++ asks for the future, or a hook of DistributedDataParallel does, which hands it to C++."""
+    """Whether C++ asks for the future, or a hook of DistributedDataParallel, which passes it to C++."""
     while frame is not None and frame.f_code.co_filename.startswith(simcoll_folders()):
         frame = frame.f_back
     if frame is None or "get_future" not in frame.f_code.co_names:
@@ -258,5 +258,5 @@ def _goes_to_cpp(frame: FrameType | None) -> bool:
 
 
 leave_class_uncompiled(ThreadedWork)
-leave_class_uncompiled(Together)
+leave_class_uncompiled(CoalescedWork)
 leave_class_uncompiled(PendingFuture)

@@ -90,13 +90,13 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _run_scenario(options: argparse.Namespace, outlet: Output) -> int:
-    from simcoll.simulation.rank_steps import check_parts
+    from simcoll.simulation.rank_steps import check_steps
     from simcoll.simulation.reader import read_scenario
 
     if options.ranks is not None:
         raise ValueError(f"--ranks {options.ranks}: the scenario states its ranks; leave --ranks out")
     scenario = read_scenario(_scenario_path(options.target))
-    check_parts(scenario)
+    check_steps(scenario)
     if options.check and scenario.expect is None:
         raise ValueError(f"{scenario.path}: --check needs an [expect] table, which says what is to be found")
     scenario = replace(

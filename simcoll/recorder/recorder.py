@@ -388,7 +388,7 @@ class GroupLog:
             sends=spec.sends_inputs(call, self.group_rank),
             copies=call.coalesced or (backend is not None and backend.staged and devices != {"cpu"}),
             # Of a backend that is not known nothing is taken for granted.
-            tells=devices == {"cuda"} if backend is None else call.op not in backend.untold,
+            tells=devices == {"cuda"} if backend is None else call.op not in backend.ended_only_by_wait,
             on_cpu=devices <= {"cpu"},
             device=_index(call) if queued else -1,
             lane=-1 if call.peer is None else call.peer,

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from simcoll.topology.graph import Topology
 
 MOST_PROCESSES = 64
-"""Ranks as processes of one machine."""
+"""The most ranks as processes of one machine."""
 
 MOST_THREADS = 512
-"""Ranks as threads with torch tensors."""
+"""The most ranks as threads with torch tensors."""
 
 
 class RunError(SimcollError):
@@ -42,9 +42,9 @@ class RunError(SimcollError):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of a scenario. ``seconds`` is virtual time, None without a topology; ``results`` are by rank.
+    """The run of a scenario. ``seconds`` is virtual time, None without a topology; ``results`` are by rank.
 
-    ``schedule`` replays it, by the command line ``replay`` where it was found by trying ``tried`` schedules.
+    ``schedule`` replays it; ``replay`` is the command line for that where ``tried`` schedules were explored.
     """
 
     backend: str
@@ -59,7 +59,7 @@ class Run:
 
 
 def run_of(outcome: Outcome[Any], topology: Topology | None) -> Run:
-    """A run on simulated ranks, by its outcome."""
+    """The run of simulated ranks with this outcome."""
     results = {rank: found for rank, found in outcome.results.items() if isinstance(found, list)}
     seconds = None if topology is None else outcome.seconds
     return Run("simulated", outcome.report, results, seconds, outcome.schedule, outcome.traces)
@@ -85,24 +85,24 @@ def run_threaded(scenario: Scenario, *, seed: int) -> Run:
         raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_THREADS} as threads")
     # What a rank gives back holds its tensors until it has been judged.
     outcome = run_threads(scenario.ranks, lambda rank: play_on_torch(scenario), seed=seed)
-    results = {rank: stage.results for rank, stage in outcome.results.items()}
+    results = {rank: player.results for rank, player in outcome.results.items()}
     return Run("threaded", outcome.report, results, traces=outcome.traces)
 
 
 def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
     """Play the scenario on real Gloo ranks under ``simcoll run``, which leaves its records in the folder.
 
-    ``stall`` is after how many seconds without progress the job is ended. Raises RunError for too many ranks, and
+    The job is ended after ``stall`` seconds without progress. Raises RunError for too many ranks, and
     :class:`~simcoll.launch.preconditions.PreconditionError` where they did not start.
     """
     if scenario.ranks > MOST_PROCESSES:
         raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_PROCESSES} as processes")
-    with tempfile.TemporaryDirectory() as brought:
+    with tempfile.TemporaryDirectory() as results_folder:
         options = ["--mode", "detail", "--out", str(folder), "--stall", str(stall), "--json"]
         ranks = ["--standalone", f"--nproc-per-node={scenario.ranks}", "-m", "simcoll.simulation.gloo_rank"]
         command = [sys.executable, "-m", "simcoll", "run", *options, *ranks, str(Path(scenario.path).resolve())]
         done = subprocess.run(
-            [*command, brought],
+            [*command, results_folder],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -110,11 +110,11 @@ def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
             check=False,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        results = {rank: found for rank in range(scenario.ranks) if (found := read_results(Path(brought), rank))}
+        results = {rank: found for rank in range(scenario.ranks) if (found := read_results(Path(results_folder), rank))}
     evidence = gather(files_of(folder), [read_launch(path) for path in matching(folder, LAUNCH_PATTERN)])
     if not evidence.traces:
-        said = done.stderr.strip().splitlines()
-        why = said[-1] if said else f"exit code {done.returncode}"
+        lines = done.stderr.strip().splitlines()
+        why = lines[-1] if lines else f"exit code {done.returncode}"
         raise PreconditionError(CANNOT_START, f"the Gloo ranks did not start: {why}")
     stalls = together(filter(None, map(read_stall, matching(folder, STALL_PATTERN))))
     return Run("gloo", judge(evidence.traces, evidence.outcome, stalls), results, traces=evidence.traces)

@@ -1,4 +1,4 @@
-"""Holds a report against what a scenario expects, and against the report of another backend on the same scenario."""
+"""Compares a report with a scenario's expectation, and with the report of another backend on the same scenario."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from simcoll.simulation.scenario import WORLD, Expectation, Expected, Scenario
 from simcoll.verifier.findings.finding import Finding, Report
 
 _ROUNDED = 1e-2
-"""Half-precision sums differ by their order."""
+"""The relative tolerance of sums: half-precision ones depend on their order."""
 
 _RACES = frozenset({"SC502", "SC503"})
 
 
 def unmet(scenario: Scenario, report: Report, seconds: float | None) -> list[str]:
-    """What a report does not have as the scenario expects it, one line each; nothing where all is as expected."""
+    """The differences between a report and the scenario's expectation, one line each."""
     expect = scenario.expect or Expectation()
     problems = []
     for number, (expected, found) in enumerate(zip_longest(expect.findings, report.findings), 1):
@@ -28,11 +28,11 @@ def unmet(scenario: Scenario, report: Report, seconds: float | None) -> list[str
 
 def _differs(scenario: Scenario, expected: Expected | None, found: Finding | None) -> list[str]:
     if expected is None or found is None:
-        there = f"found {_said(found)}" if found is not None else "there is none"
+        there = f"found {_described(found)}" if found is not None else "there is none"
         return [f"expected {expected.code if expected is not None else 'no further one'}, {there}"]
     if expected.code != found.code:
-        return [f"expected {expected.code}, found {_said(found)}"]
-    stated: list[tuple[str, object, object]] = [
+        return [f"expected {expected.code}, found {_described(found)}"]
+    compared: list[tuple[str, object, object]] = [
         ("culprits", expected.culprits, tuple(sorted(found.culprits))),
         ("ranks", expected.ranks, tuple(sorted(found.ranks))),
         ("sequence", expected.sequence, found.sequence),
@@ -40,7 +40,7 @@ def _differs(scenario: Scenario, expected: Expected | None, found: Finding | Non
     ]
     problems = [
         f"{found.code} has {name} {_shown(actual)}, expected {_shown(wanted)}"
-        for name, wanted, actual in stated
+        for name, wanted, actual in compared
         if wanted is not None and wanted != actual
     ]
     if expected.group is not None and not _is_group(scenario, expected.group, found):
@@ -68,10 +68,10 @@ def _time(expect: Expectation, seconds: float | None) -> list[str]:
 
 
 def differences(one: Run, other: Run) -> list[str]:
-    """What two backends say otherwise of one scenario: findings, and what the calls brought; one line each.
+    """The differences between two backends on one scenario: findings, and results of calls; one line each.
 
-    Of a finding code, severity, group, sequence and culprits are compared. Where buffers are used too early, results
-    depend on who is faster, and are not.
+    Code, severity, group, sequence and culprits of findings are compared. Results are not compared where buffers are
+    used too early, since they depend on timing.
     """
     found = _other_findings(one, other)
     codes = {finding.code for run in (one, other) for finding in run.report.findings}
@@ -88,7 +88,7 @@ def _other_findings(one: Run, other: Run) -> list[str]:
 
 
 def _other_results(one: Run, other: Run) -> list[str]:
-    """The first call of each rank that brought it something else; what one of them did not come to is left out."""
+    """The first call of each rank with another result; calls that one of the runs did not reach are left out."""
     found = []
     for rank in sorted(set(one.results) & set(other.results)):
         for mine, theirs in zip(one.results[rank], other.results[rank], strict=False):
@@ -116,7 +116,7 @@ def _worded(key: tuple[str, str, tuple[int, ...], int, tuple[int, ...]]) -> str:
     return f"{code} ({severity}){where}{place}, {blamed}"
 
 
-def _said(found: Finding) -> str:
+def _described(found: Finding) -> str:
     return f"{found.code} ({found.message:.120})"
 
 

@@ -1,8 +1,8 @@
 """Tries many schedules of a simulated program, and finds the smallest one that fails.
 
-The default order comes first; then, in turn, random orders with few preemptions, which most bugs of concurrency need no
-more of (Musuvathi and Qadeer, PLDI 2007), and random orders with as many as they like. What fails is made smaller by
-leaving decisions out for as long as it fails in the same way (Zeller and Hildebrandt, TSE 2002).
+The default order comes first; then random orders with few preemptions, which suffice for most concurrency bugs
+(Musuvathi and Qadeer, PLDI 2007), alternate with random orders with any number of them. A failing schedule is shrunk by
+removing decisions as long as it fails in the same way (Zeller and Hildebrandt, TSE 2002).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from simcoll.errors import ConfigurationError
 T = TypeVar("T")
 
 _FEW = (1, 2, 3)
-"""How many preemptions the bounded schedules have, in turn."""
+"""The numbers of preemptions of the bounded schedules, in turn."""
 
 _SHRINKING = 500
-"""At most so many runs make a failing schedule smaller."""
+"""At most so many runs shrink a failing schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exploration(Generic[T]):
-    """What exploring found: how many schedules were tried, how many failed, and the smallest failing one's outcome."""
+    """The result of exploring: how many schedules were tried and failed, and the outcome of the smallest failure."""
 
     tried: int
     failed: int
@@ -38,7 +38,7 @@ class Exploration(Generic[T]):
 
     @property
     def schedule(self) -> str | None:
-        """What :func:`~simcoll.simulate` replays the failure from; empty for the default order, None for none."""
+        """The schedule that replays the failure in :func:`~simcoll.simulate`; empty for the default order."""
         return None if self.failing is None else self.failing.schedule
 
 
@@ -55,9 +55,8 @@ def explore(
 ) -> Exploration[T]:
     """Run ``program(comm)`` under so many ``schedules``; the arguments are those of :func:`simcoll.simulate`.
 
-    A schedule fails where a rank does, or where a finding has severity error. ``progress`` is told how many were tried.
-    ``timeout`` is that of each run.
-    Raises :class:`~simcoll.errors.ConfigurationError` for arguments that cannot be.
+    A schedule fails if a rank does, or if a finding has severity error. ``progress`` is called with how many were
+    tried. ``timeout`` is that of each run. Raises :class:`~simcoll.errors.ConfigurationError` for invalid arguments.
     """
 
     def run(choices: Choices) -> Outcome[T]:
@@ -69,7 +68,7 @@ def explore(
 def explore_runs(
     run: Callable[[Choices], Outcome[T]], schedules: int, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> Exploration[T]:
-    """Run a program under so many schedules, whatever runs it; the arguments are as :func:`explore` has them."""
+    """Run a program under so many schedules by ``run``; the other arguments are those of :func:`explore`."""
     if schedules < 1:
         raise ConfigurationError(f"explore tries at least 1 schedule, got {schedules}")
     failing: list[Outcome[T]] = []
@@ -99,15 +98,15 @@ def _size(outcome: Outcome[Any]) -> tuple[int, int]:
 
 
 def _shrunk(run: Callable[[Choices], Outcome[T]], failing: Outcome[T]) -> Outcome[T]:
-    """Leave out larger parts of the schedule first, then smaller ones, until no single decision can be spared."""
-    smallest, way = failing, _way(failing)
+    """Remove larger parts of the schedule first, then smaller ones, until every decision is needed."""
+    smallest, failure = failing, _failure(failing)
     runs, pieces = 0, 2
     while (decisions := sorted(schedule_of(smallest.schedule).items())) and runs < _SHRINKING:
         pieces = min(pieces, len(decisions))
         for part in _parts(decisions, pieces):
             runs += 1
             tried = run(ReplayedSchedule(dict(one for one in decisions if one not in part)))
-            if not tried.ok and _way(tried) == way and _size(tried) < _size(smallest):
+            if not tried.ok and _failure(tried) == failure and _size(tried) < _size(smallest):
                 smallest, pieces = tried, max(pieces - 1, 2)
                 break
         else:
@@ -122,7 +121,7 @@ def _parts(decisions: list[tuple[int, int]], pieces: int) -> Iterable[list[tuple
         yield decisions[piece * len(decisions) // pieces : (piece + 1) * len(decisions) // pieces]
 
 
-def _way(outcome: Outcome[Any]) -> object:
+def _failure(outcome: Outcome[Any]) -> object:
     """How a run failed."""
     if outcome.findings:
         return outcome.findings[0].code

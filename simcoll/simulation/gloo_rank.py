@@ -1,6 +1,6 @@
 """One rank of a scenario on real Gloo: ``python -m simcoll.simulation.gloo_rank FILE [RESULTS]`` under a launcher.
 
-The rank writes what its calls brought it into the folder RESULTS, as ``rank00000.json``.
+The rank writes the results of its calls into the folder RESULTS, as ``rank00000.json``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from simcoll.simulation.reader import read_scenario
 
 
 def main(arguments: list[str]) -> None:
-    """Play the rank that the environment names."""
+    """Play the rank of this process."""
     scenario = read_scenario(Path(arguments[0]))
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    stage = play_on_torch(scenario)
+    player = play_on_torch(scenario)
     if len(arguments) > 1:
-        write_results(Path(arguments[1]), rank, stage.results)
+        write_results(Path(arguments[1]), rank, player.results)
     dist.destroy_process_group()
 
 

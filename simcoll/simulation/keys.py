@@ -1,6 +1,6 @@
-"""Every key of a scenario file: what it takes and what it means. The parser knows no others.
+"""Every key of a scenario file: the form of its value and its meaning. The reader refuses all others.
 
-`docs/scenarios.md` has these tables, and a test holds them against what the parser reads.
+The tables of `docs/scenarios.md` are made from these, and a test compares them with what the reader reads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class ScenarioKey:
-    """One key: its name, the form of its value, what it means. ``needed`` keys have no default."""
+    """One key: its name, the form of its value, its meaning. ``needed`` keys have no default."""
 
     name: str
     form: str
@@ -24,7 +24,7 @@ _RANKS = 'ranks: `2`, `[0, 3]` or `"0-3,7"`'
 _SHAPE = "shape: `[20, 10]`, or `8` for `[8]`"
 _ROWS = "list of whole numbers"
 
-_STATED = (
+_CALL_KEYS = (
     ScenarioKey("op", "text", "a function of torch.distributed, or an action: one of the [ops](#ops)", needed=True),
     ScenarioKey("shape", _SHAPE, "shape of the tensor: of one rank's part where ranks have parts (default `[4]`)"),
     ScenarioKey("shapes", "list of shapes", "several tensors, for `all_reduce_coalesced`"),
@@ -49,8 +49,8 @@ _STATED = (
     ScenarioKey("seconds", "number", "how long `compute` takes"),
 )
 
-OVERRIDABLE = frozenset(key.name for key in _STATED)
-"""Keys of a call that some ranks may state otherwise."""
+OVERRIDABLE = frozenset(key.name for key in _CALL_KEYS)
+"""Keys of a call that may differ on some ranks."""
 
 KEYS: Mapping[str, tuple[ScenarioKey, ...]] = MappingProxyType(
     {
@@ -87,7 +87,7 @@ KEYS: Mapping[str, tuple[ScenarioKey, ...]] = MappingProxyType(
         "calls": (
             ScenarioKey("name", "text", "by which waits and faults name it"),
             ScenarioKey("ranks", _RANKS, "the global ranks that make the call (default: the members of its group)"),
-            *_STATED,
+            *_CALL_KEYS,
             ScenarioKey("call", "name", "the asynchronous calls that `wait` waits for (default: all that are open)"),
             ScenarioKey("parameters", "tables", "the parameters of the model that `parameters` states"),
             ScenarioKey("repeat", "whole number", "with nested `calls`: how often they are made"),
@@ -102,7 +102,7 @@ KEYS: Mapping[str, tuple[ScenarioKey, ...]] = MappingProxyType(
         ),
         "calls.overrides": (
             ScenarioKey("ranks", _RANKS, "the global ranks that state otherwise", needed=True),
-            *(ScenarioKey(key.name, key.form, "as in the call") for key in _STATED),
+            *(ScenarioKey(key.name, key.form, "as in the call") for key in _CALL_KEYS),
             ScenarioKey("parameters", "tables", "as in the call"),
         ),
         "faults": (
@@ -185,4 +185,4 @@ KINDS: Mapping[str, tuple[frozenset[str], str]] = MappingProxyType(
         "wrong-splits": (frozenset({"input_splits", "output_splits"}), "the rank states other splits"),
     }
 )
-"""Each kind of fault: the keys that it takes beside those that say where, and what it does."""
+"""Each kind of fault: the keys that it takes beside those for its place, and what it does."""

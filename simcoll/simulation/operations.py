@@ -1,7 +1,7 @@
-"""The words of a scenario: torch.distributed's functions, and what else a rank can do.
+"""The operations of a scenario: torch.distributed's functions, and other actions of a rank.
 
-A row says through which c10d method a function goes, and how the function takes what the method takes. What the
-collective itself is stands in the row of :mod:`simcoll.spec.table` that the method belongs to.
+A row has the c10d method of a function, and how the function takes the method's arguments. The collective itself is
+defined by the row of :mod:`simcoll.spec.table` that the method belongs to.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from simcoll.spec.table import METHODS, CollectiveSpec, Method
 class Verb:
     """One function of torch.distributed: its name, its c10d method, the roles of its leading arguments in order.
 
-    ``rank`` is the keyword by which it takes a root or a peer as a group rank. ``asynchronous`` functions return at
-    once whatever is asked for, those that are ``blocking`` never do.
+    ``rank`` is the keyword by which it takes a root or a peer as a group rank. ``asynchronous`` functions always
+    return at once, ``blocking`` ones never do.
     """
 
     name: str
@@ -73,7 +73,7 @@ ACTIONS: Mapping[str, str] = MappingProxyType(
         "destroy_group": "destroy the `group`",
     }
 )
-"""What else a scenario's ``op`` may name, and what it does."""
+"""The other operations that a scenario's ``op`` may name, and what they do."""
 
 _TAKES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -88,7 +88,7 @@ _TAKES: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 def keys_of(op: str) -> frozenset[str]:
-    """The keys of a scenario by which a call says what it is; raises KeyError for what is no op."""
+    """The keys of a scenario that describe a call of this op; raises KeyError for an unknown op."""
     verb = VERBS.get(op)
     return frozenset({"op"}) | (_TAKES[op] if verb is None else _keys(verb))
 

@@ -1,4 +1,4 @@
-"""A scenario on simulated ranks: numpy arrays, one :class:`~simcoll.backends.simulated.comm.Comm` a rank and group."""
+"""Plays a scenario on simulated ranks: numpy arrays, a :class:`~simcoll.backends.simulated.comm.Comm` per group."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 from simcoll.backends.simulated.comm import Comm
 from simcoll.backends.simulated.requests import Request
 from simcoll.simulation.operations import Verb
-from simcoll.simulation.player import Exchange, JoinedGroup, Result, Stage
+from simcoll.simulation.player import Exchange, JoinedGroup, Player, Result
 from simcoll.simulation.scenario import Scenario, ScenarioStep
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.spec.semantics import Array
 
 
 def play(scenario: Scenario, comm: Comm) -> list[Result]:
-    """Play one rank's part; gives what its calls brought it. Raises what the calls and the faults raise."""
-    stage = NumpyStage(scenario, comm)
-    stage.play()
-    return stage.results
+    """Play one rank's steps and return the results of its calls; raises what the calls and the faults raise."""
+    player = NumpyPlayer(scenario, comm)
+    player.play()
+    return player.results
 
 
 class DeviceArray(np.ndarray[Any, Any]):
-    """An array that claims to be on some device."""
+    """An array with a declared device."""
 
     device: Any = "cpu"
 
 
-class NumpyStage(Stage[Array]):
+class NumpyPlayer(Player[Array]):
     """One rank on numpy arrays."""
 
     def __init__(self, scenario: Scenario, comm: Comm) -> None:
@@ -41,7 +41,7 @@ class NumpyStage(Stage[Array]):
         return _joined(self._comm)
 
     def tensor(self, shape: tuple[int, ...], dtype: str, device: str, order: tuple[int, ...] | None) -> Array:
-        """An array that holds the rank's number plus one everywhere."""
+        """An array filled with the rank plus one."""
         if order is None or len(order) != len(shape):
             array = np.full(shape, self.rank + 1, dtype)
         else:
@@ -61,27 +61,27 @@ class NumpyStage(Stage[Array]):
         return complex(np.asarray(tensor).astype(np.complex128).sum())
 
     def call(self, exchange: Exchange[Array]) -> object:
-        """Make a call; gives the request of an asynchronous one."""
+        """Make a call; returns the request of an asynchronous one."""
         step, verb = exchange.step, exchange.verb
         spec = verb.spec
-        stated: dict[str, Any] = {}
+        keywords: dict[str, Any] = {}
         if "reduce_op" in spec.agree:
-            stated["reduce_op"] = step.reduce_op
+            keywords["reduce_op"] = step.reduce_op
         if "root" in spec.agree:
-            stated["root"] = step.root
+            keywords["root"] = step.root
         if "tag" in spec.agree:
-            stated |= {"peer": exchange.peer, "tag": step.tag}
+            keywords |= {"peer": exchange.peer, "tag": step.tag}
         if not verb.spelling.listed:
-            stated |= {
+            keywords |= {
                 name: getattr(step, name) for name in ("input_splits", "output_splits") if name in spec.law_reads
             }
         spelling = "recv_anysource" if exchange.peer == ANY_SOURCE and verb.method == "recv" else verb.method
         comm = _comm(exchange.group)
         make = comm.post if step.asynchronous or verb.asynchronous else comm.call
-        return make(spelling, exchange.role("inputs"), exchange.role("outputs"), **stated)
+        return make(spelling, exchange.role("inputs"), exchange.role("outputs"), **keywords)
 
-    def outside(self, step: ScenarioStep, verb: Verb) -> None:
-        """Make a call on a group to which this rank does not belong."""
+    def call_as_non_member(self, step: ScenarioStep, verb: Verb) -> None:
+        """Make a call on a group that this rank is no member of."""
         self._comm.outside(verb.name)
 
     def wait(self, work: object) -> None:
@@ -97,7 +97,7 @@ class NumpyStage(Stage[Array]):
         self._comm.compute(seconds)
 
     def parameters(self, step: ScenarioStep) -> None:
-        """State a model's parameters."""
+        """Declare a model's parameters."""
         named = {each.name: np.zeros(each.shape, each.dtype) for each in step.parameters}
         frozen = [each.name for each in step.parameters if not each.trained]
         if (joined := self._joined[step.group]) is not None:

@@ -1,4 +1,4 @@
-"""A scenario on torch.distributed: the same list of steps, with the functions that a user's program calls."""
+"""Plays a scenario on torch.distributed: the same list of steps, by the functions that a user's program calls."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 import torch.distributed as dist
 
 from simcoll.simulation.operations import Verb
-from simcoll.simulation.player import Exchange, JoinedGroup, Stage
+from simcoll.simulation.player import Exchange, JoinedGroup, Player
 from simcoll.simulation.scenario import Scenario, ScenarioStep
-from simcoll.simulation.shapes import stated_splits
+from simcoll.simulation.shapes import explicit_splits
 from simcoll.spec.call import ANY_SOURCE
 
 
-def play_on_torch(scenario: Scenario) -> TorchStage:
-    """Play this process's (or thread's) rank of the default group; the stage holds its tensors and its results."""
-    stage = TorchStage(scenario, dist.get_rank())
-    stage.play()
-    return stage
+def play_on_torch(scenario: Scenario) -> TorchPlayer:
+    """Play this process's (or thread's) rank of the default group; the player has its tensors and its results."""
+    player = TorchPlayer(scenario, dist.get_rank())
+    player.play()
+    return player
 
 
-class TorchStage(Stage[torch.Tensor]):
+class TorchPlayer(Player[torch.Tensor]):
     """One rank of torch.distributed."""
 
     def world(self) -> JoinedGroup:
@@ -32,7 +32,7 @@ class TorchStage(Stage[torch.Tensor]):
         return JoinedGroup(None, dist.get_rank(), dist.get_world_size())
 
     def tensor(self, shape: tuple[int, ...], dtype: str, device: str, order: tuple[int, ...] | None) -> torch.Tensor:
-        """A tensor that holds the rank's number plus one everywhere."""
+        """A tensor filled with the rank plus one."""
         made = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
         if order is not None and len(order) == len(shape):
             inner = torch.empty([shape[axis] for axis in order], dtype=made.dtype, device=device)
@@ -48,19 +48,19 @@ class TorchStage(Stage[torch.Tensor]):
         return complex(tensor.to(torch.complex128).sum().item())
 
     def call(self, exchange: Exchange[torch.Tensor]) -> object:
-        """Make a call; gives the work of an asynchronous one."""
+        """Make a call; returns the Work of an asynchronous one."""
         leading = [_argument(exchange, role) for role in exchange.verb.buffers]
         return getattr(dist, exchange.verb.name)(*leading, **_keywords(exchange.verb, exchange))
 
-    def outside(self, step: ScenarioStep, verb: Verb) -> None:
-        """Make a call on a group to which this rank does not belong: torch warns and returns."""
+    def call_as_non_member(self, step: ScenarioStep, verb: Verb) -> None:
+        """Make a call on a group that this rank is no member of: torch warns and returns."""
         tensors = [self.tensor(step.shapes[0], step.dtype, step.device, step.order) for _ in verb.buffers]
         arguments = [[each] if verb.spelling.listed and not number else each for number, each in enumerate(tensors)]
         ranked = {verb.rank: 0} if verb.rank else {}
         getattr(dist, verb.name)(*arguments, group=dist.GroupMember.NON_GROUP_MEMBER, **ranked)
 
     def wait(self, work: object) -> None:
-        """Wait for a work, or for the future that torch gives in its place."""
+        """Wait for a Work, or for the future that torch returns in its place."""
         cast(dist.Work, work).wait()
 
     def write(self, tensor: torch.Tensor) -> None:
@@ -68,7 +68,7 @@ class TorchStage(Stage[torch.Tensor]):
         tensor.add_(1)
 
     def compute(self, seconds: float) -> None:
-        """Sleep so long: what a rank computes, others only see as time."""
+        """Sleep so long: other ranks only see the time that a computation takes."""
         time.sleep(seconds)
 
     def parameters(self, step: ScenarioStep) -> None:
@@ -91,13 +91,13 @@ class TorchStage(Stage[torch.Tensor]):
         dist.destroy_process_group(joined.handle)
 
     def hang(self) -> NoReturn:
-        """Wait for what never comes."""
+        """Wait forever."""
         while True:
             threading.Event().wait()
 
 
 def _argument(exchange: Exchange[torch.Tensor], role: str) -> object:
-    """What a function takes for a role: a list, a tensor, or None where this rank has none."""
+    """The argument of a function for a role: a list, a tensor, or None where this rank has none."""
     tensors = list(exchange.tensors.get(role, ()))
     spelling = exchange.verb.spelling
     if spelling.coalesced or (spelling.listed and role in exchange.verb.spec.divided):
@@ -114,7 +114,7 @@ def _keywords(verb: Verb, exchange: Exchange[torch.Tensor]) -> dict[str, Any]:
         found |= {verb.rank: None if exchange.peer == ANY_SOURCE else exchange.peer, "tag": step.tag}
     elif verb.rank:
         found[verb.rank] = step.root
-    for name in stated_splits(verb):
+    for name in explicit_splits(verb):
         if (rows := getattr(step, name)) is not None:
             found[name.replace("splits", "split_sizes")] = list(rows)
     if step.asynchronous:

@@ -1,8 +1,8 @@
-"""Plays one rank's part of a scenario, step by step, whatever the ranks run on.
+"""Plays the steps of one rank of a scenario, whatever the ranks run on.
 
-A :class:`Stage` is a rank on one kind of tensors: what it adds is how to make a tensor, how to call, how to compute.
-Each step runs inside a function that claims to stand in the scenario's file, at the step's line, so that records,
-stacks and findings name that line, as they would name a line of a program.
+A subclass of :class:`Player` for one kind of tensors adds how to make a tensor, how to call, how to compute. Each step
+runs inside a function whose code has the scenario's file and the step's line, so that records, stacks and findings name
+that line, as they would name a line of a program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import CodeType, FunctionType
 from typing import Any, Generic, NoReturn, TypeVar
 
 from simcoll.simulation.operations import VERBS, Verb
-from simcoll.simulation.rank_steps import part_of
+from simcoll.simulation.rank_steps import steps_of
 from simcoll.simulation.scenario import WORLD, BufferPlan, Relative, Scenario, ScenarioStep
 from simcoll.simulation.shapes import own_role, shapes_of
 from simcoll.spec.table import Kind, Rooted
@@ -52,20 +52,20 @@ class Exchange(Generic[Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call brought a rank: the line of the call, and the sum over its outputs."""
+    """The result of a rank's call: the line of the call, and the sum over its outputs."""
 
     line: int
     total: complex
 
 
 def write_results(folder: Path, rank: int, results: Sequence[Result]) -> None:
-    """Write what a rank's calls brought it into a folder, for :func:`read_results`."""
+    """Write the results of a rank's calls into a folder, for :func:`read_results`."""
     document = [[each.line, each.total.real, each.total.imag] for each in results]
     (folder / f"rank{rank:05d}.json").write_text(json.dumps(document), encoding="utf-8")
 
 
 def read_results(folder: Path, rank: int) -> list[Result]:
-    """What a rank wrote; nothing where it did not come to it."""
+    """The results that a rank wrote; empty where it did not get so far."""
     try:
         rows = json.loads((folder / f"rank{rank:05d}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -73,8 +73,8 @@ def read_results(folder: Path, rank: int) -> list[Result]:
     return [Result(line, complex(real, imaginary)) for line, real, imaginary in rows]
 
 
-class Stage(ABC, Generic[Tensor]):
-    """One rank (global) that plays its part of a scenario."""
+class Player(ABC, Generic[Tensor]):
+    """Plays one rank (global) of a scenario."""
 
     def __init__(self, scenario: Scenario, rank: int) -> None:
         self.scenario = scenario
@@ -89,12 +89,12 @@ class Stage(ABC, Generic[Tensor]):
         self._keeps = False
 
     def play(self) -> None:
-        """Play the part from its first step to its last; raises what a call raises, and what a crash is to raise."""
+        """Play all steps; raises what a call raises, and the exception of a crash."""
         self._joined[WORLD] = self.world()
         for plan in self.scenario.buffers:
             self._buffers[plan.name] = self._named(plan)
-        part = part_of(self.scenario, self.rank)
-        for step, self._keeps in zip(part, _awaited(part), strict=True):
+        steps = steps_of(self.scenario, self.rank)
+        for step, self._keeps in zip(steps, _is_awaited(steps), strict=True):
             if step.op == "exit" and not step.exit_code:
                 return
             self._line.run(step, lambda step=step: self._perform(step))  # type: ignore[misc]
@@ -105,7 +105,7 @@ class Stage(ABC, Generic[Tensor]):
 
     @abstractmethod
     def tensor(self, shape: tuple[int, ...], dtype: str, device: str, order: tuple[int, ...] | None) -> Tensor:
-        """A tensor that holds the rank's number plus one everywhere."""
+        """A tensor filled with the rank plus one."""
 
     @abstractmethod
     def rows(self, whole: Tensor, first: int, end: int) -> Tensor:
@@ -117,15 +117,15 @@ class Stage(ABC, Generic[Tensor]):
 
     @abstractmethod
     def call(self, exchange: Exchange[Tensor]) -> object:
-        """Make a call; gives the work of an asynchronous one."""
+        """Make a call; returns the Work of an asynchronous one."""
 
     @abstractmethod
-    def outside(self, step: ScenarioStep, verb: Verb) -> None:
-        """Make a call on a group to which this rank does not belong."""
+    def call_as_non_member(self, step: ScenarioStep, verb: Verb) -> None:
+        """Make a call on a group that this rank is no member of."""
 
     @abstractmethod
     def wait(self, work: object) -> None:
-        """Wait for the work of an asynchronous call."""
+        """Wait for the Work of an asynchronous call."""
 
     @abstractmethod
     def write(self, tensor: Tensor) -> None:
@@ -133,11 +133,11 @@ class Stage(ABC, Generic[Tensor]):
 
     @abstractmethod
     def compute(self, seconds: float) -> None:
-        """Compute so long."""
+        """Compute for so many seconds."""
 
     @abstractmethod
     def parameters(self, step: ScenarioStep) -> None:
-        """State a model's parameters as DistributedDataParallel does."""
+        """Declare a model's parameters as DistributedDataParallel does."""
 
     @abstractmethod
     def new_group(self, ranks: Sequence[int], name: str) -> JoinedGroup | None:
@@ -149,7 +149,7 @@ class Stage(ABC, Generic[Tensor]):
 
     @abstractmethod
     def hang(self) -> NoReturn:
-        """Neither go on nor end."""
+        """Block forever."""
 
     def _perform(self, step: ScenarioStep) -> None:
         if step.op in VERBS:
@@ -160,7 +160,7 @@ class Stage(ABC, Generic[Tensor]):
     def _call(self, step: ScenarioStep, verb: Verb) -> None:
         joined = self._joined[step.group]
         if joined is None:
-            self.outside(step, verb)
+            self.call_as_non_member(step, verb)
             return
         exchange = Exchange(step, verb, joined, _peer(step, joined), self._tensors(step, verb, joined))
         self._kept.append(exchange.tensors)
@@ -190,7 +190,7 @@ class Stage(ABC, Generic[Tensor]):
         return self.tensor(plan.shape, plan.dtype, "cpu", None)
 
     def _note(self, exchange: Exchange[Tensor]) -> None:
-        """Write down what the call brought; what a standard leaves undefined is not."""
+        """Note the result of a call, except where the standard leaves it undefined."""
         spec, root = exchange.verb.spec, exchange.step.root
         undefined = spec.rooted is Rooted.TO_ROOT and root != exchange.group.rank
         outputs = exchange.role("outputs")
@@ -219,16 +219,16 @@ class Stage(ABC, Generic[Tensor]):
         raise SystemExit(step.exit_code)
 
 
-_ACTIONS: Mapping[str, Callable[[Stage[Any], ScenarioStep], object]] = {
-    "wait": lambda stage, step: stage._wait(step),
-    "write": lambda stage, step: stage.write(stage._buffers[step.buffer]),
-    "compute": lambda stage, step: stage.compute(step.seconds),
-    "parameters": lambda stage, step: stage.parameters(step),
-    "new_group": lambda stage, step: stage._new_group(step),
-    "destroy_group": lambda stage, step: stage._destroy_group(step),
-    "crash": lambda stage, step: stage._crash(step),
-    "exit": lambda stage, step: stage._exit(step),
-    "hang": lambda stage, step: stage.hang(),
+_ACTIONS: Mapping[str, Callable[[Player[Any], ScenarioStep], object]] = {
+    "wait": lambda player, step: player._wait(step),
+    "write": lambda player, step: player.write(player._buffers[step.buffer]),
+    "compute": lambda player, step: player.compute(step.seconds),
+    "parameters": lambda player, step: player.parameters(step),
+    "new_group": lambda player, step: player._new_group(step),
+    "destroy_group": lambda player, step: player._destroy_group(step),
+    "crash": lambda player, step: player._crash(step),
+    "exit": lambda player, step: player._exit(step),
+    "hang": lambda player, step: player.hang(),
 }
 
 
@@ -240,11 +240,11 @@ def exception_named(name: str) -> type[Exception]:
     return type(name, (RuntimeError,), {})
 
 
-def _awaited(part: Sequence[ScenarioStep]) -> list[bool]:
-    """Of each step whether a later one waits for it."""
+def _is_awaited(steps: Sequence[ScenarioStep]) -> list[bool]:
+    """For each step, whether a later one waits for it."""
     names: set[str] = set()
     everything, found = False, []
-    for step in reversed(part):
+    for step in reversed(steps):
         found.append(everything or (step.name or step.op) in names)
         if step.op == "wait":
             names.add(step.of)

@@ -1,7 +1,7 @@
-"""One rank's part of a scenario: a plain list of steps, loops unrolled, overrides and faults worked in.
+"""The steps of one rank of a scenario: a plain list with loops unrolled and overrides and faults applied.
 
-Any backend plays the same list. A fault is nothing but a rewriting of it: a skipped call is not there, a crash stands
-where the call stood and ends the list.
+Every backend plays the same list. A fault only rewrites it: a skipped call is removed, a crash replaces the call and
+ends the list.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from simcoll.simulation.operations import keys_of
 from simcoll.simulation.scenario import WORLD, CallPlan, Fault, GroupPlan, Loop, Scenario, ScenarioStep
 
 MAX_STEPS = 100_000
-"""Steps of one rank."""
+"""The most steps of one rank."""
 
 MAX_ALL_STEPS = 4_000_000
-"""Steps of all ranks together."""
+"""The most steps of all ranks together."""
 
 _MAX_REWRITTEN = 20_000_000
-"""Steps that faults look at."""
+"""The most steps that faults may rewrite."""
 
-Part: TypeAlias = "list[ScenarioStep]"
+Steps: TypeAlias = "list[ScenarioStep]"
 
 
-def check_parts(scenario: Scenario) -> None:
-    """Work every rank's part out; raises ScenarioError where one cannot be played.
+def check_steps(scenario: Scenario) -> None:
+    """Compute every rank's steps; raises ScenarioError where they cannot be played.
 
-    It is too long, a fault finds no call, or the rank uses a group that it has not made.
+    There are too many, a fault matches no call, or the rank uses a group that it has not created.
     """
     total = rewritten = 0
     for rank in range(scenario.ranks):
-        part = part_of(scenario, rank)
+        part = steps_of(scenario, rank)
         _check_groups(scenario, rank, part)
         total += len(part)
         rewritten += len(part) * sum(rank in fault.ranks for fault in scenario.faults)
@@ -44,7 +44,7 @@ def check_parts(scenario: Scenario) -> None:
             raise scenario.error(1, f"the ranks make more than {MAX_ALL_STEPS:,} calls together; repeat less")
 
 
-def _check_groups(scenario: Scenario, rank: int, part: Part) -> None:
+def _check_groups(scenario: Scenario, rank: int, part: Steps) -> None:
     made = {WORLD}
     for step in part:
         if step.op == "new_group":
@@ -53,8 +53,8 @@ def _check_groups(scenario: Scenario, rank: int, part: Part) -> None:
             raise scenario.error(step.line, f"{step.op}: rank {rank} uses group {step.group!r} before it has made it")
 
 
-def part_of(scenario: Scenario, rank: int) -> Part:
-    """What a rank (global) does, from its first call to its last; raises ScenarioError."""
+def steps_of(scenario: Scenario, rank: int) -> Steps:
+    """All steps of a rank (global); raises ScenarioError."""
     steps = list(_groups(scenario, rank))
     begins = len(steps)
     for step in _unrolled(scenario, scenario.calls, rank):
@@ -69,7 +69,7 @@ def part_of(scenario: Scenario, rank: int) -> Part:
 
 
 def _groups(scenario: Scenario, rank: int) -> Iterator[ScenarioStep]:
-    """The groups that are made at the start: those that no call makes later."""
+    """The groups that are created at the start: those that no call creates later."""
     later = {plan.step.group for plan in _plans(scenario.calls) if plan.step.op == "new_group"}
     for group in scenario.groups:
         if group.name not in later and _makes(group, rank):
@@ -100,7 +100,7 @@ def _unrolled(scenario: Scenario, calls: Sequence[CallPlan | Loop], rank: int) -
 
 
 def _step(scenario: Scenario, plan: CallPlan, rank: int) -> ScenarioStep | None:
-    """The step as this rank plays it; None where it does not."""
+    """The step as this rank makes it; None where it does not."""
     step = plan.step
     for override in plan.overrides:
         if rank in override.ranks:
@@ -113,11 +113,11 @@ def _step(scenario: Scenario, plan: CallPlan, rank: int) -> ScenarioStep | None:
     return step if step.op == "new_group" or rank in scenario.members(step.group, rank) else None
 
 
-Rewrite: TypeAlias = Callable[[Fault, Part, "list[int]"], Part]
-"""Fault, the steps, the places where it happens -> the steps with it."""
+Rewrite: TypeAlias = Callable[[Fault, Steps, "list[int]"], Steps]
+"""Fault, steps, indices of the steps that it concerns -> the rewritten steps."""
 
 
-def _faulty(scenario: Scenario, fault: Fault, rank: int, steps: Part) -> Part:
+def _faulty(scenario: Scenario, fault: Fault, rank: int, steps: Steps) -> Steps:
     places = _places(fault, steps)
     if not places and fault.kind != "slow-rank":
         raise scenario.error(fault.line, f"{fault.kind}: {_no_place(fault, rank, steps)}")
@@ -128,20 +128,20 @@ def _faulty(scenario: Scenario, fault: Fault, rank: int, steps: Part) -> Part:
 
 
 def _unfit(fault: Fault, step: ScenarioStep) -> str:
-    """What the fault changes and the call does not state."""
+    """The first key that the fault changes and the call does not have."""
     takes = keys_of(step.op)
-    stated = ("shape" if name == "shapes" else name for name in fault.fields)
-    return next((name for name in stated if name not in takes), "")
+    names = ("shape" if name == "shapes" else name for name in fault.fields)
+    return next((name for name in names if name not in takes), "")
 
 
-def _places(fault: Fault, steps: Part) -> list[int]:
+def _places(fault: Fault, steps: Steps) -> list[int]:
     if fault.at:
         return [fault.at - 1] if fault.at <= len(steps) else []
     found = [place for place, step in enumerate(steps) if not fault.call or fault.call in (step.name, step.op)]
     return found[fault.iteration - 1 : fault.iteration] if fault.iteration else found
 
 
-def _no_place(fault: Fault, rank: int, steps: Part) -> str:
+def _no_place(fault: Fault, rank: int, steps: Steps) -> str:
     if fault.at:
         return f"rank {rank} makes {len(steps)} calls, none is number {fault.at}"
     made = [step for step in steps if fault.call in (step.name, step.op)]
@@ -153,23 +153,23 @@ def _no_place(fault: Fault, rank: int, steps: Part) -> str:
     return f"rank {rank} never makes the call {fault.call!r}; {advice}"
 
 
-def _ended(fault: Fault, steps: Part, places: list[int]) -> Part:
-    """The rank ends, or hangs, where the call was to be."""
+def _ended(fault: Fault, steps: Steps, places: list[int]) -> Steps:
+    """The rank ends, or hangs, in place of the call."""
     first = places[0]
     return [*steps[:first], ScenarioStep(fault.kind, fault.line, name=steps[first].name, **fault.fields)]
 
 
-def _skipped(fault: Fault, steps: Part, places: list[int]) -> Part:
+def _skipped(fault: Fault, steps: Steps, places: list[int]) -> Steps:
     left_out = set(places)
     return [step for place, step in enumerate(steps) if place not in left_out]
 
 
-def _extra(fault: Fault, steps: Part, places: list[int]) -> Part:
+def _extra(fault: Fault, steps: Steps, places: list[int]) -> Steps:
     doubled = set(places)
     return [step for place, step in enumerate(steps) for _ in range(2 if place in doubled else 1)]
 
 
-def _swapped(fault: Fault, steps: Part, places: list[int]) -> Part:
+def _swapped(fault: Fault, steps: Steps, places: list[int]) -> Steps:
     steps, place = list(steps), -1
     for first in places:
         # A call that has just been moved back stays where it is.
@@ -179,14 +179,14 @@ def _swapped(fault: Fault, steps: Part, places: list[int]) -> Part:
     return steps
 
 
-def _slowed(fault: Fault, steps: Part, places: list[int]) -> Part:
+def _slowed(fault: Fault, steps: Steps, places: list[int]) -> Steps:
     slow, seconds = set(places), float(str(fault.fields["seconds"]))
     pause = ScenarioStep("compute", fault.line, seconds=seconds)
     return [each for place, step in enumerate(steps) for each in ([pause, step] if place in slow else [step])]
 
 
-def _changed(fault: Fault, steps: Part, places: list[int]) -> Part:
-    """The rank states something else."""
+def _changed(fault: Fault, steps: Steps, places: list[int]) -> Steps:
+    """The call has other values."""
     wrong = set(places)
     return [replace(step, **fault.fields) if place in wrong else step for place, step in enumerate(steps)]
 
@@ -202,4 +202,4 @@ REWRITES: Mapping[str, Rewrite] = MappingProxyType(
         "slow-rank": _slowed,
     }
 )
-"""What each kind of fault makes of a rank's steps; the others change what a step states."""
+"""How each kind of fault rewrites a rank's steps; the other kinds change the values of a step."""

@@ -1,4 +1,4 @@
-"""Reads the ``[[calls]]`` of a scenario: steps, who plays them, who plays them otherwise, and loops."""
+"""Reads the ``[[calls]]`` of a scenario: steps, the ranks that make them, overrides, and loops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simcoll.spec.table import Kind
 
 MAX_REPEAT = 100_000
 MAX_CALLS = 20_000
-"""Calls and overrides that a file states, without their repeats."""
+"""The most calls and overrides of a file, without repeats."""
 
 MAX_NESTING = 8
 _MAX_PARAMETERS = 10_000
@@ -26,15 +26,15 @@ _MAX_PARAMETERS = 10_000
 DTYPES = (
     "float64 float32 float16 int64 int32 int16 int8 uint8 uint16 uint32 uint64 bool complex64 complex128".split()  # noqa: SIM905
 )
-"""The dtypes of torch that numpy has too."""
+"""The dtypes that both torch and numpy have."""
 
 _OPS = (*VERBS, *ACTIONS)
 _DISTANCE = re.compile(r"[+-]\d{1,6}", re.ASCII)
 _RENAMED = MappingProxyType({"shape": "shapes", "async": "asynchronous"})
-"""Keys whose field of a step has another name."""
+"""Keys whose field in a step has another name."""
 
 _NEEDED = MappingProxyType({"write": "buffer", "compute": "seconds", "new_group": "group", "destroy_group": "group"})
-"""What an action cannot do without."""
+"""The key that an action needs."""
 
 
 class CallReader:
@@ -45,7 +45,7 @@ class CallReader:
         self._calls = 0
 
     def call(self, table: ScenarioTable, depth: int = 0) -> CallPlan | Loop:
-        """One entry of ``calls``, with those that it repeats."""
+        """One entry of ``calls``, with the calls that it repeats."""
         self._count(table)
         return self._loop(table, depth) if table.has("repeat") or table.has("calls") else self._plan(table)
 
@@ -59,7 +59,7 @@ class CallReader:
         if len(name) > MAX_NAME:
             table.refuse("name", f"has {len(name)} characters, expected at most {MAX_NAME}")
         _check_needed(table, op)
-        fields: dict[str, Any] = {"of": self._names.call(table, "call"), **self.stated(table, op)}
+        fields: dict[str, Any] = {"of": self._names.call(table, "call"), **self.fields(table, op)}
         plan = CallPlan(
             replace(ScenarioStep(op, table.line_of("op"), name=name), **fields),
             table.rank_set("ranks", self._names.world),
@@ -70,7 +70,7 @@ class CallReader:
         return plan
 
     def _loop(self, table: ScenarioTable, depth: int) -> Loop:
-        for key in table.stated:
+        for key in table.given:
             if key not in ("repeat", "calls", "ranks", "name"):
                 table.refuse(key, "does not go with `repeat`, which takes `calls` and `ranks` alone")
         if not table.has("calls") or depth >= MAX_NESTING:
@@ -81,13 +81,13 @@ class CallReader:
 
     def _override(self, table: ScenarioTable, op: str) -> Override:
         self._count(table)
-        fields = self.stated(table, op)
+        fields = self.fields(table, op)
         if "op" in fields:
             fields["line"] = table.line_of("op")
         return Override(frozenset(table.ranks("ranks", self._names.world)), MappingProxyType(fields))
 
-    def stated(self, table: ScenarioTable, op: str) -> dict[str, object]:
-        """The fields of a step that a table states; ``op`` is that of the call, empty where it is not known."""
+    def fields(self, table: ScenarioTable, op: str) -> dict[str, object]:
+        """The fields of a step that a table sets; ``op`` is that of the call, empty where it is not known."""
         names = self._names
         readers: dict[str, Callable[[], object]] = {
             "op": lambda: table.text("op", choices=_OPS),
@@ -112,17 +112,17 @@ class CallReader:
         }
         if table.has("shape") and table.has("shapes"):
             table.refuse("shapes", "does not go with `shape`: state one of them")
-        fields: dict[str, object] = {_RENAMED.get(key, key): read() for key, read in readers.items() if table.has(key)}
-        # A fault changes a call to another op, and states nothing else of it.
-        op = str(fields.get("op", op)) if table.kind != "faults" else ""
+        found: dict[str, object] = {_RENAMED.get(key, key): read() for key, read in readers.items() if table.has(key)}
+        # A fault may change a call's op, and sets nothing else then.
+        op = str(found.get("op", op)) if table.kind != "faults" else ""
         if op:
             _check_fit(table, op, readers)
-        return fields
+        return found
 
     def _check_memory(self, table: ScenarioTable, plan: CallPlan) -> None:
-        """Simulated ranks share one process's memory."""
-        stated = [plan.step.shapes, *(each.fields.get("shapes", ()) for each in plan.overrides)]
-        largest = max(sum(map(math.prod, shapes)) for shapes in stated if isinstance(shapes, tuple))
+        """Refuse a call that is too large: simulated ranks share one process's memory."""
+        given = [plan.step.shapes, *(each.fields.get("shapes", ()) for each in plan.overrides)]
+        largest = max(sum(map(math.prod, shapes)) for shapes in given if isinstance(shapes, tuple))
         world = self._names.world
         parts = world if plan.step.op in VERBS and VERBS[plan.step.op].spec.divided else 1
         if largest * world * parts > 4 * MAX_ELEMENTS:
@@ -149,9 +149,9 @@ def _check_needed(table: ScenarioTable, op: str) -> None:
 
 
 def _check_fit(table: ScenarioTable, op: str, keys: Mapping[str, object]) -> None:
-    """What an op does not take."""
+    """Refuse keys that an op does not take."""
     takes = keys_of(op)
-    for key in table.stated:
+    for key in table.given:
         if key in keys and key not in takes:
             other = f"; use `i{op}`" if key == "async" and f"i{op}" in VERBS else ""
             other = "; `shapes` is for all_reduce_coalesced, use `shape`" if key == "shapes" else other

@@ -1,4 +1,4 @@
-"""Reads the ``[[faults]]`` of a scenario: what goes wrong, where, and which links are slow."""
+"""Reads the ``[[faults]]`` of a scenario: faults of ranks, and slow links."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from simcoll.simulation.table import Names, ScenarioTable
 
 MAX_FAULTS = 200
 _WHERE = frozenset({"ranks", "call", "at", "iteration"})
-"""The keys that say where a fault happens."""
+"""The keys for the place of a fault."""
 
 
 class FaultReader:
-    """Reads the faults of one file, once its calls are known."""
+    """Reads the faults of one file, after its calls."""
 
     def __init__(self, names: Names, calls: CallReader) -> None:
         self._names = names
         self._calls = calls
 
     def faults(self, tables: Iterable[ScenarioTable]) -> tuple[tuple[Fault, ...], tuple[ScenarioLink, ...]]:
-        """Those of ranks, and those of links."""
+        """The faults of ranks, and the slow links."""
         faults: list[Fault] = []
         links: list[ScenarioLink] = []
         for number, table in enumerate(tables, 1):
@@ -49,14 +49,14 @@ class FaultReader:
             self._names.call(table, "call"),
             table.whole("at", 0, least=1),
             table.whole("iteration", 0, least=1),
-            MappingProxyType({**self._calls.stated(table, ""), **_fate(table)}),
+            MappingProxyType({**self._calls.fields(table, ""), **_end_fields(table)}),
         )
 
 
 def _check_keys(table: ScenarioTable, kind: str) -> None:
     own = KINDS[kind][0]
     where = frozenset[str]() if kind == "slow-link" else _WHERE
-    for key in table.stated:
+    for key in table.given:
         if key not in own | where | {"kind"}:
             table.refuse(key, f"does not go with {kind!r}, which takes {', '.join(sorted(own | where))}")
     needed = {"between"} if kind == "slow-link" else own if kind.startswith(("wrong", "slow")) else frozenset[str]()
@@ -72,8 +72,8 @@ def _slow_link(table: ScenarioTable, world: int) -> ScenarioLink:
     return ScenarioLink((between[0], between[1]), factor, table.number("latency"), table.line)
 
 
-def _fate(table: ScenarioTable) -> dict[str, object]:
-    """What a crash or an exit states."""
+def _end_fields(table: ScenarioTable) -> dict[str, object]:
+    """The fields of a crash or an exit."""
     fields: dict[str, object] = {}
     if table.has("exception"):
         fields["exception"] = table.text("exception")

@@ -1,7 +1,7 @@
 """Reads a scenario file: TOML in, a :class:`~simcoll.simulation.scenario.Scenario` out, errors with line and key.
 
-What the keys are stands in :mod:`simcoll.simulation.keys`; names that one part of the file uses of another are looked
-up while it is read, so that what is returned holds together.
+The keys are defined in :mod:`simcoll.simulation.keys`. Names that one part of the file uses of another are looked up
+while it is read, so that the result is consistent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simcoll.simulation.toml import TomlDocument, parse_toml, read_toml
 from simcoll.verifier.findings.rules import RULES
 
 MAX_RANKS = 4096
-"""Each simulated rank is a thread."""
+"""The most ranks: each simulated rank is a thread."""
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -118,7 +118,7 @@ def _expected(table: ScenarioTable, names: Names) -> Expected:
 
 
 def _topology(table: ScenarioTable, folder: Path) -> argparse.Namespace:
-    """The options of the command line that the table stands for."""
+    """The command-line options that correspond to the table."""
     if table.has("preset") and table.has("file"):
         table.refuse("file", "does not go with `preset`: state one of them")
     options: dict[str, object] = {key.name: None for key in KEYS["topology"]}

@@ -1,4 +1,4 @@
-"""What ``simcoll simulate`` says: the report, what calls cost, whether it is as expected, whether backends agree."""
+"""The output of ``simcoll simulate``: the report, call costs, unmet expectations, differences between backends."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ SCHEMA = "simcoll.simulation/1"
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """One run as it is shown, and the simulated one, which is the same unless another backend was asked for.
+    """The run that is shown, and the simulated one, which is the same unless another backend was asked for.
 
-    ``unmet`` is what is not as the scenario expects it, ``differences`` what the two runs say otherwise; None where
-    there is nothing to compare with.
+    ``unmet`` are the expectations that are not met, ``differences`` those between the two runs; None where there is
+    nothing to compare with.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Simulation:
 
 
 def exit_code_of(simulation: Simulation, *, check: bool) -> int:
-    """That of the report, and 3 where two backends disagree; with ``check`` 0 exactly when all is as expected."""
+    """The report's exit code, or 3 where backends disagree; with ``check`` 0 exactly if all expectations are met."""
     if check:
         return FINDINGS if simulation.unmet or simulation.differences else OK
     return exit_code(simulation.shown.report) or (FINDINGS if simulation.differences else OK)
@@ -48,7 +48,7 @@ def exit_code_of(simulation: Simulation, *, check: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SimulationPicture:
-    """A simulation that draws itself."""
+    """A simulation as a rich renderable."""
 
     simulation: Simulation
 

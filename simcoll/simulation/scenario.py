@@ -26,7 +26,7 @@ class ScenarioError(TomlError):
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """A peer by its distance in the group, around its end: ``+1`` is the next rank."""
+    """A peer by its distance in the group, modulo its size: ``+1`` is the next rank."""
 
     distance: int
 
@@ -46,12 +46,12 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioStep:
-    """One thing that one rank does: a call of torch.distributed, an action, or the end that a fault puts there.
+    """One step of a rank: a call of torch.distributed, an action, or an end that a fault inserts.
 
     ``op`` is one of :data:`~simcoll.simulation.operations.VERBS` or :data:`~simcoll.simulation.operations.ACTIONS`, or
-    a :data:`FATES`. ``line`` is its line in the file, ``shapes`` one shape for each tensor of the call. Roots and peers
-    are group ranks, splits and parts count rows. ``buffer`` and ``output`` name buffers; ``of`` the calls that a wait
-    is for. ``order`` lists the dimensions, outermost in memory first.
+    one of :data:`RANK_ENDS`. ``line`` is its line in the file, ``shapes`` one shape for each tensor of the call. Roots
+    and peers are group ranks, splits and parts count rows. ``buffer`` and ``output`` name buffers; ``of`` names the
+    calls that a wait is for. ``order`` lists the dimensions, outermost in memory first.
     """
 
     op: str
@@ -80,13 +80,13 @@ class ScenarioStep:
     exit_code: int = 0
 
 
-FATES = ("crash", "exit", "hang")
+RANK_ENDS = ("crash", "exit", "hang")
 """How a fault ends a rank: with an exception, with an exit code, or never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What some ranks (global) state otherwise: fields of a :class:`ScenarioStep`."""
+    """Fields of a :class:`ScenarioStep` that differ on some ranks (global)."""
 
     ranks: frozenset[int]
     fields: Mapping[str, Any]
@@ -94,7 +94,7 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """A ``[[calls]]`` entry: the step, who plays it (None: the group's members), and who plays it otherwise."""
+    """A ``[[calls]]`` entry: the step, the ranks that make it (None: the group's members), and overrides."""
 
     step: ScenarioStep
     ranks: frozenset[int] | None = None
@@ -113,7 +113,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """A process group: its members as global ranks, who makes it, and who makes it with other members."""
+    """A process group: its members (global ranks), the ranks that create it, and those that create it differently."""
 
     name: str
     ranks: tuple[int, ...]
@@ -122,7 +122,7 @@ class GroupPlan:
     variants: tuple[tuple[frozenset[int], tuple[int, ...]], ...] = ()
 
     def members(self, rank: int) -> tuple[int, ...]:
-        """The members as a rank (global) states them."""
+        """The members that a rank (global) declares."""
         return next((members for ranks, members in self.variants if rank in ranks), self.ranks)
 
 
@@ -140,9 +140,9 @@ class BufferPlan:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong: on which ranks (global), at which call, the how-manieth time (0: every time).
+    """A fault: its ranks (global), its call, and the number of the repetition, from 1 (0: every one).
 
-    ``call`` is a call's name or its op, ``at`` the how-manieth call of the rank from 1 (0: not used).
+    ``call`` is a call's name or its op, ``at`` the number of the rank's call, from 1 (0: not used).
     """
 
     kind: str
@@ -156,7 +156,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioLink:
-    """A path between two ranks of the topology that has a part of its bandwidth, and more latency (seconds)."""
+    """A path between two ranks with ``factor`` of its bandwidth and ``latency`` more seconds."""
 
     between: tuple[int, int]
     factor: float
@@ -166,7 +166,7 @@ class ScenarioLink:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A finding that is to be there; what is None is not compared. Ranks are global."""
+    """An expected finding; fields that are None are not compared. Ranks are global."""
 
     code: str
     culprits: tuple[int, ...] | None = None
@@ -178,7 +178,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a run is to give: these findings and no others; ``seconds`` of virtual time, up to a part ``within``."""
+    """The expected result: exactly these findings; ``seconds`` of virtual time, up to a fraction ``within``."""
 
     findings: tuple[Expected, ...] = ()
     seconds: float | None = None
@@ -187,7 +187,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A whole file. ``topology`` holds the options of a topology on the command line, None where none is given."""
+    """A whole file. ``topology`` has the options of a topology as on the command line; None where there is none."""
 
     path: str
     title: str
@@ -208,10 +208,10 @@ class Scenario:
         return next((group for group in self.groups if group.name == name), None)
 
     def members(self, name: str, rank: int) -> Sequence[int]:
-        """The members of a group as a rank (global) states them."""
+        """The members of a group that a rank (global) declares."""
         group = self.group(name)
         return range(self.ranks) if group is None else group.members(rank)
 
     def error(self, line: int, problem: str) -> ScenarioError:
-        """An error about what stands in a line of the file."""
+        """An error about a line of the file."""
         return ScenarioError(f"{self.path}, line {line}: {problem}")

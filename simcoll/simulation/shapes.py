@@ -1,7 +1,7 @@
-"""The tensors of a step: how many, and of which shapes, a call is given, by the row and the method that it belongs to.
+"""The number and shapes of the tensors of a step, from its row and its c10d method.
 
-A scenario states one shape: of the tensor where a call works in place, of one rank's part where one side holds a part
-for each rank, and of the whole where both do.
+A scenario gives one shape: that of the tensor where a call works in place, of one rank's part where one side has a part
+for each rank, and of the whole where both sides do.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def shapes_of(step: ScenarioStep, group_rank: int, group_size: int) -> dict[str,
 
 
 def own_role(verb: Verb) -> str:
-    """The role that a scenario's ``buffer`` and ``shape`` stand for; empty where a call takes no tensor."""
+    """The role that a scenario's ``buffer`` and ``shape`` describe; empty where a call takes no tensor."""
     if verb.spec.measured is None:
         return ""
     return "inout" if verb.spec.in_place else verb.spec.measured
 
 
-def stated_splits(verb: Verb) -> tuple[str, ...]:
-    """The splits that the call states by themselves; a list of tensors shows its own."""
+def explicit_splits(verb: Verb) -> tuple[str, ...]:
+    """The splits that are arguments of the call; a list of tensors implies its own."""
     return () if verb.spelling.listed else tuple(sorted(verb.spec.law_reads & set(_SPLITS.values())))
 
 
@@ -54,7 +54,7 @@ def _role(step: ScenarioStep, verb: Verb, role: str, group_rank: int, group_size
 
 
 def _holds(spec: CollectiveSpec, root: int, group_rank: int) -> bool:
-    """Whether this rank has the divided side: of a call with a root only the root."""
+    """Whether this rank has the divided side: only the root does, where there is one."""
     return spec.rooted is None or group_rank == root
 
 

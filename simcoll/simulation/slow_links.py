@@ -1,4 +1,4 @@
-"""The links that a scenario makes slow, worked into its topology."""
+"""Applies a scenario's slow links to its topology."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def with_slow_links(scenario: Scenario, topology: Topology | None) -> Topology | None:
-    """A topology with its paths slowed as the scenario's faults say; the one that was given stays as it is.
+    """A copy of a topology with the paths slowed that the scenario's faults name.
 
     Raises ScenarioError where there is no topology, or where it has no such rank.
     """
@@ -32,7 +32,7 @@ def with_slow_links(scenario: Scenario, topology: Topology | None) -> Topology |
 
 
 def _path(scenario: Scenario, link: ScenarioLink, topology: Topology) -> set[tuple[object, object]]:
-    """The links that messages between the two ranks use, both ways; of several that are alike one."""
+    """The links that messages between the two ranks use, in both directions; one of several equal ones."""
     from simcoll.estimator.flow.routes import router
 
     prepared = router(topology)

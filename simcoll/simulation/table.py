@@ -1,9 +1,7 @@
-"""One table of a scenario file, read value by value: each is checked for its type and its bounds.
+"""One table of a scenario file, read value by value: the type and bounds of each are checked.
 
-An error names the file, the line and the key, what was given and what was expected. A key that the table does not have
-is refused with the nearest one that it has.
-
-The names of one scenario file: its ranks, groups, buffers and calls, as far as they have been read.
+An error names the file, the line and the key, what was given and what was expected. An unknown key is refused with the
+nearest known one. :class:`Names` has the groups, buffers and calls of the file that have been read so far.
 """
 
 from __future__ import annotations
@@ -20,15 +18,15 @@ from simcoll.simulation.scenario import WORLD, BufferPlan, GroupPlan, ScenarioEr
 from simcoll.simulation.toml import Place, TomlDocument, spelled
 
 WORLD_NAME = "world"
-"""How a file names the group of all ranks."""
+"""The name of the group of all ranks."""
 
 MAX_NAME = 80
-"""Characters of a name."""
+"""The most characters of a name."""
 
 
 @dataclass(slots=True)
 class Names:
-    """What a file has named so far; ``world`` is how many ranks there are, ``calls`` has names and ops."""
+    """The names of a file that have been read so far; ``world`` is the number of ranks, ``calls`` has names and ops."""
 
     world: int
     groups: dict[str, GroupPlan] = field(default_factory=dict)
@@ -36,23 +34,23 @@ class Names:
     calls: set[str] = field(default_factory=set)
 
     def group(self, table: ScenarioTable, key: str) -> str:
-        """A group that there is."""
+        """The name of an existing group."""
         name = table.text(key, choices=(*self.groups, WORLD_NAME))
         return WORLD if name == WORLD_NAME else name
 
     def buffer(self, table: ScenarioTable, key: str) -> str:
-        """A buffer that there is."""
+        """The name of an existing buffer."""
         if not self.buffers:
             table.refuse(key, "names a buffer, but there is no [[buffers]]")
         return table.text(key, choices=self.buffers)
 
     def call(self, table: ScenarioTable, key: str) -> str:
-        """The name or the op of calls that there are; empty where the key is absent."""
+        """The name or the op of existing calls; empty where the key is absent."""
         return table.text(key, choices=sorted(self.calls) or ("a call before this one",))
 
 
 def new_name(table: ScenarioTable, taken: Iterable[str]) -> str:
-    """A name that nothing else of its kind has."""
+    """A name that is unique among its kind."""
     name = table.text("name")
     if not name or len(name) > MAX_NAME or name in taken:
         table.refuse("name", f"is {name!r:.60}, expected a name of its own of up to {MAX_NAME} characters")
@@ -61,12 +59,12 @@ def new_name(table: ScenarioTable, taken: Iterable[str]) -> str:
 
 MAX_DIMENSIONS = 8
 MAX_ELEMENTS = 1 << 26
-"""Elements of one tensor: simulated ranks have real arrays."""
+"""The most elements of one tensor: simulated ranks have real arrays."""
 
 MAX_NUMBER = 1 << 40
 _SHOWN = 60
 _LONGEST_RANKS = 4096
-"""Characters of a text of ranks."""
+"""The most characters of a text of ranks."""
 
 
 class ScenarioTable:
@@ -89,12 +87,12 @@ class ScenarioTable:
 
     @property
     def _is_loop(self) -> bool:
-        """A repeat has calls in place of an op."""
+        """Whether the table is a repeat, which has calls in place of an op."""
         return self.kind == "calls" and "repeat" in self._value
 
     @property
     def line(self) -> int:
-        """Where the table begins."""
+        """The line at which the table begins."""
         return self._document.line(self.place)
 
     def line_of(self, key: str) -> int:
@@ -102,16 +100,16 @@ class ScenarioTable:
         return self._document.line((*self.place, key))
 
     def has(self, key: str) -> bool:
-        """Whether the file states it."""
+        """Whether the file has the key."""
         return key in self._value
 
     @property
-    def stated(self) -> Sequence[str]:
-        """The keys that the file states."""
+    def given(self) -> Sequence[str]:
+        """The keys that the file has."""
         return list(self._value)
 
     def text(self, key: str, default: str = "", choices: Iterable[str] = (), *, lines: bool = False) -> str:
-        """A text that can be printed: one line unless ``lines``; one of ``choices`` where there are any."""
+        """A printable text: one line unless ``lines``; one of ``choices`` if there are any."""
         value = self._value.get(key, default)
         if not isinstance(value, str):
             self._refuse(key, "a text in quotes")
@@ -145,7 +143,7 @@ class ScenarioTable:
         return value
 
     def ranks(self, key: str, world: int, *, empty: bool = False) -> tuple[int, ...]:
-        """Global ranks, in the order in which they stand there: a number, a list, or a text of ranges."""
+        """Global ranks in the order of the file, from a number, a list, or a text of ranges."""
         value = self._value.get(key)
         expected = f'ranks below {world}, as 2, [0, 3] or "0-3,7"'
         if isinstance(value, str):
@@ -165,7 +163,7 @@ class ScenarioTable:
         return frozenset(self.ranks(key, world)) if key in self._value else None
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """A shape; a number stands for one dimension."""
+        """A shape; a number means one dimension."""
         return self._shape(key, self._value.get(key))
 
     def shapes(self, key: str) -> tuple[tuple[int, ...], ...]:
@@ -198,7 +196,7 @@ class ScenarioTable:
         return tuple(value)
 
     def raw(self, key: str) -> object:
-        """The value as it stands there; None where it is absent."""
+        """The unchecked value; None where it is absent."""
         return self._value.get(key)
 
     def table(self, key: str) -> ScenarioTable | None:
@@ -220,7 +218,7 @@ class ScenarioTable:
         ]
 
     def _inner(self, key: str) -> str:
-        """The kind of the tables under a key; calls may stand in calls, and overrides say what calls say."""
+        """The kind of the tables under a key; calls may contain calls, and overrides have the keys of calls."""
         if key in ("calls", "parameters"):
             return "calls" if key == "calls" else "calls.parameters"
         return f"{self.kind}.{key}".lstrip(".")
@@ -242,7 +240,7 @@ class ScenarioTable:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean ...?``, or nothing where nothing is like it."""
+    """``; did you mean ...?``, or an empty text where no known name is similar."""
     found = difflib.get_close_matches(name[:_SHOWN], list(known), n=1)
     return f"; did you mean `{found[0]}`?" if found else ""
 
@@ -260,7 +258,7 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def _shown(value: object) -> str:
-    """A value as TOML spells it, shortened."""
+    """A value in TOML's spelling, shortened."""
     if value is None:
         return "absent"
     if isinstance(value, bool):

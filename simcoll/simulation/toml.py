@@ -1,8 +1,7 @@
-"""TOML documents whose errors name the line: a value, and where each part of it stands in the text.
+"""TOML documents whose errors name the line: a value, and the line of each part of it.
 
-The standard parser gives no lines. Where one is asked for, the text, which it has accepted, is walked once more and
-the line of every key and of every element is noted. What a hostile text can do is bounded: its size, its depth, its
-numbers.
+The standard parser gives no lines. When one is needed, the text, which the parser has accepted, is scanned once more
+for the line of every key and element. Size, depth and numbers are limited, against hostile files.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ else:
     import tomli as tomllib
 
 MAX_BYTES = 1 << 19
-"""A file that a person writes has some kilobytes."""
+"""The most bytes of a file; one written by hand has some kilobytes."""
 
 MAX_DEPTH = 32
-"""Levels of tables and lists."""
+"""The most levels of tables and lists."""
 
 Place: TypeAlias = "tuple[str | int, ...]"
-"""The way from the top of a document to a part of it: keys and positions."""
+"""The path from the top of a document to a part of it: keys and positions."""
 
 
 class TomlError(ValueError):
-    """A TOML file that cannot be read, or a part of it that is not as it must be; one line that names the file's."""
+    """A TOML file that cannot be read or has an invalid part; one line that names the file and its line."""
 
 
 @dataclass(frozen=True, slots=True)
 class TomlDocument:
-    """A parsed file: its name, its text, its value."""
+    """A parsed file: name, text and value."""
 
     name: str
     text: str
@@ -46,7 +45,7 @@ class TomlDocument:
     _lines: dict[Place, int] = field(default_factory=dict)
 
     def line(self, place: Place) -> int:
-        """The line, from 1, of the key or the element at a place; that of the innermost table that has one else."""
+        """The line, from 1, of the key or element at a place, or else of the innermost table around it with a line."""
         if not self._lines:
             self._lines.update(_Scanner(self.text).lines())
         while place and place not in self._lines:
@@ -54,18 +53,18 @@ class TomlDocument:
         return self._lines.get(place, 1)
 
     def error(self, place: Place, problem: str) -> TomlError:
-        """An error about a part: file, line, the part, and what is wrong with it."""
+        """An error about a part: file, line, part and problem."""
         gap = "" if not place or problem.startswith(":") else " "
         return TomlError(f"{self.name}, line {self.line(place)}: {spelled(place)}{gap}{problem}")
 
 
 def spelled(place: Place) -> str:
-    """``calls[2].shape``, or nothing for the whole document; the first element of a list is number 1."""
+    """``calls[2].shape``, or an empty text for the whole document; elements of a list count from 1."""
     return "".join(f"[{step + 1}]" if isinstance(step, int) else f".{step:.40}" for step in place).lstrip(".")
 
 
 def read_toml(path: Path) -> TomlDocument:
-    """Read a file; raises TomlError for what is absent, no file, too large, or no TOML."""
+    """Read a file; raises TomlError if it is absent, not a file, too large, or not TOML."""
     try:
         with open_at_once(path) as file:
             content = file.read(MAX_BYTES + 1)
@@ -87,7 +86,7 @@ _DEEP_KEY = re.compile(rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{MAX_DEPTH}}}")
 
 
 def parse_toml(name: str, text: str) -> TomlDocument:
-    """A TOML document; raises TomlError, which names the line, for a text that is none."""
+    """Parse a TOML document; raises TomlError, which names the line, for invalid text."""
     text = text.replace("\r\n", "\n")
     # What takes the standard parser long, or ends it without saying where.
     for pattern, problem in ((_DEEP_KEY, f"more than {MAX_DEPTH} keys joined by dots"), (_LONG_NUMBER, "a number")):
@@ -106,16 +105,16 @@ def parse_toml(name: str, text: str) -> TomlDocument:
 def _syntax_error(name: str, text: str, message: str) -> str:
     """The parser's message with its line in front."""
     at = _AT.search(message)
-    said = _AT.sub("", message)
+    problem = _AT.sub("", message)
     if at is None:
-        return f"{name}: no TOML: {said}"
+        return f"{name}: no TOML: {problem}"
     line = int(at[1]) if at[1] else text.rstrip("\n").count("\n") + 1
     column = f" (column {at[2]})" if at[2] else ""
-    return f"{name}, line {line}: no TOML: {said}{column}"
+    return f"{name}, line {line}: no TOML: {problem}{column}"
 
 
 def _bounded(document: TomlDocument) -> TomlDocument:
-    """The document, if it is no deeper than any scenario and its numbers are finite and fit 64 bits."""
+    """The document, if it is not too deep and its numbers are finite and fit 64 bits; raises TomlError otherwise."""
     for place, value in _parts(document.value):
         if len(place) > MAX_DEPTH:
             raise document.error(place[:4], f"is nested too deeply, expected at most {MAX_DEPTH} levels")
@@ -149,7 +148,7 @@ _SCALAR = re.compile(r"[^,\]}#\n]*")
 
 
 class _Scanner:
-    """Walks a text that is known to be TOML, and notes where each key and each element begins."""
+    """Scans a text that is valid TOML for the line at which each key and element begins."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -158,7 +157,7 @@ class _Scanner:
         self._counted = 0
         self._lines: dict[Place, int] = {}
         self._arrays: dict[Place, int] = {}
-        """How many tables each ``[[array]]`` has so far."""
+        """The number of tables of each ``[[array]]`` so far."""
 
     def lines(self) -> dict[Place, int]:
         """The line of each place."""
@@ -171,7 +170,7 @@ class _Scanner:
         return self._lines
 
     def _header(self) -> Place:
-        """``[a.b]`` or ``[[a.b]]``: the place of the table that begins."""
+        """Scan ``[a.b]`` or ``[[a.b]]``; returns the place of the table."""
         line, opening = self._line_here(), 2 if self._text.startswith("[[", self._at) else 1
         self._at += opening
         *outer, last = self._key()
@@ -188,7 +187,7 @@ class _Scanner:
         return place
 
     def _entered(self, place: Place) -> Place:
-        """The table that a key leads to: of an array its last one."""
+        """The table at a place: the last one of an array."""
         count = self._arrays.get(place, 0)
         return (*place, count - 1) if count else place
 
@@ -202,7 +201,7 @@ class _Scanner:
         self._value(place)
 
     def _key(self) -> list[str]:
-        """A key of one or several parts; what follows it is the next character that is no space."""
+        """Scan a key of one or several parts, and the spaces after it."""
         parts = []
         while True:
             self._skip(_SPACE)
@@ -260,6 +259,6 @@ class _Scanner:
 
 
 def _unquoted(key: str) -> str:
-    """A quoted key as the parser reads it."""
+    """The value of a quoted key, by the standard parser."""
     read: Callable[[str], dict[str, str]] = tomllib.loads
     return read(f"key = {key}")["key"]

@@ -2,9 +2,9 @@
 
 Three backends run it: ``simulated`` (numpy, deterministic threads, no torch), ``threaded`` (torch.distributed, each
 rank a thread) and ``gloo`` (torch.distributed, each rank a process on real Gloo). Each run is recorded and judged by
-the rules of ``simcoll run``; :func:`run_ranks` raises what is wrong, :func:`try_ranks` gives it as a value.
+the rules of ``simcoll run``; :func:`run_ranks` raises failures and findings, :func:`try_ranks` returns them.
 
-The pytest plugin lives here as well, and is loaded whenever pytest starts: names are imported when they are first used.
+The pytest plugin is here as well, and is loaded whenever pytest starts: names are imported when they are first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is raised in a test for what became of its ranks: the first failure as it was, or the findings."""
+"""The exception that a test raises for the run of its ranks: the first failure itself, or the findings."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from simcoll.verifier.findings.rules_job import RANK_FAILED
 
 _WIDTH = 100
 _OWN_ERRORS = (CollectiveMismatchError, RefusedCallError, RefusedPeerError, StuckError)
-"""What ranks raise for what the report says better."""
+"""Exceptions of ranks that say less than the report."""
 
 _FOLDERS = tuple(os.path.dirname(os.path.abspath(str(package.__file__))) + os.sep for package in (simcoll, backends))
 
 
 class FindingsError(AssertionError):
-    """The ranks disagree, or wait for each other for ever; the text is the report.
+    """The ranks disagree, or wait for each other forever; the text is the report.
 
-    ``outcome`` is the whole run, ``report`` the verdict on it, ``findings`` what is wrong, causes first.
+    ``outcome`` is the whole run, ``report`` the verdict on it, ``findings`` its findings, causes first.
     """
 
     def __init__(self, text: str, outcome: Outcome[Any]) -> None:
@@ -44,25 +44,25 @@ class FindingsError(AssertionError):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong, causes first."""
+        """The findings, causes first."""
         return self.outcome.findings
 
 
 FindingsError.__module__ = "simcoll.testing"  # where users find it
 
 
-def complaint(outcome: Outcome[Any], *, fail_on: str = "warning", brief: bool = False) -> BaseException | None:
-    """What a run is to be failed with, or None; ``brief``: who shows the report itself needs a few lines only."""
+def error_of(outcome: Outcome[Any], *, fail_on: str = "warning", brief: bool = False) -> BaseException | None:
+    """The exception that fails a run, or None; ``brief`` gives it a short text, where the report is shown besides."""
     failed = {rank: error for rank, error in outcome.exceptions.items() if not was_ended_by_others(error)}
     skips = {rank: error for rank, error in failed.items() if is_skip(error)}
     if skips and skips == failed:
-        return _at_the_program(skips[min(skips)])
+        return _from_program(skips[min(skips)])
     wrong = [one for one in outcome.findings if fail_on == "warning" or one.severity is Severity.ERROR]
     program = {rank: error for rank, error in failed.items() if not isinstance(error, _OWN_ERRORS)}
     first = next((rank for one in wrong[:1] if one.code == RANK_FAILED.code for rank in one.ranks), None)
     if program and (first is not None or not wrong):
         rank = first if first in program else min(program)
-        return _noted(_at_the_program(program[rank]), f"rank {rank} of {outcome.report.world_size}")
+        return _with_note(_from_program(program[rank]), f"rank {rank} of {outcome.report.world_size}")
     if not wrong and not outcome.exceptions:
         return None
     error = FindingsError(_headline(outcome, wrong) if brief else report_text(outcome.report), outcome)
@@ -72,13 +72,13 @@ def complaint(outcome: Outcome[Any], *, fail_on: str = "warning", brief: bool = 
         return error
     if isinstance(cause, _OWN_ERRORS) or was_ended_by_others(cause):
         # It says less than the report; the program's line at which it was raised is what is wanted of it.
-        return error.with_traceback(_programs_part(cause.__traceback__))
-    error.__cause__ = _at_the_program(cause)
+        return error.with_traceback(_program_frames(cause.__traceback__))
+    error.__cause__ = _from_program(cause)
     return error
 
 
 def report_text(report: Report, *, width: int = _WIDTH, colour: bool = False) -> str:
-    """The report as ``simcoll run`` shows it, in a width, with or without colour."""
+    """The report as ``simcoll run`` shows it, with this width, with or without colour."""
     stream = StringIO()
     console = Console(
         file=stream,
@@ -99,27 +99,27 @@ def _headline(outcome: Outcome[Any], wrong: list[Finding]) -> str:
     return "\n".join(lines or [summary_line(outcome.report)])
 
 
-def _noted(error: BaseException, note: str) -> BaseException:
-    """With a note, where Python has them (3.11 and newer)."""
+def _with_note(error: BaseException, note: str) -> BaseException:
+    """Add a note to an exception, where Python has notes (3.11 and newer)."""
     if hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
         error.add_note(note)
     return error
 
 
-def _at_the_program(error: BaseException) -> BaseException:
-    """With its way here from the program on: without the frames of simcoll that called it."""
-    way = error.__traceback__
-    while way is not None and _is_own(way):
-        way = way.tb_next
-    return error if way is None else error.with_traceback(way)
+def _from_program(error: BaseException) -> BaseException:
+    """Start the traceback of an exception at the program: without the frames of simcoll that called it."""
+    part = error.__traceback__
+    while part is not None and _is_own(part):
+        part = part.tb_next
+    return error if part is None else error.with_traceback(part)
 
 
-def _programs_part(way: TracebackType | None) -> TracebackType | None:
-    """A way without the frames of simcoll that called the program, and without those that it called."""
+def _program_frames(whole: TracebackType | None) -> TracebackType | None:
+    """A traceback without simcoll's frames around the program, on both ends."""
     frames = []
-    while way is not None:
-        frames.append(way)
-        way = way.tb_next
+    while whole is not None:
+        frames.append(whole)
+        whole = whole.tb_next
     users = [place for place, frame in enumerate(frames) if not _is_own(frame)]
     part: TracebackType | None = None
     for frame in reversed(frames[users[0] : users[-1] + 1] if users else ()):
@@ -127,5 +127,5 @@ def _programs_part(way: TracebackType | None) -> TracebackType | None:
     return part
 
 
-def _is_own(way: TracebackType) -> bool:
-    return os.path.abspath(way.tb_frame.f_code.co_filename).startswith(_FOLDERS)
+def _is_own(frame: TracebackType) -> bool:
+    return os.path.abspath(frame.tb_frame.f_code.co_filename).startswith(_FOLDERS)

@@ -1,4 +1,4 @@
-"""What happens in a process that is forked to be a rank, from its beginning to its end."""
+"""The process of one rank of a test on real Gloo, from the fork to its end."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import torch.distributed as dist
 from simcoll.backends.engine.outcome import exit_code
 from simcoll.backends.engine.tickets import is_skip
 from simcoll.launch.fork import end_as_interpreter, leave_parent
-from simcoll.testing.sent_exceptions import SentException, sent
+from simcoll.testing.sent_exceptions import SentException, pack_exception
 from simcoll.wrapper.hooks import enable
 
 
-def hold_store(pipe: Connection) -> NoReturn:
-    """Be the process that has the ranks' store; tells its port."""
+def run_store(pipe: Connection) -> NoReturn:
+    """Run the process with the ranks' store; sends its port through the pipe."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends this process
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -38,7 +38,7 @@ def hold_store(pipe: Connection) -> NoReturn:
 def become_rank(
     body: Callable[[int], object], rank: int, size: int, port: int, pipe: Connection, folder: Path, timeout: float
 ) -> NoReturn:
-    """Run ``body(rank)`` in a default group, send its end through the pipe, and end as an interpreter does."""
+    """Run ``body(rank)`` in a default group, send its result through the pipe, and end as an interpreter does."""
     code, answer = 1, ("nothing", b"")
     try:
         _begin(rank, size, port, folder)
@@ -49,7 +49,7 @@ def become_rank(
         code = 0
     except BaseException as error:
         code = exit_code(error)
-        answer = ("error", pickle.dumps(sent(error))) if code else ("result", pickle.dumps(None))
+        answer = ("error", pickle.dumps(pack_exception(error))) if code else ("result", pickle.dumps(None))
         if not is_skip(error) and not isinstance(error, SystemExit):
             sys.excepthook(*sys.exc_info())
     finally:
@@ -58,15 +58,15 @@ def become_rank(
         end_as_interpreter(code)
 
 
-def received(pipe: Connection) -> tuple[str, Any]:
-    """What :func:`become_rank` sent; a rank that died without a word has said nothing."""
+def receive_answer(pipe: Connection) -> tuple[str, Any]:
+    """The answer of :func:`become_rank`: its kind and value; ``nothing`` for a rank that died without one."""
     try:
         # From a process that this one has forked.
-        kind, said = pickle.loads(pipe.recv_bytes())  # noqa: S301
-        value = pickle.loads(said) if said else None  # noqa: S301
+        kind, pickled = pickle.loads(pipe.recv_bytes())  # noqa: S301
+        value = pickle.loads(pickled) if pickled else None  # noqa: S301
     except (EOFError, OSError):
         return "nothing", None
-    return kind, value.arrived() if isinstance(value, SentException) else value
+    return kind, value.unpack() if isinstance(value, SentException) else value
 
 
 def _begin(rank: int, size: int, port: int, folder: Path) -> None:

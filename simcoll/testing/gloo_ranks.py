@@ -1,7 +1,7 @@
 """Ranks as real processes on real Gloo, forked from a test's own process, so that they run functions of any kind.
 
 Each rank records in ``detail`` mode and sends back, through a pipe, what its program returned or raised. The parent
-watches as ``simcoll run`` does: a rank that fails ends the others, and so does a proof that nobody can go on.
+watches as ``simcoll run`` does: a failed rank ends the others, and so does a proven deadlock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from simcoll.errors import ConfigurationError
 from simcoll.launch.fork import fork
 from simcoll.launch.monitor import Monitor
 from simcoll.testing.failures import report_text
-from simcoll.testing.gloo_rank import become_rank, hold_store, received
+from simcoll.testing.gloo_rank import become_rank, receive_answer, run_store
 from simcoll.verifier.findings.finding import Severity
 from simcoll.verifier.postmortem import judge
 
@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 _LOOK_SECONDS = 0.05
 _PATIENCE_SECONDS = 2.0
-"""So long a job stands still before it is asked whether it can go on; a rank that computes is left alone."""
+"""The time without progress after which the job is checked for a deadlock; a rank that computes is left alone."""
 
 _GRACE_SECONDS = 1.0
-"""How long the others have after the first failure to say what they have seen of it."""
+"""How long the other ranks may run on after the first failure, to record what they see of it."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class _Rank:
         self.ended_ns = time.time_ns()
 
     def error(self) -> BaseException | None:
-        """What ended it, if it did not end well."""
+        """The exception of a process that failed; None otherwise."""
         if self.answer is not None and self.answer[0] == "error":
             return cast(BaseException, self.answer[1])
         if self.stopped:
@@ -80,7 +80,7 @@ class _Rank:
         return None
 
     def entry(self) -> dict[str, object]:
-        """The process as a launcher writes it down."""
+        """The process's entry in the launch file."""
         return {
             "rank": self.rank,
             "local_rank": self.rank,
@@ -124,7 +124,7 @@ def _store() -> Iterator[int]:
     pid = fork()
     if pid == 0:
         ours.close()
-        hold_store(theirs)
+        run_store(theirs)
     theirs.close()
     try:
         yield ours.recv()
@@ -142,7 +142,7 @@ class _Job:
     size: int
     deadline: float
     ranks: list[_Rank] = field(default_factory=list)
-    late: list[int] = field(default_factory=list)
+    timed_out: list[int] = field(default_factory=list)
     monitor: Monitor | None = None
 
     def start(self, body: Callable[[int], object], port: int, timeout: float) -> None:
@@ -157,18 +157,18 @@ class _Job:
                 become_rank(body, rank, self.size, port, theirs, self.folder, timeout)
             theirs.close()
             self.ranks.append(_Rank(rank, pid, ours))
-        self._write_account()
-        self.monitor = Monitor(self.folder, self._account, since, None, _say_nothing, patience=_PATIENCE_SECONDS)
+        self._write_launch_file()
+        self.monitor = Monitor(self.folder, self._launch_file, since, None, _ignore, patience=_PATIENCE_SECONDS)
 
     def watch(self) -> None:
-        """Wait until all have ended, one has failed, or nothing moves any more."""
+        """Wait until all ranks have ended, one has failed, or the job is blocked."""
         while running := self._running():
             self._receive(running)
             if any(rank.exit_code for rank in self.ranks) or any(_skips(rank) for rank in self.ranks):
-                self._let_end(_GRACE_SECONDS)
+                self._wait_for_end(_GRACE_SECONDS)
                 return
             if time.monotonic() > self.deadline:
-                self.late = [rank.rank for rank in running]
+                self.timed_out = [rank.rank for rank in running]
                 if self.monitor is not None:
                     self.monitor.interrupted()
                 return
@@ -176,7 +176,7 @@ class _Job:
                 return
 
     def stop(self) -> None:
-        """End those that still run, and write down how each has ended."""
+        """End the ranks that still run, and write the launch file."""
         for rank in self.ranks:
             rank.look()
             if rank.exit_code is None:
@@ -184,24 +184,24 @@ class _Job:
         self._receive([])
         for rank in self.ranks:
             rank.pipe.close()
-        self._write_account()
+        self._write_launch_file()
 
     def outcome(self, timeout: float) -> Outcome[Any]:
         """Judge what the ranks recorded."""
-        evidence = gather(files_of(self.folder), [read_launch(self._account)], workers=0)
+        evidence = gather(files_of(self.folder), [read_launch(self._launch_file)], workers=0)
         stall = None if self.monitor is None else self.monitor.stall
         report = judge(evidence.traces, evidence.outcome, stall)
         failed = any(rank.error() is not None and not rank.stopped for rank in self.ranks)
-        if self.late and not failed and not any(one.severity is Severity.ERROR for one in report.findings):
-            said = f"{ranks_text(self.late)} of {self.size} did not end within {timeout:g} s"
-            raise TimeoutError(f"{said}\n{report_text(report)}")
+        if self.timed_out and not failed and not any(one.severity is Severity.ERROR for one in report.findings):
+            problem = f"{ranks_text(self.timed_out)} of {self.size} did not end within {timeout:g} s"
+            raise TimeoutError(f"{problem}\n{report_text(report)}")
         results = {
             rank.rank: rank.answer[1] for rank in self.ranks if rank.answer is not None and rank.answer[0] == "result"
         }
         return Outcome(report, results, _errors(self.ranks), cast(Sequence[MemoryTrace], evidence.traces))
 
     @property
-    def _account(self) -> Path:
+    def _launch_file(self) -> Path:
         return self.folder / "launch.json"
 
     def _running(self) -> list[_Rank]:
@@ -209,32 +209,32 @@ class _Job:
             rank.look()
         return [rank for rank in self.ranks if rank.exit_code is None]
 
-    def _let_end(self, seconds: float) -> None:
+    def _wait_for_end(self, seconds: float) -> None:
         end = min(self.deadline, time.monotonic() + seconds)
         while (running := self._running()) and time.monotonic() < end:
             self._receive(running)
 
     def _receive(self, running: Sequence[_Rank]) -> None:
-        """Take in what ranks say, so that none waits for its pipe to be read; waits a moment where any runs."""
+        """Receive the answers of ranks, so that none waits for its pipe; waits a moment if any rank runs."""
         pipes = {rank.pipe: rank for rank in self.ranks if rank.answer is None}
         for pipe in wait(list(pipes), _LOOK_SECONDS if running else 0):
             rank = pipes[cast(Connection, pipe)]
-            rank.answer = received(rank.pipe)
+            rank.answer = receive_answer(rank.pipe)
         if running and not pipes:
             time.sleep(_LOOK_SECONDS)
 
-    def _write_account(self) -> None:
+    def _write_launch_file(self) -> None:
         document = {
             "schema": "simcoll.launch/1",
             "node": 0,
             "world_size": self.size,
             "ranks": [one.entry() for one in self.ranks],
         }
-        self._account.write_text(json.dumps(document), encoding="utf-8")
+        self._launch_file.write_text(json.dumps(document), encoding="utf-8")
 
 
 def _skips(rank: _Rank) -> bool:
-    """Whether a rank has asked for the test to be skipped."""
+    """Whether a rank skips the test."""
     error = rank.error() if rank.answer is not None else None
     return error is not None and passes_through(error)
 
@@ -244,5 +244,5 @@ def _errors(ranks: Sequence[_Rank]) -> Mapping[int, BaseException]:
     return {rank: error for rank, error in errors.items() if error is not None}
 
 
-def _say_nothing(line: str) -> None:
-    """A test that waits is told of by its end."""
+def _ignore(line: str) -> None:
+    """Drop the monitor's messages: the end of a test shows the report."""

@@ -1,6 +1,6 @@
-"""What ``@pytest.mark.simcoll`` says of a test: on how many ranks it runs, where, and under which variants of these.
+"""The options of ``@pytest.mark.simcoll``: world size, backend, and the variants of a test.
 
-Importing this imports neither numpy nor torch: it is looked at while tests are collected.
+Importing this imports neither numpy nor torch: it is used while tests are collected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AXES = {"world_size": "world_size", "backend": "backend", "seeds": "seed"}
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One way in which a test is parametrised: ``option`` takes each of ``values``."""
+    """A parametrisation of a test: ``option`` takes each of ``values``."""
 
     option: str
     values: tuple[Any, ...]
@@ -41,7 +41,7 @@ class Axis:
         return f"simcoll_{self.option}"
 
     def ids(self) -> list[str]:
-        """How the variants are told apart in the test's name."""
+        """The ids of the variants in the test's name."""
         return [str(value) if self.option == "backend" else f"{self.option}={value}" for value in self.values]
 
 
@@ -50,12 +50,12 @@ def is_marked(node: pytest.Item) -> bool:
     return node.get_closest_marker(MARKER) is not None
 
 
-def stated(node: pytest.Item) -> dict[str, Any]:
-    """What the markers of a test say, those on the function before those on its class and module.
+def marker_options(node: pytest.Item) -> dict[str, Any]:
+    """The options of a test's markers; those on the function override those on its class and module.
 
-    Raises :class:`~simcoll.errors.ConfigurationError` for what no marker can say.
+    Raises :class:`~simcoll.errors.ConfigurationError` for unknown options.
     """
-    said: dict[str, Any] = {}
+    declared: dict[str, Any] = {}
     for marker in reversed(list(node.iter_markers(MARKER))):
         if len(marker.args) > 2:
             raise ConfigurationError(
@@ -65,14 +65,14 @@ def stated(node: pytest.Item) -> dict[str, Any]:
         if twice := given.keys() & marker.kwargs.keys():
             raise ConfigurationError(f"{min(twice)} is given twice")
         check_names(marker.kwargs, {*NAMES, "seeds"})
-        said |= {**given, **marker.kwargs}
-    return said
+        declared |= {**given, **marker.kwargs}
+    return declared
 
 
-def axes(said: Mapping[str, Any]) -> Iterator[Axis]:
-    """How a test is parametrised by what its markers say."""
+def axes(declared: Mapping[str, Any]) -> Iterator[Axis]:
+    """The parametrisations that the options of a marker ask for."""
     for name, option in _AXES.items():
-        value = said.get(name)
+        value = declared.get(name)
         if name == "seeds" and isinstance(value, int):
             raise ConfigurationError(
                 f"seeds={value}: expected a list of seeds, such as range({value}); for one: seed={value}"
@@ -85,10 +85,10 @@ def axes(said: Mapping[str, Any]) -> Iterator[Axis]:
             raise ConfigurationError(f"seeds={value!r:.40}: expected a list of seeds")
 
 
-def options_of(said: Mapping[str, Any], chosen: Mapping[str, Any], *, seed: int, takes_comm: bool) -> Options:
-    """The options of one variant: ``chosen`` on each axis, ``seed`` where the markers state none."""
-    given = {name: value for name, value in said.items() if name != "seeds" and value is not None}
-    if "seeds" in said and "seed" in said:
+def options_of(declared: Mapping[str, Any], chosen: Mapping[str, Any], *, seed: int, takes_comm: bool) -> Options:
+    """The options of one variant: ``chosen`` on each axis, ``seed`` where the markers have none."""
+    given = {name: value for name, value in declared.items() if name != "seeds" and value is not None}
+    if "seeds" in declared and "seed" in declared:
         raise ConfigurationError("seed and seeds are both given")
     given = {"seed": seed, **given, **chosen}
     if "world_size" not in given:
@@ -101,9 +101,9 @@ def _is_simulated(given: Mapping[str, Any]) -> bool:
     return any(given.get(name) is not None for name in ("topology", "sends"))
 
 
-def variants(said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every choice of a value on each axis."""
-    found = list(axes(said))
+def variants(declared: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every combination of values on the axes."""
+    found = list(axes(declared))
     for values in itertools.product(*(axis.values for axis in found)):
         yield {axis.option: value for axis, value in zip(found, values, strict=True)}
 

@@ -1,4 +1,4 @@
-"""What a test on several ranks may ask for, checked before anything runs. Importing this imports no numpy."""
+"""The options of a test on several ranks, checked before anything runs. Importing this imports no numpy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACKENDS = ("simulated", "threaded", "gloo")
 """numpy arrays on threads; torch tensors on threads; torch tensors in real processes on real Gloo."""
 
 FAIL_ON = ("error", "warning")
-"""From which severity on a finding fails a test."""
+"""The lowest severity of a finding that fails a test."""
 
 _ONLY_ON = {
     "schedule": ("simulated", "threaded"),
@@ -26,14 +26,14 @@ _ONLY_ON = {
     "topology": ("simulated",),
     "sends": ("simulated",),
 }
-"""The options that not every backend has."""
+"""Options that only some backends have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a program is run on ranks; the fields are the arguments of :func:`simcoll.testing.run_ranks`.
 
-    Raises :class:`~simcoll.errors.ConfigurationError` for what cannot be.
+    Raises :class:`~simcoll.errors.ConfigurationError` for invalid values.
     """
 
     world_size: int

@@ -1,4 +1,4 @@
-"""The pytest plugin: ``@pytest.mark.simcoll`` runs a test on every rank, and what is found fails it.
+"""The pytest plugin: ``@pytest.mark.simcoll`` runs a test on every rank, and fails it on findings.
 
 Fixtures are set up once, in the main thread, and shared by all ranks. Loading this imports neither numpy nor torch.
 """
@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from simcoll.errors import ConfigurationError
-from simcoll.testing.marker import MARKER, SIGNATURE, axes, check_function, is_marked, options_of, stated, variants
+from simcoll.testing.marker import (
+    MARKER,
+    SIGNATURE,
+    axes,
+    check_function,
+    is_marked,
+    marker_options,
+    options_of,
+    variants,
+)
 from simcoll.testing.options import NAMES, Options, check_names
 
 if TYPE_CHECKING:
@@ -21,8 +30,8 @@ if TYPE_CHECKING:
 SECTION = "simcoll findings"
 
 
-class _EachRanks:
-    """Stands for a value that each rank has of its own, until the test runs."""
+class _PerRank:
+    """A placeholder for a value that differs between ranks, until the test runs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,12 +63,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     try:
         check_function(metafunc.function)
-        said = stated(metafunc.definition)
-        found = list(axes(said))
-        for chosen in variants(said):
+        declared = marker_options(metafunc.definition)
+        found = list(axes(declared))
+        for chosen in variants(declared):
             # A test may be parametrised with world_size by itself.
             own = {"world_size": 1} if "world_size" in metafunc.fixturenames else {}
-            options_of(own | said, chosen, seed=0, takes_comm="comm" in metafunc.fixturenames)
+            options_of(own | declared, chosen, seed=0, takes_comm="comm" in metafunc.fixturenames)
     except ConfigurationError as error:
         raise pytest.Collector.CollectError(_refusal(metafunc.definition, error)) from None
     for axis in found:
@@ -68,7 +77,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse what is not parametrised by pytest, and so was not checked: the methods of a unittest.TestCase."""
+    """Refuse tests that pytest does not parametrise and that are therefore not checked yet, as of unittest.TestCase."""
     try:
         _options(item)
     except ConfigurationError as error:
@@ -80,7 +89,7 @@ def _refusal(item: pytest.Item, error: ConfigurationError) -> str:
 
 
 def _options(item: pytest.Item) -> Options | None:
-    """What the markers ask for; None for a test that has none."""
+    """The options of a test's markers; None for a test without one."""
     if not is_marked(item):
         return None
     if _PLAN not in item.stash:
@@ -92,33 +101,33 @@ def _plan(item: pytest.Item) -> Options:
     if not isinstance(item, pytest.Function):
         raise ConfigurationError(f"a {type(item).__name__} cannot run on ranks: mark a test function")
     check_function(item.function)
-    said, params = stated(item), item.callspec.params if hasattr(item, "callspec") else {}
+    declared, params = marker_options(item), item.callspec.params if hasattr(item, "callspec") else {}
     chosen: dict[str, Any] = {}
-    for axis in axes(said):
+    for axis in axes(declared):
         if axis.name not in params:
             raise ConfigurationError(f"several values of {axis.option}: pytest cannot parametrise this kind of test")
         chosen[axis.option] = params[axis.name]
-    if "world_size" not in said and "world_size" in params:
+    if "world_size" not in declared and "world_size" in params:
         chosen["world_size"] = params["world_size"]
     seed = item.config.getoption("--simcoll-seed")
-    return options_of(said, chosen, seed=seed, takes_comm="comm" in item.fixturenames)
+    return options_of(declared, chosen, seed=seed, takes_comm="comm" in item.fixturenames)
 
 
 @pytest.fixture
 def comm(request: pytest.FixtureRequest) -> Any:
     """The communicator of this rank, in a test marked ``simcoll`` that runs on the backend ``simulated``."""
-    return _each_ranks(request, "comm")
+    return _per_rank(request, "comm")
 
 
 @pytest.fixture
 def rank(request: pytest.FixtureRequest) -> Any:
     """The number of this rank, in a test marked ``simcoll``."""
-    return _each_ranks(request, "rank")
+    return _per_rank(request, "rank")
 
 
 @pytest.fixture
 def world_size(request: pytest.FixtureRequest) -> int:
-    """On how many ranks a test marked ``simcoll`` runs."""
+    """The number of ranks on which a test marked ``simcoll`` runs."""
     return _marked_options(request, "world_size").world_size
 
 
@@ -136,13 +145,13 @@ def simcoll_ranks(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
     return run_on
 
 
-def _each_ranks(request: pytest.FixtureRequest, name: str) -> _EachRanks:
+def _per_rank(request: pytest.FixtureRequest, name: str) -> _PerRank:
     options = _marked_options(request, name)
     if name not in inspect.signature(request.node.function).parameters:
         _refuse(f"a fixture asks for {name!r}: fixtures are set up once for all ranks; let the test itself ask for it")
     if name == "comm" and options.backend != "simulated":
         _refuse(f"'comm' is for the backend 'simulated', and this is {options.backend!r}: call torch.distributed there")
-    return _EachRanks(name)
+    return _PerRank(name)
 
 
 def _marked_options(request: pytest.FixtureRequest, name: str) -> Options:
@@ -158,7 +167,7 @@ def _refuse(text: str) -> NoReturn:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Put in the place of a marked test's function one that runs it on every rank."""
+    """Replace a marked test's function by one that runs it on every rank."""
     options = _options(item)
     if options is None or not isinstance(item, pytest.Function):
         return (yield)
@@ -173,17 +182,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def _on_every_rank(item: pytest.Item, program: Callable[..., object], options: Options) -> Callable[..., None]:
     def run_test(**fixtures: Any) -> None:
         __tracebackhide__ = True
-        from simcoll.testing.failures import complaint
-        from simcoll.testing.run import carry_out
+        from simcoll.testing.failures import error_of
+        from simcoll.testing.run import run_program
 
         def on_a_rank(own: Any) -> None:
             place = {"comm": own, "rank": getattr(own, "rank", own)}
-            given = {name: place[one.name] if isinstance(one, _EachRanks) else one for name, one in fixtures.items()}
+            given = {name: place[one.name] if isinstance(one, _PerRank) else one for name, one in fixtures.items()}
             program(**given)
 
-        outcome = carry_out(options, on_a_rank)
+        outcome = run_program(options, on_a_rank)
         item.stash[_OUTCOME] = outcome, options
-        error = complaint(outcome, fail_on=options.fail_on, brief=True)
+        error = error_of(outcome, fail_on=options.fail_on, brief=True)
         if error is not None:
             raise error
 

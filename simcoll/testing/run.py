@@ -1,4 +1,4 @@
-"""Runs a function on several ranks and raises what is wrong, or gives it as a value."""
+"""Runs a function on several ranks; raises failures and findings, or returns them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simcoll.backends.engine.schedules import Choices
 from simcoll.backends.simulated import simulate
 from simcoll.errors import ConfigurationError
 from simcoll.simulation.explore import explore_runs
-from simcoll.testing.failures import complaint
+from simcoll.testing.failures import error_of
 from simcoll.testing.options import Options
 
 T = TypeVar("T")
@@ -33,22 +33,22 @@ def run_ranks(
     sends: str | None = None,
     fail_on: str = "warning",
 ) -> list[T]:
-    """Run ``fn`` on every rank of a world, and raise what is wrong; the ranks' results, in rank order.
+    """Run ``fn`` on every rank of a world and return the ranks' results in rank order; raises failures and findings.
 
     ``fn`` may take one argument: the communicator on the backend ``simulated``, the rank on ``threaded`` and ``gloo``.
     ``backend`` is by default ``simulated`` where it takes one, and ``threaded`` where it takes none. ``seed``, and a
-    ``schedule`` that an earlier failure stated, choose the order in which ranks go on; ``explore`` tries that many
-    orders. ``timeout`` is in seconds of real time. ``topology`` and ``sends`` are those of :func:`simcoll.simulate`.
+    ``schedule`` from the text of an earlier failure, choose the order in which ranks go on; ``explore`` tries that many
+    orders. ``timeout`` is in real seconds. ``topology`` and ``sends`` are those of :func:`simcoll.simulate`.
 
     Raises the exception of the first rank that failed, with a note that names the rank; a skip passes through.
     Otherwise raises :class:`FindingsError` for a deadlock and for any finding (``fail_on="error"``: only one of
     that severity), TimeoutError where ranks do not end in time, and :class:`~simcoll.errors.ConfigurationError` for
-    arguments that cannot be.
+    invalid arguments.
     """
     __tracebackhide__ = True
     options = Options(world_size, backend, seed, schedule, explore, timeout, topology, sends, fail_on)
-    outcome = carry_out(options, fn)
-    if (error := complaint(outcome, fail_on=fail_on)) is not None:
+    outcome = run_program(options, fn)
+    if (error := error_of(outcome, fail_on=fail_on)) is not None:
         raise error
     return [cast(T, outcome.results.get(rank)) for rank in range(world_size)]
 
@@ -65,15 +65,15 @@ def try_ranks(
     topology: nx.DiGraph[Any] | None = None,
     sends: str | None = None,
 ) -> Outcome[T]:
-    """Run as :func:`run_ranks` does, and give what became of it: report, results, exceptions.
+    """Run as :func:`run_ranks` does and return the outcome: report, results, exceptions.
 
-    What ranks raise is in the outcome. Raises TimeoutError and :class:`~simcoll.errors.ConfigurationError` alone.
+    Exceptions of ranks are in the outcome. Raises only TimeoutError and :class:`~simcoll.errors.ConfigurationError`.
     """
-    return carry_out(Options(world_size, backend, seed, schedule, explore, timeout, topology, sends), fn)
+    return run_program(Options(world_size, backend, seed, schedule, explore, timeout, topology, sends), fn)
 
 
-def carry_out(options: Options, fn: Callable[..., T]) -> Outcome[T]:
-    """Run ``fn`` as the options say."""
+def run_program(options: Options, fn: Callable[..., T]) -> Outcome[T]:
+    """Run ``fn`` with these options."""
     takes_one = _takes_an_argument(fn)
     if options.backend is None:
         options = replace(options, backend="simulated" if takes_one else "threaded")
@@ -82,7 +82,7 @@ def carry_out(options: Options, fn: Callable[..., T]) -> Outcome[T]:
 
 
 def _takes_an_argument(fn: Callable[..., object]) -> bool:
-    """Whether a function has to be given one; raises ConfigurationError for what cannot be run on ranks."""
+    """Whether a function needs an argument; raises ConfigurationError for one that ranks cannot run."""
     if not callable(fn):
         raise ConfigurationError(f"{fn!r:.80} is a {type(fn).__name__}: expected a function to run on every rank")
     name = getattr(fn, "__qualname__", repr(fn))
@@ -117,7 +117,7 @@ def _simulated(options: Options, body: Callable[[Any], T]) -> Outcome[T]:
             timeout=options.timeout,
         )
 
-    return _explored(options, run) or run()
+    return _explore(options, run) or run()
 
 
 def _threaded(options: Options, body: Callable[[Any], T]) -> Outcome[T]:
@@ -128,11 +128,11 @@ def _threaded(options: Options, body: Callable[[Any], T]) -> Outcome[T]:
     def run(choices: Choices | None = None) -> Outcome[T]:
         return run_threaded(size, body, seed=seed, schedule=schedule, choices=choices, timeout=timeout)
 
-    return _explored(options, run) or run()
+    return _explore(options, run) or run()
 
 
-def _explored(options: Options, run: Callable[[Choices], Outcome[T]]) -> Outcome[T] | None:
-    """The smallest run that fails; None where all went well, or none was to be tried."""
+def _explore(options: Options, run: Callable[[Choices], Outcome[T]]) -> Outcome[T] | None:
+    """The smallest failing run; None where none failed, or ``explore`` is not set."""
     return None if options.explore is None else explore_runs(run, options.explore, options.seed).failing
 
 

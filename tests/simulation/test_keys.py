@@ -13,7 +13,7 @@ from simcoll.simulation.backends import run_simulated
 from simcoll.simulation.expect import unmet
 from simcoll.simulation.keys import KEYS, KINDS
 from simcoll.simulation.operations import ACTIONS, VERBS, keys_of
-from simcoll.simulation.rank_steps import check_parts
+from simcoll.simulation.rank_steps import check_steps
 from simcoll.simulation.reader import parse_scenario
 from simcoll.simulation.table import ScenarioTable
 
@@ -112,7 +112,7 @@ BLOCKS = re.findall(r"```toml\n(.*?)```", (DOCS / "scenarios.md").read_text(enco
 @pytest.mark.parametrize("text", BLOCKS, ids=range(len(BLOCKS)))
 def test_the_examples_of_the_page_do_what_they_expect(text: str) -> None:
     scenario = parse_scenario(text)
-    check_parts(scenario)
+    check_steps(scenario)
     topology = None if scenario.topology is None else topology_of(scenario.topology)
     run = run_simulated(scenario, topology, seed=0, sends=scenario.sends)
     assert scenario.expect is not None

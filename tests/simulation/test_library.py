@@ -13,7 +13,7 @@ import pytest
 from simcoll.simulation.backends import Run, run_simulated, run_threaded
 from simcoll.simulation.expect import differences, unmet
 from simcoll.simulation.player import Result, read_results
-from simcoll.simulation.rank_steps import check_parts
+from simcoll.simulation.rank_steps import check_steps
 from simcoll.simulation.reader import parse_scenario, read_scenario
 from simcoll.simulation.scenario import Scenario
 from simcoll.verifier.findings.finding import Report, Severity
@@ -57,7 +57,7 @@ def test_every_code_has_one() -> None:
 @pytest.mark.parametrize("code", RULES)
 def test_it_shows_its_code_and_nothing_else(code: str) -> None:
     scenario = scenario_of(code)
-    check_parts(scenario)
+    check_steps(scenario)
     run = simulated(scenario)
     assert unmet(scenario, run.report, None) == []
     assert [finding.code for finding in run.report.findings] == [code]

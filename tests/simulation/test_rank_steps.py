@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.simulation.keys import KINDS
-from simcoll.simulation.rank_steps import REWRITES, part_of
+from simcoll.simulation.rank_steps import REWRITES, steps_of
 from simcoll.simulation.reader import parse_scenario
 
 THREE = """
@@ -29,7 +29,7 @@ seconds = 1
 
 
 def names(text: str, rank: int) -> str:
-    return " ".join(step.name or step.op for step in part_of(parse_scenario(text), rank))
+    return " ".join(step.name or step.op for step in steps_of(parse_scenario(text), rank))
 
 
 def faulty(kind: str, **keys: object) -> str:
@@ -56,7 +56,7 @@ CASES = {
 def test_a_fault_rewrites_the_list(kind: str) -> None:
     after, where = CASES[kind]
     text = faulty(kind, **where)
-    found = [step.op if step.op == kind or not step.name else step.name for step in part_of(parse_scenario(text), 1)]
+    found = [step.op if step.op == kind or not step.name else step.name for step in steps_of(parse_scenario(text), 1)]
     assert " ".join(found) == after
     assert names(text, 2) == "a b c b c"
 
@@ -87,7 +87,7 @@ def test_a_fault_changes_what_one_iteration_states(
     kind: str, key: str, value: object, field: str, stated: object
 ) -> None:
     scenario = parse_scenario(faulty(kind, call="b", iteration=2, **{key: value}))
-    before, after = (step for step in part_of(scenario, 1) if step.name == "b")
+    before, after = (step for step in steps_of(scenario, 1) if step.name == "b")
     assert getattr(after, field) == stated
     assert getattr(before, field) != stated
     assert before.line == after.line
@@ -96,7 +96,7 @@ def test_a_fault_changes_what_one_iteration_states(
 def test_faults_are_applied_one_after_the_other() -> None:
     text = faulty("skip", call="b", iteration=1) + "[[faults]]\nkind = 'crash'\nranks = 1\ncall = 'b'\n"
     assert names(text, 1) == "a c b"
-    assert [step.op for step in part_of(parse_scenario(text), 1)] == ["all_reduce", "compute", "crash"]
+    assert [step.op for step in steps_of(parse_scenario(text), 1)] == ["all_reduce", "compute", "crash"]
 
 
 def test_groups_are_made_first_by_those_who_make_them() -> None:
@@ -122,7 +122,7 @@ def test_groups_are_made_first_by_those_who_make_them() -> None:
     ranks = "0-2"
     """
     scenario = parse_scenario(text)
-    steps = [[(step.op, step.group) for step in part_of(scenario, rank)] for rank in range(3)]
+    steps = [[(step.op, step.group) for step in steps_of(scenario, rank)] for rank in range(3)]
     assert steps[0] == [("new_group", "g"), ("new_group", "h"), ("new_group", "later")]
     assert steps[1] == [("new_group", "h"), ("barrier", "h"), ("new_group", "later")]
     assert steps[2] == [("new_group", "g"), ("new_group", "h"), ("barrier", "h"), ("new_group", "later")]

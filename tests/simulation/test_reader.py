@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simcoll.simulation.keys import KEYS
 from simcoll.simulation.library import scenario_path
-from simcoll.simulation.rank_steps import check_parts, part_of
+from simcoll.simulation.rank_steps import check_steps, steps_of
 from simcoll.simulation.reader import parse_scenario, read_scenario
 from simcoll.simulation.scenario import CallPlan, Loop, Relative
 from simcoll.simulation.toml import TomlError
@@ -232,7 +232,7 @@ REFUSED = {
 def test_what_is_refused_names_the_line_and_the_key(case: str) -> None:
     text, said = REFUSED[case]
     with pytest.raises(TomlError) as raised:
-        check_parts(parse_scenario(text, "x.toml"))
+        check_steps(parse_scenario(text, "x.toml"))
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 400
@@ -249,8 +249,8 @@ def test_a_repeat_within_a_repeat_within_a_repeat() -> None:
 def test_a_name_like_any_other_is_safe() -> None:
     name = '[red] __import__("os")'
     scenario = parse_scenario(f"ranks = 1\n[[calls]]\nname = '{name}'\nop = 'barrier'")
-    check_parts(scenario)
-    assert [step.name for step in part_of(scenario, 0)] == [name]
+    check_steps(scenario)
+    assert [step.name for step in steps_of(scenario, 0)] == [name]
 
 
 def test_a_topology_file_lies_beside_the_scenario(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_any_values_are_read_or_refused_in_one_line(top: dict, call: dict, fault
 
 def refusal(text: str) -> str:
     try:
-        check_parts(parse_scenario(text, "x.toml"))
+        check_steps(parse_scenario(text, "x.toml"))
     except TomlError as error:
         return str(error)
     return "read"

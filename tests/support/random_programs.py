@@ -25,7 +25,7 @@ COMPLEX = ("allreduce", "broadcast", "reduce")
 
 OPS = ("sum", "product", "min", "max", "avg", "band", "bor", "bxor")
 QUEUED = ("allreduce", "broadcast", "reduce", "allgather", "all_gather_single", "gather", "scatter", "alltoall")
-"""What a program may ask whether it has ended; the Work of others learns of it by ``wait`` alone (Gloo.untold)."""
+"""Calls whose end a program may ask for; the Work of others learns of it in ``wait`` only (``ended_only_by_wait``)."""
 
 WORLD = "comm"
 
@@ -416,7 +416,7 @@ def _wait(writer: Writer) -> None:
         return
     writer.next_line()
     works = writer.pending.pop(writer.chance.randrange(len(writer.pending)))
-    # The Work of a message, and some others, learn of the end by wait alone (Gloo.untold).
+    # The Work of a message, and some others, learn of the end by wait alone (Gloo.ended_only_by_wait).
     told = all(step.spelling in QUEUED for own in writer.steps for step in own if step.work in works.values())
     asks = told and writer.chance.random() < 0.2
     for rank, work in works.items():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simcoll.backends.engine.parking import FreeThreads, LateError, ParkingPlace, StuckError
+from simcoll.backends.engine.parking import FreeThreads, ParkingPlace, StuckError, WaitTimeoutError
 from simcoll.backends.engine.schedules import Random
 from simcoll.backends.engine.turns import Turns
 from simcoll.errors import ConfigurationError
@@ -74,7 +74,7 @@ def test_waits_end_in_the_order_of_their_times_where_nobody_can_go_on() -> None:
     def body(rank: int) -> None:
         with turns.lock:
             place = turns.place(rank)
-        with pytest.raises(LateError if rank else StuckError):
+        with pytest.raises(WaitTimeoutError if rank else StuckError):
             turns.wait(place, (60.0, 20.0, 10.0)[rank])
         ended.append(rank)
 
@@ -91,7 +91,7 @@ def test_a_pause_of_the_program_lasts_as_long_as_it_says() -> None:
     def body(rank: int) -> None:
         with turns.lock:
             place = turns.place(rank)
-        with pytest.raises(LateError):
+        with pytest.raises(WaitTimeoutError):
             turns.pass_time(place, 3600.0)
 
     turns.run(body)
@@ -218,10 +218,10 @@ def test_giving_way_lets_the_others_go_first() -> None:
 
     def body(rank: int) -> None:
         if rank == 0:
-            assert turns.give_way(rank)
+            assert turns.yield_turn(rank)
         order.append(rank)
         if rank == 0:
-            assert not turns.give_way(rank)
+            assert not turns.yield_turn(rank)
 
     turns.run(body)
     assert order == [1, 2, 0]

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from simcoll.backends.threaded.environment import RankEnvironment, exit_functions, join_own_threads, rank_environment
+from simcoll.backends.threaded.environment import RankEnvironment, exit_functions, join_own_threads, replace_environment
+from simcoll.core.patches import Patches
 from simcoll.core.rank_local import RankThreads, acting_as, acting_rank
 
 
@@ -57,7 +58,8 @@ def test_only_text_goes_in() -> None:
 def test_getenv_and_exit_functions_are_the_ranks() -> None:
     called = []
     ranks = [RankThreads(rank) for rank in range(2)]
-    with rank_environment(joining):
+    with Patches() as patches:
+        replace_environment(patches, joining)
         for rank in ranks:
             with acting_as(rank):
                 os.environ["RANK"] = str(rank.rank)
@@ -74,7 +76,8 @@ def test_getenv_and_exit_functions_are_the_ranks() -> None:
 
 def test_a_thread_belongs_to_the_rank_that_starts_it() -> None:
     rank, seen = RankThreads(3), []
-    with rank_environment(joining), acting_as(rank):
+    with Patches() as patches, acting_as(rank):
+        replace_environment(patches, joining)
         threading.Thread(target=lambda: seen.append(acting_rank())).start()
         join_own_threads()
     assert seen == [rank]

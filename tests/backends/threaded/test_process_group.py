@@ -16,7 +16,7 @@ from simcoll.spec.table import METHODS
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
-from simcoll.backends.engine.parking import LateError, StuckError  # noqa: E402
+from simcoll.backends.engine.parking import StuckError, WaitTimeoutError  # noqa: E402
 from simcoll.backends.threaded.process_group import ThreadedProcessGroup, create_process_group  # noqa: E402
 from simcoll.errors import CollectiveMismatchError  # noqa: E402
 from tests.backends.engine.test_results import (  # noqa: E402
@@ -184,7 +184,7 @@ def test_wait_ends_after_its_timeout() -> None:
 
     arrived = threading.Barrier(2)
     assert on_threads(2, program) == [True, True]
-    assert issubclass(LateError, StuckError)
+    assert issubclass(WaitTimeoutError, StuckError)
 
 
 def test_nobody_waits_for_a_rank_whose_thread_has_ended() -> None:

@@ -1,7 +1,7 @@
-"""Who finds out that a rank has ended: what the proof of a collective (``detail`` mode) sees of connections.
+"""Which ranks detect that another rank has ended, as the proof of a collective (``detail`` mode) does by connections.
 
-A rank that has ended has closed its connections. Whoever waits for its word notices, and says so to those with whom it
-exchanges words itself. A rank that waits for the word of one that is merely late notices nothing.
+A rank that has ended has closed its connections. A rank that waits for its word in the sum detects that, and tells the
+ranks with which it exchanges words itself. A rank that waits for one that is merely late detects nothing.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from simcoll.core.record import Source, source_document
 from simcoll.proof.allreduce import AllReducePlan
 
 
-def missed(world: World, ended: Collection[int]) -> Iterator[tuple[Ticket, list[int]]]:
-    """The calls in which ranks wait that notice who has ended (global ranks), each with those who have not come.
+def detected_exits(world: World, ended: Collection[int]) -> Iterator[tuple[Ticket, list[int]]]:
+    """The calls of ranks that wait and detect that others have ended, each with the (global) ranks that are missing.
 
-    The first call of a group connects its ranks: there nobody notices.
+    The first call of a group connects its ranks: there no rank detects it.
     """
     for met in world.incomplete():
         ticket = next(iter(met.values()))
         ranks = ticket.group.ranks
         absent = [place for place in range(len(ranks)) if place not in met]
         gone = [place for place in absent if ranks[place] in ended]
-        for place in sorted(noticing(len(ranks), met, gone)) if gone and ticket.sequence > 1 else ():
+        for place in sorted(detecting_ranks(len(ranks), met, gone)) if gone and ticket.sequence > 1 else ():
             yield met[place], [ranks[other] for other in absent]
 
 
 def missing_event(ticket: Ticket, absent: list[int], line: Source) -> dict[str, object]:
-    """What a rank writes down of ranks (global) that it waits for in vain."""
+    """The event by which a rank records missing ranks (global)."""
     return {
         "group": ticket.group.name,
         "sequence": ticket.sequence,
@@ -40,20 +40,20 @@ def missing_event(ticket: Ticket, absent: list[int], line: Source) -> dict[str, 
     }
 
 
-def noticing(size: int, present: Collection[int], ended: Collection[int]) -> set[int]:
-    """The ranks (group ranks) in a collective of ``size`` that notice that others, of those absent, have ended."""
+def detecting_ranks(size: int, present: Collection[int], ended: Collection[int]) -> set[int]:
+    """The group ranks of those ``present`` in a collective of ``size`` that detect that others have ``ended``."""
     plans = {rank: AllReducePlan(rank, size) for rank in present}
     blocked = _blocked(plans)
     found = {rank for rank in present if blocked.get(rank) in ended}
-    told = set(found)
-    while told:
-        told = {rank for rank in present if rank not in found and told.intersection(plans[rank].peers)}
-        found |= told
+    informed = set(found)
+    while informed:
+        informed = {rank for rank in present if rank not in found and informed.intersection(plans[rank].peers)}
+        found |= informed
     return found
 
 
 def _blocked(plans: dict[int, AllReducePlan]) -> dict[int, int]:
-    """Whose word each rank waits for, when all have gone as far as they can."""
+    """The rank whose word each rank waits for, once all have gone as far as they can."""
     steps = {rank: _steps(plan) for rank, plan in plans.items()}
     sent: Counter[tuple[int, int]] = Counter()
     moved = True
@@ -68,7 +68,7 @@ def _blocked(plans: dict[int, AllReducePlan]) -> dict[int, int]:
 
 
 def _steps(plan: AllReducePlan) -> list[tuple[bool, int]]:
-    """What a rank does in a sum: whether it sends, and to or from whom."""
+    """A rank's steps in a sum: whether it sends, and its peer."""
     if plan.keeper is not None:
         return [(True, plan.keeper), (False, plan.keeper)]
     exchanged = [(sends, partner) for partner in plan.partners for sends in (True, False)]
