@@ -34,6 +34,9 @@ demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when i
 test: $(READY)  ## all tests; ARGS goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
+pytorch-baseline: $(READY)  ## the results of PyTorch's own tests without simcoll, written down for this torch
+	@$(BIN)/python -m tests.pytorch.test_same_results
+
 PAGE := reports/page/vendor
 lint: $(READY)  ## ruff's rules and its formatting; and of the page's scripts, where npm is there, ESLint's and TypeScript's
 	@$(BIN)/ruff check .

@@ -1,17 +1,22 @@
 """PyTorch's own distributed tests, unedited, with simcoll underneath: each has the result that it has without.
 
 Nothing of PyTorch's text is here. ``distributed_test`` comes with the installed torch; ``test_pg_wrapper`` and
-``test_dist2`` come from the folder that ``SIMCOLL_PYTORCH_TESTS`` names. Where results differ, the tests in question
-are run once more, with and without: a test that fails now and then for a reason of its own must not count.
+``test_dist2`` come from the folder that ``SIMCOLL_PYTORCH_TESTS`` names. The results without are in
+``baseline.json``, for the versions of torch and the texts of suites that it names (``make pytorch-baseline`` adds this
+torch's); for others the suite is run without simcoll as well. Where results differ, the tests in question are run once
+more, with and without: a test that fails now and then for a reason of its own must not count.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +28,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.gloo, pytest.mark.timeout(900)]
 
 RUNNER = Path(__file__).with_name("runner.py")
+BASELINE = Path(__file__).with_name("baseline.json")
 TESTS_VARIABLE = "SIMCOLL_PYTORCH_TESTS"
 SECONDS = 600
 
@@ -115,6 +121,49 @@ def run(suite: Suite, mode: str, out: Path, only: Iterable[str] = ()) -> dict[st
     return {line["test"]: Result(line["outcome"], line["records"], line["detail"]) for line in lines}
 
 
+def text_of(suite: Suite) -> str:
+    """The SHA-256 of a suite's text."""
+    if suite.name == "spawn":
+        spec = importlib.util.find_spec("torch")
+        assert spec is not None
+        assert spec.origin is not None
+        path = Path(spec.origin).parent / "testing/_internal/distributed/distributed_test.py"
+    else:
+        path = Path(os.environ[TESTS_VARIABLE]) / f"{suite.name}.py"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def known_outcomes(suite: Suite) -> dict[str, str] | None:
+    """The outcome of each test without simcoll, if it was written down for this torch and this text."""
+    known = json.loads(BASELINE.read_text(encoding="utf-8")) if BASELINE.exists() else {}
+    found = known.get(importlib.metadata.version("torch"), {}).get(str(suite))
+    return dict(found["outcomes"]) if found is not None and found["text"] == text_of(suite) else None
+
+
+def write_baseline() -> None:
+    """Run every suite that can run here without simcoll, and write its outcomes down for this torch."""
+    known = json.loads(BASELINE.read_text(encoding="utf-8")) if BASELINE.exists() else {}
+    suites = known.setdefault(importlib.metadata.version("torch"), {})
+    for suite in SUITES:
+        if reason := reason_to_skip(suite):
+            print(f"{suite}: {reason}", file=sys.stderr)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            results = run(suite, "off", Path(folder) / "off.jsonl")
+        outcomes = {name: result.outcome for name, result in sorted(results.items())}
+        suites[str(suite)] = {"text": text_of(suite), "outcomes": outcomes}
+    BASELINE.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+
+
+def first_passes(suite: Suite, folder: Path) -> Passes:
+    """Both passes, or the one with simcoll beside what is known of the other."""
+    if (known := known_outcomes(suite)) is None:
+        return with_and_without(suite, folder)
+    return {name: Result(outcome, 0, "") for name, outcome in known.items()}, run(
+        suite, "detail", folder / "detail.jsonl"
+    )
+
+
 def with_and_without(suite: Suite, folder: Path, only: Iterable[str] = ()) -> Passes:
     """Both passes at once: ranks wait more than they compute. test_dist2 has a fixed port and takes turns."""
     workers = 1 if suite.name == "test_dist2" else 2
@@ -164,7 +213,7 @@ def passes(
     selected = [item.callspec.params["suite"] for item in request.session.items if "passes" in _fixtures(item)]
     with ThreadPoolExecutor(2) as pool:
         yield {
-            suite: pool.submit(with_and_without, suite, tmp_path_factory.mktemp(str(suite)))
+            suite: pool.submit(first_passes, suite, tmp_path_factory.mktemp(str(suite)))
             for suite in selected
             if reason_to_skip(suite) is None
         }
@@ -190,3 +239,7 @@ def test_results_are_the_same(suite: Suite, passes: dict[Suite, Future[Passes]],
     assert passed
     unseen = {name for name in passed if recorded[name].records == 0} - SILENT
     assert not unseen, f"the wrapper saw no call of {sorted(unseen)}"
+
+
+if __name__ == "__main__":
+    write_baseline()

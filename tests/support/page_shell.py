@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import warm
+
 LIMIT = 400.0
 """Seconds that a command may take, also on a machine that others use."""
 
@@ -36,6 +38,11 @@ class Shell:
 
     def __init__(self, folder: Path, home: Path, limit: float = LIMIT) -> None:
         home.mkdir()
+        self._warm: dict[str, str] = {}
+        self._handles: list[int] = []
+        if warm.COLD_VARIABLE not in os.environ:
+            self._warm, handle = warm.WARM.for_shell(home.parent / "warm")
+            self._handles = [handle]
         self._folder, self._home, self._limit = folder, home, limit
         self._ran = 0
         self._start()
@@ -76,6 +83,7 @@ class Shell:
             "PYTHONUNBUFFERED": "1",
             # torchrun's own default is one port for all, and tests run beside each other.
             "PET_MASTER_PORT": str(_free_port()),
+            **self._warm,
         }
 
     def _start(self) -> None:
@@ -86,7 +94,7 @@ class Shell:
             cwd=self._folder,
             env=self.environment(),
             stdin=subprocess.PIPE,
-            pass_fds=(write,),
+            pass_fds=(write, *self._handles),
             start_new_session=True,
         )
         os.close(write)
@@ -112,15 +120,21 @@ class Shell:
             os.close(self._status)
 
     def _started(self) -> dict[int, str]:
-        """Every process with this page's home, in whatever session it is: launchers make sessions of their own."""
+        """Every process with this page's home, in whatever session it is: launchers make sessions of their own.
+
+        A fork of the warm process has that one's environment there, and a folder of the page's.
+        """
         mark = f"HOME={self._home}".encode()
         found = {}
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                if mark in (entry / "environ").read_bytes().split(b"\0") or self._is_in_page(entry):
                     words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                     found[int(entry.name)] = " ".join(words).strip()
         return found
+
+    def _is_in_page(self, process: Path) -> bool:
+        return (process / "cwd").readlink().is_relative_to(self._folder)
 
     def _kill(self) -> None:
         for pid in self._started():

@@ -14,6 +14,7 @@ library reads it once, and everything where ``SIMCOLL_TESTS_COLD`` is set.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -62,6 +63,9 @@ TORCH = (
     "simcoll.cli.preflight",
 )
 
+OWN = ("simcoll", "torch.distributed.", "tests.", "benchmarks.", "pytest")
+"""Beginnings of the modules that are run warm, beside those in the command's folder: other tools need no torch."""
+
 STARTS_RANKS = ("torch.distributed.run", "torchrun", "simcoll.launch.launcher_process")
 SUBCOMMANDS_THAT_START_RANKS = ("run", "simulate", "calibrate")
 
@@ -100,6 +104,28 @@ class Warm:
         if _read_once(request["environment"]) != self._environment:
             return None
         return self._ask(request, handles)
+
+    def for_shell(self, folder: Path) -> tuple[dict[str, str], int]:
+        """Commands of a shell: what its environment needs, and the handle that it must inherit.
+
+        The folder gets ``python``, ``simcoll`` and others that take the place of the real ones.
+        """
+        here = Path(sys.executable).parent
+        with self._lock:
+            if self._socket is None:
+                self._begin()
+        assert self._socket is not None
+        folder.mkdir()
+        client = Path(__file__).with_name("warm_client.py")
+        for name in ("python", "python3", "simcoll", "torchrun"):
+            program = sys.executable if name.startswith("python") else here / name
+            (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} -IS {client} {program} "$@"\n')
+            (folder / name).chmod(0o755)
+        handle = self._socket.fileno()
+        return {
+            "PATH": f"{folder}{os.pathsep}{here}{os.pathsep}{os.environ['PATH']}",
+            "WARM_PYTHON": str(handle),
+        }, handle
 
     def _begin(self) -> None:
         """The first command starts the warm process, cold."""
@@ -140,9 +166,7 @@ class Warm:
 
 def _read_once(environment: Mapping[str, str]) -> dict[str, str]:
     """The part of an environment that a fork cannot have otherwise."""
-    return {
-        name: value for name, value in environment.items() if name.startswith(ONCE) and not name.startswith(LATER)
-    }
+    return {name: value for name, value in environment.items() if name.startswith(ONCE) and not name.startswith(LATER)}
 
 
 WARM = Warm()
@@ -169,7 +193,7 @@ def _execute_child(
     *rest: Any,
 ) -> None:
     """``Popen._execute_child`` of Python 3.11 to 3.13."""
-    pipes, (restore, gid, gids, uid, umask, session, process_group) = rest[:6], rest[6:]
+    pipes, (_, gid, gids, uid, umask, session, process_group) = rest[:6], rest[6:]
     standard = [pipes[0], pipes[3], pipes[5]]
     plain = not shell and executable is None and preexec_fn is None and close_fds and process_group == -1
     plain = plain and (gid, gids, uid, umask) == (None, None, None, -1) and not isinstance(args, (str, bytes))
@@ -220,6 +244,8 @@ def program_of(words: list[str], folder: str) -> dict[str, Any] | None:
         what = {"script": rest[0], "arguments": rest[1:]}
         first = str((Path(folder) / rest[0]).parent)
     else:
+        return None
+    if "module" in what and not what["module"].startswith(OWN) and not (Path(folder) / f"{rest[1]}.py").exists():
         return None
     if (Path(first) / "torch.py").exists() or (Path(first) / "torch").exists():
         return None
@@ -303,20 +329,49 @@ def serve(end: socket.socket, hidden: Hidden) -> dict[str, Any]:
         words, handles, _, _ = socket.recv_fds(end, _LARGEST_REQUEST, 253)
         if not words:
             os._exit(0)  # what was imported to be warm has nothing to clean up here
-        between = os.fork()
-        if between == 0:
-            parent = os.getpid()
-            if os.fork():
-                os._exit(0)
-            while os.getppid() == parent:
-                time.sleep(0.0002)
-            request = json.loads(words)
+        request = json.loads(words)
+        if "words" in request:
+            request["program"] = _program_for_shell(request)
+        if request["program"] is None:
+            os.write(handles[0], b"0\n")
+        elif _fork_command(handles, waits="words" in request):
             _become(request, handles, end, hidden)
             program: dict[str, Any] = request["program"]
             return program
-        os.waitpid(between, 0)
         for handle in handles:
             os.close(handle)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _program_for_shell(request: dict[str, Any]) -> dict[str, Any] | None:
+    """What ``warm_client.py`` asks for, if it can be had here."""
+    same = _read_once(request["environment"]) == _read_once(STARTED_WITH)
+    return program_of(request["words"], request["folder"]) if same else None
+
+
+def _fork_command(handles: Sequence[int], *, waits: bool) -> bool:
+    """Fork twice; true in the command.
+
+    The process between ends, so that the kernel gives the command to the process that asks; or, where that is a client
+    of a shell, it waits for the command and tells of its end.
+    """
+    between = os.fork()
+    if between:
+        if not waits:
+            os.waitpid(between, 0)
+        return False
+    parent, child = os.getpid(), os.fork()
+    if child and waits:
+        for handle in handles[1:]:
+            os.close(handle)
+        os.write(handles[0], f"{os.waitpid(child, 0)[1]}\n".encode())
+    if child:
+        os._exit(0)
+    while not waits and os.getppid() == parent:
+        time.sleep(0.0002)
+    return True
 
 
 def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hidden: Hidden) -> None:
@@ -328,7 +383,7 @@ def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hid
         try:
             os.setpgid(0, request["process_group"])
         except OSError:
-            os.setsid()  # the one that asks is in another session
+            os.setsid()  # what asks is in another session
     program = request["program"]
     own = _fork_warm_process(handles, hidden) if program["ranks"] else None
     answer, *given = handles
@@ -366,7 +421,7 @@ def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hid
     WARM.off = own is None
     if own is not None:
         WARM.adopt(own, STARTED_WITH)
-    os.write(answer, str(os.getpid()).encode())
+    os.write(answer, f"{os.getpid()}\n".encode())
     os.close(answer)
 
 
