@@ -72,7 +72,7 @@ class Backend:
         form = self.forms.get(call.op, {}).get(call.spelling) or self.form_of(call)
         return call if form is None or call.form is not None else replace(call, form=form)
 
-    def lane(self, tag: int | None, *, batched: bool) -> int:
+    def channel(self, tag: int | None, *, batched: bool) -> int:
         """What tells apart the messages that one rank sends to another: the tag, or the communicator's number below 0.
 
         ``batched`` says that a message is one of a batch.

@@ -46,7 +46,7 @@ class BackgroundPipeline(Pipeline):
     def _post_and_launch(self, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool) -> Work | None:
         """Launch a send or receive, whose ends are compared in the background."""
         backend = self._log.backend(arguments.device)
-        channel = 0 if backend is None else backend.lane(entry.call.tag, batched=coalescing)
+        channel = 0 if backend is None else backend.channel(entry.call.tag, batched=coalescing)
         posted = None if self._post is None else self._post.post(entry, channel)
         if posted is not None and not self._admits(posted, arguments, coalescing):
             return None

@@ -146,9 +146,9 @@ def test_lists_that_are_unequal_on_some_ranks_only_are_a_finding() -> None:
 def test_messages_go_over_one_communicator_or_another(backend: Backend, bound: bool, alone: int) -> None:
     made = configured(backend, {}, bound=bound)
     for tag in (None, 0, 7):
-        assert made.lane(tag, batched=False) == alone
-        assert made.lane(tag, batched=True) == OF_THE_GROUP
-    assert GLOO.lane(7, batched=True) == GLOO.lane(7, batched=False) == 7
+        assert made.channel(tag, batched=False) == alone
+        assert made.channel(tag, batched=True) == OF_THE_GROUP
+    assert GLOO.channel(7, batched=True) == GLOO.channel(7, batched=False) == 7
 
 
 @pytest.mark.parametrize(
