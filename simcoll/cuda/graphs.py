@@ -33,7 +33,7 @@ _CALLS = "_simcoll_calls"
 
 _numbers = itertools.count(1)
 _joining = threading.Lock()
-"""Held while a replay joins the lines of its groups, so that two replays join all of them in the same order."""
+"""Held while a replay joins the queues of its groups, so that two replays join all of them in the same order."""
 
 
 class GraphCalls:

@@ -73,8 +73,8 @@ class Rounds:
     def meet(self, calls: Sequence[Made]) -> int | None:
         """Prove what all ranks have made of these calls; how many that is, at least one.
 
-        None if the ranks were found apart: what comes after cannot be compared, and the error is among the verdicts.
-        Raises OSError or RuntimeError if a rank or the store has gone, or after :meth:`stop`; UnreachableError.
+        None if the ranks were found apart: what comes after cannot be compared, and the error is a pending one. Raises
+        OSError or RuntimeError if a rank or the store has gone, or after :meth:`stop`; UnreachableError.
         """
         if self._channel is None and self._size > 1:
             self._connect()
@@ -124,9 +124,9 @@ class Rounds:
         return low
 
     def _harmless(self, entry: Entry, maker: int, *, position: int) -> bool:
-        """Tell each other a call whose words differ, and judge it as a post-mortem does."""
+        """Exchange a call whose words differ, and judge it as a post-mortem does."""
         with PENDING_ERRORS.expected():
-            records = self._told(entry, position)
+            records = self._exchanged(entry, position)
             findings = compare(self._group, records, strict=False)
             if any(finding.severity is Severity.ERROR for finding in findings):
                 text = mismatch_text(self._group, records, self._rank, findings)
@@ -135,11 +135,11 @@ class Rounds:
         self._tolerance.accept(records)
         return True
 
-    def _told(self, entry: Entry, position: int) -> dict[int, Record]:
+    def _exchanged(self, entry: Entry, position: int) -> dict[int, Record]:
         if self._channel is None:
             return {self._rank: entry.record()}
-        told = exchange(self._store, f"differ/{position}", self._rank, self._size, document_of(entry), _EXCHANGE)
-        return {rank: record_of(self._group, document) for rank, document in told.items()}
+        documents = exchange(self._store, f"differ/{position}", self._rank, self._size, document_of(entry), _EXCHANGE)
+        return {rank: record_of(self._group, document) for rank, document in documents.items()}
 
     def stop(self) -> None:
         """Have a round that waits for other ranks, and every later one, raise; from any thread."""

@@ -20,7 +20,7 @@ from simcoll.core.record import Group
 from simcoll.errors import ConfigurationError
 from simcoll.proof.check_rounds import UnreachableError
 from simcoll.proof.p2p_channel import Posted
-from simcoll.proof.p2p_check import Letters
+from simcoll.proof.p2p_check import DigestExchange
 from simcoll.recorder.recorder import Entry
 
 T = TypeVar("T")
@@ -190,24 +190,24 @@ class Checker(Generic[T]):
 class MessageChecker(Checker[Posted]):
     """Proves the sends and receives of one group on this rank, which concern two ranks each."""
 
-    def __init__(self, group: Group, letters: Letters, every: int, found: Callable[[], object]) -> None:
-        super().__init__(group, "messages", letters, every, found)
-        self._letters = letters
+    def __init__(self, group: Group, exchange: DigestExchange, every: int, found: Callable[[], object]) -> None:
+        super().__init__(group, "messages", exchange, every, found)
+        self._exchange = exchange
 
     @property
     def devices(self) -> Collection[str]:
         """The device types whose messages are proved."""
-        return self._letters.devices
+        return self._exchange.devices
 
-    def post(self, entry: Entry, lane: int) -> Posted:
-        """Have a message of a lane proved as soon as it is known to be launched; its place is that of this call.
+    def post(self, entry: Entry, channel: int) -> Posted:
+        """Have a message of a channel proved as soon as it is known to be launched; its place is that of this call.
 
         What follows from a launch, on any thread of any rank, must come behind it: so the place is taken before.
         """
-        posted = Posted(entry, get_ident(), lane)
+        posted = Posted(entry, get_ident(), channel)
         self.add(posted)
         return posted
 
     def failed(self) -> None:
         """A message did not come to its end: prove no more."""
-        self._letters.give_up()
+        self._exchange.give_up()

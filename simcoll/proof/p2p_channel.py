@@ -1,6 +1,6 @@
-"""One rank's end of a lane, the messages of one sender, receiver and tag: how many there were, and a running digest.
+"""One rank's end of a channel, the messages of one sender, receiver and tag: how many there were, and a running digest.
 
-The two ends of a lane are at different places at any moment. Each remembers the digests since the last message up to
+The two ends of a channel are at different places at any moment. Each remembers the digests since the last message up to
 which they are known to agree, so that it can be held against the other end's at the other end's count.
 """
 
@@ -18,23 +18,24 @@ from simcoll.spec.checksum import chained
 class Posted:
     """A send or receive that the program makes, and the thread that makes it.
 
-    ``lane`` tells it apart from other messages to the same rank, as :meth:`~simcoll.backends.base.Backend.lane` does.
-    ``launched`` is None until the backend has taken it (True) or refused it (False). ``told`` says that its maker knows
-    already that its two ends disagree.
+    ``channel`` tells it apart from other messages to the same rank, as :meth:`~simcoll.backends.base.Backend.channel`
+    does.
+    ``launched`` is None until the backend has taken it (True) or refused it (False). ``reported`` says that its
+    maker knows already that its two ends disagree.
     """
 
     entry: Entry
     maker: int
-    lane: int = 0
+    channel: int = 0
     launched: bool | None = None
-    told: bool = False
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
     """How many messages an end has made, of how many it knows that both ends agree, and its digest of all.
 
-    Digests of different ``epoch`` are not comparable: each begins where the ends have told each other their messages.
+    Digests of different ``epoch`` are not comparable: each begins where the ends have sent each other their messages.
     """
 
     epoch: int
@@ -44,7 +45,7 @@ class Count:
 
 
 class P2PChannel:
-    """One end of a lane: places are counted from zero, and both ends count the same."""
+    """One end of a channel: places are counted from zero, and both ends count the same."""
 
     __slots__ = ("_ahead", "_base", "_counts_as", "_digests", "_epoch", "_log", "_published", "_theirs", "settled")
 
@@ -88,7 +89,7 @@ class P2PChannel:
         return self.settled >= self._theirs
 
     def news(self, *, last: bool = False) -> Count | None:
-        """What the other end has not been told of this one, or None; counts as told.
+        """What the other end does not know of this one, or None; counts as sent.
 
         How far both agree is only news at the ``last``: an end that has made fewer waits for that alone.
         """

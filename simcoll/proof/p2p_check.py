@@ -1,13 +1,13 @@
-"""Letters between the ranks of a group, by which they compare their sends and receives: ``check`` mode.
+"""The digest exchange by which the ranks of a group compare their sends and receives in the background: ``check`` mode.
 
-Each rank writes to each other one a row of letters in the group's store: how far its end of each of their lanes is
-(:mod:`simcoll.proof.p2p_channel`). An end that has come as far holds its own digest against that, so that ends are
-compared at equal counts, whenever each of them gets there. Where the digests differ, each end tells the other its
-messages since they last agreed, and both find the first pair that cannot be. Nobody waits for anybody in this.
+Each rank leaves numbered notes for each other one in the group's store: how far its end of each of their channels is
+(:mod:`simcoll.proof.p2p_channel`). An end that has come as far compares its own digest with that, so that ends are
+compared at equal counts, whenever each of them gets there. Where the digests differ, each end sends the other its
+messages since they last agreed, and both find the first pair that cannot be. No rank waits for another in this.
 
-A receive from any source joins a lane when it is known whose message it took, in the order in which such receives were
-made. Gloo keeps no order between them and receives that name the sender: where a program mixes the two, the lane is
-left to the post-mortem.
+A receive from any source joins a channel when it is known whose message it took, in the order in which such receives
+were made. Gloo keeps no order between them and receives that name the sender: where a program mixes the two, the
+channel is left to the post-mortem.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from simcoll.proof.polled_store import PolledStore
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.spec.call import ANY_SOURCE
 
-_LANES = 1 << 14
+_MOST_CHANNELS = 1 << 14
 _FARTHEST = 1 << 16
-"""Lanes of a group, and messages that its ranks have not compared: with more, messages are left to the post-mortem."""
+"""Channels of a group, and messages that its ranks have not compared: more of them are left to the post-mortem."""
 
 _ANSWER_SECONDS = 60.0
 _PAUSE_SECONDS = 1.0
@@ -38,7 +38,7 @@ _REST_SECONDS = 0.005
 
 
 class ChannelKey(NamedTuple):
-    """A lane as one of its ends knows it: the group rank of the other end, whether this one sends, the tag.
+    """A channel as one of its ends knows it: the group rank of the other end, whether this one sends, the tag.
 
     Where a backend knows no tags, the communicator that the messages take stands for it (a number below 0).
     """
@@ -52,8 +52,8 @@ class OverError(RuntimeError):
     """There is nothing more to compare in this group, or too much."""
 
 
-class Letters:
-    """One rank's side of the letters of one group; all on one thread, but for :meth:`stop` and :meth:`give_up`."""
+class DigestExchange:
+    """One rank's side of the exchange of one group; all on one thread, but for :meth:`stop` and :meth:`give_up`."""
 
     def __init__(
         self, group: Group, group_rank: int, store: PolledStore, devices: Collection[str], note: str = ""
@@ -64,10 +64,10 @@ class Letters:
         self._rank = group_rank
         self._store = store
         self.devices = frozenset(devices)
-        self._lanes: dict[ChannelKey, P2PChannel | None] = {}
+        self._channels: dict[ChannelKey, P2PChannel | None] = {}
         self._open: dict[ChannelKey, P2PChannel] = {}
         self._unclaimed: dict[int, deque[Posted]] = {}
-        self._told: dict[ChannelKey, tuple[int, int, float]] = {}
+        self._sent: dict[ChannelKey, tuple[int, int, float]] = {}
         self._asking = ExitStack()
         self._out: dict[int, list[object]] = {}
         self._written: dict[int, int] = {}
@@ -75,12 +75,12 @@ class Letters:
         self._found = False
         self._given_up = False
         self._closing = False
-        self._said_last = False
+        self._announced_end = False
 
     @property
     def pause(self) -> float | None:
         """How long until the next look at what others write; None: there is nothing to look for."""
-        if self._told or (self._closing and not self._said_last):
+        if self._sent or (self._closing and not self._announced_end):
             return _BUSY_SECONDS
         waiting = self._open or (not self._closing and any(self._unclaimed.values()))
         return _PAUSE_SECONDS if waiting else None
@@ -88,25 +88,25 @@ class Letters:
     def meet(self, made: Sequence[Posted]) -> int | None:
         """Take in these messages, and what other ranks have written; how many were taken: all that were launched.
 
-        None if two ends were found apart: the error is among the verdicts. Raises RuntimeError if the store has gone,
+        None if two ends were found apart: the error is a pending one. Raises RuntimeError if the store has gone,
         after :meth:`stop`, and when there is nothing more to compare.
         """
         # Ends that differ already may be why it failed: that is still found out.
-        if self._given_up and not self._told:
-            self._say_last()
+        if self._given_up and not self._sent:
+            self._announce_end()
             raise OverError("a message failed: the group's connections go with it")
         taken = self._take(made)
         silent = self._silent()
-        heard = self._hear_all()
+        read = self._read_notes()
         self._give_up_asking()
-        for key, lane in list(self._open.items()):
-            if key not in self._told and not lane.caught_up():
-                self._tell(key, lane)
+        for key, channel in list(self._open.items()):
+            if key not in self._sent and not channel.caught_up():
+                self._send_messages(key, channel)
         wrote = self._write()
-        self._close_lanes(silent)
+        self._close_channels(silent)
         if self._closing:
-            self._say_last()
-        if not (taken or heard or wrote):
+            self._announce_end()
+        if not (taken or read or wrote):
             self._store.rest(_REST_SECONDS)
         return None if self._found else taken
 
@@ -136,20 +136,20 @@ class Letters:
         for tag, row in self._unclaimed.items():
             while row and (source := row[0].entry.taken_from) is not None:
                 self._join(ChannelKey(source, False, tag), row.popleft())
-        kept = sum(lane.open for lane in self._open.values()) + sum(map(len, self._unclaimed.values()))
-        if kept > _FARTHEST or len(self._lanes) + len(self._unclaimed) > _LANES:
-            raise OverError("more messages or lanes than are kept")
+        kept = sum(channel.open for channel in self._open.values()) + sum(map(len, self._unclaimed.values()))
+        if kept > _FARTHEST or len(self._channels) + len(self._unclaimed) > _MOST_CHANNELS:
+            raise OverError("more messages or channels than are kept")
         return taken
 
     def _place(self, posted: Posted) -> None:
         call = posted.entry.call
-        peer, tag, sends = call.peer, posted.lane, call.op == "send"
+        peer, tag, sends = call.peer, posted.channel, call.op == "send"
         if {buffer.device for buffer in (*call.inputs, *call.outputs)} - self.devices or peer is None:
             return
         if peer == ANY_SOURCE:
             if tag not in self._unclaimed:
                 self._unclaimed[tag] = deque()
-                self._drop([key for key in self._lanes if key.tag == tag and not key.sends])
+                self._drop([key for key in self._channels if key.tag == tag and not key.sends])
             self._unclaimed[tag].append(posted)
         elif sends or tag not in self._unclaimed:
             self._join(ChannelKey(peer, sends, tag), posted)
@@ -159,138 +159,138 @@ class Letters:
     def _join(self, key: ChannelKey, posted: Posted) -> None:
         if key.peer == self._rank or not 0 <= key.peer < len(self._group.ranks):
             return
-        lane = self._lane(key)
-        if lane is not None:
-            lane.add(posted)
-            self._open[key] = lane
+        channel = self._channel(key)
+        if channel is not None:
+            channel.add(posted)
+            self._open[key] = channel
 
-    def _lane(self, key: ChannelKey) -> P2PChannel | None:
+    def _channel(self, key: ChannelKey) -> P2PChannel | None:
         """None where it was left to the post-mortem."""
-        if key not in self._lanes:
-            self._lanes[key] = P2PChannel()
-        return self._lanes[key]
+        if key not in self._channels:
+            self._channels[key] = P2PChannel()
+        return self._channels[key]
 
     def _drop(self, keys: Sequence[ChannelKey]) -> None:
-        """Leave lanes to the post-mortem, and have the other end do so."""
+        """Leave channels to the post-mortem, and have the other end do so."""
         for key in keys:
-            if key not in self._lanes or self._lanes[key] is not None:
+            if key not in self._channels or self._channels[key] is not None:
                 self._forget(key)
                 self._send(key, "left")
 
     def _forget(self, key: ChannelKey) -> None:
-        self._lanes[key] = None
+        self._channels[key] = None
         self._open.pop(key, None)
-        self._told.pop(key, None)
+        self._sent.pop(key, None)
 
-    # Letters.
+    # Notes between ranks.
 
     def _send(self, key: ChannelKey, kind: str, *content: object) -> None:
         self._out.setdefault(key.peer, []).append([kind, key.sends, key.tag, *content])
 
     def _write(self) -> bool:
-        for key, lane in self._open.items():
-            if key not in self._told and (count := lane.news(last=self._closing)) is not None:
+        for key, channel in self._open.items():
+            if key not in self._sent and (count := channel.news(last=self._closing)) is not None:
                 self._send(key, "count", *astuple(count))
         out, self._out = self._out, {}
-        for peer, letter in out.items():
+        for peer, note in out.items():
             number = self._written[peer] = self._written.get(peer, 0) + 1
-            self._store.set(f"{self._rank}/{peer}/{number}", json.dumps(letter))
+            self._store.set(f"{self._rank}/{peer}/{number}", json.dumps(note))
         return bool(out)
 
-    def _say_last(self) -> None:
-        if not self._said_last:
-            self._said_last = True
+    def _announce_end(self) -> None:
+        if not self._announced_end:
+            self._announced_end = True
             self._store.set(f"{self._rank}/last", "")
 
-    def _hear_all(self) -> bool:
-        """Read what those have written who have a part in an open lane."""
-        heard = False
+    def _read_notes(self) -> bool:
+        """Read the notes of the peers of open channels."""
+        read = False
         for peer in {key.peer for key in self._open}:
             while self._store.check([key := f"{peer}/{self._rank}/{self._read.get(peer, 0) + 1}"]):
-                letter = json.loads(self._store.get(key))
+                note = json.loads(self._store.get(key))
                 self._store.delete_key(key)
                 self._read[peer] = self._read.get(peer, 0) + 1
-                for kind, sends, tag, *content in letter:
-                    self._hear(ChannelKey(peer, not sends, tag), kind, content)
-                heard = True
-        return heard
+                for kind, sends, tag, *content in note:
+                    self._take_note(ChannelKey(peer, not sends, tag), kind, content)
+                read = True
+        return read
 
     def _silent(self) -> set[int]:
         """The peers that make no more messages, once this rank makes none either."""
         peers = {key.peer for key in self._open} if self._closing else set()
         return {peer for peer in peers if self._store.check([f"{peer}/last"])}
 
-    def _close_lanes(self, silent: Collection[int]) -> None:
+    def _close_channels(self, silent: Collection[int]) -> None:
         """Wait no longer where both ends agree, and where the other end makes no message any more."""
-        for key, lane in list(self._open.items()):
-            hopeless = key.peer in silent and lane.exhausted
-            if key not in self._told and (hopeless or not lane.open):
+        for key, channel in list(self._open.items()):
+            hopeless = key.peer in silent and channel.exhausted
+            if key not in self._sent and (hopeless or not channel.open):
                 del self._open[key]
 
-    def _hear(self, key: ChannelKey, kind: str, content: Sequence[Any]) -> None:
-        lane = self._lane(key)
-        if lane is None or self._found:
+    def _take_note(self, key: ChannelKey, kind: str, content: Sequence[Any]) -> None:
+        channel = self._channel(key)
+        if channel is None or self._found:
             return
         if kind == "left":
             self._forget(key)
         elif kind == "differ":
-            self._tell(key, lane)
-            self._judge(key, lane, *content)
-        elif key not in self._told and not lane.agrees(Count(*content)):
-            self._tell(key, lane)
+            self._send_messages(key, channel)
+            self._judge(key, channel, *content)
+        elif key not in self._sent and not channel.agrees(Count(*content)):
+            self._send_messages(key, channel)
 
     # Where digests differ.
 
-    def _tell(self, key: ChannelKey, lane: P2PChannel) -> None:
-        """Tell the other end the messages since both last agreed, once."""
-        if key in self._told:
+    def _send_messages(self, key: ChannelKey, channel: P2PChannel) -> None:
+        """Send the other end the messages since both last agreed, once."""
+        if key in self._sent:
             return
-        self._told[key] = lane.settled, lane.made, time.monotonic() + _ANSWER_SECONDS
-        self._open[key] = lane
+        self._sent[key] = channel.settled, channel.made, time.monotonic() + _ANSWER_SECONDS
+        self._open[key] = channel
         self._asking.enter_context(PENDING_ERRORS.expected())
-        self._send(key, "differ", lane.settled, *_documents(lane.part(lane.settled, lane.made)))
+        self._send(key, "differ", channel.settled, *_documents(channel.part(channel.settled, channel.made)))
 
     def _judge(
         self,
         key: ChannelKey,
-        lane: P2PChannel,
+        channel: P2PChannel,
         begin: int,
         documents: Sequence[object],
         theirs: Sequence[tuple[int, int]],
     ) -> None:
         """Find the first message whose two ends disagree; each of the two draws the same conclusion."""
-        mine_begin, mine_end, _ = self._told.pop(key)
+        mine_begin, mine_end, _ = self._sent.pop(key)
         first, end = max(begin, mine_begin), min(begin + len(theirs), mine_end)
         records = [end_of(self._group, document) for document in documents]
         harmless: dict[tuple[int, int], tuple[int, int]] = {}
-        for posted, (place, word) in zip(lane.part(first, end), theirs[first - begin :], strict=False):
+        for posted, (place, word) in zip(channel.part(first, end), theirs[first - begin :], strict=False):
             pair = posted.entry.prepared.message, place
             if pair in harmless:
                 continue
             if self._wrong(posted, records[place]):
                 return
             harmless[pair] = pair[0], word
-        if not lane.accept(end, harmless.values()):
-            # These cannot be what the digests were of: nothing is said that is not certain.
+        if not channel.accept(end, harmless.values()):
+            # These cannot be what the digests were of: nothing is reported that is not certain.
             self._drop([key])
         self._asked()
 
     def _asked(self) -> None:
-        """Have nobody wait for a verdict where none is to come."""
-        if not self._told:
+        """End the wait for an error where none is to come."""
+        if not self._sent:
             self._asking.pop_all().close()
 
     def _give_up_asking(self) -> None:
         """The other end may have left the group before it was asked."""
         now = time.monotonic()
-        if late := [key for key, (_, _, until) in self._told.items() if until < now]:
+        if late := [key for key, (_, _, until) in self._sent.items() if until < now]:
             self._drop(late)
             self._asked()
 
     def _wrong(self, posted: Posted, theirs: Record) -> bool:
         error = disagreement_error(self._group, self._rank, own_end(posted.entry), theirs, self._note)
         if error is not None:
-            if not posted.told:
+            if not posted.reported:
                 PENDING_ERRORS.add(error, posted.maker)
             self._found = True
         return error is not None

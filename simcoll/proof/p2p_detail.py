@@ -36,7 +36,7 @@ from simcoll.spec.call import ANY_SOURCE, Call, MalformedCallError
 StandIn = Callable[[str, torch.Tensor, int, int], Work | None]
 """Gives the backend a send or receive (the op) of a tensor, with a peer (group rank) and a tag."""
 
-_LANES = 1 << 16
+_MOST_CHANNELS = 1 << 16
 """Distinct peers and tags that a group keeps count of; a program that uses more is no longer proved, only recorded."""
 
 _AGREED = 4096
@@ -90,8 +90,8 @@ class Messages:
     def announce(self, entry: Entry, arguments: Arguments, tag: int) -> Callable[[], None] | None:
         """Judge a call if its other end has come, before it is launched; otherwise leave word for it.
 
-        ``tag`` is what tells its lane from others, as :meth:`~simcoll.backends.base.Backend.lane` does. What comes back
-        is to be called when the call is done. Both raise :class:`CollectiveMismatchError`.
+        ``tag`` is what tells its channel from others, as :meth:`~simcoll.backends.base.Backend.channel` does. What
+        comes back is to be called when the call is done. Both raise :class:`CollectiveMismatchError`.
         """
         place = self._place(entry.call, tag)
         tensors = [tensor for tensors in arguments.tensors.values() for tensor in tensors]
@@ -130,12 +130,12 @@ class Messages:
                 return None
             if call.op == "recv" and tag in self._loose:
                 return None
-            lane = (self._rank, peer, tag) if call.op == "send" else (peer, self._rank, tag)
-            if lane not in self._counts and len(self._counts) >= _LANES:
+            channel = (self._rank, peer, tag) if call.op == "send" else (peer, self._rank, tag)
+            if channel not in self._counts and len(self._counts) >= _MOST_CHANNELS:
                 self._give_up()
                 return None
-            self._counts[lane] = count = self._counts.get(lane, 0) + 1
-        return f"{lane[0]}/{lane[1]}/{tag}/{count}"
+            self._counts[channel] = count = self._counts.get(channel, 0) + 1
+        return f"{channel[0]}/{channel[1]}/{tag}/{count}"
 
     def stop(self, announced: Callable[[], None] | None) -> None:
         """Prove no more; take back the last announcement."""
@@ -145,7 +145,7 @@ class Messages:
         self._off = True
 
     def _give_up(self) -> None:
-        """The store is gone with the process that held it, or there are too many lanes: prove no more."""
+        """The store is gone with the process that held it, or there are too many channels: prove no more."""
         self._off = True
 
     def _judge(self, place: str, entry: Entry, mine: _Header, said: bytes, device: torch.device) -> None:

@@ -24,7 +24,7 @@ from simcoll.verifier.findings.finding import Finding, Severity
 _SHORTEST = timedelta(milliseconds=1)
 
 _MOST_LISTED = 200_000
-"""Parameters that the ranks of a group together tell each other by name; of larger models they compare the digests."""
+"""Parameters that the ranks of a group together send each other by name; of larger models they compare the digests."""
 
 _MASK = (1 << 64) - 1
 
@@ -32,7 +32,7 @@ _NO_DOCUMENTS: Mapping[int, object] = MappingProxyType({})
 
 
 class Prover:
-    """Proves the calls of one group, in order. Each rank calls :meth:`post` and :meth:`verdict` for each call."""
+    """Proves the calls of one group, in order. Each rank calls :meth:`prove` for each call."""
 
     def __init__(self, group: Group, group_rank: int, store: Store, timeout: Callable[[], timedelta]) -> None:
         self._group = group
@@ -190,7 +190,7 @@ class Tolerance:
 
 
 def document_of(entry: Entry) -> dict[str, object]:
-    """What a rank tells the others of its call; JSON values, read back by :func:`record_of`."""
+    """What a rank sends the others of its call; JSON values, read back by :func:`record_of`."""
     document: dict[str, object] = {
         "sequence": entry.sequence,
         "asynchronous": entry.asynchronous,

@@ -1,4 +1,4 @@
-"""The line in which the calls of a group stand that are proved before they run: ``detail`` mode."""
+"""The queue of the calls of a group that are proved before they run: ``detail`` mode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ProofQueue:
         self._waiting: deque[Entry] = deque()
 
     def join(self, begin: Callable[[], Entry], joined: Callable[[Entry], object] = bool) -> Entry:
-        """Make a call's entry, give it its place and tell ``joined``, in one step."""
+        """Make a call's entry, give it its place and call ``joined`` with it, in one step."""
         with self._changed:
             entry = begin()
             self._waiting.append(entry)

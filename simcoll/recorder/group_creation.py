@@ -18,7 +18,7 @@ from simcoll.core.record import source_document
 from simcoll.recorder.recorder import Recorder
 from simcoll.recorder.session import active_session
 from simcoll.recorder.source import current_source
-from simcoll.recorder.store_hint import told_if_unserved
+from simcoll.recorder.store_hint import warned_if_unserved
 
 LET_GO_SECONDS = 0.05
 """How long the end of groups, or of the process, leaves the GIL to the backends' threads."""
@@ -53,10 +53,10 @@ def initialising(initialise: Callable[..., Any]) -> Callable[..., Any]:
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         place = _creations.here.begin()
         given = _given(signature, args, kwargs)
-        size = _stated_size(given)
+        size = _declared_size(given)
         recorder = None if size is None else _early_recorder()
         source = current_source()
-        with told_if_unserved(given, source):
+        with warned_if_unserved(given, source):
             if size is None or recorder is None:
                 return initialise(*args, **kwargs)
             recorder.event("creating", **place, ranks=list(range(size)), source=source_document(source))
@@ -75,7 +75,7 @@ def _given(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[
         return kwargs
 
 
-def _stated_size(given: Mapping[str, Any]) -> int | None:
+def _declared_size(given: Mapping[str, Any]) -> int | None:
     """How many ranks the call says the job has; None where this rank is not the one that the environment names.
 
     Another size than the environment's is a mistake where the ranks meet by the environment; elsewhere it may be a job
@@ -119,7 +119,7 @@ def noted(make: Callable[..., Any]) -> Callable[..., Any]:
     return make_group
 
 
-stated_members: RankLocal[tuple[int, ...] | None] = RankLocal(lambda: None)
+declared_members: RankLocal[tuple[int, ...] | None] = RankLocal(lambda: None)
 """The global ranks of the group that is being made, where its backend does not know them."""
 
 
@@ -128,11 +128,11 @@ def shrinking(make: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(make)
     def make_group(new_backend: Any, remaining_ranks: Any, *args: Any, **kwargs: Any) -> Any:
-        stated_members.set(tuple(remaining_ranks))
+        declared_members.set(tuple(remaining_ranks))
         try:
             return make(new_backend, remaining_ranks, *args, **kwargs)
         finally:
-            stated_members.set(None)
+            declared_members.set(None)
 
     return make_group
 

@@ -1,4 +1,4 @@
-"""Says, while a process waits, that nobody serves the store at which ``init_process_group`` is to meet.
+"""Warns, while a process waits, that no process serves the store at which ``init_process_group`` is to meet.
 
 Where torch's agent has started a rank, every rank is a client of the agent's store, and an address of the program's own
 (``init_method="tcp://..."``, another MASTER_PORT) is served by nobody: torch/distributed/rendezvous.py,
@@ -29,7 +29,7 @@ OWN_RANKS = (
 
 
 @contextmanager
-def told_if_unserved(given: Mapping[str, object], source: Source) -> Iterator[None]:
+def warned_if_unserved(given: Mapping[str, object], source: Source) -> Iterator[None]:
     """Watch the making of a default group: ``given`` are its arguments, ``source`` the line that makes it.
 
     Of many that wait at one address, the one that is to be rank 0 of the launcher's rank 0 says so.
@@ -38,7 +38,7 @@ def told_if_unserved(given: Mapping[str, object], source: Source) -> Iterator[No
     if address is None or os.environ.get("RANK") != "0" or given.get("rank", -1) not in (-1, 0):
         yield
         return
-    watch = threading.Timer(PATIENCE, _tell, (*address, source))
+    watch = threading.Timer(PATIENCE, _warn, (*address, source))
     watch.daemon = True
     watch.start()
     try:
@@ -61,7 +61,7 @@ def _address(given: Mapping[str, object]) -> tuple[str, int] | None:
         return None
 
 
-def _tell(host: str, port: int, source: Source) -> None:
+def _warn(host: str, port: int, source: Source) -> None:
     try:
         socket.create_connection((host, port), _CONNECT_SECONDS).close()
     except ConnectionRefusedError:

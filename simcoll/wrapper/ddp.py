@@ -63,7 +63,7 @@ def recorded_verification(verify: Callable[..., Any], recorder: Callable[[], Rec
         if noted is None or not isinstance(model, DistributedDataParallel) or process_group.size() < 2:
             return verify(process_group, tensors, *args, **kwargs)
         try:
-            claim = claim_of(_stated(model))
+            claim = claim_of(_parameters(model))
         except (AttributeError, RuntimeError, TypeError):
             # Another torch's model, or parameters without a shape: nothing is stated, and torch decides.
             return verify(process_group, tensors, *args, **kwargs)
@@ -84,7 +84,7 @@ def _claiming(group: str, claim: Claim) -> Iterator[None]:
         _pending.claim = None
 
 
-def _stated(model: DistributedDataParallel) -> Parameters:
+def _parameters(model: DistributedDataParallel) -> Parameters:
     ignored = model.parameters_to_ignore
     return tuple(_parameter(name, one) for name, one in model.module.named_parameters() if name not in ignored)
 

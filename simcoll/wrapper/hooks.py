@@ -140,19 +140,19 @@ def _debug_level() -> DebugLevel:
     level = dist.get_debug_level()
     if level != DebugLevel.DETAIL:
         return level
-    _say_once("TORCH_DISTRIBUTED_DEBUG=DETAIL is set: simcoll takes the place of its process-group wrapper")
+    _warn_once("TORCH_DISTRIBUTED_DEBUG=DETAIL is set: simcoll takes the place of its process-group wrapper")
     return DebugLevel.INFO
 
 
 _wrapped: list[str] = []
 """The modes of groups that the program has wrapped by itself, which go on when :func:`disable` was called."""
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
-def _say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
+def _warn_once(text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
         sys.stderr.write(f"simcoll: {text}\n")
 
 

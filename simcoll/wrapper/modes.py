@@ -17,7 +17,7 @@ from simcoll.core.record import Group
 from simcoll.cuda.watcher import DeviceTimes
 from simcoll.proof.check_rounds import LATE, Rounds
 from simcoll.proof.checker import Checker, MessageChecker, calls_between_rounds
-from simcoll.proof.p2p_check import Letters
+from simcoll.proof.p2p_check import DigestExchange
 from simcoll.proof.p2p_detail import LATE_END, Messages, StandIn
 from simcoll.proof.polled_store import PolledStore
 from simcoll.proof.prover import Prover
@@ -69,8 +69,8 @@ def _message_checker(
     """What compares sends and receives of tensors on these devices in the background; ``note`` ends its errors."""
     if not devices:
         return None
-    letters = Letters(group, group_rank, _polled(store, "simcoll-letters"), devices, note)
-    return MessageChecker(group, letters, calls_between_rounds(), _keep_all)
+    exchange = DigestExchange(group, group_rank, _polled(store, "simcoll-letters"), devices, note)
+    return MessageChecker(group, exchange, calls_between_rounds(), _keep_all)
 
 
 _checked: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
@@ -91,7 +91,7 @@ def keep_for_good(plain: ProcessGroup) -> None:
 
 
 def _polled(store: Store, prefix: str) -> PolledStore:
-    """A connection of its own for the background, which must not stand in line behind the program's waits."""
+    """A connection of its own for the background, which must not wait behind the program's waits."""
     return PolledStore(lambda: PrefixStore(prefix, own_connection(store)))
 
 

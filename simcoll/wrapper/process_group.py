@@ -30,7 +30,7 @@ from simcoll.cuda.watcher import DeviceTimes, device_times
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.recorder.arguments import Arguments, arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
-from simcoll.recorder.group_creation import stated_members
+from simcoll.recorder.group_creation import declared_members
 from simcoll.recorder.recorder import GroupLog
 from simcoll.recorder.session import Session, active_session, is_unrecorded, pipelines, unrecorded
 from simcoll.spec.table import METHODS
@@ -66,7 +66,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._session: Session | None = None
         self._pipeline: Pipeline | None = None
         self._pipeline_session: Session | None = None
-        self._members: tuple[int, ...] | None = stated_members.here
+        self._members: tuple[int, ...] | None = declared_members.here
         self._limit: timedelta | None = None
         self._section: torch.device | None = None
         self._left = False

@@ -183,15 +183,15 @@ class ProvedPipeline(BackgroundPipeline):
     def _admits(self, posted: Posted, arguments: Arguments, coalescing: bool) -> bool:
         """Whether a message between GPUs may be launched; raises where its other end is there and disagrees.
 
-        The other end is given a message that it fits, and is told in the background. A message that is one of a batch
-        holds up none of the others: the batch raises, when it is launched.
+        The other end is given a message that it fits, and learns of it in the background. A message of a batch holds up
+        none of the others: the batch raises, when it is launched.
         """
         if self._messages is None:
             return True
         try:
-            self._messages.announce(posted.entry, arguments, posted.lane)
+            self._messages.announce(posted.entry, arguments, posted.channel)
         except CollectiveMismatchError as error:
-            posted.told = posted.launched = True
+            posted.reported = posted.launched = True
             posted.entry.finished(State.FAILED)
             if not coalescing:
                 raise

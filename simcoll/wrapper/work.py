@@ -31,7 +31,7 @@ _LOOK_UP = timedelta(seconds=0.5)
 _LOOK_ON_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.0001
 _LONGEST_PAUSE_SECONDS = 0.01
-_VERDICT_SECONDS = 5.0
+_MISMATCH_SECONDS = 5.0
 """How long a wait that failed waits for ranks that are about to find out why."""
 
 
@@ -265,8 +265,8 @@ class CheckedWork(RecordedWork):
             if self._tell_failed is not None:
                 self._tell_failed()
             # The first rank that raises a mismatch may end, and its peers lose the connection before they know why.
-            if (verdict := PENDING_ERRORS.awaited(_VERDICT_SECONDS)) is not None:
-                raise verdict from error
+            if (mismatch := PENDING_ERRORS.awaited(_MISMATCH_SECONDS)) is not None:
+                raise mismatch from error
             raise
 
     def _await(self, timeout: timedelta) -> bool:

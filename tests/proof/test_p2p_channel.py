@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simcoll.backends.base import OF_THE_GROUP, OF_THE_PAIR
+from simcoll.blackbox.box import NoBox
 from simcoll.core.record import Group, Source
 from simcoll.errors import CollectiveMismatchError
 from simcoll.proof.p2p_channel import Count, P2PChannel, Posted
@@ -21,13 +22,13 @@ torch = pytest.importorskip("torch")
 from torch.distributed import HashStore  # noqa: E402
 
 from simcoll.proof import p2p_check  # noqa: E402
-from simcoll.proof.p2p_check import Letters  # noqa: E402
+from simcoll.proof.p2p_check import DigestExchange  # noqa: E402
 from simcoll.proof.polled_store import PolledStore  # noqa: E402
 from simcoll.recorder.pending_errors import PENDING_ERRORS  # noqa: E402
 
 WORLD = Group("0", "default_pg", (0, 1))
 USE = Use(writes=False, sends=False, copies=False, tells=False, on_cpu=True)
-LOG: Any = SimpleNamespace(group=WORLD, box=None)
+LOG: Any = SimpleNamespace(group=WORLD, box=NoBox())
 
 
 def posted(
@@ -37,7 +38,7 @@ def posted(
     dtype: str = "float32",
     tag: int = 0,
     took: int | None = None,
-    lane: int | None = None,
+    channel: int | None = None,
 ) -> Posted:
     buffers = (Buffer((size,), dtype),)
     if op == "send":
@@ -46,7 +47,7 @@ def posted(
         call = Call("recv", "recv", outputs=buffers, peer=peer, tag=tag)
     prepared = Prepared(call, 0, 0, 0, message_digest(call), 0, USE)
     entry = Entry(LOG, prepared, 1, Source("train.py", size, "step"), False, 0, taken_from=took)
-    return Posted(entry, 0, tag if lane is None else lane, launched=True)
+    return Posted(entry, 0, tag if channel is None else channel, launched=True)
 
 
 def news(lane: P2PChannel) -> Count:
@@ -100,8 +101,8 @@ def test_words_that_count_as_one_do_so_with_all_that_did_before() -> None:
     assert lanes[0].open == 0
 
 
-def end(store: Any, rank: int) -> Letters:
-    return Letters(WORLD, rank, PolledStore(lambda: store), {"cpu"})
+def end(store: Any, rank: int) -> DigestExchange:
+    return DigestExchange(WORLD, rank, PolledStore(lambda: store), {"cpu"})
 
 
 def told() -> list[CollectiveMismatchError]:
@@ -224,9 +225,9 @@ def test_a_group_whose_message_failed_is_compared_no_more() -> None:
 
 
 def test_without_tags_the_order_alone_tells_which_send_meets_which_receive() -> None:
-    sent = [posted("send", 1, size, tag=size, lane=OF_THE_GROUP) for size in (1, 2, 3)]
-    same = [posted("recv", 0, size, tag=9 - size, lane=OF_THE_GROUP) for size in (1, 2, 3)]
-    other = [posted("recv", 0, size, tag=size, lane=OF_THE_GROUP) for size in (2, 1, 3)]
+    sent = [posted("send", 1, size, tag=size, channel=OF_THE_GROUP) for size in (1, 2, 3)]
+    same = [posted("recv", 0, size, tag=9 - size, channel=OF_THE_GROUP) for size in (1, 2, 3)]
+    other = [posted("recv", 0, size, tag=size, channel=OF_THE_GROUP) for size in (2, 1, 3)]
     assert run([sent, same], [(0, 2), (1, 1)]) == []
     errors = run([sent, other], [(0, 2), (1, 1)])
     assert [error.findings[0].code for error in errors] == ["SC301", "SC301"]
@@ -234,12 +235,12 @@ def test_without_tags_the_order_alone_tells_which_send_meets_which_receive() -> 
 
 
 def test_a_communicator_of_two_ranks_has_an_order_of_its_own() -> None:
-    sent = [posted("send", 1, 1, lane=OF_THE_PAIR), posted("send", 1, 2, lane=OF_THE_GROUP)]
-    received = [posted("recv", 0, 2, lane=OF_THE_GROUP), posted("recv", 0, 1, lane=OF_THE_PAIR)]
+    sent = [posted("send", 1, 1, channel=OF_THE_PAIR), posted("send", 1, 2, channel=OF_THE_GROUP)]
+    received = [posted("recv", 0, 2, channel=OF_THE_GROUP), posted("recv", 0, 1, channel=OF_THE_PAIR)]
     assert run([sent, received], [(0, 1), (1, 1)]) == []
 
 
 def test_who_knows_already_is_not_told_again() -> None:
-    sent, received = posted("send", 1, 1, lane=OF_THE_GROUP), posted("recv", 0, 2, lane=OF_THE_GROUP)
-    received.told = True
+    sent, received = posted("send", 1, 1, channel=OF_THE_GROUP), posted("recv", 0, 2, channel=OF_THE_GROUP)
+    received.reported = True
     assert len(run([[sent], [received]], [(0, 1), (1, 1)])) == 1

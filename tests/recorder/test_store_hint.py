@@ -61,7 +61,7 @@ def test_a_store_that_nobody_serves_is_named_while_the_rank_waits(
     monkeypatch.setattr(store_hint, "PATIENCE", 0.0)
     if "init_method" in given:
         given = {**given, "init_method": given["init_method"].format(port=port)}
-    with store_hint.told_if_unserved(given, HERE):
+    with store_hint.warned_if_unserved(given, HERE):
         assert screen.written.wait(30)
     begins = f"simcoll: rank 0 waits in init_process_group at train.py:12 for a store at 127.0.0.1:{port}, "
     assert screen.text.startswith(begins)
@@ -86,12 +86,12 @@ def test_who_finds_a_store_or_is_not_the_one_to_say_it_watches_nothing(
     monkeypatch.setattr(store_hint.threading, "Timer", None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with store_hint.told_if_unserved(given, HERE):
+    with store_hint.warned_if_unserved(given, HERE):
         pass
 
 
 def test_a_rank_that_gets_past_it_ends_the_watch(port: int, screen: Screen) -> None:
-    with store_hint.told_if_unserved({}, HERE):
+    with store_hint.warned_if_unserved({}, HERE):
         [watch] = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
     watch.join(30)
     assert not watch.is_alive()
@@ -100,6 +100,6 @@ def test_a_rank_that_gets_past_it_ends_the_watch(port: int, screen: Screen) -> N
 
 def test_a_store_that_is_served_or_whose_host_is_not_known_is_not_spoken_of(screen: Screen) -> None:
     with socket.create_server(("127.0.0.1", 0)) as served:
-        store_hint._tell("127.0.0.1", served.getsockname()[1], HERE)
-    store_hint._tell("no.such.host.invalid", 1, HERE)
+        store_hint._warn("127.0.0.1", served.getsockname()[1], HERE)
+    store_hint._warn("no.such.host.invalid", 1, HERE)
     assert screen.text == ""
