@@ -361,7 +361,7 @@ def explained_while_it_runs(job: Job) -> tuple[list[Finding], bool]:
     if stuck:
         return stuck, True
     # Whether a message was swallowed is told of jobs only that were given up.
-    inquiry = Inquiry(job).ask(_HALTS[:-1])
+    inquiry = Inquiry(job).ask(_HALTS[:-1] if job.halted else ())
     findings = inquiry.of(*SHOWN)
     return findings, any(is_final(job, finding, inquiry.waits) for finding in findings)
 

@@ -11,8 +11,8 @@ from simcoll.verifier.agreement.fields import Difference, differing_fields, diff
 from simcoll.verifier.agreement.flows import BrokenLaw, broken_law, broken_total
 from simcoll.verifier.agreement.shapes import judge_shapes
 from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.findings.known_fields import known_statement, unknown_fields
 from simcoll.verifier.findings.sides import Parts, Voice, finding, side
-from simcoll.verifier.findings.stated import stated, unknown_fields
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -44,7 +44,7 @@ def _voice(group: Group, group_rank: int, record: Record, unknown: frozenset[str
     rank, size = group.ranks[group_rank], len(group.ranks)
     if spec is None:
         return Voice(group_rank, rank, size, record, None, None, unknown)
-    statement = stated(spec, record.call, group_rank, size, unknown)
+    statement = known_statement(spec, record.call, group_rank, size, unknown)
     if "root" in unknown and spec.shows_root(record.call):
         statement = replace(statement, root=group_rank)
     return Voice(group_rank, rank, size, record, spec, statement, unknown)

@@ -102,9 +102,9 @@ def compare_models(
     sides = [_side(alike, sources, f"{len(reference)} parameters")]
     clauses = []
     for parameters, ranks in apart[:_SIDES]:
-        said = _differences(parameters, reference, ranks_text(ranks), there)
-        clauses.append(_cut(said))
-        sides.append(_side(ranks, sources, f"{len(parameters)} parameters; {said[0]}"))
+        differing = _differences(parameters, reference, ranks_text(ranks), there)
+        clauses.append(_cut(differing))
+        sides.append(_side(ranks, sources, f"{len(parameters)} parameters; {differing[0]}"))
     return Finding(
         DDP_PARAMETER_MISMATCH.code,
         DDP_PARAMETER_MISMATCH.severity,
@@ -159,14 +159,14 @@ def _differences(mine: Parameters, reference: Parameters, here: str, there: str)
     if [one.form for one in mine] == [one.form for one in reference]:
         return _moved(names, theirs, here, there) if sorted(names) == sorted(theirs) else []
     by_name, known = ({one.name: one for one in parameters} for parameters in (mine, reference))
-    said = [
+    differing = [
         _changed(one, known[one.name], here, there)
         for one in mine
         if one.name in known and one.form != known[one.name].form
     ]
-    said += [f"{_text(one)} is on {here}, not on {there}" for one in mine if one.name not in known]
-    said += [f"{_text(one)} is missing on {here}" for one in reference if one.name not in by_name]
-    return said or _moved(names, theirs, here, there)
+    differing += [f"{_text(one)} is on {here}, not on {there}" for one in mine if one.name not in known]
+    differing += [f"{_text(one)} is missing on {here}" for one in reference if one.name not in by_name]
+    return differing or _moved(names, theirs, here, there)
 
 
 def _moved(names: Sequence[str], theirs: Sequence[str], here: str, there: str) -> list[str]:
@@ -191,6 +191,6 @@ def _kind(one: ModelParameter) -> str:
     return f"{one.dtype}{list(one.shape)}"
 
 
-def _cut(said: Sequence[str]) -> str:
-    more = f" and {len(said) - _NAMED} more parameters differ" if len(said) > _NAMED else ""
-    return "; ".join(said[:_NAMED]) + more
+def _cut(differing: Sequence[str]) -> str:
+    more = f" and {len(differing) - _NAMED} more parameters differ" if len(differing) > _NAMED else ""
+    return "; ".join(differing[:_NAMED]) + more

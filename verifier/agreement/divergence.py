@@ -41,13 +41,13 @@ def with_divergence(findings: Sequence[Finding], columns: Sequence[GroupColumns]
     lives: dict[object, list[GroupColumns]] = {}
     for one in columns:
         lives.setdefault(one.group, []).append(one)
-    told: set[object] = {finding.group for finding in findings if finding.code in _EXPLAINED}
+    reported: set[object] = {finding.group for finding in findings if finding.code in _EXPLAINED}
     features: _Features | None = None
     found = []
     for finding in findings:
-        asking = finding.code in _ASKING and finding.severity is Severity.ERROR and finding.group not in told
+        asking = finding.code in _ASKING and finding.severity is Severity.ERROR and finding.group not in reported
         if asking and len(lives.get(finding.group, ())) == 1:
-            told.add(finding.group)
+            reported.add(finding.group)
             features = features or _Features(columns[0].words)
             found.append(replace(finding, came_apart=_divergence(finding, lives[finding.group][0], features)))
         else:
@@ -98,9 +98,9 @@ def _divergence(finding: Finding, columns: GroupColumns, features: _Features) ->
     if place is None:
         return None
     apart = [0, *(number for number, other in enumerate(places, 1) if other == place)]
-    told = [_told(sides[number], courses[number], place, first + place, features) for number in apart]
-    known = tuple(side for side in told if side is not None)
-    return CameApart(first + place, known) if len(known) == len(told) else None
+    made = [_side_there(sides[number], courses[number], place, first + place, features) for number in apart]
+    known = tuple(side for side in made if side is not None)
+    return CameApart(first + place, known) if len(known) == len(made) else None
 
 
 def _parts(columns: GroupColumns, side: Side) -> list[Part]:
@@ -145,8 +145,8 @@ def _first_apart(main: _Courses, other: _Courses, features: _Features) -> int | 
     place = next((place for place in range(begin, end) if pairs[place] not in usual), None)
     if place is None or not _is_ahead(mine, theirs, place):
         return None
-    said = features.statement[np.concatenate([main.tokens, other.tokens])[:, place]]
-    return place if len(np.unique(said)) == 1 else None
+    calls = features.statement[np.concatenate([main.tokens, other.tokens])[:, place]]
+    return place if len(np.unique(calls)) == 1 else None
 
 
 def _is_ahead(mine: Ints, theirs: Ints, place: int) -> bool:
@@ -154,7 +154,7 @@ def _is_ahead(mine: Ints, theirs: Ints, place: int) -> bool:
     return bool(np.isin(theirs[:, place], mine).all() or np.isin(mine[:, place], theirs).all())
 
 
-def _told(side: Side, courses: _Courses, place: int, sequence: int, features: _Features) -> Side | None:
+def _side_there(side: Side, courses: _Courses, place: int, sequence: int, features: _Features) -> Side | None:
     """What a side called there, and from where; None where that is too many lines, or a record cannot be read."""
     records = [(part.trace.rank, part.at(sequence)) for part in courses.parts]
     made = [(rank, record) for rank, record in records if record is not None]

@@ -65,8 +65,8 @@ def faulty_calls(voices: Sequence[Voice]) -> Difference | None:
     if not faults or len(faults) == len(voices) or _other_size(voices, faults) or _other_root(voices, faults):
         return None
     parts = part(voices, lambda voice: faults.get(voice.rank, ""))
-    said = {fault: [rank for rank in faults if faults[rank] == fault] for fault in faults.values()}
-    clauses = [(f"{ranks_text(ranks)}: " if len(said) > 1 else "") + fault for fault, ranks in said.items()]
+    by_fault = {fault: [rank for rank in faults if faults[rank] == fault] for fault in faults.values()}
+    clauses = [(f"{ranks_text(ranks)}: " if len(by_fault) > 1 else "") + fault for fault, ranks in by_fault.items()]
     text = (
         f"the call of {ranks_text(faults)} contradicts itself and will be refused: {'; '.join(clauses[:_FAULTS_SHOWN])}"
     )

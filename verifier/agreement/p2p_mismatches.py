@@ -58,7 +58,7 @@ def disagreement(send: Call, receive: Call, sender: int, receiver: int) -> Disag
     Bytes that are received as numbers, or numbers as bytes, with nothing left over, are meant to be; of nothing,
     nothing can be read wrongly.
     """
-    (sent, carried), (wanted, room) = _stated(send.inputs), _stated(receive.outputs)
+    (sent, carried), (wanted, room) = _dtype_and_count(send.inputs), _dtype_and_count(receive.outputs)
     size, space = bytes_of(send.inputs), bytes_of(receive.outputs)
     if carried == room == 0:
         return None
@@ -217,10 +217,10 @@ def _voices(message: Message) -> tuple[object, object]:
 
 
 def _stated_ends(message: Message) -> tuple[object, object]:
-    return _stated(message.send.call.inputs), _stated(message.receive.call.outputs)
+    return _dtype_and_count(message.send.call.inputs), _dtype_and_count(message.receive.call.outputs)
 
 
-def _stated(buffers: tuple[Buffer, ...]) -> tuple[str | None, int]:
+def _dtype_and_count(buffers: tuple[Buffer, ...]) -> tuple[str | None, int]:
     """The dtype and the number of elements; None where the buffers are of several dtypes, or there are none."""
     dtypes = {buffer.dtype for buffer in buffers}
     return (dtypes.pop() if len(dtypes) == 1 else None), sum(buffer.elements for buffer in buffers)

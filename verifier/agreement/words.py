@@ -11,7 +11,7 @@ from simcoll.core.record import Source
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import joined_word, statement_digest
 from simcoll.spec.table import COLLECTIVES, Kind, Statement
-from simcoll.verifier.findings.stated import flow_sum, stated
+from simcoll.verifier.findings.known_fields import flow_sum, known_statement
 
 _MASK = (1 << 64) - 1
 
@@ -95,7 +95,7 @@ class Words:
 
     def _word(self, call: Call, group_rank: int, size: int) -> Word:
         spec = COLLECTIVES[call.op]
-        statement = stated(spec, call, group_rank, size, self.unknown)
+        statement = known_statement(spec, call, group_rank, size, self.unknown)
         if statement not in self._statements:
             self._statements[statement] = (statement_digest(statement), len(self._statements))
             self._kinds.append(self._kind(statement))

@@ -138,11 +138,11 @@ def _aspects(mine: Call, theirs: Call, errors: Sequence[Finding]) -> str:
         ("Input splits", _splits(mine.input_splits), _splits(theirs.input_splits)),
         ("Output splits", _splits(mine.output_splits), _splits(theirs.output_splits)),
     ]
-    said = [f"  {name}: {here}vs {there}" for name, here, there in fields if here != there]
+    aspects = [f"  {name}: {here}vs {there}" for name, here, there in fields if here != there]
     named = {name for finding in errors for name in finding.differing}
-    spoken = "".join(said).lower()
-    said += [f"  {text}" for name, text in _OWN_ASPECTS.items() if name in named and text.lower() not in spoken]
-    return "".join(said)
+    spoken = "".join(aspects).lower()
+    aspects += [f"  {text}" for name, text in _OWN_ASPECTS.items() if name in named and text.lower() not in spoken]
+    return "".join(aspects)
 
 
 def _own_lines(group: Group, finding: Finding) -> list[str]:

@@ -34,7 +34,7 @@ torch/csrc/distributed/c10d: NCCLUtils.cpp, ProcessGroupNCCL.cpp and, from torch
 
 _SECOND_NS = 1_000_000_000
 _TIMEOUT_NS = 30 * _SECOND_NS
-_TOLD_TIMEOUT_NS = 3 * _SECOND_NS
+_DUMPED_TIMEOUT_NS = 3 * _SECOND_NS
 """For so long a rank's device must have stood in its last call for a SIGABRT to be the watchdog's: torch's default is
 ten minutes, and a minute more for the dumps. A dump that a rank has left by then says that something took too long."""
 
@@ -116,19 +116,19 @@ def _ended_by_watchdog(traces: Mapping[int, Trace], found: Mapping[int, Failure]
     """
     aborted = [one for one in found.values() if one.exit_code == -signal.SIGABRT]
     dumps = [event.time_ns for trace in traces.values() for event in trace.events if event.kind == DUMPED]
-    told = min(dumps, default=_NEVER)
-    stood = [one.time_ns for one in aborted if _stood(traces.get(one.rank), one.time_ns, told)]
+    first_dump = min(dumps, default=_NEVER)
+    stood = [one.time_ns for one in aborted if _stood(traces.get(one.rank), one.time_ns, first_dump)]
     first = min(stood, default=_NEVER)
     return {one.rank: replace(one, nature=Nature.WATCHDOG) for one in aborted if one.time_ns >= first}
 
 
-def _stood(trace: Trace | None, ended_ns: int, told_ns: int) -> bool:
-    """Whether a rank's device had been in its last call for long when the rank ended; ``told_ns`` is the first dump."""
+def _stood(trace: Trace | None, ended_ns: int, dumped_ns: int) -> bool:
+    """Whether a rank's device had been in its last call for long when it ended; ``dumped_ns`` is the first dump."""
     if trace is None:
         return False
     # The calls of a dump are a device's.
     rows = np.flatnonzero(trace.slots["state"] <= State.STARTED) if trace.unknown else open_rows(trace)
-    limit = _TOLD_TIMEOUT_NS if told_ns <= ended_ns else _TIMEOUT_NS
+    limit = _DUMPED_TIMEOUT_NS if dumped_ns <= ended_ns else _TIMEOUT_NS
     return bool(len(rows)) and ended_ns - int(trace.slots["scheduled_ns"][rows[-1]]) >= limit
 
 

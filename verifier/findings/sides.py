@@ -10,9 +10,9 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Record, Source
 from simcoll.spec.call import Call
 from simcoll.spec.table import CollectiveSpec, Flows, Statement
-from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.findings.finding import CallPlace, Finding, RankSource, Severity, Side
+from simcoll.verifier.findings.known_fields import known_flows
 from simcoll.verifier.findings.rule import Rule
-from simcoll.verifier.findings.stated import known_flows
 
 _SOURCES_PER_SIDE = 4
 _SIDES_IN_TEXT = 4
@@ -106,6 +106,11 @@ def each(parts: Parts, say: Callable[[Hashable, str, bool], str]) -> str:
     if len(order) > _SIDES_IN_TEXT:
         clauses.append(f"and {len(order) - _SIDES_IN_TEXT} more differ")
     return ", ".join(clauses)
+
+
+def record_side(rank: int, group: Group, record: Record, note: str = "") -> Side:
+    """The side of one rank (global) at one of its calls."""
+    return Side((rank,), record.call, lines([(rank, record.source)]), note, CallPlace.of(group, record, rank))
 
 
 def finding(

@@ -122,12 +122,12 @@ def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, Group]:
     where some dump states it.
     """
     known = [(rank, group) for rank, dump in by_rank.items() for group in dump.groups]
-    found: dict[str, set[int]] = {group.name: set() for rank, group in known if not _stated(group, rank)}
+    found: dict[str, set[int]] = {group.name: set() for rank, group in known if not _has_members(group, rank)}
     default = sorted({group.name for _, group in known if group.description in _DEFAULT})
     default = default[: max(1, _MOST_MEMBERS // world_size)]
     for rank, group in known:
         if group.name in found and group.name not in default:
-            found[group.name].update(group.ranks if _stated(group, rank) else (rank,))
+            found[group.name].update(group.ranks if _has_members(group, rank) else (rank,))
     everybody = tuple(range(world_size))
     members = {name: everybody if name in default else tuple(sorted(ranks)) for name, ranks in found.items()}
     known_whole = _known_whole(by_rank, members, world_size)
@@ -147,7 +147,7 @@ def _known_whole(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, .
         group.name
         for rank, dump in by_rank.items()
         for index, group in enumerate(dump.groups)
-        if group.name in members and (_stated(group, rank) or _shows_size(dump, index, rank, members[group.name]))
+        if group.name in members and (_has_members(group, rank) or _shows_size(dump, index, rank, members[group.name]))
     }
     return shown | {name for name, ranks in members.items() if stated and len(ranks) == world_size}
 
@@ -165,14 +165,14 @@ def _shows_size(dump: Dump, index: int, rank: int, members: Sequence[int]) -> bo
     return False
 
 
-def _stated(group: DumpGroup, rank: int) -> bool:
+def _has_members(group: DumpGroup, rank: int) -> bool:
     return rank in group.ranks
 
 
 def _trace(rank: int, dump: Dump, members: Mapping[str, Group], world_size: int, notes: Sequence[str]) -> MemoryTrace:
     groups = tuple(
         Group(group.name, group.description, group.ranks)
-        if _stated(group, rank)
+        if _has_members(group, rank)
         else replace(members[group.name], description=group.description)
         for group in dump.groups
     )

@@ -10,11 +10,11 @@ from simcoll.core.record import State
 from simcoll.verifier.agreement.p2p_matching import Matching
 from simcoll.verifier.findings.describe import record_text
 from simcoll.verifier.findings.failures import Nature
-from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
+from simcoll.verifier.findings.finding import Finding, Severity, Side
 from simcoll.verifier.findings.rules_job import RANK_EXITED_EARLY
 from simcoll.verifier.findings.rules_order import CALL_SKIPPED, DEADLOCK_CYCLE, MISSING_RANK
 from simcoll.verifier.findings.rules_p2p import MEMBERSHIP_MISMATCH, P2P_UNMATCHED
-from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.findings.sides import record_side
 from simcoll.verifier.halts.group_creation import in_the_making
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.membership import membership_mismatches
@@ -101,7 +101,12 @@ def _cycle(waits: WaitGraph, cycle: Sequence[Wait]) -> Finding:
         ranks=tuple(sorted(everybody)),
         culprits=_out_of_order(cycle, together),
         sides=tuple(
-            replace(_side(wait, f"{verb(ranks, 'waits', 'wait')} for {ranks_text(after)}"), ranks=tuple(ranks))
+            replace(
+                record_side(
+                    wait.rank, wait.group, wait.record, f"{verb(ranks, 'waits', 'wait')} for {ranks_text(after)}"
+                ),
+                ranks=tuple(ranks),
+            )
             for ranks, wait, after in pairs
         ),
     )
@@ -130,7 +135,10 @@ def ended_peer(job: Job, waits: WaitGraph) -> list[Finding]:
                 f"{ranks_text(gone)} had ended while rank {wait.rank} still waited in {wait.where} for "
                 f"{verb(gone, 'it', 'them')}"
             )
-            sides = (_side(wait, "waits"), *rank_locations(job, gone, group=wait.group))
+            sides = (
+                record_side(wait.rank, wait.group, wait.record, "waits"),
+                *rank_locations(job, gone, group=wait.group),
+            )
             wrong, code = outvoted(job, wait.group, gone), RANK_EXITED_EARLY.code
             return [_finding(code, RANK_EXITED_EARLY.severity, message, wait, wrong, sides, ranks=gone)]
     return []
@@ -159,7 +167,10 @@ def late_rank(job: Job, waits: WaitGraph) -> list[Finding]:
         # Whoever had not come when torch gave up did not come in time.
         severity = Severity.ERROR if given_up else job.severity_of_delay
         note = f"waited{_queued_behind(job, wait)}"
-        sides = (replace(_side(wait, note), ranks=tuple(waiting)), *rank_locations(job, late, job.stall, wait.group))
+        sides = (
+            replace(record_side(wait.rank, wait.group, wait.record, note), ranks=tuple(waiting)),
+            *rank_locations(job, late, job.stall, wait.group),
+        )
         code = MISSING_RANK.code
         if all(left_group(job, rank, wait.group) is not None for rank in late):
             code, severity = RANK_EXITED_EARLY.code, RANK_EXITED_EARLY.severity
@@ -204,7 +215,10 @@ def _made_alone(job: Job, wait: Wait, waiting: Sequence[int], late: Sequence[int
         f"{ranks_text(waiting)} waited{for_how_long(job, wait)} in {_number(wait)}, which "
         f"{ranks_text(late)} did not make: most of the group"
     )
-    sides = (replace(_side(wait, "waited"), ranks=tuple(waiting)), *rank_locations(job, late, job.stall, wait.group))
+    sides = (
+        replace(record_side(wait.rank, wait.group, wait.record, "waited"), ranks=tuple(waiting)),
+        *rank_locations(job, late, job.stall, wait.group),
+    )
     return _finding(CALL_SKIPPED.code, job.severity_of_delay, message, wait, waiting, sides, ranks=late)
 
 
@@ -265,11 +279,6 @@ def _number(wait: Wait) -> str:
     if not record.p2p_sequence:
         return f"{record.call.op} (collective {record.sequence})"
     return "a receive of its message" if record.call.op == "send" else "a send to it"
-
-
-def _side(wait: Wait, note: str) -> Side:
-    sources = lines([(wait.rank, wait.record.source)])
-    return Side((wait.rank,), wait.record.call, sources, note, CallPlace.of(wait.group, wait.record, wait.rank))
 
 
 def _finding(

@@ -11,14 +11,14 @@ from typing import TypeAlias
 import numpy as np
 
 from simcoll.core.ranges import ranks_text
-from simcoll.core.record import Group, Record, State
+from simcoll.core.record import Record, State
 from simcoll.core.trace import AWAITED, LET_GO, Trace, record_at
 from simcoll.verifier.agreement.p2p_channels import ChannelRecords, Unmatched
 from simcoll.verifier.findings.describe import record_text
 from simcoll.verifier.findings.failures import Nature
-from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
+from simcoll.verifier.findings.finding import Finding, Severity
 from simcoll.verifier.findings.rules_async import WORK_NEVER_WAITED
-from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.findings.sides import record_side
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.p2p_unmatched import is_stuck
 
@@ -128,11 +128,7 @@ def _finding(lane: ChannelRecords, rank: int, record: Record, waiting: Unmatched
         ranks=tuple(sorted({rank, waiting.rank})),
         culprits=(rank,),
         sides=(
-            _side(rank, lane.group, record, "let go"),
-            _side(waiting.rank, waiting.group, waiting.record, "waits"),
+            record_side(rank, lane.group, record, "let go"),
+            record_side(waiting.rank, waiting.group, waiting.record, "waits"),
         ),
     )
-
-
-def _side(rank: int, group: Group, record: Record, note: str) -> Side:
-    return Side((rank,), record.call, lines([(rank, record.source)]), note, CallPlace.of(group, record, rank))

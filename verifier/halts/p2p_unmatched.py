@@ -16,9 +16,9 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import State
 from simcoll.verifier.agreement.p2p_channels import Unmatched
 from simcoll.verifier.findings.failures import Nature
-from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
+from simcoll.verifier.findings.finding import Finding, Severity
 from simcoll.verifier.findings.rules_p2p import P2P_TAG_MISMATCH, P2P_UNMATCHED
-from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.findings.sides import record_side
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.missing import ended_ranks, never_comes, waits_in_a_call
 from simcoll.verifier.halts.rank_location import rank_locations
@@ -46,7 +46,10 @@ def unmet_message(cycle: Sequence[Wait]) -> Finding | None:
         message,
         group=wait.group,
         ranks=tuple(sorted({wait.rank, peer})),
-        sides=(_wait_side(wait), _wait_side(other)),
+        sides=(
+            record_side(wait.rank, wait.group, wait.record, "waits"),
+            record_side(other.rank, other.group, other.record, "waits"),
+        ),
     )
 
 
@@ -65,11 +68,6 @@ def assumed_unmet(job: Job, waits: WaitGraph) -> list[Finding]:
     held = all(wait.record.awaited for wait in cycle if wait.record.p2p_sequence)
     found = unmet_message(cycle) if held else None
     return [] if found is None else [found]
-
-
-def _wait_side(wait: Wait) -> Side:
-    sources = lines([(wait.rank, wait.record.source)])
-    return Side((wait.rank,), wait.record.call, sources, "waits", CallPlace.of(wait.group, wait.record, wait.rank))
 
 
 _CAUSES = (Nature.OWN, Nature.MISMATCH)
@@ -140,7 +138,10 @@ def _tags_differ(send: Unmatched, receive: Unmatched) -> Finding:
         message,
         group=send.group,
         ranks=tuple(sorted({send.rank, receive.rank})),
-        sides=(_side(send), _side(receive)),
+        sides=(
+            record_side(send.rank, send.group, send.record),
+            record_side(receive.rank, receive.group, receive.record),
+        ),
         differing=("tag",),
     )
 
@@ -177,13 +178,8 @@ def _unmatched(job: Job, one: Unmatched, peers: Sequence[int], message: str, sev
         message,
         group=one.group,
         ranks=tuple(sorted({one.rank, *peers})),
-        sides=(_side(one), *rank_locations(job, peers[:4])),
+        sides=(record_side(one.rank, one.group, one.record), *rank_locations(job, peers[:4])),
     )
-
-
-def _side(one: Unmatched) -> Side:
-    sources = lines([(one.rank, one.record.source)])
-    return Side((one.rank,), one.record.call, sources, place=CallPlace.of(one.group, one.record, one.rank))
 
 
 def _folded(findings: Iterable[Finding]) -> list[Finding]:

@@ -70,5 +70,5 @@ def _bytes(times: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
     known = times != _NEVER
     microseconds = np.where(known, times - first, 0).astype(np.float64) / 1000
     steps = np.rint(1 + STEPS * np.log2(np.maximum(microseconds, 1.0)))
-    said: npt.NDArray[np.uint8] = np.where(known, np.minimum(steps, 255), 0).astype(np.uint8)
-    return said
+    shown: npt.NDArray[np.uint8] = np.where(known, np.minimum(steps, 255), 0).astype(np.uint8)
+    return shown

@@ -11,7 +11,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import Life, Trace, lives, reached, record_at
 from simcoll.verifier.findings.describe import fields_text
 from simcoll.verifier.findings.finding import Finding
-from simcoll.verifier.findings.stated import unknown_fields
+from simcoll.verifier.findings.known_fields import unknown_fields
 from simcoll.verifier.halts.inferred import are_dated, is_dump, patience_of
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.unwatched import open_waits
@@ -48,10 +48,10 @@ def notes_of_records(job: Job, findings: Sequence[Finding]) -> list[str]:
     return notes
 
 
-def _unmet(dumps: Sequence[Trace], told: bool) -> list[str]:
+def _unmet(dumps: Sequence[Trace], reported: bool) -> list[str]:
     """Notes on ranks whose dumps end before what others did: too soon to say that they were late, or nobody waited.
 
-    ``told`` says that the report tells who waits.
+    ``reported`` says that the report tells who waits.
     """
     unmet = _first_unmet(dumps)
     if not unmet:
@@ -67,7 +67,7 @@ def _unmet(dumps: Sequence[Trace], told: bool) -> list[str]:
             f"the dumps were not written at one moment: those of {ranks_text(behind)} end before calls that others "
             f"show{example}; whether these ranks came to them is not known"
         )
-    if late and not told:
+    if late and not reported:
         seconds = min(written[rank] - since[rank] for rank in late) / 1e9
         notes.append(
             f"{ranks_text(late)} had not come to calls that others had made {seconds:.0f} s before; no record shows "

@@ -41,7 +41,7 @@ class Cells:
         self._findings = findings
         self._ranks: list[int] = []
         self._ops: dict[str, int] = {"": 0}
-        self._stated: dict[object, int] = {}
+        self._statements: dict[object, int] = {}
         self._by_rank: list[npt.NDArray[np.int64]] = []
         self._groups: dict[tuple[str, tuple[int, ...]], int] = {}
 
@@ -100,7 +100,7 @@ class Cells:
             return self._ops.setdefault("unreadable", len(self._ops)), _NOBODY, number
         call = trace.signatures[signature]
         stated = _statement(call, group, trace.rank)
-        said = _NOBODY if stated is None else self._stated.setdefault(stated, len(self._stated))
+        said = _NOBODY if stated is None else self._statements.setdefault(stated, len(self._statements))
         return self._ops.setdefault(call.op, len(self._ops)), said, number
 
     def _differing(self, stated: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

@@ -25,7 +25,7 @@ def unknown_fields(ops: Collection[str], unknown: frozenset[str]) -> tuple[str, 
     return tuple(sorted(unknown & frozenset[str]().union(*(spec.agree | spec.law_reads for spec in specs))))
 
 
-def stated(spec: CollectiveSpec, call: Call, group_rank: int, size: int, unknown: frozenset[str]) -> Statement:
+def known_statement(spec: CollectiveSpec, call: Call, group_rank: int, size: int, unknown: frozenset[str]) -> Statement:
     """The statement of a call without the fields that its record leaves out.
 
     A record that leaves fields out is the backend's own, made when it had accepted the call: its arguments are valid.
