@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simcoll.backends.simulated import simulate
     from simcoll.core.estimate import Estimate
-    from simcoll.errors import CollectiveMismatchError, ConfigurationError, MissingRankError, SimcollError
+    from simcoll.errors import (
+        CollectiveMismatchError,
+        ConfigurationError,
+        MissingRankError,
+        SimcollError,
+        TopologyError,
+    )
     from simcoll.estimator.estimate import estimate
     from simcoll.estimator.time_estimator import time_estimator
     from simcoll.pricing.price import price
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
     from simcoll.topology.clusters import cluster
     from simcoll.topology.fat_trees import fat_tree, rail_optimised
     from simcoll.topology.file import read_topology, write_topology
-    from simcoll.topology.graph import Topology, TopologyError, flat
+    from simcoll.topology.graph import Topology, flat
     from simcoll.topology.presets import preset
     from simcoll.wrapper.hooks import disable, enable, wrap_process_group
 
@@ -33,7 +39,7 @@ _HOMES = {
     "MissingRankError": "simcoll.errors",
     "SimcollError": "simcoll.errors",
     "Topology": "simcoll.topology.graph",
-    "TopologyError": "simcoll.topology.graph",
+    "TopologyError": "simcoll.errors",
     "cluster": "simcoll.topology.clusters",
     "disable": "simcoll.wrapper.hooks",
     "dump": "simcoll.recorder.dump",
