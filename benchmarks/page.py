@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.verify_boxes import SCENARIOS, Job, write_job
 from simcoll.blackbox.gather import gather
-from simcoll.cli.verify import judged
+from simcoll.cli.records import judged
 from simcoll.reports.html_report import html_report
 from simcoll.verifier.views.view import charted
 from tests.reports.browser import started

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import simcoll
 from benchmarks.gpu_settings import pretend_hosts
-from simcoll.cli.topology_arguments import topology_named
+from simcoll.topology.request import topology_named
 
 Call = Callable[[torch.Tensor, torch.Tensor], object]
 """A collective of a large buffer, which holds all parts, and of a small one, which holds one."""

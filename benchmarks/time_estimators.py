@@ -33,9 +33,9 @@ from benchmarks.gpu_job import ended, start
 from benchmarks.gpu_machine import Machine, this_machine
 from benchmarks.gpu_settings import Setting, gpu_settings, unavailable
 from benchmarks.gpu_tables import versions
-from simcoll.cli.topology_arguments import topology_named
 from simcoll.topology.hardware import GPUS
 from simcoll.topology.import_hints import Hints
+from simcoll.topology.request import topology_named
 
 SIZES = [4, *(1 << power for power in range(10, 31, 4))]
 LIMIT_SECONDS = 400.0

@@ -5,8 +5,9 @@ Importing this package imports no torch; the names that need it import it when t
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from simcoll.public_paths import find_moved_modules, lazy_names
 
 if TYPE_CHECKING:
     from simcoll.backends.simulated import simulate
@@ -86,13 +87,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'simcoll' has no attribute {name!r}")
-    value: object = getattr(import_module(home), name)
-    globals()[name] = value  # found at once the next time: `simcoll.estimate` is called in loops
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)
+find_moved_modules()
 
 
 def __dir__() -> list[str]:

@@ -29,6 +29,10 @@ class ConfigurationError(SimcollError, ValueError):
     """A mode, a path or an environment variable that simcoll cannot use."""
 
 
+class UsageError(SimcollError, ValueError):
+    """An argument of a command that cannot be understood, or does not go with the others."""
+
+
 class TopologyError(SimcollError, ValueError):
     """A graph, a file or an argument that describes no cluster: what was given, what was expected, what to do."""
 

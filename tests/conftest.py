@@ -264,10 +264,10 @@ class Ranks:
 @pytest.fixture(autouse=True)
 def reports_are_valid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every report that a command prints or leaves in a test's folder is valid under the schema that is shipped."""
-    from simcoll.cli import output as outlet
+    from simcoll.cli import output
     from tests.support.documents import check_report, valid_report
 
-    monkeypatch.setattr(outlet, "json_report", valid_report)
+    monkeypatch.setattr(output, "report_document", valid_report)
     folder: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     yield
     for path in [] if folder is None else folder.rglob("report.json"):

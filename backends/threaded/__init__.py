@@ -10,3 +10,21 @@ timeouts are waits in that time: where no rank can go on, the wait that is over 
 keeps its rank's turn; so a future is handed out only when the others have gone as far as they can, and one that goes to
 C++ only when it has ended (:mod:`simcoll.backends.threaded.work`).
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simcoll.public_paths import lazy_names
+
+if TYPE_CHECKING:
+    from simcoll.backends.threaded.process_group import create_process_group
+
+__all__ = ["create_process_group"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "create_process_group": "simcoll.backends.threaded.process_group",
+    },
+)

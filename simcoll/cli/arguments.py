@@ -1,4 +1,4 @@
-"""What every command says of its output, the paths that it is given, and help pages that fit the terminal."""
+"""The options that several commands have, requests made of them, and help pages that fit the terminal."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ import argparse
 import re
 import shutil
 import textwrap
+from dataclasses import fields
+from typing import TYPE_CHECKING, TypeVar
 
 from simcoll.core.io import stated_path
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Request = TypeVar("Request", bound=DataclassInstance)
+
+DRY_RUN_SECONDS = 600.0
+"""How long each rank of a dry run may take, unless an option changes that."""
 
 _NARROWEST = 20
 _GAP = re.compile(r" {2,}(?=\S)")
@@ -33,6 +43,19 @@ def add_report_files(parser: argparse._ActionsContainer) -> None:
         type=stated_path,
         help="also write a timeline of all calls, which Perfetto opens",
     )
+
+
+def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
+    """Add the options of a dry run, which ``preflight`` and ``estimate`` have."""
+    parser.add_argument("--steps", metavar="K", type=int, help="end each rank after K steps of an optimiser")
+    parser.add_argument("--fake-tensors", action="store_true", help="tensors without memory, for large models")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="what programs find: GPUs, pretended, or none (cuda)"
+    )
+    parser.add_argument("--out", metavar="DIR", type=stated_path, help="where records, output and report go")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=DRY_RUN_SECONDS, help="for each rank (600)")
+    parser.add_argument("--memory", metavar="GIB", type=float, help="address space of each rank (default: no limit)")
+    parser.add_argument("--jobs", metavar="N", type=int, help="ranks at a time (default: the cores)")
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +85,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "is proved that it can never go on)",
     )
     add_output_arguments(parser)
+
+
+def request_of(kind: type[Request], options: argparse.Namespace, **others: object) -> Request:
+    """A dataclass of the options that its fields name; ``others`` are the fields that are not options by themselves."""
+    named = {field.name: getattr(options, field.name) for field in fields(kind) if field.name not in others}
+    return kind(**named, **others)
 
 
 class HelpPage(argparse.HelpFormatter):

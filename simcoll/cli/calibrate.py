@@ -23,7 +23,7 @@ from simcoll.cli.output import Output
 from simcoll.core.io import stated_path
 from simcoll.core.text import plain
 from simcoll.core.units import SizeError, parse_size
-from simcoll.errors import BAD_INPUT, CANNOT_START, TopologyError
+from simcoll.errors import BAD_INPUT, CANNOT_START, OK, TopologyError
 from simcoll.estimator.measured import (
     ATTRIBUTE,
     MEASURABLE,
@@ -38,7 +38,7 @@ from simcoll.reports.tables import Rows
 from simcoll.topology.file import write_topology
 from simcoll.topology.graph import Topology, connect, flat
 
-ABOUT = (
+_ABOUT = (
     "Measure this cluster with real collectives, and write a topology on which `simcoll estimate` prices what was not "
     "measured. All other options are torchrun's (default: --standalone, two ranks or one per GPU)."
 )
@@ -150,8 +150,9 @@ def has_gpu() -> bool:
     return Path("/dev/nvidia0").exists()
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's own options to a parser."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own options to its parser."""
+    parser.description = _ABOUT
     parser.add_argument(
         "--out",
         metavar="FILE",
@@ -165,40 +166,53 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_output_arguments(parser)
 
 
-def calibrate_as_told(options: argparse.Namespace, torchrun: Sequence[str]) -> int:
+def run_command(options: argparse.Namespace, torchrun: Sequence[str]) -> int:
     """Carry out ``simcoll calibrate``; the exit code of the contract."""
-    outlet = Output(json=options.json, plain=options.plain)
-    ops = [op.strip() for op in options.ops.split(",")]
+    output = Output(json=options.json, plain=options.plain)
+    ops = tuple(op.strip() for op in options.ops.split(","))
     strange = [op for op in ops if op not in MEASURABLE]
     if strange:
-        return outlet.refuse(BAD_INPUT, f"--ops: {strange[0]!r}, expected some of {', '.join(MEASURABLE)}")
+        return output.refuse(BAD_INPUT, f"--ops: {strange[0]!r}, expected some of {', '.join(MEASURABLE)}")
     try:
         most = parse_size(options.max_bytes)
     except SizeError as error:
-        return outlet.refuse(BAD_INPUT, f"--max-bytes: {error}")
+        return output.refuse(BAD_INPUT, f"--max-bytes: {error}")
     if most < SMALLEST:
-        return outlet.refuse(BAD_INPUT, f"--max-bytes {options.max_bytes}: expected at least {SMALLEST}")
-    return calibrate(torchrun, options.out, options.backend or ("nccl" if has_gpu() else "gloo"), ops, most, outlet)
+        return output.refuse(BAD_INPUT, f"--max-bytes {options.max_bytes}: expected at least {SMALLEST}")
+    backend = options.backend or ("nccl" if has_gpu() else "gloo")
+    return calibrate(CalibrateRequest(tuple(torchrun), options.out, backend, ops, most), output)
 
 
-def calibrate(torchrun: Sequence[str], out: Path, backend: str, ops: Sequence[str], most: int, outlet: Output) -> int:
-    """Measure ``ops`` up to ``most`` bytes, write the topology to ``out`` and show how well it predicts."""
+@dataclass(frozen=True, slots=True)
+class CalibrateRequest:
+    """The ``ops`` are measured up to ``most_bytes`` on ranks that torchrun starts; the topology goes to ``out``."""
+
+    torchrun: tuple[str, ...]
+    out: Path
+    backend: str
+    ops: tuple[str, ...]
+    most_bytes: int
+
+
+def calibrate(request: CalibrateRequest, output: Output) -> int:
+    """Measure, write the topology and show how well it predicts; the exit code of the contract."""
     with tempfile.TemporaryDirectory(prefix="simcoll-calibrate-") as folder:
         result = Path(folder) / "measured.json"
         environment = {name: value for name, value in os.environ.items() if name != "SIMCOLL_MODE"}
         environment.setdefault("OMP_NUM_THREADS", "1")
-        code = subprocess.call(launch_command(torchrun, result, backend, ops, most), env=environment, stdout=sys.stderr)
+        command = launch_command(request.torchrun, result, request.backend, request.ops, request.most_bytes)
+        code = subprocess.call(command, env=environment, stdout=sys.stderr)
         if code != 0:
             text = f"the measuring ranks ended with exit code {code}; their own message is above"
-            return outlet.refuse(CANNOT_START, text)
+            return output.refuse(CANNOT_START, text)
         if not result.exists():
             # Rank 0 runs on another host, and writes there.
-            return 0
+            return OK
         try:
             outcome = read_file(result)
         except TopologyError as error:
-            return outlet.refuse(CANNOT_START, str(error))
-    return _conclude(outcome, out, outlet)
+            return output.refuse(CANNOT_START, str(error))
+    return _conclude(outcome, request.out, output)
 
 
 def read_file(path: Path) -> Calibrated:
@@ -209,16 +223,16 @@ def read_file(path: Path) -> Calibrated:
         raise TopologyError(f"{path}: {error}; run `simcoll calibrate` again") from None
 
 
-def _conclude(outcome: Calibrated, out: Path, outlet: Output) -> int:
+def _conclude(outcome: Calibrated, out: Path, output: Output) -> int:
     if len(outcome.hosts) < 2:
-        return outlet.refuse(BAD_INPUT, "one rank has nobody to talk to; give --nproc-per-node 2, or more")
+        return output.refuse(BAD_INPUT, "one rank has nobody to talk to; give --nproc-per-node 2, or more")
     try:
         write_topology(out, outcome.topology())
     except TopologyError as error:
-        return outlet.refuse(BAD_INPUT, str(error))
+        return output.refuse(BAD_INPUT, str(error))
     trials = outcome.trials()
-    outlet.render(_table(outcome, trials, out), lambda: _document(outcome, trials, out))
-    return 0
+    output.render(_table(outcome, trials, out), lambda: _document(outcome, trials, out))
+    return OK
 
 
 def _table(outcome: Calibrated, trials: Sequence[Trial], out: Path) -> RenderableType:

@@ -5,12 +5,14 @@ Rank 2 takes the largest gradient where the others sum it: no backend notices, a
 
 from __future__ import annotations
 
+import argparse
 import inspect
 
 import numpy as np
 
 from simcoll.backends.simulated import simulate
 from simcoll.backends.simulated.comm import Comm
+from simcoll.cli.arguments import add_output_arguments
 from simcoll.cli.output import Output
 from simcoll.core.ranges import ranks_text
 from simcoll.spec.semantics import Array
@@ -18,6 +20,16 @@ from simcoll.verifier.findings.finding import Finding, Report
 
 RANKS, STEPS = 4, 3
 CODE, CULPRIT = "SC104", 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``demo`` to its parser."""
+    add_output_arguments(parser)
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """Carry out ``simcoll demo``; 0 exactly when the report names the planted bug."""
+    return main(json=options.json, plain=options.plain)
 
 
 def train(comm: Comm) -> float:
@@ -60,11 +72,11 @@ def demo_report() -> Report:
 def main(*, json: bool = False, plain: bool = False) -> int:
     """Show the report; 0 exactly when it names the planted bug: its code, its rank and its line."""
     report = demo_report()
-    outlet = Output(json=json, plain=plain)
-    outlet.show(report)
+    output = Output(json=json, plain=plain)
+    output.show(report)
     complaints = missed(report)
     for complaint in complaints:
-        outlet.warn(f"the demo did not find what was planted: {complaint}")
+        output.warn(f"the demo did not find what was planted: {complaint}")
     return 1 if complaints else 0
 
 

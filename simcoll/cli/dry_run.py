@@ -60,9 +60,9 @@ Conclude = Callable[[Report, DryRun, Output], int]
 """What is done with the verdict: shows it, or what follows from it, and gives the exit code."""
 
 
-def show(report: Report, dry_run: DryRun, outlet: Output) -> int:
+def show(report: Report, dry_run: DryRun, output: Output) -> int:
     """Show the verdict; the exit code of the contract."""
-    outlet.show(report)
+    output.show(report)
     return exit_code(report)
 
 
@@ -77,20 +77,20 @@ class DryRunRequest:
     conclude: Conclude = show
 
 
-def carry_out(request: DryRunRequest, job: OuterJob | None, outlet: Output) -> int:
+def carry_out(request: DryRunRequest, job: OuterJob | None, output: Output) -> int:
     """Run the ranks; the first process concludes, and all end with its exit code."""
     try:
         with nullcontext() if job is None else _meeting(job) as meeting:
             request.check()
             if meeting is not None and meeting.job.number:
                 return _serve(request, meeting)
-            return _lead(request, meeting, outlet)
+            return _lead(request, meeting, output)
     except GivenUpError as error:
         if error.is_shown and job is not None and job.number:
             return error.code
-        return outlet.refuse(error.code, str(error))
+        return output.refuse(error.code, str(error))
     except PreconditionError as error:
-        return outlet.refuse(error.code, str(error))
+        return output.refuse(error.code, str(error))
 
 
 @contextmanager
@@ -115,10 +115,10 @@ def _meeting(job: OuterJob) -> Iterator[Rendezvous]:
         meeting.leave()
 
 
-def _lead(request: DryRunRequest, meeting: Rendezvous | None, outlet: Output) -> int:
+def _lead(request: DryRunRequest, meeting: Rendezvous | None, output: Output) -> int:
     dry_run = replace(request.dry_run, folder=request.folder())
     with _alone_in(dry_run.folder):
-        return _lead_in(dry_run, request, meeting, outlet)
+        return _lead_in(dry_run, request, meeting, output)
 
 
 @contextmanager
@@ -140,16 +140,16 @@ def _lock(held: int, folder: Path) -> None:
         raise PreconditionError(BAD_INPUT, f"another dry run is writing into {folder}; {advice}") from None
 
 
-def _lead_in(dry_run: DryRun, request: DryRunRequest, meeting: Rendezvous | None, outlet: Output) -> int:
+def _lead_in(dry_run: DryRun, request: DryRunRequest, meeting: Rendezvous | None, output: Output) -> int:
     remove_earlier(dry_run.folder)
     _warm(dry_run)
     plan = _plan(request.plan, meeting)
     team = None if meeting is None else SharedDryRun(meeting, dry_run, plan)
     run: Runner | None = None if team is None else team.run
-    with progress_bar("dry run", shown=not outlet.plain) as progress:
+    with progress_bar("dry run", shown=not output.plain) as progress:
         report, traces = preflight(dry_run, plan, progress, run)
-    outlet.save(report, dry_run.folder, traces)
-    code = request.conclude(report, dry_run, outlet)
+    output.save(report, dry_run.folder, traces)
+    code = request.conclude(report, dry_run, output)
     if team is not None:
         team.conclude(code)
     return code

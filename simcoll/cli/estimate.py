@@ -1,40 +1,29 @@
-"""``simcoll estimate OP``: what a collective costs, for one size or a range, on one topology or several.
+"""``simcoll estimate``: its options, and which of three things is to be priced.
 
-``simcoll estimate TRACE`` prices a recorded job (`simcoll.cli.price`), ``simcoll estimate script.py`` one that
-has not run (`simcoll.cli.estimate_script`).
+A collective is priced by `simcoll.cli.estimate_op`, a recorded job by `simcoll.cli.price`, and a script that has not
+run by `simcoll.cli.estimate_script`; each is imported where it is asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from simcoll.cli.arguments import add_output_arguments
-from simcoll.cli.estimate_script import is_script, run_script_pricing
-from simcoll.cli.preflight import add_dry_run_arguments
-from simcoll.cli.price import PRICING_OPTIONS, add_pricing_arguments, run_pricing
-from simcoll.cli.topology_arguments import Commands, add_topology_arguments, topology_named, topology_of
+from simcoll.cli.arguments import add_dry_run_arguments, add_output_arguments, request_of
+from simcoll.cli.output import Output, warn
+from simcoll.cli.topology_arguments import add_topology_arguments, topology_request
 from simcoll.core.io import stated_path
+from simcoll.errors import BAD_INPUT, UsageError
+from simcoll.spec.table import COLLECTIVES
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from simcoll.core.estimate import Bottleneck, Estimate
-    from simcoll.topology.graph import Topology
-
-_DEFAULT_SIZES = "1KiB:4GiB"
-_DEFAULT_FACTOR = 4
 _RECORD_SUFFIXES = (".simcoll", ".pkl", ".pickle", ".json")
+_DEFAULT_STEPS = 3
 
 
-def add_estimate_command(commands: Commands) -> None:
-    """Add ``estimate`` to the command line's parser."""
-    about = "what a collective, or a recorded job, costs on a cluster that need not be there"
-    parser = commands.add_parser("estimate", help=about, description=f"Say {about}.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``estimate`` to its parser."""
+    parser.description = f"Say {parser.description[0].lower()}{parser.description[1:]}" if parser.description else None
     parser.add_argument(
         "subject",
         metavar="OP|TRACE|SCRIPT",
@@ -46,7 +35,7 @@ def add_estimate_command(commands: Commands) -> None:
         "--bytes",
         metavar="SIZE|MIN:MAX",
         help="as nccl-tests counts: the larger of the send and receive buffers; 1GiB, 100MB, 4096, or 1KiB:1GiB "
-        f"(default: {_DEFAULT_SIZES})",
+        "(default: 1KiB:4GiB)",
     )
     parser.add_argument("--factor", metavar="N", type=int, help="from one size of a range to the next (default: 4)")
     parser.add_argument("--algorithm", metavar="NAME", help="ring, tree, nvls, ... (default: NCCL's choice)")
@@ -70,209 +59,128 @@ def add_estimate_command(commands: Commands) -> None:
     parser.add_argument("--html", metavar="FILE", type=stated_path, help="also write all of it as one HTML file")
     parser.add_argument("--explain", action="store_true", help="show the terms that the time is made of")
     add_output_arguments(parser)
-    add_pricing_arguments(parser)
+    _add_pricing_arguments(parser)
     add_dry_run_arguments(parser.add_argument_group("a script", "a dry run of its ranks, as simcoll preflight has it"))
     parser.set_defaults(after=[])
     add_topology_arguments(parser)
 
 
-def run_estimate(options: argparse.Namespace) -> int:
-    """Carry out ``simcoll estimate``; the exit code of the contract."""
-    from simcoll.cli.output import warn
+def _add_pricing_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("a recorded job", "black boxes, Flight Recorder dumps, or folders of them")
+    group.add_argument(
+        "--compute", metavar="HOW", help="between calls: measured, none, or the SECONDS of a step (default: measured)"
+    )
+    group.add_argument("--flops", metavar="FLOP", help="of one rank in a step, in place of --compute; with --gpu-peak")
+    group.add_argument("--gpu-peak", metavar="FLOPS", help="the GPU's peak in operations/s, such as 989e12")
+    group.add_argument(
+        "--mfu",
+        metavar="SHARE",
+        help="the share of the peak that is reached: of --flops, or of a script's (default: 0.4)",
+    )
+    group.add_argument(
+        "--slow-link",
+        metavar="A,B,FACTOR",
+        action="append",
+        default=[],
+        help="a link FACTOR times as slow; NODE,FACTOR for all links of a node or host; may be repeated",
+    )
+    group.add_argument(
+        "--straggler",
+        metavar="RANK:FACTOR",
+        action="append",
+        default=[],
+        help="a rank whose compute takes FACTOR times as long; RANK:+SECONDS for so much more in each step",
+    )
+    group.add_argument(
+        "--world-size",
+        metavar="N",
+        type=int,
+        help="the same job on N ranks, with more or fewer replicas; of a script, how many ranks it has",
+    )
+    group.add_argument(
+        "--timeline", metavar="FILE", type=stated_path, help="write a Chrome trace-event file, for Perfetto"
+    )
+    group.add_argument("--picture", action="store_true", help="draw the ranks' time")
 
+
+_JOB_OPTIONS = ("compute", "flops", "gpu_peak", "mfu", "slow_link", "straggler", "world_size", "timeline", "picture")
+"""What goes with a recorded job alone."""
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """Carry out ``simcoll estimate``; the exit code of the contract."""
+    output = Output(json=options.json, plain=options.plain)
     first = str(options.subject[0])
-    if is_script(first):
-        return run_script_pricing(options, Path(first), [*options.subject[1:], *options.after])
-    if _is_record(first):
-        return run_pricing(options, [Path(path) for path in options.subject])
-    if os.path.exists(first):
-        warn(f"{first} is taken as the collective; for the file or folder of that name write ./{first}")
-    options.op = first
-    return _estimate_op(options)
+    try:
+        if _is_script(first):
+            return _price_script(options, output)
+        if _is_record(first):
+            return _price_records(options, output)
+        if os.path.exists(first):
+            warn(f"{first} is taken as the collective; for the file or folder of that name write ./{first}")
+        return _price_op(options, output)
+    except UsageError as error:
+        return output.refuse(BAD_INPUT, str(error))
+
+
+def _price_op(options: argparse.Namespace, output: Output) -> int:
+    from simcoll.cli.estimate_op import OpRequest, price_op
+
+    if len(options.subject) > 1:
+        raise UsageError(f"{options.subject[1]!r:.60} is one argument too many: expected one collective, or records")
+    if given := [name for name in _JOB_OPTIONS if getattr(options, name)]:
+        raise UsageError(f"--{given[0].replace('_', '-')} goes with a recorded job, not with one collective")
+    request = request_of(OpRequest, options, op=options.subject[0], topology=topology_request(options))
+    return price_op(request, output)
+
+
+def _price_records(options: argparse.Namespace, output: Output) -> int:
+    from simcoll.cli.price import PricingRequest, price_records
+
+    _refuse_op_options(options, "bytes", "factor", "ranks")
+    request = request_of(PricingRequest, options, topology=topology_request(options))
+    return price_records(request, [Path(path) for path in options.subject], output)
+
+
+def _price_script(options: argparse.Namespace, output: Output) -> int:
+    """The script has as many ranks as are asked for: none of its scenarios changes that."""
+    from simcoll.cli.estimate_script import price_script
+    from simcoll.cli.preflight import PreflightRequest
+    from simcoll.cli.price import PricingRequest
+
+    _refuse_op_options(options, "bytes", "factor")
+    topology = topology_request(options)
+    dry_run = request_of(
+        PreflightRequest,
+        options,
+        topology=topology,
+        script=Path(options.subject[0]),
+        arguments=[*options.subject[1:], *options.after],
+        module=False,
+        ranks=options.ranks or "auto",
+        steps=_DEFAULT_STEPS if options.steps is None else options.steps,
+    )
+    pricing = request_of(PricingRequest, options, topology=topology, world_size=None)
+    return price_script(dry_run, pricing, output, are_steps_given=options.steps is not None)
+
+
+def _refuse_op_options(options: argparse.Namespace, *names: str) -> None:
+    given = [name for name in names if getattr(options, name) is not None]
+    given += ["explain"] if options.explain else []
+    if given:
+        raise UsageError(f"--{given[0]} goes with one collective, not with a recorded job; leave it out")
+
+
+def _is_script(subject: str) -> bool:
+    """Whether a program is meant, and no record: a Python file, or a folder that Python runs."""
+    return subject.lower().endswith((".py", ".pyz")) or os.path.isfile(os.path.join(subject, "__main__.py"))
 
 
 def _is_record(subject: str) -> bool:
     """Whether a path is meant: not where it is a collective's name, but where it exists or looks like a path."""
-    from simcoll.spec.table import COLLECTIVES
-
     path = Path(subject)
     if subject in COLLECTIVES:
         return False
     return (
         os.path.exists(subject) or len(path.parts) > 1 or os.sep in subject or path.suffix.lower() in _RECORD_SUFFIXES
     )
-
-
-def _refuse_job_options(options: argparse.Namespace) -> None:
-    from simcoll.errors import PricingError
-
-    if len(options.subject) > 1:
-        raise PricingError(f"{options.subject[1]!r:.60} is one argument too many: expected one collective, or records")
-    if given := [name for name in PRICING_OPTIONS if getattr(options, name)]:
-        raise PricingError(f"--{given[0].replace('_', '-')} goes with a recorded job, not with one collective")
-
-
-def _estimate_op(options: argparse.Namespace) -> int:
-    from simcoll.cli.output import Output
-    from simcoll.errors import BAD_INPUT
-
-    outlet = Output(json=options.json, plain=options.plain)
-    try:
-        _refuse_job_options(options)
-        topologies = [topology_of(options), *map(topology_named, options.compare)]
-        names = [str(topology.graph.get("name", f"topology {place}")) for place, topology in enumerate(topologies, 1)]
-        rows = [[_priced(options, topology, size) for topology in topologies] for size in _sizes(options)]
-        _write_files(options, names, topologies, rows)
-    except ValueError as error:
-        return outlet.refuse(BAD_INPUT, str(error))
-    outlet.render(_picture(options, names, rows), lambda: _document(names, rows))
-    return 0
-
-
-def _write_files(
-    options: argparse.Namespace, names: Sequence[str], topologies: Sequence[Topology], rows: list[list[Estimate]]
-) -> None:
-    """The picture, with the bottleneck of the largest size, and the page; raises ValueError."""
-    from simcoll.pricing.views.bottlenecks import marks_of_estimate
-    from simcoll.topology.file import write_text
-    from simcoll.topology.svg import draw
-
-    if options.svg is not None:
-        write_text(options.svg, draw(topologies[0], marks_of_estimate(rows[-1][0].bottleneck)))
-    if options.html is not None:
-        from simcoll.pricing.views.estimate_page import estimate_sheet
-        from simcoll.reports.price_page import sheet_page
-
-        write_text(options.html, sheet_page(estimate_sheet(names, topologies, rows)))
-
-
-def _sizes(options: argparse.Namespace) -> list[int]:
-    """A barrier has no bytes, whatever is asked for."""
-    from simcoll.core.units import SizeError, parse_range
-    from simcoll.spec.table import COLLECTIVES
-
-    spec = COLLECTIVES.get(options.op)
-    if spec is not None and spec.measured is None:
-        return [0]
-    factor = _DEFAULT_FACTOR if options.factor is None else options.factor
-    if factor < 2:
-        raise SizeError(f"--factor {factor}: expected a whole number of at least 2")
-    return parse_range(_DEFAULT_SIZES if options.bytes is None else options.bytes, factor)
-
-
-def _priced(options: argparse.Namespace, topology: Topology, size: int) -> Estimate:
-    from simcoll.core.ranges import parse_ranks
-    from simcoll.estimator.estimate import estimate
-
-    return estimate(
-        options.op,
-        size,
-        topology,
-        algorithm=options.algorithm,
-        protocol=options.protocol,
-        engine=options.engine,
-        calibrated=not options.bare,
-        ranks=None if options.ranks is None else parse_ranks(options.ranks),
-    )
-
-
-def _picture(options: argparse.Namespace, names: Sequence[str], rows: list[list[Estimate]]) -> RenderableType:
-    if len(names) > 1:
-        return _comparison(names, rows)
-    if len(rows) == 1:
-        return _one(names[0], rows[0][0], explain=options.explain)
-    return _range(names[0], [row[0] for row in rows], explain=options.explain)
-
-
-def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
-    from simcoll.core.text import plain
-    from simcoll.core.units import counted, show_rate, show_size
-    from simcoll.pricing.views.bottlenecks import bottleneck_text
-    from simcoll.reports.tables import Rows
-
-    size = f" of {show_size(found.bytes)}" if found.bytes else ""
-    title = plain(f"{found.op}{size} on {counted(found.ranks, 'rank')} of {name}")
-    table = Rows(title=title, title_justify="left", box=None)
-    table.show_header = False
-    table.add_row("time", _microseconds(found.seconds))
-    table.add_row("algorithm", " ".join(filter(None, (found.algorithm, found.protocol))))
-    if found.bytes:
-        table.add_row("bus bandwidth", show_rate(found.bus_bandwidth))
-        table.add_row("algorithm bandwidth", show_rate(found.algorithm_bandwidth))
-    if found.bottleneck is not None:
-        table.add_row("bottleneck", plain(bottleneck_text(found.bottleneck)))
-    for term, seconds in found.terms if explain else ():
-        table.add_row(f"  {term}", _microseconds(seconds))
-    return table
-
-
-def _range(name: str, found: list[Estimate], *, explain: bool) -> RenderableType:
-    from rich.box import SIMPLE_HEAD
-
-    from simcoll.core.text import plain
-    from simcoll.core.units import counted, show_size
-    from simcoll.reports.tables import Rows
-
-    title = plain(f"{found[0].op} on {counted(found[0].ranks, 'rank')} of {name}")
-    table = Rows(title=title, title_justify="left", box=SIMPLE_HEAD)
-    terms = list(dict.fromkeys(term for each in found for term, _ in each.terms)) if explain else []
-    table.pad_edge, table.padding = False, (0, 0 if terms else 1, 0, 0)
-    for heading in ("size", "time us", *(terms or ("algbw GB/s", "busbw GB/s"))):
-        table.add_column(heading.replace(" ", "\n") if terms else heading, justify="right", no_wrap=True)
-    table.add_column("algorithm", no_wrap=not terms)
-    for each in found:
-        parts = dict(each.terms)
-        rates = [] if terms else [each.algorithm_bandwidth, each.bus_bandwidth]
-        table.add_row(
-            show_size(each.bytes),
-            _short(each.seconds) if terms else f"{each.seconds * 1e6:,.1f}",
-            *(f"{rate / 1e9:,.2f}" for rate in rates),
-            *(_short(parts.get(term, 0.0)) for term in terms),
-            " ".join(filter(None, (each.algorithm, each.protocol))),
-        )
-    return table
-
-
-def _short(seconds: float) -> str:
-    """Microseconds in so few characters that all terms fit into a line."""
-    return f"{seconds * 1e6:.1f}" if abs(seconds) < 1e-3 else f"{seconds * 1e6:,.0f}"
-
-
-def _comparison(names: Sequence[str], rows: list[list[Estimate]]) -> RenderableType:
-    """Microseconds by size and topology, and how many times as long as on the first."""
-    from rich.box import SIMPLE_HEAD
-
-    from simcoll.core.text import plain
-    from simcoll.core.units import counted, show_size
-    from simcoll.reports.tables import Rows
-
-    table = Rows(title=f"{rows[0][0].op}, microseconds", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("size", justify="right", no_wrap=True)
-    for name, found in zip(names, rows[0], strict=True):
-        table.add_column(plain(f"{name}, {counted(found.ranks, 'rank')}"), justify="right", overflow="fold")
-    for row in rows:
-        first = row[0].seconds
-        shown = [f"{first * 1e6:,.1f}"]
-        shown += [
-            f"{each.seconds * 1e6:,.1f}" + (f" (x{each.seconds / first:.2f})" if first else "") for each in row[1:]
-        ]
-        table.add_row(show_size(row[0].bytes), *shown)
-    return table
-
-
-def _document(names: Sequence[str], rows: list[list[Estimate]]) -> object:
-    estimates = [
-        {"topology": name, **asdict(found), "bottleneck": _link(found.bottleneck), "terms": dict(found.terms)}
-        for row in rows
-        for name, found in zip(names, row, strict=True)
-    ]
-    return {"schema": "simcoll.estimate/1", "estimates": estimates}
-
-
-def _link(found: Bottleneck | None) -> object:
-    """A node may be anything that hashes: its name goes into the document."""
-    return None if found is None else asdict(found) | {"source": str(found.source), "target": str(found.target)}
-
-
-def _microseconds(seconds: float) -> str:
-    return f"{seconds * 1e6:,.1f} us"

@@ -1,4 +1,4 @@
-"""``simcoll estimate script.py --world-size N TOPOLOGY``: what a script would cost, before it runs anywhere.
+"""What ``simcoll estimate script.py`` does: price a script before it runs anywhere.
 
 A dry run (`simcoll.dryrun.driver`) of some of its ranks, the verdict on them, and the price of all ranks: those that
 did not run have the programs of those that did and have the same place in their groups (`simcoll.dryrun.extrapolate`).
@@ -6,88 +6,66 @@ did not run have the programs of those that did and have the same place in their
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcoll.cli.preflight import run_dry, sizes_asked
-from simcoll.cli.price import Named, scenarios_asked, show_prices
+from simcoll.blackbox.gather import gather
+from simcoll.cli.output import Output
+from simcoll.cli.preflight import PreflightRequest, preflight
+from simcoll.cli.price import Named, PricingRequest, show_prices
+from simcoll.core.ranges import ranks_text
+from simcoll.errors import BAD_INPUT, SimcollError
+from simcoll.pricing.collective_prices import check_room
+from simcoll.pricing.job import recorded_job
+from simcoll.verifier.findings.finding import Report
+from simcoll.verifier.postmortem import exit_code
 
 if TYPE_CHECKING:
-    from simcoll.cli.output import Output
     from simcoll.dryrun.extrapolate import Extrapolation
     from simcoll.dryrun.rank.main import DryRun
-    from simcoll.verifier.findings.finding import Report
-
-_STEPS = 3
 
 
-def is_script(subject: str) -> bool:
-    """Whether a program is meant, and no record: a Python file, or a folder that Python runs."""
-    return subject.lower().endswith((".py", ".pyz")) or os.path.isfile(os.path.join(subject, "__main__.py"))
-
-
-def run_script_pricing(options: argparse.Namespace, script: Path, arguments: Sequence[str]) -> int:
+def price_script(dry_run: PreflightRequest, pricing: PricingRequest, output: Output, *, are_steps_given: bool) -> int:
     """Run, judge and price a script; the exit code of the contract."""
-    from simcoll.cli.output import Output
-    from simcoll.errors import BAD_INPUT, SimcollError
-
-    outlet = Output(json=options.json, plain=options.plain)
-    asked = {"script": script, "arguments": list(arguments), "module": False, "ranks": options.ranks or "auto"}
-    run = argparse.Namespace(**vars(options) | asked | {"steps": _STEPS if options.steps is None else options.steps})
     try:
-        named = _scenarios(options)
-        _check_room(sizes_asked(run)[0], named)
+        named = pricing.scenarios()
+        size, _ = dry_run.sizes()
+        for _, topology, _ in named:
+            # Before minutes are spent on a dry run that could not be priced.
+            check_room(size, topology)
     except (SimcollError, ValueError) as error:
-        return outlet.refuse(BAD_INPUT, str(error))
-    return run_dry(run, outlet, lambda report, dry_run, outlet: _conclude(options, report, dry_run, named, outlet))
+        return output.refuse(BAD_INPUT, str(error))
 
+    def conclude(report: Report, ran: DryRun, output: Output) -> int:
+        """Show the findings, or the prices: that of a job that would hang or fail says nothing."""
+        if code := exit_code(report):
+            output.show(report)
+            return code
+        try:
+            return _priced(pricing, ran, report, named, output, are_steps_given=are_steps_given)
+        except ValueError as error:
+            return output.refuse(BAD_INPUT, str(error))
 
-def _scenarios(options: argparse.Namespace) -> list[Named]:
-    """The script has as many ranks as are asked for: none of its scenarios changes that."""
-    others = argparse.Namespace(**vars(options) | {"world_size": None, "ranks": None})
-    return scenarios_asked(others)
-
-
-def _check_room(size: int, named: Sequence[Named]) -> None:
-    """Before minutes are spent on a dry run that could not be priced."""
-    from simcoll.pricing.collective_prices import check_room
-
-    for _, topology, _ in named:
-        check_room(size, topology)
-
-
-def _conclude(
-    options: argparse.Namespace, report: Report, dry_run: DryRun, named: Sequence[Named], outlet: Output
-) -> int:
-    """Show the findings, or the prices: that of a job that would hang or fail says nothing."""
-    from simcoll.errors import BAD_INPUT
-    from simcoll.verifier.postmortem import exit_code
-
-    if code := exit_code(report):
-        outlet.show(report)
-        return code
-    try:
-        return _priced(options, dry_run, report, named, outlet)
-    except ValueError as error:
-        return outlet.refuse(BAD_INPUT, str(error))
+    return preflight(dry_run, output, conclude)
 
 
 def _priced(
-    options: argparse.Namespace, dry_run: DryRun, report: Report, named: Sequence[Named], outlet: Output
+    pricing: PricingRequest,
+    dry_run: DryRun,
+    report: Report,
+    named: Sequence[Named],
+    output: Output,
+    *,
+    are_steps_given: bool,
 ) -> int:
-    from simcoll.blackbox.gather import gather
     from simcoll.dryrun.extrapolate import extrapolate
-    from simcoll.pricing.job import recorded_job
 
     boxes = sorted(dry_run.folder.glob("rank*.simcoll"))
     filled = extrapolate(gather(boxes).traces, dry_run.world_size)
     job = recorded_job(filled.traces)
     warnings = [f"{found.code}: {found.message}" for found in report.findings]
-    notes = [*report.notes, *_assumed(filled), _ended(dry_run, given=options.steps is not None)]
-    return show_prices(options, filled.traces, job, named, outlet, notes=notes, warnings=warnings)
+    notes = [*report.notes, *_assumed(filled), _ended(dry_run, given=are_steps_given)]
+    return show_prices(pricing, filled.traces, job, named, output, notes=notes, warnings=warnings)
 
 
 def _ended(dry_run: DryRun, *, given: bool) -> str:
@@ -97,8 +75,6 @@ def _ended(dry_run: DryRun, *, given: bool) -> str:
 
 def _assumed(filled: Extrapolation) -> list[str]:
     """What was taken for granted of ranks that did not run."""
-    from simcoll.core.ranges import ranks_text
-
     notes = []
     if filled.stand_ins:
         models = sorted(set(filled.stand_ins.values()))

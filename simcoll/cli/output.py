@@ -17,19 +17,15 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
-
 from simcoll.core.io import printable, write_whole
-from simcoll.core.text import plain
-from simcoll.core.trace import Trace
 from simcoll.errors import StdoutError
-from simcoll.reports.json_report import json_report
-from simcoll.reports.linear import Linear
-from simcoll.reports.terminal import TerminalReport
-from simcoll.verifier.findings.finding import Report
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from simcoll.core.trace import Trace
     from simcoll.reports.page_shell import Figure, PageTable
+    from simcoll.verifier.findings.finding import Report
 
 _NARROWEST = 20
 """Columns below which nothing can be read; a machine without a terminal may say that it has none."""
@@ -62,16 +58,26 @@ class Output:
 
     def show(self, report: Report, *, speeds: bool = False) -> None:
         """Put a report on stdout, as a picture for people or as JSON; ``speeds``: with those of a clean job."""
-        self.render(TerminalReport(report, speeds), lambda: json_report(report))
+        from simcoll.reports.terminal import TerminalReport
+
+        self.render(TerminalReport(report, speeds), lambda: report_document(report))
 
     def say(self, report: Report, line: str) -> None:
         """Put one line on stdout in the report's place; with ``--json`` the report."""
-        self.render(plain(line), lambda: json_report(report))
+        from simcoll.core.text import plain
+
+        self.render(plain(line), lambda: report_document(report))
 
     def render(self, picture: RenderableType, document: Callable[[], object]) -> None:
         """Put a picture or a JSON document on stdout; raises :class:`StdoutError` and BrokenPipeError."""
-        shown = Linear(picture) if self.plain else picture
-        self._put(json.dumps(document(), indent=2) if self.json else shown, whole=self.json)
+        if self.json:
+            self.hand_over(json.dumps(document(), indent=2))
+            return
+        if self.plain:
+            from simcoll.reports.linear import Linear
+
+            picture = Linear(picture)
+        self._put(picture, whole=False)
 
     def hand_over(self, text: str) -> None:
         """Put a text for programs on stdout as it is; raises as :meth:`render` does."""
@@ -91,6 +97,8 @@ class Output:
 
     def _console(self) -> Console:
         """Square brackets and colons are what they are: texts from traces are no markup."""
+        from rich.console import Console
+
         if self.plain:
             return Console(
                 width=columns(), height=_HEIGHT, markup=False, emoji=False, highlight=False, color_system=None
@@ -115,7 +123,7 @@ class Output:
         from simcoll.verifier.views.view import charted
 
         try:
-            write_whole(folder / "report.json", json.dumps(json_report(report), indent=2) + "\n")
+            write_whole(folder / "report.json", json.dumps(report_document(report), indent=2) + "\n")
             write_whole(folder / "report.html", html_report(report, charted(report, traces), figures, tables))
         except OSError as error:
             self.warn(f"cannot write the report into {folder}: {error.strerror}")
@@ -133,6 +141,13 @@ class Output:
         if self.json:
             self.hand_over(json.dumps({"schema": "simcoll.error/1", "error": text, "exit_code": code}))
         return code
+
+
+def report_document(report: Report) -> dict[str, object]:
+    """The report as JSON has it."""
+    from simcoll.reports.json_report import json_report
+
+    return json_report(report)
 
 
 def warn(text: str) -> None:

@@ -30,7 +30,7 @@ from simcoll.blackbox.stall_file import read_stall, together
 from simcoll.cli.output import Output
 from simcoll.core.io import open_at_once
 from simcoll.core.trace import Stall
-from simcoll.errors import BAD_INPUT, CANNOT_START
+from simcoll.errors import BAD_INPUT, CANNOT_START, OK
 from simcoll.launch.monitor import Monitor
 from simcoll.launch.no_record import ranks_with_simcoll, why_unrecorded
 from simcoll.launch.preconditions import PreconditionError, check_request, prepare_folder
@@ -50,35 +50,35 @@ _OTHER_NODES_SECONDS = 5.0
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out ``simcoll run ARGUMENTS``; the exit code of the contract."""
-    outlet = Output(json="--json" in arguments)
+    output = Output(json="--json" in arguments)
     try:
         request = split(arguments)
-        outlet = Output(json=request.json, plain=request.plain)
+        output = Output(json=request.json, plain=request.plain)
         check_request(request)
         if request.mode == "off":
-            return _run_plain(request, outlet)
+            return _run_plain(request, output)
         folder = prepare_folder(request.out, request.local_ranks)
     except RunUsageError as error:
-        return outlet.refuse(BAD_INPUT, str(error))
+        return output.refuse(BAD_INPUT, str(error))
     except PreconditionError as error:
-        return outlet.refuse(error.code, str(error))
-    return _run_recorded(request, folder, outlet)
+        return output.refuse(error.code, str(error))
+    return _run_recorded(request, folder, output)
 
 
-def _run_plain(request: RunRequest, outlet: Output) -> int:
+def _run_plain(request: RunRequest, output: Output) -> int:
     """Mode ``off``: torchrun itself, in this process's place unless a JSON document is to follow it."""
     command = [sys.executable, "-m", "torch.distributed.run", *request.torchrun]
     environment = _environment()
-    if not outlet.json:
+    if not output.json:
         sys.stdout.flush()
         os.execve(sys.executable, command, environment)  # noqa: S606
     code = subprocess.call(command, env=environment, stdout=sys.stderr)
     verdict = Verdict.OK if code == 0 else Verdict.FAILED
-    outlet.show(Report(verdict, 0, request.mode, (), ()))
-    return code if code in (0, BAD_INPUT) else CANNOT_START
+    output.show(Report(verdict, 0, request.mode, (), ()))
+    return code if code in (OK, BAD_INPUT) else CANNOT_START
 
 
-def _run_recorded(request: RunRequest, folder: Path, outlet: Output) -> int:
+def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
     alone = request.nodes in ("1", "1:1")
     if alone:
         _remove_results(folder)
@@ -87,16 +87,16 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Output) -> int:
     since_ns = time.time_ns() - (0 if alone else _OTHER_HOST_GRACE_NS)
     told = [str(os.getpid()), str(result), request.mode, str(folder)]
     command = [sys.executable, "-m", "simcoll.launch.launcher_process", *told, *request.torchrun]
-    monitor = Monitor(folder, result, since_ns, request.stall, outlet.warn)
-    end = run_job(command, with_dumps_in(folder, _environment()), sys.stderr.fileno() if outlet.json else None, monitor)
+    monitor = Monitor(folder, result, since_ns, request.stall, output.warn)
+    end = run_job(command, with_dumps_in(folder, _environment()), sys.stderr.fileno() if output.json else None, monitor)
     launch = read_launch(result)
     if not launch.ranks and end == JobEnd(0, None):
         # The job must not fail for what is written about it.
         lost = f"simcoll: the job ended well; what was written about it is not in {folder} any more"
-        outlet.say(Report(Verdict.OK, 0, request.mode, (), ()), lost)
-        return 0
+        output.say(Report(Verdict.OK, 0, request.mode, (), ()), lost)
+        return OK
     if not launch.ranks and end.signal is None:
-        return outlet.refuse(BAD_INPUT if end.exit_code == BAD_INPUT else CANNOT_START, launch.error or _died(end))
+        return output.refuse(BAD_INPUT if end.exit_code == BAD_INPUT else CANNOT_START, launch.error or _died(end))
     if end.signal is not None:
         monitor.interrupted()
     monitor.ended(launch)
@@ -112,9 +112,9 @@ def _run_recorded(request: RunRequest, folder: Path, outlet: Output) -> int:
     if launch.node != 0 and len(evidence.traces) == launch.world_size:
         # Another node sees the same files and reports on them all.
         report = judge(evidence.traces, evidence.outcome, stall)
-        outlet.say(report, f"simcoll: the report on all ranks is that of node 0, in {folder}")
-        return exit_code(report) or (0 if end.exit_code == 0 else CANNOT_START)
-    return _conclude(evidence, launch, end, stall, outlet, folder, nothing)
+        output.say(report, f"simcoll: the report on all ranks is that of node 0, in {folder}")
+        return exit_code(report) or (OK if end.exit_code == 0 else CANNOT_START)
+    return _conclude(evidence, launch, end, stall, output, folder, nothing)
 
 
 def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
@@ -146,23 +146,23 @@ def _conclude(
     launch: LaunchAccount,
     end: JobEnd,
     stall: Stall | None,
-    outlet: Output,
+    output: Output,
     folder: Path,
     nothing: tuple[str, str],
 ) -> int:
     """Judge what the job left, show it, and choose the exit code; ``nothing`` is the word on a job without a group."""
     report = judge(evidence.traces, evidence.outcome, stall)
     for text in (*evidence.unreadable, *evidence.notes, *_remarks(launch, end, stall)):
-        outlet.warn(text)
-    outlet.save(report, folder, evidence.traces)
+        output.warn(text)
+    output.save(report, folder, evidence.traces)
     unrecorded = not any(box.groups for box in evidence.traces)
     if unrecorded and (end.signal is not None or (report.verdict is Verdict.OK and end.exit_code == 0)):
-        outlet.warn(nothing[1])
-        outlet.say(report, f"simcoll: no collective was recorded: {nothing[0]}")
+        output.warn(nothing[1])
+        output.say(report, f"simcoll: no collective was recorded: {nothing[0]}")
     else:
-        outlet.show(report)
+        output.show(report)
     code = exit_code(report)
-    if end.signal is not None and code == 0:
+    if end.signal is not None and code == OK:
         return INTERRUPTED + end.signal
     return code if code or end.exit_code == 0 else CANNOT_START
 

@@ -9,32 +9,43 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.engine.schedules import SENDS
-from simcoll.cli.arguments import add_output_arguments, add_report_files
-from simcoll.cli.topology_arguments import Commands, add_topology_arguments, is_topology_given, topology_of
+from simcoll.backends.simulated import simulate
+from simcoll.cli.arguments import add_output_arguments, add_report_files, request_of
+from simcoll.cli.files import sarif_text, write_file, write_recorded_timeline
+from simcoll.cli.output import Output
+from simcoll.cli.topology_arguments import add_topology_arguments, topology_request
 from simcoll.core.io import stated_path
+from simcoll.errors import BAD_INPUT, CANNOT_START, SimcollError, UsageError
+from simcoll.launch.preconditions import PreconditionError, check_script, check_torch
+from simcoll.simulation.backends import Run, run_gloo, run_of, run_simulated, run_threaded
+from simcoll.simulation.expect import differences, unmet
+from simcoll.simulation.explore import explore
+from simcoll.simulation.library import scenario_path
+from simcoll.simulation.play_numpy import play
+from simcoll.simulation.rank_steps import check_steps
+from simcoll.simulation.reader import read_scenario
+from simcoll.simulation.report import Simulation, SimulationPicture, exit_code_of, simulation_document
+from simcoll.simulation.scenario import Scenario
+from simcoll.simulation.slow_links import with_slow_links
+from simcoll.simulation.table import nearest
 from simcoll.testing.options import BACKENDS
+from simcoll.topology.request import TopologyRequest
 
 if TYPE_CHECKING:
-    from simcoll.cli.output import Output
     from simcoll.reports.page_shell import PricedPage
-    from simcoll.simulation.backends import Run
-    from simcoll.simulation.scenario import Scenario
     from simcoll.topology.graph import Topology
 
 _STALL = 5.0
 
 
-def add_simulate_command(commands: Commands) -> None:
-    """Add ``simulate`` to the command line's parser."""
-    about = "play a scenario, or a Python program, on ranks in this process"
-    parser = commands.add_parser(
-        "simulate", help=about, description=f"{about[0].upper()}{about[1:]}; verify, price and report."
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``simulate`` to its parser."""
+    parser.description = f"{(parser.description or '').rstrip('.')}; verify, price and report."
     parser.add_argument(
         "target", metavar="SCENARIO|CODE|FILE.py[:FUNCTION]", help="a TOML file, a finding's code, or FUNCTION(comm)"
     )
@@ -57,240 +68,200 @@ def add_simulate_command(commands: Commands) -> None:
     add_topology_arguments(parser)
 
 
-def run_simulate(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Carry out ``simcoll simulate``; the exit code of the contract."""
-    from simcoll.cli.output import Output
-    from simcoll.errors import BAD_INPUT, SimcollError
-    from simcoll.launch.preconditions import PreconditionError
+    request = request_of(SimulateRequest, options, topology=topology_request(options))
+    return play_and_judge(request, Output(json=options.json, plain=options.plain))
 
-    outlet = Output(json=options.json, plain=options.plain)
+
+@dataclass(frozen=True, slots=True)
+class SimulateRequest:
+    """What is played (``target`` is a scenario or a program), how, on which ranks, and the files to write.
+
+    None: as the scenario has it, or not asked for. ``check`` compares with what the scenario expects.
+    """
+
+    target: str
+    ranks: int | None
+    backend: str
+    seed: int | None
+    schedule: str | None
+    explore: int | None
+    sends: str | None
+    check: bool
+    stall: float
+    out: Path | None
+    html: Path | None
+    sarif: Path | None
+    trace_events: Path | None
+    topology: TopologyRequest
+
+    def refuse_contradictions(self) -> None:
+        """Raise UsageError for options that do not go together, and for numbers that cannot be."""
+        if self.explore is not None and self.explore < 1:
+            raise UsageError(f"--explore {self.explore}: expected how many schedules, at least 1")
+        if not (math.isfinite(self.stall) and self.stall > 0):
+            raise UsageError(f"--stall {self.stall}: expected seconds, more than 0")
+        if self.explore is not None and self.schedule is not None:
+            raise UsageError("--explore and --schedule: give one of them, a schedule is what exploring finds")
+        simulated = {"explore": self.explore, "schedule": self.schedule, "sends": self.sends}
+        given = [f"--{name}" for name, value in simulated.items() if value is not None]
+        if self.backend != "simulated" and given:
+            raise UsageError(f"{', '.join(given)}: only simulated ranks have it; leave --backend {self.backend} out")
+
+    def graph(self, scenario: Scenario | None) -> Topology | None:
+        """The topology asked for, otherwise the scenario's, with the links that the scenario makes slow."""
+        asked = self.topology if self.topology.is_given else None if scenario is None else scenario.topology
+        found = None if asked is None else asked.build()
+        return found if scenario is None else with_slow_links(scenario, found)
+
+
+def play_and_judge(request: SimulateRequest, output: Output) -> int:
+    """Play a scenario or a program, verify and price it, and show everything; the exit code of the contract."""
     try:
-        _check(options)
-        if _program_of(options.target) is not None:
-            return _run_program(options, outlet)
-        return _run_scenario(options, outlet)
+        request.refuse_contradictions()
+        program = _program_of(request.target)
+        simulation = _of_scenario(request, output) if program is None else _of_program(request, *program, output)
+        _write_files(request, simulation, output)
     except PreconditionError as error:
-        return outlet.refuse(error.code, str(error))
+        return output.refuse(error.code, str(error))
     except (SimcollError, ValueError) as error:
-        return outlet.refuse(BAD_INPUT, str(error))
+        return output.refuse(BAD_INPUT, str(error))
+    output.render(SimulationPicture(simulation), lambda: simulation_document(simulation))
+    return exit_code_of(simulation, check=request.check)
 
 
-def _check(options: argparse.Namespace) -> None:
-    """What contradicts itself; raises ValueError."""
-    if options.explore is not None and options.explore < 1:
-        raise ValueError(f"--explore {options.explore}: expected how many schedules, at least 1")
-    if not (math.isfinite(options.stall) and options.stall > 0):
-        raise ValueError(f"--stall {options.stall}: expected seconds, more than 0")
-    if options.explore is not None and options.schedule is not None:
-        raise ValueError("--explore and --schedule: give one of them, a schedule is what exploring finds")
-    simulated = ("explore", "schedule", "sends")
-    given = [f"--{name}" for name in simulated if getattr(options, name) is not None]
-    if options.backend != "simulated" and given:
-        raise ValueError(f"{', '.join(given)}: only simulated ranks have it; leave --backend {options.backend} out")
-
-
-def _run_scenario(options: argparse.Namespace, outlet: Output) -> int:
-    from simcoll.simulation.rank_steps import check_steps
-    from simcoll.simulation.reader import read_scenario
-
-    if options.ranks is not None:
-        raise ValueError(f"--ranks {options.ranks}: the scenario states its ranks; leave --ranks out")
-    scenario = read_scenario(_scenario_path(options.target))
+def _of_scenario(request: SimulateRequest, output: Output) -> Simulation:
+    """Play a scenario on simulated ranks, and on the others that are asked for; compare with what it expects."""
+    if request.ranks is not None:
+        raise UsageError(f"--ranks {request.ranks}: the scenario states its ranks; leave --ranks out")
+    scenario = read_scenario(_scenario_path(request.target))
     check_steps(scenario)
-    if options.check and scenario.expect is None:
-        raise ValueError(f"{scenario.path}: --check needs an [expect] table, which says what is to be found")
+    if request.check and scenario.expect is None:
+        raise UsageError(f"{scenario.path}: --check needs an [expect] table, which says what is to be found")
     scenario = replace(
         scenario,
-        seed=scenario.seed if options.seed is None else options.seed,
-        sends=options.sends or scenario.sends,
+        seed=scenario.seed if request.seed is None else request.seed,
+        sends=request.sends or scenario.sends,
     )
-    return _conclude_scenario(options, outlet, scenario, _topology(options, scenario))
+    topology = request.graph(scenario)
+    if request.explore is not None:
 
+        def program(comm: Any) -> object:
+            return play(scenario, comm)
 
-def _conclude_scenario(
-    options: argparse.Namespace, outlet: Output, scenario: Scenario, topology: Topology | None
-) -> int:
-    """Run, compare and show."""
-    from simcoll.simulation.backends import run_simulated
-    from simcoll.simulation.expect import differences, unmet
-    from simcoll.simulation.play_numpy import play
-    from simcoll.simulation.report import Simulation
-
-    simulated = (
-        _explored(options, outlet, lambda comm: play(scenario, comm), scenario.ranks, topology, scenario)
-        if options.explore is not None
-        else run_simulated(scenario, topology, seed=scenario.seed, sends=scenario.sends, schedule=options.schedule)
-    )
+        simulated = _explored(request, output, program, scenario.ranks, topology, scenario.seed, scenario.sends)
+    else:
+        simulated = run_simulated(
+            scenario, topology, seed=scenario.seed, sends=scenario.sends, schedule=request.schedule
+        )
     shown, different = simulated, None
-    if options.backend != "simulated":
-        shown = _run_real(options, scenario)
+    if request.backend != "simulated":
+        shown = _run_real(request, scenario)
         different = differences(simulated, shown)
     problems = None if scenario.expect is None else unmet(scenario, shown.report, simulated.seconds)
-    simulation = Simulation(scenario.title, shown, simulated, problems, different, topology)
-    return _hand_out(options, outlet, simulation)
+    return Simulation(scenario.title, shown, simulated, problems, different, topology)
 
 
-def _run_real(options: argparse.Namespace, scenario: Scenario) -> Run:
+def _run_real(request: SimulateRequest, scenario: Scenario) -> Run:
     """The same scenario with torch: on threads, or on processes."""
-    from simcoll.launch.preconditions import check_torch
-    from simcoll.simulation.backends import run_gloo, run_threaded
-
     check_torch()
-    if options.backend == "threaded":
+    if request.backend == "threaded":
         return run_threaded(scenario, seed=scenario.seed)
-    if options.out is not None:
-        return run_gloo(scenario, options.out, options.stall)
+    if request.out is not None:
+        return run_gloo(scenario, request.out, request.stall)
     with tempfile.TemporaryDirectory() as folder:
-        return run_gloo(scenario, Path(folder), options.stall)
+        return run_gloo(scenario, Path(folder), request.stall)
 
 
-def _run_program(options: argparse.Namespace, outlet: Output) -> int:
-    from simcoll.simulation.backends import run_of
-    from simcoll.simulation.report import Simulation
-
-    if options.backend != "simulated" or options.check:
-        other = "--check" if options.check else f"--backend {options.backend}"
-        raise ValueError(f"{other}: goes with a scenario; a Python program runs on simulated ranks")
-    if options.ranks is None:
-        raise ValueError(f"{options.target}: how many ranks run it? give --ranks N")
-    program, topology = _loaded(options.target), _topology(options, None)
-    if options.explore is not None:
-        run = _explored(options, outlet, program, options.ranks, topology, None)
+def _of_program(request: SimulateRequest, path: Path, function: str, output: Output) -> Simulation:
+    """Run a Python program on simulated ranks."""
+    if request.backend != "simulated" or request.check:
+        other = "--check" if request.check else f"--backend {request.backend}"
+        raise UsageError(f"{other}: goes with a scenario; a Python program runs on simulated ranks")
+    if request.ranks is None:
+        raise UsageError(f"{request.target}: how many ranks run it? give --ranks N")
+    program, topology = _loaded(path, function), request.graph(None)
+    seed, sends = request.seed or 0, request.sends or SENDS[0]
+    if request.explore is not None:
+        run = _explored(request, output, program, request.ranks, topology, seed, sends)
     else:
-        from simcoll.backends.simulated import simulate
-
-        outcome = simulate(
-            program,
-            options.ranks,
-            topology,
-            options.seed or 0,
-            schedule=options.schedule,
-            sends=options.sends or SENDS[0],
-        )
+        outcome = simulate(program, request.ranks, topology, seed, schedule=request.schedule, sends=sends)
         run = run_of(outcome, topology)
-    return _hand_out(options, outlet, Simulation("", run, run, None, None, topology))
+    return Simulation("", run, run, None, None, topology)
 
 
 def _explored(
-    options: argparse.Namespace,
-    outlet: Output,
+    request: SimulateRequest,
+    output: Output,
     program: Callable[[Any], object],
     ranks: int,
     topology: Topology | None,
-    scenario: Scenario | None,
+    seed: int,
+    sends: str,
 ) -> Run:
     """Try schedules; the run that failed with the smallest one, or else the one in the default order."""
-    from simcoll.backends.simulated import simulate
-    from simcoll.simulation.backends import run_of
-    from simcoll.simulation.explore import explore
-
-    seed = scenario.seed if scenario is not None else options.seed or 0
-    sends = scenario.sends if scenario is not None else options.sends or SENDS[0]
-    found = explore(program, ranks, options.explore, topology, seed, sends=sends)
+    found = explore(program, ranks, request.explore or 1, topology, seed, sends=sends)
     if found.failing is None:
-        outlet.warn(f"{found.tried:,} schedules tried, none fails")
+        output.warn(f"{found.tried:,} schedules tried, none fails")
         return run_of(simulate(program, ranks, topology, sends=sends), topology)
-    outlet.warn(f"{found.tried:,} schedules tried, {found.failed:,} fail; this is the smallest; to replay it:")
-    command = replay_command(options, found.failing.schedule)
+    output.warn(f"{found.tried:,} schedules tried, {found.failed:,} fail; this is the smallest; to replay it:")
+    command = replay_command(request, found.failing.schedule)
     print(f"  {command}", file=sys.stderr, flush=True)  # noqa: T201  # one line of any length, to be copied
     return replace(run_of(found.failing, topology), replay=command, tried=found.tried, failed=found.failed)
 
 
-def replay_command(options: argparse.Namespace, schedule: str) -> str:
-    """The command line that replays a schedule: that of the exploration with ``--schedule`` in its place."""
-    words = ["simcoll", "simulate", str(options.target)]
-    left_out = (
-        "command",
-        "target",
-        "explore",
-        "schedule",
-        "seed",
-        "json",
-        "plain",
-        "html",
-        "sarif",
-        "trace_events",
-        "out",
-        "stall",
-        "backend",
-    )
-    for name, value in vars(options).items():
-        if name not in left_out and value is not None and value is not False:
+def replay_command(request: SimulateRequest, schedule: str) -> str:
+    """The command line that replays a schedule: what decides how the ranks run, and the schedule."""
+    words = ["simcoll", "simulate", request.target]
+    deciding = {"ranks": request.ranks, "sends": request.sends, "check": request.check, **asdict(request.topology)}
+    for name, value in deciding.items():
+        if value is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join([*words, "--schedule", schedule])
 
 
-def _hand_out(options: argparse.Namespace, outlet: Output, simulation: Any) -> int:
-    """Write the files that were asked for, show everything, choose the exit code."""
-    import json
-
-    from simcoll.core.io import write_whole
-    from simcoll.reports.html_report import html_report
-    from simcoll.reports.sarif import sarif_report
-    from simcoll.simulation.report import SimulationPicture, exit_code_of, simulation_document
-    from simcoll.verifier.views.view import charted
-
+def _write_files(request: SimulateRequest, simulation: Simulation, output: Output) -> None:
+    """Write the files that were asked for; raises UsageError."""
     report, traces = simulation.shown.report, simulation.shown.traces
-    code = exit_code_of(simulation, check=options.check)
-    texts: list[tuple[Path | None, Callable[[], str]]] = [
-        (options.html, lambda: html_report(report, charted(report, traces), **_priced(simulation))),
-        (options.sarif, lambda: json.dumps(sarif_report(report, code, Path.cwd()), indent=2) + "\n"),
-    ]
-    for path, text in texts:
-        try:
-            if path is not None:
-                write_whole(path, text())
-        except OSError as error:
-            raise ValueError(f"cannot write {path}: {error.strerror}; choose another file") from None
-    if options.trace_events is not None:
-        _write_timeline(options.trace_events, simulation, outlet)
-    if options.out is not None:
-        _make_folder(options.out)
-        outlet.save(report, options.out, traces, **_priced(simulation))
-    outlet.render(SimulationPicture(simulation), lambda: simulation_document(simulation))
-    return code
+    if request.html is not None:
+        from simcoll.reports.html_report import html_report
+        from simcoll.verifier.views.view import charted
+
+        write_file(request.html, html_report(report, charted(report, traces), **_priced(simulation)))
+    if request.sarif is not None:
+        code = exit_code_of(simulation, check=request.check)
+        write_file(request.sarif, sarif_text(report, code, Path.cwd()))
+    if request.trace_events is not None:
+        # The run that is shown, in its own time: virtual where it is simulated.
+        run = simulation.shown if traces else simulation.simulated
+        write_recorded_timeline(request.trace_events, run.traces, run.report.findings)
+    if request.out is not None:
+        _make_folder(request.out)
+        output.save(report, request.out, traces, **_priced(simulation))
 
 
-def _write_timeline(path: Path, simulation: Any, outlet: Output) -> None:
-    """The run that is shown, in its own time: virtual where it is simulated."""
-    from simcoll.cli.verify import write_timeline
-
-    run = simulation.shown if simulation.shown.traces else simulation.simulated
-    if refused := write_timeline(path, run.traces, run.report.findings, outlet):
-        raise ValueError(refused)
-
-
-def _priced(simulation: Any) -> PricedPage:
+def _priced(simulation: Simulation) -> PricedPage:
     """What a page has of a run on a topology beside the report: the picture, and what the calls cost."""
     from simcoll.pricing.views.simulated_calls import priced_lines, priced_sheet
     from simcoll.pricing.views.topology_figure import topology_figure
 
     run, topology = simulation.simulated, simulation.topology
     figures = [] if topology is None else [topology_figure(topology, run.traces)]
-    lines = [] if run.seconds is None else priced_lines(run.traces)
-    return {"figures": figures, "tables": [priced_sheet(lines, run.seconds)] if lines else []}
+    if run.seconds is None or not (lines := priced_lines(run.traces)):
+        return {"figures": figures, "tables": []}
+    return {"figures": figures, "tables": [priced_sheet(lines, run.seconds)]}
 
 
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"cannot make the folder {folder}: {error.strerror}; choose another one") from None
-
-
-def _topology(options: argparse.Namespace, scenario: Scenario | None) -> Topology | None:
-    """That of the command line, otherwise the scenario's, with the links that the scenario makes slow."""
-    from simcoll.simulation.slow_links import with_slow_links
-
-    stated = None if scenario is None else scenario.topology
-    found = topology_of(options) if is_topology_given(options) else None if stated is None else topology_of(stated)
-    return found if scenario is None else with_slow_links(scenario, found)
+        raise UsageError(f"cannot make the folder {folder}: {error.strerror}; choose another one") from None
 
 
 def _scenario_path(target: str) -> Path:
     """A file, or the library's scenario of a code, also where a folder (a report's, say) has its name."""
-    from simcoll.simulation.library import scenario_path
-
     path = Path(target)
     there = os.path.exists(path) and not os.path.isdir(path)
     return path if there else scenario_path(target) or path
@@ -304,23 +275,18 @@ def _program_of(target: str) -> tuple[Path, str] | None:
     return (Path(target), "main") if target.endswith(".py") else None
 
 
-def _loaded(target: str) -> Callable[[Any], object]:
-    """The function that a Python program defines; raises RefusedError where it cannot be had."""
+def _loaded(path: Path, function: str) -> Callable[[Any], object]:
+    """The function that a Python program defines; raises PreconditionError where it cannot be had."""
     import runpy
 
-    from simcoll.errors import BAD_INPUT, CANNOT_START
-    from simcoll.launch.preconditions import PreconditionError, check_script
-    from simcoll.simulation.table import nearest
-
-    path, name = _program_of(target) or (Path(target), "main")
     check_script(path, compiles=True)
     sys.path.insert(0, str(path.resolve().parent))
     try:
         defined = runpy.run_path(str(path), run_name="simcoll_program")
     except (Exception, SystemExit) as error:
         raise PreconditionError(CANNOT_START, f"{path}: {type(error).__name__}: {error}") from error
-    found = defined.get(name)
+    found = defined.get(function)
     if not callable(found):
         functions = [each for each, value in defined.items() if callable(value)]
-        raise PreconditionError(BAD_INPUT, f"{path} defines no function {name}(comm){nearest(name, functions)}")
+        raise PreconditionError(BAD_INPUT, f"{path} defines no function {function}(comm){nearest(function, functions)}")
     return found  # type: ignore[no-any-return]

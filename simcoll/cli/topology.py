@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
 from simcoll.cli.arguments import add_output_arguments
-from simcoll.cli.topology_arguments import Commands, add_topology_arguments, topology_of
+from simcoll.cli.output import Output
+from simcoll.cli.topology_arguments import add_topology_arguments, topology_request
 from simcoll.core.io import stated_path
+from simcoll.core.text import plain
+from simcoll.core.units import counted
+from simcoll.errors import BAD_INPUT, OK, TopologyError
+from simcoll.topology.file import dump_json, write_text, write_topology
+from simcoll.topology.format import document_of
+from simcoll.topology.graph import Topology
+from simcoll.topology.request import TopologyRequest
+from simcoll.topology.summary import render_summary, render_tree, summarise
+from simcoll.topology.svg import draw
 
-if TYPE_CHECKING:
-    from simcoll.cli.output import Output
-    from simcoll.topology.graph import Topology
+
+class _Actions(Protocol):
+    """What argparse's subparsers are used for here."""
+
+    def add_parser(self, name: str, *, help: str, description: str) -> argparse.ArgumentParser:  # noqa: A002
+        """A parser for one more action."""
 
 
-def add_topology_command(commands: Commands) -> None:
-    """Add ``topology`` and its four commands to the command line's parser."""
-    parser = commands.add_parser(
-        "topology", help="list, show, import or draw topologies", description="List, show, import or draw topologies."
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the four actions of ``topology`` to its parser."""
     actions = parser.add_subparsers(dest="action", metavar="list|show|import|draw", required=True)
     _action(actions, "list", "the presets: servers, racks, cloud instances, fat trees")
     show = _action(actions, "show", "what a preset, a file or a cluster consists of")
@@ -35,40 +47,57 @@ def add_topology_command(commands: Commands) -> None:
     drawn.add_argument("--out", metavar="FILE", type=stated_path, help="an SVG file (default: a tree on the terminal)")
 
 
-def _action(actions: Commands, name: str, text: str) -> argparse.ArgumentParser:
+def _action(actions: _Actions, name: str, text: str) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     add_output_arguments(parser)
     return parser
 
 
-def topology(options: argparse.Namespace) -> int:
-    """Run one of the four; the exit code of the contract."""
-    from simcoll.cli.output import Output
-    from simcoll.errors import BAD_INPUT, TopologyError
-
-    outlet = Output(json=options.json, plain=options.plain)
+def run_command(options: argparse.Namespace) -> int:
+    """Carry out ``simcoll topology``; the exit code of the contract."""
+    output = Output(json=options.json, plain=options.plain)
     if options.action == "list":
-        return _list(outlet)
+        return _list(output)
+    request = ViewRequest(options.action, options.name, topology_request(options), getattr(options, "out", None))
+    return view(request, output)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRequest:
+    """One topology, and whether to ``show``, ``import`` or ``draw`` it; ``name`` is short for ``--topology``."""
+
+    action: str
+    name: str | None
+    topology: TopologyRequest
+    out: Path | None
+
+    def graph(self) -> Topology:
+        """The topology; raises TopologyError."""
+        if self.name is None:
+            return self.topology.build()
+        if self.topology.topology is not None:
+            raise TopologyError(
+                f"both {self.name} and --topology {self.topology.topology} are given, expected one of them"
+            )
+        return replace(self.topology, topology=self.name).build()
+
+
+def view(request: ViewRequest, output: Output) -> int:
+    """Show, convert or draw a topology; the exit code of the contract."""
     try:
-        graph = _asked_for(options)
-        for text in graph.graph.get("notes", ()) if options.action != "show" else ():
-            outlet.warn(f"note: {text}")
-        return {"show": _show, "import": _import, "draw": _draw}[options.action](graph, options, outlet)
+        graph = request.graph()
+        if request.action == "show":
+            summary = summarise(graph)
+            output.render(render_summary(summary), summary.as_json)
+            return OK
+        for text in graph.graph.get("notes", ()):
+            output.warn(f"note: {text}")
+        return (_import if request.action == "import" else _draw)(graph, request.out, output)
     except TopologyError as error:
-        return outlet.refuse(BAD_INPUT, str(error))
+        return output.refuse(BAD_INPUT, str(error))
 
 
-def _asked_for(options: argparse.Namespace) -> Topology:
-    """The argument is another spelling of ``--topology``."""
-    from simcoll.errors import TopologyError
-
-    if options.name is not None and options.topology is not None:
-        raise TopologyError(f"both {options.name} and --topology {options.topology} are given, expected one of them")
-    options.topology = options.topology if options.name is None else options.name
-    return topology_of(options)
-
-
-def _list(outlet: Output) -> int:
+def _list(output: Output) -> int:
     from simcoll.reports.tables import Rows
     from simcoll.topology.presets import PRESETS
 
@@ -82,45 +111,26 @@ def _list(outlet: Output) -> int:
         table.add_row(row.name, str(row.nodes), f"{row.gpus} x {row.gpu}", nics, row.about)
         keys = ("name", "about", "nodes", "gpu", "gpus", "nics", "nic_gbps", "fabric", "cpu", "source")
         rows.append({key: getattr(row, key) for key in keys})
-    outlet.render(table, lambda: {"schema": "simcoll.presets/1", "presets": rows})
-    return 0
+    output.render(table, lambda: {"schema": "simcoll.presets/1", "presets": rows})
+    return OK
 
 
-def _show(graph: Topology, options: argparse.Namespace, outlet: Output) -> int:
-    from simcoll.topology.summary import render_summary, summarise
-
-    summary = summarise(graph)
-    outlet.render(render_summary(summary), summary.as_json)
-    return 0
-
-
-def _import(graph: Topology, options: argparse.Namespace, outlet: Output) -> int:
+def _import(graph: Topology, out: Path | None, output: Output) -> int:
     """Without a file to write to, the document goes to stdout."""
-    from simcoll.core.text import plain
-    from simcoll.core.units import counted
-    from simcoll.topology.file import dump_json, write_topology
-    from simcoll.topology.format import document_of
-    from simcoll.topology.summary import summarise
-
-    if options.out is None:
-        outlet.hand_over(dump_json(document_of(graph)).rstrip())
-        return 0
-    write_topology(options.out, graph)
+    if out is None:
+        output.hand_over(dump_json(document_of(graph)).rstrip())
+        return OK
+    write_topology(out, graph)
     summary = summarise(graph)
-    said = f"{options.out}: {counted(summary.ranks, 'rank')} on {counted(summary.hosts, 'host')}"
-    outlet.render(plain(said), lambda: {**summary.as_json(), "file": str(options.out)})
-    return 0
+    text = f"{out}: {counted(summary.ranks, 'rank')} on {counted(summary.hosts, 'host')}"
+    output.render(plain(text), lambda: {**summary.as_json(), "file": str(out)})
+    return OK
 
 
-def _draw(graph: Topology, options: argparse.Namespace, outlet: Output) -> int:
-    from simcoll.core.text import plain
-    from simcoll.topology.file import write_text
-    from simcoll.topology.summary import render_tree, summarise
-    from simcoll.topology.svg import draw
-
-    if options.out is None:
-        outlet.render(render_tree(graph), lambda: {**summarise(graph).as_json(), "svg": draw(graph)})
-        return 0
-    write_text(options.out, draw(graph))
-    outlet.render(plain(str(options.out)), lambda: {**summarise(graph).as_json(), "file": str(options.out)})
-    return 0
+def _draw(graph: Topology, out: Path | None, output: Output) -> int:
+    if out is None:
+        output.render(render_tree(graph), lambda: {**summarise(graph).as_json(), "svg": draw(graph)})
+        return OK
+    write_text(out, draw(graph))
+    output.render(plain(str(out)), lambda: {**summarise(graph).as_json(), "file": str(out)})
+    return OK

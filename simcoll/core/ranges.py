@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from simcoll.errors import UsageError
+
 _SHOWN = 12
 _MOST = 1 << 20
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
 def parse_ranks(text: str) -> list[int]:
-    """The ranks of ``0-7,16``, in that order; raises ValueError that says what was expected."""
+    """The ranks of ``0-7,16``, in that order; raises UsageError that says what was expected."""
     ranks: list[int] = []
     for part in text.split(","):
         found = _SPAN.fullmatch(part.strip())
         first, last = (int(found[1]), int(found[2] or found[1])) if found is not None else (1, 0)
         if last < first or last - first >= _MOST:
-            raise ValueError(f"ranks {text!r:.80}: expected ranks and ranges such as 0-7,16")
+            raise UsageError(f"ranks {text!r:.80}: expected ranks and ranges such as 0-7,16")
         ranks += range(first, last + 1)
     return ranks
 

@@ -6,16 +6,16 @@ while it is read, so that the result is consistent.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import Any
 
 from simcoll.backends.engine.schedules import SENDS
-from simcoll.simulation.keys import KEYS
 from simcoll.simulation.read_calls import DTYPES, CallReader
 from simcoll.simulation.read_faults import FaultReader
 from simcoll.simulation.scenario import BufferPlan, Expectation, Expected, GroupPlan, Scenario
 from simcoll.simulation.table import WORLD_NAME, Names, ScenarioTable, new_name
 from simcoll.simulation.toml import TomlDocument, parse_toml, read_toml
+from simcoll.topology.request import TopologyRequest
 from simcoll.verifier.findings.rules import RULES
 
 MAX_RANKS = 4096
@@ -117,20 +117,18 @@ def _expected(table: ScenarioTable, names: Names) -> Expected:
     )
 
 
-def _topology(table: ScenarioTable, folder: Path) -> argparse.Namespace:
-    """The command-line options that correspond to the table."""
+def _topology(table: ScenarioTable, folder: Path) -> TopologyRequest:
     if table.has("preset") and table.has("file"):
         table.refuse("file", "does not go with `preset`: state one of them")
-    options: dict[str, object] = {key.name: None for key in KEYS["topology"]}
+    hardware: dict[str, Any] = {}
     for key in ("nodes", "gpus_per_node", "nics_per_node", "nvlink_domain"):
         if table.has(key):
-            options[key] = table.whole(key, least=1, most=1 << 20)
-    for key in ("gpu", "fabric", "preset"):
+            hardware[key] = table.whole(key, least=1, most=1 << 20)
+    for key in ("gpu", "fabric"):
         if table.has(key):
-            options[key] = table.text(key)
+            hardware[key] = table.text(key)
     if table.has("nic_gbps"):
-        options["nic_gbps"] = table.number("nic_gbps", above=0.0)
-    file = str(folder / table.text("file")) if table.has("file") else None
-    named = options.pop("preset")
-    del options["file"]
-    return argparse.Namespace(topology=file or named, **options)
+        hardware["nic_gbps"] = table.number("nic_gbps", above=0.0)
+    if table.has("file"):
+        return TopologyRequest(str(folder / table.text("file")), **hardware)
+    return TopologyRequest(table.text("preset") if table.has("preset") else None, **hardware)

@@ -7,7 +7,6 @@ torch.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from simcoll.simulation.toml import TomlError
 from simcoll.spec.call import ANY_SOURCE
+from simcoll.topology.request import TopologyRequest
 
 WORLD: Final = ""
 """The group of a call that names none: all ranks."""
@@ -187,7 +187,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A whole file. ``topology`` has the options of a topology as on the command line; None where there is none."""
+    """A whole file. ``topology`` is what its table asks for, None where it has none."""
 
     path: str
     title: str
@@ -198,7 +198,7 @@ class Scenario:
     buffers: tuple[BufferPlan, ...] = ()
     faults: tuple[Fault, ...] = ()
     slow_links: tuple[ScenarioLink, ...] = ()
-    topology: argparse.Namespace | None = None
+    topology: TopologyRequest | None = None
     sends: str = "synchronous"
     seed: int = 0
     expect: Expectation | None = None

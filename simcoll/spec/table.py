@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from simcoll.spec import flows as laws
-from simcoll.spec import semantics
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.flows import FaultLaw, FlowLaw, Flows, SparseFlow
-from simcoll.spec.semantics import Result
+
+if TYPE_CHECKING:
+    from simcoll.spec.semantics import Result
 
 __all__ = [
     "COLLECTIVES",
@@ -208,6 +210,17 @@ _BUFFERED = frozenset({"dtype", "device"})
 _IN_PLACE = ("inout",)
 
 
+def _meaning(name: str) -> Result:
+    """A function of :mod:`simcoll.spec.semantics`. That imports numpy, which pricing a collective does without."""
+
+    def result(calls: Sequence[Call], inputs: Any) -> Any:
+        from simcoll.spec import semantics
+
+        return getattr(semantics, name)(calls, inputs)
+
+    return result
+
+
 def _spec(
     name: str,
     kind: Kind,
@@ -255,7 +268,7 @@ _TABLE = (
             Method("allreduce", "ALLREDUCE", _IN_PLACE),
             Method("allreduce_coalesced", "ALLREDUCE_COALESCED", _IN_PLACE, coalesced=True),
         ],
-        semantics.all_reduce,
+        _meaning("all_reduce"),
         functions=["all_reduce", "all_reduce_coalesced"],
         profiling=["all_reduce", "allreduce_coalesced", "sparse_all_reduce", "all_reduce_sparse"],
         measured="inputs",
@@ -267,7 +280,7 @@ _TABLE = (
         "broadcast",
         Kind.MOVEMENT,
         [Method("broadcast", "BROADCAST", _IN_PLACE, ("root",))],
-        semantics.broadcast,
+        _meaning("broadcast"),
         functions=["broadcast"],
         profiling=["broadcast", "_broadcast_oop"],
         measured="inputs",
@@ -281,7 +294,7 @@ _TABLE = (
         "reduce",
         Kind.REDUCTION,
         [Method("reduce", "REDUCE", _IN_PLACE, ("root",))],
-        semantics.reduce,
+        _meaning("reduce"),
         functions=["reduce"],
         profiling=["reduce", "_reduce_oop"],
         measured="inputs",
@@ -302,7 +315,7 @@ _TABLE = (
             Method("allgather_into_tensor_coalesced", "ALLGATHER_INTO_TENSOR_COALESCED", coalesced=True),
             Method("all_gather_single_coalesced", "ALLGATHER_INTO_TENSOR_COALESCED", coalesced=True),
         ],
-        semantics.all_gather,
+        _meaning("all_gather"),
         functions=["all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_coalesced"],
         profiling=[
             "all_gather",
@@ -328,7 +341,7 @@ _TABLE = (
             Method("gather_single", "GATHER", integers=("root",)),
             Method("gather_into_tensor", "GATHER", integers=("root",)),
         ],
-        semantics.gather,
+        _meaning("gather"),
         functions=["gather"],
         profiling=["gather"],
         measured="inputs",
@@ -345,7 +358,7 @@ _TABLE = (
         "scatter",
         Kind.MOVEMENT,
         [Method("scatter", "SCATTER", integers=("root",), listed=True)],
-        semantics.scatter,
+        _meaning("scatter"),
         functions=["scatter"],
         profiling=["scatter"],
         measured="outputs",
@@ -368,7 +381,7 @@ _TABLE = (
             Method("reduce_scatter_tensor_coalesced", "REDUCE_SCATTER_TENSOR_COALESCED", coalesced=True),
             Method("reduce_scatter_single_coalesced", "REDUCE_SCATTER_TENSOR_COALESCED", coalesced=True),
         ],
-        semantics.reduce_scatter,
+        _meaning("reduce_scatter"),
         functions=["reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"],
         profiling=[
             "reduce_scatter",
@@ -394,7 +407,7 @@ _TABLE = (
             Method("alltoall_base", "ALLTOALL_BASE"),
             Method("all_to_all_single", "ALLTOALL_BASE"),
         ],
-        semantics.all_to_all,
+        _meaning("all_to_all"),
         functions=["all_to_all", "all_to_all_single"],
         profiling=["all_to_all", "all_to_all_single", "all_to_all_v_single"],
         measured="inputs",
@@ -409,7 +422,7 @@ _TABLE = (
         "barrier",
         Kind.SYNCHRONISATION,
         [Method("barrier", "BARRIER", ())],
-        semantics.barrier,
+        _meaning("barrier"),
         functions=["barrier"],
         profiling=["barrier", "all_reduce_barrier"],
         measured=None,
@@ -420,7 +433,7 @@ _TABLE = (
         "monitored_barrier",
         Kind.SYNCHRONISATION,
         [Method("monitored_barrier", "MONITORED_BARRIER", ())],
-        semantics.barrier,
+        _meaning("barrier"),
         functions=["monitored_barrier"],
         profiling=["monitored_barrier"],
         measured=None,
@@ -432,7 +445,7 @@ _TABLE = (
         "send",
         Kind.POINT_TO_POINT,
         [Method("send", "SEND", ("inputs",), ("peer", "tag"))],
-        semantics.point_to_point,
+        _meaning("point_to_point"),
         functions=["send", "isend"],
         profiling=["send"],
         measured="inputs",
@@ -448,7 +461,7 @@ _TABLE = (
             Method("recv", "RECV", ("outputs",), ("peer", "tag")),
             Method("recv_anysource", "RECVANYSOURCE", ("outputs",), ("tag",)),
         ],
-        semantics.point_to_point,
+        _meaning("point_to_point"),
         functions=["recv", "irecv"],
         profiling=["recv", "recvAnySource"],
         measured="outputs",

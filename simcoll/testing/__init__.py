@@ -9,8 +9,9 @@ The pytest plugin is here as well, and is loaded whenever pytest starts: names a
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from simcoll.public_paths import lazy_names
 
 if TYPE_CHECKING:
     from simcoll.backends.simulated.object_calls import ObjectComm as Comm
@@ -20,20 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["Comm", "FindingsError", "run_ranks", "try_ranks"]
 
 _HOMES = {
-    "Comm": ("simcoll.backends.simulated.object_calls", "ObjectComm"),
-    "FindingsError": ("simcoll.testing.failures", "FindingsError"),
-    "run_ranks": ("simcoll.testing.run", "run_ranks"),
-    "try_ranks": ("simcoll.testing.run", "try_ranks"),
+    "Comm": "simcoll.backends.simulated.object_calls:ObjectComm",
+    "FindingsError": "simcoll.testing.failures",
+    "run_ranks": "simcoll.testing.run",
+    "try_ranks": "simcoll.testing.run",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'simcoll.testing' has no attribute {name!r}")
-    module, attribute = _HOMES[name]
-    value: object = getattr(import_module(module), attribute)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

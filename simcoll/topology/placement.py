@@ -2,8 +2,6 @@
 
 A *domain* is what NCCL calls a node: the GPUs of a server, or all those that NVLink joins. All of it follows from the
 wiring and the attribute ``host``; it is worked out once for a graph, in time linear in its nodes and edges.
-
-Nodes of a graph gathered into disjoint sets (union-find with path halving).
 """
 
 from __future__ import annotations
@@ -14,28 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
+from networkx.utils import UnionFind
 
 from simcoll.topology.graph import check, derived, link_kind, ranks
-
-
-class DisjointSets:
-    """Sets of nodes that grow together; a node that was never joined is alone."""
-
-    def __init__(self) -> None:
-        self._parent: dict[Hashable, Hashable] = {}
-
-    def root(self, node: Hashable) -> Hashable:
-        """The node that stands for the set of ``node``."""
-        parent = self._parent
-        parent.setdefault(node, node)
-        while (above := parent[node]) != node:
-            parent[node] = node = parent[above]
-        return node
-
-    def join(self, one: Hashable, other: Hashable) -> None:
-        """Make one set of the two that hold ``one`` and ``other``."""
-        self._parent[self.root(one)] = self.root(other)
-
 
 _INF = float("inf")
 
@@ -82,7 +61,7 @@ def _placement(graph: nx.DiGraph[Any]) -> Placement:
     check(graph)
     gpus = ranks(graph)
     domains = _domains(graph)
-    domain = tuple(domains.root(gpu) for gpu in gpus)
+    domain = tuple(domains[gpu] for gpu in gpus)
     leaving = _leaving(graph, domains)
     exits, ways = zip(*(_exits(graph, gpu, leaving) for gpu in gpus), strict=True)
     number = {node: place for place, island in enumerate(nx.strongly_connected_components(graph)) for node in island}
@@ -96,17 +75,17 @@ def kind_of(graph: nx.DiGraph[Any], node: Hashable) -> str:
     return kind
 
 
-def _domains(graph: nx.DiGraph[Any]) -> DisjointSets:
+def _domains(graph: nx.DiGraph[Any]) -> UnionFind:
     """What is wired together without crossing the network is one domain, and so are the GPUs of one host."""
-    sets = DisjointSets()
+    sets = UnionFind()
     for one, other in graph.edges:
         if link_kind(graph, one, other) != "network":
-            sets.join(one, other)
+            sets.union(one, other)
     first: dict[object, Hashable] = {}
     for gpu in ranks(graph):
         host = graph.nodes[gpu].get("host")
         if host is not None:
-            sets.join(gpu, first.setdefault(host, gpu))
+            sets.union(gpu, first.setdefault(host, gpu))
     return sets
 
 
@@ -117,13 +96,13 @@ def both_ways(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> float:
     return float(min(there, back))
 
 
-def _leaving(graph: nx.DiGraph[Any], domains: DisjointSets) -> dict[Hashable, list[Link]]:
+def _leaving(graph: nx.DiGraph[Any], domains: UnionFind) -> dict[Hashable, list[Link]]:
     """The links that leave a domain, by the node where they start."""
     found: dict[Hashable, list[Link]] = defaultdict(list)
     for one, other in graph.edges:
         if kind_of(graph, one) == "switch" or link_kind(graph, one, other) != "network":
             continue
-        if domains.root(one) != domains.root(other):
+        if domains[one] != domains[other]:
             bandwidth = min(both_ways(graph, one, other), _feed(graph, one))
             found[one].append(Link(one, other, "network", bandwidth))
     return found
@@ -178,15 +157,15 @@ def _cuts(graph: nx.DiGraph[Any], gpus: tuple[Hashable, ...]) -> Iterator[Cut]:
     """Below each level of switches but the lowest, what hangs together, and how much leaves it upwards."""
     level = {node: facts.get("level", 1) for node, facts in graph.nodes(data=True) if facts.get("kind") == "switch"}
     for lowest in sorted(set(level.values()))[1:]:
-        sets, out = DisjointSets(), defaultdict[Hashable, float](float)
+        sets, out = UnionFind(), defaultdict[Hashable, float](float)
         upwards = []
         for one, other in graph.edges:
             if level.get(one, 0) < lowest and level.get(other, 0) < lowest:
-                sets.join(one, other)
+                sets.union(one, other)
             elif level.get(one, 0) < lowest:
                 upwards.append((one, other))
         for one, other in upwards:
-            out[sets.root(one)] += both_ways(graph, one, other)
-        part = tuple(sets.root(gpu) for gpu in gpus)
+            out[sets[one]] += both_ways(graph, one, other)
+        part = tuple(sets[gpu] for gpu in gpus)
         if len(set(part)) > 1:
             yield Cut(part, dict(out))

@@ -287,7 +287,7 @@ def test_too_little_memory_is_one_line(capsys, monkeypatch, tmp_path):
         raise MemoryError
 
     record(tmp_path, ["sum"])
-    monkeypatch.setattr("simcoll.cli.verify.judge", judge)
+    monkeypatch.setattr("simcoll.cli.records.judge", judge)
     assert "there is not enough memory" in refused(capsys, 2, "verify", tmp_path)
 
 

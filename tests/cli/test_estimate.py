@@ -1,6 +1,8 @@
 """``simcoll estimate``: one size, a range, several topologies; as a table, explained, or as JSON."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -108,3 +110,15 @@ def test_no_figure_of_a_table_is_cut_off_at_80_columns(capsys, monkeypatch, topo
     assert code == 0
     assert "\N{HORIZONTAL ELLIPSIS}" not in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_pricing_a_collective_loads_what_it_needs():
+    """A count, as times depend on the machine: networkx is most of the time, and numpy, torch or jinja2 not needed."""
+    program = (
+        "import sys; from simcoll.cli import main; main(['estimate', 'all_reduce', '--gpu', 'h100', '--nodes', '2'])\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    loaded = done.stderr.split()
+    assert len([name for name in loaded if name.split(".")[0] == "simcoll"]) <= 45
+    assert {"jinja2", "numpy", "torch"} & set(loaded) == set()

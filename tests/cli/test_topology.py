@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from simcoll.cli import main
-from simcoll.cli.topology_arguments import add_topology_arguments, is_topology_given, topology_of
+from simcoll.cli.topology_arguments import add_topology_arguments, topology_request
 from simcoll.topology.clusters import cluster
 from simcoll.topology.fat_trees import fat_tree, rail_optimised
 from simcoll.topology.file import read_topology, write_topology
@@ -29,7 +29,7 @@ def run(capsys, *arguments):
 def options(*arguments):
     parser = argparse.ArgumentParser()
     add_topology_arguments(parser)
-    return parser.parse_args(arguments)
+    return topology_request(parser.parse_args(arguments))
 
 
 def test_list_names_every_preset(capsys):
@@ -99,18 +99,18 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(capsys, monkeypatch, tmp_path
 
 
 def test_options_ask_for_a_cluster_a_preset_or_a_file(tmp_path):
-    assert topology_of(options("--gpu", "h100", "--nodes", "2")).graph["name"] == "2 x 8 h100"
-    graph = topology_of(options("--gpu", "a100", "--nics-per-node", "4", "--nic-gbps", "100", "--fabric", "efa"))
+    assert options("--gpu", "h100", "--nodes", "2").build().graph["name"] == "2 x 8 h100"
+    graph = options("--gpu", "a100", "--nics-per-node", "4", "--nic-gbps", "100", "--fabric", "efa").build()
     assert graph.edges["host0/nic3", "network"]["bandwidth"] == 12.5e9
-    assert topology_of(options("--topology", "DGX-H100", "--nodes", "2")).graph["name"] == "dgx-h100"
+    assert options("--topology", "DGX-H100", "--nodes", "2").build().graph["name"] == "dgx-h100"
     write_topology(tmp_path / "t.json", flat(4, 1e9, 0))
-    assert len(ranks(topology_of(options("--topology", str(tmp_path / "t.json"))))) == 4
+    assert len(ranks(options("--topology", str(tmp_path / "t.json")).build())) == 4
     with pytest.raises(TopologyError, match="no topology is given"):
-        topology_of(options())
+        options().build()
 
 
 def test_whether_a_topology_was_asked_for():
-    assert [is_topology_given(options(*given)) for given in ((), ("--topology", "x"), ("--nodes", "2"))] == [
+    assert [options(*given).is_given for given in ((), ("--topology", "x"), ("--nodes", "2"))] == [
         False,
         True,
         True,

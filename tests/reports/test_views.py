@@ -23,7 +23,7 @@ from rich.console import Group as Stack
 from rich.console import RenderableType
 
 import simcoll
-from simcoll.cli import calibrate, estimate, main
+from simcoll.cli import calibrate, estimate_op, main
 from simcoll.cli.output import Output
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.text import safe
@@ -206,9 +206,9 @@ def estimates(ranks: int) -> RenderableType:
     if found[0].bottleneck is not None:
         found[0] = replace(found[0], bottleneck=replace(found[0].bottleneck, source=HOSTILE, target=WORD))
     return Stack(
-        *(estimate._one(name, each, explain=explain) for each in found for explain in (False, True)),
-        *(estimate._range(name, found, explain=explain) for explain in (False, True)),
-        estimate._comparison([name, WORD, HOSTILE], [[each] * 3 for each in found]),
+        *(estimate_op._one(name, each, explain=explain) for each in found for explain in (False, True)),
+        *(estimate_op._range(name, found, explain=explain) for explain in (False, True)),
+        estimate_op._comparison([name, WORD, HOSTILE], [[each] * 3 for each in found]),
     )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.cli.topology_arguments import topology_of
 from simcoll.simulation.backends import run_simulated
 from simcoll.simulation.expect import unmet
 from simcoll.simulation.keys import KEYS, KINDS
@@ -113,7 +112,7 @@ BLOCKS = re.findall(r"```toml\n(.*?)```", (DOCS / "scenarios.md").read_text(enco
 def test_the_examples_of_the_page_do_what_they_expect(text: str) -> None:
     scenario = parse_scenario(text)
     check_steps(scenario)
-    topology = None if scenario.topology is None else topology_of(scenario.topology)
+    topology = None if scenario.topology is None else scenario.topology.build()
     run = run_simulated(scenario, topology, seed=0, sends=scenario.sends)
     assert scenario.expect is not None
     assert unmet(scenario, run.report, run.seconds) == []

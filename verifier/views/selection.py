@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group
 from simcoll.core.trace import Trace
+from simcoll.errors import SimcollError
 from simcoll.verifier.findings.finding import Finding, Report, Severity, Shown
 from simcoll.verifier.findings.overview import Place, Progress, Summary
 
 _NAMES_SHOWN = 12
 
 
-class SelectionError(ValueError):
+class SelectionError(SimcollError, ValueError):
     """A group or a rank was asked for that the job does not have; the text names those that it has."""
 
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from benchmarks.flow import three_levels
 from simcoll.core.estimate import Overheads
-from simcoll.estimator.flow.concurrent import ConcurrentCollective, price_together
 from simcoll.estimator.flow.engine import price
 from simcoll.estimator.flow.phases import fair_rates
 from simcoll.estimator.flow.routes import Routes
 from simcoll.spec.table import COLLECTIVES
 from simcoll.topology.graph import Topology, TopologyError, connect, flat
 from tests.estimator.flow.test_schedules import servers
+from tests.support.concurrent_collectives import ConcurrentCollective, price_together
 
 GIB, BANDWIDTH, LATENCY = 1 << 30, 50e9, 1e-6
 

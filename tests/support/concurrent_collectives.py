@@ -1,4 +1,4 @@
-"""Several collectives at once: those whose links overlap share them.
+"""The price of several collectives at once, whose links overlap and are shared: an oracle for the flow engine.
 
 Each collective is at one step at a time. The latencies of a step's rounds come first, then its bytes. What all its
 transfers do is one flow: they rise alike, and as none may be a round ahead of the others, a full link holds all of them

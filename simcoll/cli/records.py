@@ -1,0 +1,74 @@
+"""The records that a command is given: whether they are there, and what the verifier finds in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from stat import S_ISDIR
+
+from simcoll.blackbox.gather import LAUNCH_PATTERN, Evidence, matching, outcome_of, read_launch
+from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
+from simcoll.blackbox.stall_file import read_stall, together
+from simcoll.cli.output import warn
+from simcoll.core.trace import LaunchOutcome, Stall
+from simcoll.errors import UsageError
+from simcoll.verifier.findings.finding import Report, Verdict
+from simcoll.verifier.postmortem import judge
+
+
+def check_reachable(paths: Sequence[Path]) -> None:
+    """Raise UsageError, which names the path, where nothing can be read at one."""
+    for path in paths:
+        if reason := _unreachable(path):
+            raise UsageError(f"{path}: {reason}; give records or their folder")
+
+
+def _unreachable(path: Path) -> str:
+    try:
+        if S_ISDIR(path.stat().st_mode):
+            os.scandir(path).close()
+    except FileNotFoundError:
+        return "no such file or folder"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return ""
+
+
+def judged(evidence: Evidence) -> Report:
+    """What the verifier finds in a job, with what its launchers and monitors saw of it."""
+    return judge(evidence.traces, _outcome(evidence), _stall(evidence))
+
+
+def failed_at_once(evidence: Evidence) -> Report | None:
+    """The report on ranks that failed before they recorded anything; None where no launcher tells of that."""
+    outcome = None if evidence.unreadable else _outcome(evidence)
+    report = None if outcome is None else judge((), outcome)
+    return report if report is not None and report.verdict is Verdict.FAILED else None
+
+
+def warn_of_damage(evidence: Evidence) -> None:
+    """Name the files that were left out and what is wrong with the others, a line each on stderr."""
+    for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
+        warn(text)
+
+
+def no_records(paths: Sequence[Path]) -> UsageError:
+    """The error for paths below which there is nothing to read."""
+    places = ", ".join(map(str, paths))
+    return UsageError(f"no readable black box (*.simcoll) or Flight Recorder dump in {places}")
+
+
+def _outcome(evidence: Evidence) -> LaunchOutcome | None:
+    """The launchers' accounts that lie beside the records; None where the job ran under another launcher."""
+    launches = [launch for launch in map(read_launch, _beside(evidence, LAUNCH_PATTERN)) if launch.ranks]
+    return outcome_of(launches) if launches else None
+
+
+def _stall(evidence: Evidence) -> Stall | None:
+    """What the monitors saw, where the job stood still."""
+    return together(filter(None, map(read_stall, _beside(evidence, STALL_PATTERN))))
+
+
+def _beside(evidence: Evidence, pattern: str) -> list[Path]:
+    return [file for folder in evidence.folders for file in matching(folder, pattern)]
