@@ -153,7 +153,7 @@ class SimulatedFlights:
         self.end(flight)
 
     def look_after(self, *, last: bool = False) -> None:
-        """Clear dropped calls whose result cannot be read any more; others count after a wait or at the end (``last``)."""
+        """Clear dropped calls whose result cannot be read any more; the others count after a wait, or if ``last``."""
         left = []
         for orphan in self._orphans:
             entry, owners, waits = orphan

@@ -96,7 +96,7 @@ def install_fake_devices(patches: Patches, devices: FakeDevices) -> None:
     """Let tensors report their fake device and move between fake devices, from now on in this process."""
     replacements = {
         "device": property(_faked_device(_memory_device)),
-        "_make_wrapper_subclass": _in_cpu_memory(torch.Tensor._make_wrapper_subclass),  # type: ignore[attr-defined]
+        "_make_wrapper_subclass": _in_cpu_memory(torch.Tensor._make_wrapper_subclass),
         "is_cuda": property(lambda self: self.device.type == "cuda"),
         "is_cpu": property(lambda self: self.device.type == "cpu"),
         "get_device": lambda self: self.device.index if self.device.type == "cuda" else -1,
