@@ -107,13 +107,13 @@ def _first_mismatch(call: Call, divided: tuple[Buffer, ...], single: tuple[Buffe
 GLOO = Backend(
     "gloo",
     (_dtype, negative_tag, _empty_message, _reduce_op, _equal_parts, _along_rows),
-    # Gloo builds these from another collective.
+    # Gloo implements these by another collective.
     MappingProxyType({"reduce_scatter": "all_reduce", "monitored_barrier": "barrier"}),
     # Mixing these ends the process.
     MappingProxyType({"reduce_scatter": {name: "list" if name in _LISTS else "tensor" for name in _REDUCE_SCATTER}}),
     waits_on_host=True,
     # Two threads run a group's calls.
     in_order=False,
-    # Their Work is never told of the end but by wait (torch 2.13).
+    # Their Work learns of its end only in wait (torch 2.13).
     ended_only_by_wait=frozenset({"send", "recv", "reduce_scatter"}),
 )

@@ -194,7 +194,7 @@ _PROFILED = MappingProxyType(
 )
 """The names after ``nccl:`` in the profiler and in Flight Recorder, where they are not the row's first name."""
 
-# A wait whose time is up aborts the communicator (`WorkNCCL::wait`), so that none may be tried for a moment.
+# A wait that times out aborts the communicator (`WorkNCCL::wait`), so that short trial waits are not possible.
 NCCL = Backend(
     "nccl",
     (*_LIMITS, _NO_COALESCED_LISTS),

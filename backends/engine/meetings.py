@@ -60,7 +60,7 @@ class Meetings:
         return list(self._met.values())
 
     def absent(self, ticket: Ticket) -> list[int]:
-        """The ranks (global) that have not come to the collective of a call."""
+        """The ranks (global) that are missing in the collective of a call."""
         met = self._of(ticket)
         return [rank for place, rank in enumerate(ticket.group.ranks) if place not in met]
 

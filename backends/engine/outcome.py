@@ -114,6 +114,6 @@ def _verdict(traces: Sequence[MemoryTrace], endings: Mapping[int, Ending], stall
     outcome = LaunchOutcome({rank: ending.exit() for rank, ending in sorted(endings.items())})
     report = judge(traces, outcome, stall)
     if report.verdict is Verdict.OK and any(ending.error is not None for ending in endings.values()):
-        # Such as ranks that had to be ended, though nothing is known to be wrong with their calls.
+        # For example ranks that had to be ended although their calls have no findings.
         return replace(report, verdict=Verdict.FAILED)
     return report

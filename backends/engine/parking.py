@@ -42,7 +42,7 @@ class FreeThreads:
                 if not place.woken:
                     place.woken = True
                     raise wait_timeout(place.rank, timeout)
-            # Its turn is on its way, and is waited for.
+            # It has been woken meanwhile: its baton is about to be released.
             place.baton.acquire()
         self._wake_next()
 

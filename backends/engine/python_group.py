@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, Store
+from torch._C._distributed_c10d import ProcessGroup, Store, Work
+
+from simcoll.recorder.dynamo import leave_class_uncompiled
+from simcoll.spec.table import METHODS
 
 
 class PythonProcessGroup(ProcessGroup):
@@ -40,7 +45,7 @@ class PythonProcessGroup(ProcessGroup):
         """The group's description."""
         return self._desc
 
-    # torch's own keep these in their backends, of which there are none.
+    # torch's own groups keep these in their backends; this one has none.
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)
 
@@ -62,6 +67,24 @@ class PythonProcessGroup(ProcessGroup):
 
     def _wait_for_pending_works(self) -> None:
         """Do nothing: there are no hooks to wait for."""
+
+
+def add_c10d_methods(kind: type[PythonProcessGroup]) -> None:
+    """Give a class those of c10d's methods that this version of torch has; each calls ``_collective``."""
+    for name in METHODS:
+        if hasattr(ProcessGroup, name) and name not in vars(kind):
+            setattr(kind, name, _method(name))
+    leave_class_uncompiled(kind)
+
+
+def _method(name: str) -> Callable[..., Work]:
+    @functools.wraps(getattr(ProcessGroup, name), assigned=("__doc__",))
+    def method(self: Any, *args: Any, **kwargs: Any) -> Work:
+        work: Work = self._collective(name, args, kwargs)
+        return work
+
+    method.__name__ = name
+    return method
 
 
 class NamedBackend:

@@ -210,7 +210,7 @@ class Turns:
         self._moves += 1
         del self._parked[place]
         if place.adopted:
-            # The turn may be held by a rank that waits, unseen, for a thread of its own that waits for this one.
+            # The rank that has the turn may be blocked, unseen, on a thread of its own that waits for this one.
             self._go(place.rank)
             place.released = True
             place.baton.release()
@@ -350,9 +350,9 @@ class Turns:
     def _look_later(self) -> None:
         if self._timer is None:
             self._timer = threading.Timer(_STRAY_SECONDS, self._look_again, (self._moves,))
-            # Daemon threads do not hold the interpreter's end up.
+            # Daemon threads do not delay the interpreter's exit.
             self._timer.daemon = True
-            # No thread of the rank that happens to be here.
+            # The timer's thread belongs to no rank.
             with acting_as(None):
                 self._timer.start()
 

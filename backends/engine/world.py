@@ -229,7 +229,7 @@ class World:
     def _end(self, ticket: Ticket, error: BaseException | None) -> None:
         if ticket.done:
             return
-        # Whoever sees that it is done looks for its error, without the lock.
+        # The error is set first: threads that see ``done`` read it without the lock.
         ticket.error = error
         ticket.done = True
         self._polls = 0

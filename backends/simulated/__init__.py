@@ -99,7 +99,7 @@ class _Run(Generic[T]):
         error: BaseException | None = None
         try:
             self._results[rank] = program(ObjectComm(self._ranks[rank], self._group))
-        except BaseException as raised:  # whatever ends one rank, the others are told
+        except BaseException as raised:  # whatever ends one rank ends the others
             error = raised if was_ended_by_others(raised) or exit_code(raised) else None
         self._end(rank, error)
 
@@ -109,7 +109,7 @@ class _Run(Generic[T]):
         ending = Ending(error, nanoseconds(self._clock.call(rank)))
         self._endings[rank] = ending
         ranked.flights.look_after(last=True)
-        # An interpreter that is told to exit ends as it ordinarily does, whatever its exit code.
+        # An interpreter that exits by sys.exit ends in the ordinary way, whatever its exit code.
         if error is None or (isinstance(error, SystemExit) and not ending.stopped):
             ranked.box.event("exit")
         elif not ending.stopped:
@@ -131,7 +131,7 @@ class _Run(Generic[T]):
             nanoseconds(now),
             nanoseconds(now + PATIENCE),
             places=hanging,
-            # Where nobody waits, those who ask are all that is left to be waited for.
+            # Where no rank waits, the polling ones are those that are blocked.
             blocked=waiting - hanging.keys() or frozenset(polling),
             busy=frozenset(hanging),
         )

@@ -47,7 +47,7 @@ def whole_sizes(name: str, sizes: Iterable[object] | None) -> tuple[int, ...] | 
 
 def _whole(name: str, value: object) -> int:
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # what else it may be is the question
+        return operator.index(value)  # type: ignore[arg-type]  # other types raise TypeError
     except TypeError:
         raise TypeError(f"expected a whole number as {name}, got {_kind(value)}") from None
 

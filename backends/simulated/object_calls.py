@@ -69,5 +69,5 @@ def _padded(packed: Array, size: int) -> Array:
 
 
 def _unpacked(part: Array, size: int) -> Any:
-    # The bytes were made by another rank of this very process.
+    # The bytes come from another rank of this process.
     return pickle.loads(part[:size].tobytes())  # noqa: S301

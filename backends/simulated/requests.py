@@ -44,7 +44,7 @@ class Membership:
     ) -> Request:
         """Make a call and return its request, which is to be waited for."""
         rank, spec = self.rank, spec_of(call)
-        # Before it is written down: it is no call of this rank.
+        # Before it is recorded: it is no call of this rank.
         rank.world.threads.check_own(rank.rank)
         rank.world.clock.call(rank.rank)
         pair = spec.kind is Kind.POINT_TO_POINT
@@ -89,7 +89,7 @@ class Request:
         self._ticket = entry.ticket = ticket
         if asynchronous:
             self._flight = flights.open(entry, reads, writes)
-            # Nobody proves a message before it leaves.
+            # A message is not proved before it leaves.
             data.flight = None if ticket.is_message else self._flight
             data.notice = partial(flights.changed, self._flight, known=True)
         else:
@@ -117,7 +117,7 @@ class Request:
         try:
             ended = self._rank.world.has_ended(self._ticket)
         except StuckError:
-            # It asked for ever, which is to wait.
+            # Polling forever counts as waiting.
             self._entry.mark(AWAITED)
             raise
         if not ended:

@@ -47,7 +47,7 @@ class PerRankWorld:
             if rank.tables.default_pg is None:
                 _make_default_group(rank)
         if not hasattr(rank.tables, name):
-            # A table that another torch has beside these.
+            # A table that another version of torch has.
             setattr(rank.tables, name, type(getattr(vars(self)["_process"], name))())
         return getattr(rank.tables, name)
 
@@ -110,7 +110,7 @@ def _meet(rank: TorchRank, name: str, members: tuple[int, ...], place: int, time
     with rank.waits:
         rank.world.post(ticket)
         if ticket.done:
-            # Who came last goes on last, so that the order is that of the ranks.
+            # The last rank to come goes on last, so that the order is that of the ranks.
             rank.world.threads.yield_turn(rank.rank)
         elif not rank.default_group_is_implicit or members != tuple(range(rank.world.size)):
             rank.world.wait(ticket, timeout.total_seconds())

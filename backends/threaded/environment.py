@@ -125,7 +125,7 @@ def _inheriting(
             own_threads.here.append(thread)
             thread.run = _joined(thread.run, rank, join)  # type: ignore[method-assign]
         with acting_as(None):
-            # Until it runs, the thread belongs to nobody, and who starts it does not wait in turn.
+            # Until it runs, the thread belongs to no rank, and its start does not wait for a turn.
             start(thread)
 
     return start_for_rank

@@ -7,17 +7,16 @@ of PyTorch's own "threaded" test backend, under whose harness threads run freely
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, Store, Work
+from torch._C._distributed_c10d import Store, Work
 from torch.distributed import distributed_c10d
 
-from simcoll.backends.engine.python_group import PythonProcessGroup
+from simcoll.backends.engine.python_group import PythonProcessGroup, add_c10d_methods
 from simcoll.backends.engine.tensor_data import TensorData
 from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.engine.world import World
@@ -25,9 +24,7 @@ from simcoll.backends.threaded.jobs import ThreadedJob, join_job
 from simcoll.backends.threaded.work import CoalescedWork, ThreadedWork, Waiting
 from simcoll.core.record import Group
 from simcoll.recorder.arguments import Arguments, arguments
-from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.spec.call import Call
-from simcoll.spec.table import METHODS
 
 _MOST_CALLS = 8192
 """The most distinct calls that are cached; then the cache is cleared (shapes may keep changing)."""
@@ -128,20 +125,7 @@ def _call_of(found: Arguments) -> Call:
     return call
 
 
-def _method(name: str) -> Callable[..., Work]:
-    @functools.wraps(getattr(ProcessGroup, name), assigned=("__doc__",))
-    def method(self: ThreadedProcessGroup, *args: Any, **kwargs: Any) -> Work:
-        return self._collective(name, args, kwargs)
-
-    method.__name__ = name
-    return method
-
-
-# What this torch has, whatever its version calls it.
-for _name in METHODS:
-    if hasattr(ProcessGroup, _name) and _name not in vars(ThreadedProcessGroup):
-        setattr(ThreadedProcessGroup, _name, _method(_name))
-leave_class_uncompiled(ThreadedProcessGroup)
+add_c10d_methods(ThreadedProcessGroup)
 
 
 def create_process_group(store: Store, rank: int, world_size: int, timeout: timedelta) -> ThreadedProcessGroup:

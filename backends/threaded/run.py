@@ -137,7 +137,7 @@ class _Run(Generic[T]):
             self._results[rank.rank] = body(rank.rank)
         except SystemExit as leaving:
             error = None if leaving.code in (None, 0) else leaving
-        except BaseException as raised:  # whatever ends one rank, the others are told
+        except BaseException as raised:  # whatever ends one rank ends the others
             error = raised
         if error is not None and not isinstance(error, SystemExit):
             self._note(rank, error, error.__traceback__)

@@ -96,7 +96,7 @@ class RankStore(Store):
         """Set the timeout of waits."""
         self._limit = timeout
 
-    # The names by which C++ asks.
+    # The names that C++ uses.
     compareSet, deleteKey, getNumKeys = compare_set, delete_key, num_keys  # noqa: N815
     multiGet, multiSet, hasExtendedApi, setTimeout = multi_get, multi_set, has_extended_api, set_timeout  # noqa: N815
 

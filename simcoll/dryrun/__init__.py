@@ -1,6 +1,6 @@
 """Dry runs: chooses the ranks to run, runs each in a process of its own, replays them together and judges them.
 
-What a single rank pretends (its GPUs, its process groups, its peers' data) lives in ``simcoll.dryrun.rank``.
+The fakes of a single rank (its GPUs, its process groups, its peers' data) live in ``simcoll.dryrun.rank``.
 
 Alone a rank waits for nobody, so that its record has all of its program. The programs are then replayed together: each
 rank goes on until it waits for a collective, a message or a group whose other ranks have not come. Where no rank can go

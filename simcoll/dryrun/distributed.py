@@ -107,7 +107,7 @@ class SharedDryRun:
         document = json.loads(self._meeting.take(f"{own}/ends"))
         for rank, *_ in document:
             for kind, path in self._files(rank):
-                # Nothing where the rank made no group: no more than an absent file says that.
+                # Empty where the rank made no group: like an absent file.
                 if data := zlib.decompress(self._meeting.take(f"{own}/{rank}/{kind}")):
                     path.write_bytes(data)
                     if kind == "box":

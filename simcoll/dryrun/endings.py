@@ -140,7 +140,7 @@ def _without_forced_end(trace: MemoryTrace, how: RankEnding) -> MemoryTrace:
     stop = next((event.time_ns for event in events if event.kind == STEPS_MADE), None)
     if stop is None:
         return replace(trace, events=events)
-    # What a program does on its way out, with frames that are unwound, it would not have done here.
+    # What the program does while its frames unwind, it would not have done at this place.
     return _upto(replace(trace, events=events), stop)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from simcoll.core.record import Group, Members
-from simcoll.core.trace import MemoryTrace, Trace, altered
+from simcoll.core.trace import Trace, altered
 from simcoll.dryrun.choose_ranks import programs
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.spec.table import COLLECTIVES, Kind
@@ -135,21 +135,8 @@ class _Extrapolator:
             for new, old in zip(one.groups, one.trace.groups, strict=True)
         )
         shifted = self._moved(one.trace, by)
-        return MemoryTrace(
-            rank,
-            shifted.world_size,
-            shifted.mode,
-            one.groups,
-            shifted.signatures,
-            shifted.sources,
-            shifted.events,
-            shifted.slots,
-            shifted.dropped,
-            (),
-            shifted.dropped_p2p,
-            shifted.unknown,
-            shifted.seen_ns,
-        )
+        found = altered(shifted, shifted.slots, shifted.events)
+        return replace(found, rank=rank, groups=one.groups, problems=())
 
     def _moved(self, trace: Trace, by: tuple[int, ...]) -> Trace:
         """The trace with the peers of its messages shifted as the rank's own place is."""

@@ -100,7 +100,7 @@ def memory_kills() -> int | None:
 
 
 def _clean_up(dry_run: DryRun, rank: int, end: ProcessEnd, kills: int | None) -> ProcessEnd:
-    # Where its stacks would have gone, had a monitor asked for them.
+    # The file for stacks, which no monitor has asked for.
     stack_path(dry_run.folder, rank).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         make_sparse(dry_run.folder / box_name(rank))  # there may be thousands

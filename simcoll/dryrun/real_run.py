@@ -35,10 +35,12 @@ def truncated(trace: MemoryTrace, replayed: ReplayResult) -> MemoryTrace:
     threads = replayed.threads[trace.rank]
     if all(thread.ended for thread in threads):
         return trace
-    slots, stop = trace.slots.copy(), _stop(threads[0])
+    slots, main = trace.slots.copy(), threads[0]
+    # Nothing comes after the time at which the main thread blocks.
+    stop = _NEVER if main.ended else main.program.times[main.at]
     pending = slots["state"] == State.STARTED
     slots["flags"][pending] &= ~np.uint8(AWAITED)
-    for row in _blocked_rows(threads, recorded=True):
+    for row in blocked_rows(threads, recorded=True):
         slots["flags"][row] |= AWAITED
     made = _launched(threads, len(slots)) | ((slots["state"] == State.REJECTED) & (slots["scheduled_ns"] <= stop))
     events = [event for event in trace.events if event.time_ns <= stop and event.kind != "exit"]
@@ -60,18 +62,8 @@ def main_thread_is_blocked(threads: Sequence[ThreadProgress]) -> bool:
     return not threads[0].ended
 
 
-def blocked_rows(threads: Sequence[ThreadProgress]) -> list[int]:
-    """The rows of the calls in which a rank's threads are blocked."""
-    return _blocked_rows(threads, recorded=False)
-
-
-def _stop(main: ThreadProgress) -> int:
-    """When the main thread blocks: nothing comes after that."""
-    return _NEVER if main.ended else main.program.times[main.at]
-
-
-def _blocked_rows(threads: Sequence[ThreadProgress], *, recorded: bool) -> list[int]:
-    """The rows in which threads are blocked; ``recorded`` leaves out waits that no record shows."""
+def blocked_rows(threads: Sequence[ThreadProgress], *, recorded: bool = False) -> list[int]:
+    """The rows of calls in which a rank's threads are blocked; ``recorded`` leaves out waits that no record shows."""
     return [
         thread.program.subjects[thread.at]
         for thread in threads

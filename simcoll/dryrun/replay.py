@@ -71,7 +71,7 @@ def rank_program(trace: Trace) -> RankProgram:
     kinds.append(np.full(len(creations), CREATE))
     subjects = [ran, ran[waited], ran[last], np.arange(len(creations))]
     times = [made, ended[waited], np.full(last.sum(), _END), np.array([one.time_ns for one in creations], np.int64)]
-    # A call that was made in the very instant in which a wait ended comes after it, but no wait before its own call.
+    # A call that was made at the very time at which a wait ended comes after it, but no wait comes before its call.
     after = [
         np.ones(len(ran)),
         np.where(ended[waited] > made[waited], 0, 2),
@@ -176,7 +176,7 @@ class _Replay:
         self._ready = deque(thread for threads in self._threads.values() for thread in threads)
 
     def _number_collectives(self, traces: Sequence[Trace]) -> None:
-        """Number the collectives; ``_left`` counts the members that have not come to each."""
+        """Number the collectives; ``_left`` counts the members that have not launched each."""
         found = Matched(traces)
         for columns in columns_of(traces):
             found.take_group(columns)

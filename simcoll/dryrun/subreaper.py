@@ -91,7 +91,7 @@ def _exit_like(status: int) -> NoReturn:
     """End this process with the exit code, or by the signal, of another."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the one that failed has left what there is to see
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the process that failed has left its own core
         with contextlib.suppress(OSError):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

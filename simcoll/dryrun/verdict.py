@@ -165,7 +165,7 @@ def _judge_blocked_job(job: _Replayed) -> Report:
     unknown = {rank: replace(ends.exits[rank], stopped=True) for rank in ends.unknown_after}
     last = max((last_ns(trace) for trace in job.until_blocked), default=1)
     inside_torch = frozenset(rank for rank in replayed.blocked if main_thread_is_blocked(replayed.threads[rank]))
-    # Of a rank that would have gone on it is not known that it is late, as of one that still connects.
+    # A rank that would have gone on may not be late, like one that still connects.
     late = ends.unknown_after - set(replayed.blocked)
     stall = Stall(last, last, blocked=inside_torch, connecting=late, never_met=_never_met(job.complete, replayed))
     return judge(job.until_blocked, LaunchOutcome({**ends.exits, **unknown, **stopped}), stall)

@@ -83,7 +83,7 @@ def run_threaded(scenario: Scenario, *, seed: int) -> Run:
 
     if scenario.ranks > MOST_THREADS:
         raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_THREADS} as threads")
-    # What a rank gives back holds its tensors until it has been judged.
+    # The result of a rank keeps its tensors alive until they have been judged.
     outcome = run_threads(scenario.ranks, lambda rank: play_on_torch(scenario), seed=seed)
     results = {rank: player.results for rank, player in outcome.results.items()}
     return Run("threaded", outcome.report, results, traces=outcome.traces)

@@ -1,4 +1,4 @@
-"""Where simcoll's own scenarios lie: one for every finding code, in a checkout and in an installed wheel."""
+"""simcoll's own scenarios, one for every finding code, in a checkout and in an installed wheel."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Player(ABC, Generic[Tensor]):
         self._joined: dict[str, JoinedGroup | None] = {}
         self._buffers: dict[str, Tensor] = {}
         self._open: dict[str, list[tuple[object, Exchange[Tensor]]]] = {}
-        # A program that lets its tensors go is another one.
+        # Tensors stay alive: dropping one would make another program.
         self._kept: list[object] = []
         self._line = _LineRunner(scenario.path)
         self._keeps = False
@@ -166,7 +166,7 @@ class Player(ABC, Generic[Tensor]):
         self._kept.append(exchange.tensors)
         work = self.call(exchange)
         if step.asynchronous or verb.asynchronous:
-            # What nothing waits for later is let go, as by a program that ignores what the call gives it.
+            # A Work that no later step waits for is dropped, as by a program that ignores a call's result.
             if not self._keeps:
                 return
             self._open.setdefault(step.name or step.op, []).append((work, exchange))

@@ -172,7 +172,7 @@ def _extra(fault: Fault, steps: Steps, places: list[int]) -> Steps:
 def _swapped(fault: Fault, steps: Steps, places: list[int]) -> Steps:
     steps, place = list(steps), -1
     for first in places:
-        # A call that has just been moved back stays where it is.
+        # A call that has just been moved back stays there.
         if first > place and first + 1 < len(steps):
             place = first + 1
             steps[first], steps[place] = steps[place], steps[first]

@@ -48,7 +48,7 @@ def _role(step: ScenarioStep, verb: Verb, role: str, group_rank: int, group_size
         return _listed(step, role, shape, group_size)
     if len(spec.divided) > 1:
         splits = getattr(step, _SPLITS[role])
-        # What is stated is the input; how much comes is for the splits to say.
+        # The shape is that of the input; the size of the output follows from the splits.
         return ((sum(splits), *shape[1:]) if splits and role == "outputs" else shape,)
     return ((shape[0] * group_size, *shape[1:]) if shape else (group_size,),)
 

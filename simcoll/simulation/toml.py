@@ -88,7 +88,7 @@ _DEEP_KEY = re.compile(rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{MAX_DEPTH}}}")
 def parse_toml(name: str, text: str) -> TomlDocument:
     """Parse a TOML document; raises TomlError, which names the line, for invalid text."""
     text = text.replace("\r\n", "\n")
-    # What takes the standard parser long, or ends it without saying where.
+    # Text that the standard parser takes long for, or fails on without a line.
     for pattern, problem in ((_DEEP_KEY, f"more than {MAX_DEPTH} keys joined by dots"), (_LONG_NUMBER, "a number")):
         if found := pattern.search(text):
             line = text.count("\n", 0, found.start()) + 1

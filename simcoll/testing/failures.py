@@ -71,7 +71,7 @@ def error_of(outcome: Outcome[Any], *, fail_on: str = "warning", brief: bool = F
     if cause is None:
         return error
     if isinstance(cause, _OWN_ERRORS) or was_ended_by_others(cause):
-        # It says less than the report; the program's line at which it was raised is what is wanted of it.
+        # It says less than the report, but its traceback has the line of the program.
         return error.with_traceback(_program_frames(cause.__traceback__))
     error.__cause__ = _from_program(cause)
     return error

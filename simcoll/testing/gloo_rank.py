@@ -31,7 +31,7 @@ def run_store(pipe: Connection) -> NoReturn:
         with contextlib.suppress(EOFError):
             pipe.recv()
     finally:
-        # Whatever happens, the program of the parent does not go on here.
+        # Whatever happens, the parent's program must not go on here.
         os._exit(0)
 
 

@@ -89,7 +89,7 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
 def _whole(name: str, value: object, *, least: int | None = None) -> None:
     expected = "a whole number" if least is None else f"a whole number, at least {least}"
     try:
-        number = operator.index(value)  # type: ignore[arg-type]  # what else it may be is the question
+        number = operator.index(value)  # type: ignore[arg-type]  # other types raise TypeError
     except TypeError:
         raise ConfigurationError(f"{name}={value!r:.40}: expected {expected}") from None
     if isinstance(value, bool) or (least is not None and number < least):

@@ -74,7 +74,7 @@ class ThreadSwitches:
     def _number(self, thread: threading.Thread) -> int:
         if thread is threading.main_thread() or isinstance(thread, threading._DummyThread):
             return 0
-        # Thread ids are used again; the object's own number is not while it lives.
+        # Thread ids are reused; the object's own id is not, while it lives.
         return self._numbers.setdefault(id(thread), len(self._numbers) + 1)
 
 
@@ -86,7 +86,7 @@ class RecordedFakeGroup(RecordedPythonGroup):
     caller: ThreadSwitches
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # An operator of torch's may have led here, which is told the truth of devices; records tell the program's.
+        # An operator of torch may have led here, which sees the real devices; records have the program's.
         with _one_at_a_time, real_devices(enabled=False):
             self.caller.note(self._pipeline)
             return self._call(name, args, kwargs)
@@ -145,7 +145,7 @@ def install_fake_distributed(
     taint.install(patches)
     dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, taint, inputs, counter), True)
     patches.replace(distributed_c10d, "BackendConfig", FakeBackendConfig)
-    # From torch 2.15 on, a group in Python that names a device is taken for one in C++.
+    # From torch 2.15 on, a Python group that has a device is taken for a C++ one.
     patches.replace(distributed_c10d, "_maybe_attach_flight_recorder", lambda *args: None)
     launch = SpawnedLaunch(rank, size)
     launch.install(patches)
@@ -157,8 +157,8 @@ def install_fake_distributed(
     _replace(patches, "rendezvous", lambda *args, **kwargs: iter([(InMemoryStore(), rank, size)]))
     _fake_object_collectives(patches, taint)
     if not torch.cuda.is_available() and not hasattr(torch._C, "_nccl_version"):
-        # c10d asks for it where a call of a group that was to be NCCL's raises, and would lose the exception. Where
-        # GPUs are pretended, so is a version that programs expect of them.
+        # c10d asks for it where a call of an NCCL group raises, and would lose the exception. Fake GPUs come with
+        # a fake version, which programs expect of them.
         patches.replace(nccl, "version", lambda: (0, 0, 0))
     return taint
 

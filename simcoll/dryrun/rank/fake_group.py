@@ -7,17 +7,16 @@ all ranks had its inputs (:mod:`simcoll.dryrun.rank.symmetric_results`); tensors
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, Store, Work
+from torch._C._distributed_c10d import Store, Work
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.futures import Future
 
-from simcoll.backends.engine.python_group import PythonProcessGroup
+from simcoll.backends.engine.python_group import PythonProcessGroup, add_c10d_methods
 from simcoll.backends.engine.tensor_data import TensorData
 from simcoll.dryrun.rank.fake_device import real_devices
 from simcoll.dryrun.rank.symmetric_results import is_from_other_root, symmetric_outputs
@@ -25,7 +24,6 @@ from simcoll.recorder.arguments import Arguments, arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.spec.call import Call
 from simcoll.spec.semantics import Array, Outputs
-from simcoll.spec.table import METHODS
 
 _NO_TIMEOUT = timedelta(0)
 
@@ -82,7 +80,7 @@ class FakeProcessGroup(PythonProcessGroup):
         outputs = found.tensors.get("outputs", []) if both is None else both
         call = found.call()
         self._answer(found, call, both, outputs)
-        # As a real one, a Work keeps what the call uses: its memory goes to nobody else meanwhile.
+        # Like a real Work, it keeps the call's tensors, so that their memory is not reused meanwhile.
         kept = [tensor for tensors in found.tensors.values() for tensor in tensors]
         return FakeWork(outputs, self._source_of(call), kept)
 
@@ -157,18 +155,5 @@ def _has_memory(tensor: torch.Tensor) -> bool:
     return not isinstance(tensor, FakeTensor) and tensor.device.type != "meta"
 
 
-def _method(name: str) -> Callable[..., Work]:
-    @functools.wraps(getattr(ProcessGroup, name), assigned=("__doc__",))
-    def method(self: FakeProcessGroup, *args: Any, **kwargs: Any) -> Work:
-        return self._collective(name, args, kwargs)
-
-    method.__name__ = name
-    return method
-
-
-# What this torch has, whatever its version calls it.
-for _name in METHODS:
-    if hasattr(ProcessGroup, _name) and _name not in vars(FakeProcessGroup):
-        setattr(FakeProcessGroup, _name, _method(_name))
-leave_class_uncompiled(FakeProcessGroup)
+add_c10d_methods(FakeProcessGroup)
 leave_class_uncompiled(FakeWork)

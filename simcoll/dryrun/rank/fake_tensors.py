@@ -55,7 +55,7 @@ class FakeTensors:
     ) -> Any:
         """Run an operator on tensors with and without memory."""
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-            return operator(*args, **kwargs)  # torch tries out shapes of its own
+            return operator(*args, **kwargs)  # torch propagates shapes of its own
         if any(isinstance(tensor, FakeTensor) for tensor in tensors):
             return self._with_fakes(operator, args, kwargs)
         device = kwargs.get("device")

@@ -41,12 +41,12 @@ class WorkCounter(TorchDispatchMode):
         self._order = order
         self.streams = Streams(order)
         modules = [torch.cpu, torch.cuda, torch.accelerator]
-        # What C++ takes for a stream stays what it is, unless a dry run has replaced it.
+        # torch.Stream, which C++ uses too, stays as it is, unless a dry run has replaced it.
         named: object = torch.Stream
         modules += [torch] if named is FakeCudaStream else []
         for module in modules:
             self.streams.install(patches, module)
-        # Results that somebody waits for in C++, by storage, which is kept so that no other takes its number.
+        # The calls whose results a storage holds, where waits in C++ are not seen; the storage is kept for its address.
         self._unseen: dict[int, tuple[torch.UntypedStorage, frozenset[Key]]] = {}
         self._aside = 0
         self._first: int | None = None
@@ -67,7 +67,7 @@ class WorkCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if isinstance(func, HigherOrderOperator):
-            # Those that it is made of are not counted: random numbers, mostly.
+            # The operators inside it are not counted: they mostly make random numbers.
             return func(*args, **(kwargs or {}))
         if func.namespace == "prim" or any(answers_itself(kind) for kind in types):
             return NotImplemented

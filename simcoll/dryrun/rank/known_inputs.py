@@ -125,7 +125,7 @@ class GroupInputs:
         try:
             results = spec.result([row[0] for row in rows], [row[1] for row in rows])[self._place]
         except (ValueError, IndexError):
-            return None  # what ranks state does not fit together
+            return None  # the ranks' calls contradict each other
         sizes = [None if result is None else result.size for result in results]
         if any(size not in (None, buffer.elements) for size, buffer in zip(sizes, call.outputs, strict=True)):
             return None

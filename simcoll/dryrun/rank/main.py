@@ -87,7 +87,7 @@ def become_rank(dry_run: DryRun, rank: int) -> NoReturn:
     code, names = 1, dict[str, Any]()
     try:
         with _begin(dry_run, rank):
-            # What a program's variables hold, they hold to its end: a Work that is kept is not let go.
+            # A program's variables live to its end: a Work that it keeps is not dropped before.
             names |= _run(dry_run)
         code = 0
     except BaseException as error:
@@ -111,7 +111,7 @@ def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     """Make this process the rank; returns the context that its program runs in."""
     leave_parent()
     program_begins(_run.__code__)
-    # Of the exit functions a rank needs these, as any interpreter does; the last is called first.
+    # The exit functions that any interpreter has, and a rank needs; the last one is called first.
     atexit.register(logging.shutdown)
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     log = os.open(dry_run.folder / log_name(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -111,7 +111,7 @@ class FunctionMode(TorchFunctionMode):
         if func is torch.device and self._devices is not None and args and isinstance(args[0], int):
             return self._devices.of(args[0])
         if func in _COMPARE and any(map(self._taint.is_tainted, tensors_in((*args, *kwargs.values())))):
-            # Whoever compares all of it with something expects it to be that.
+            # A program that compares whole tensors expects them to be equal.
             self._taint.note()
             return True
         asked = kwargs.get("device") if self._devices is not None else None
