@@ -134,7 +134,12 @@ def text_of(suite: Suite) -> str:
 
 
 def known_outcomes(suite: Suite) -> dict[str, str] | None:
-    """The outcome of each test without simcoll, if it was written down for this torch and this text."""
+    """The outcome of each test without simcoll, if it was written down for this torch and this text.
+
+    ``SIMCOLL_PYTORCH_BASELINE=run`` has the suite run all the same.
+    """
+    if os.environ.get("SIMCOLL_PYTORCH_BASELINE") == "run":
+        return None
     known = json.loads(BASELINE.read_text(encoding="utf-8")) if BASELINE.exists() else {}
     found = known.get(importlib.metadata.version("torch"), {}).get(str(suite))
     return dict(found["outcomes"]) if found is not None and found["text"] == text_of(suite) else None
