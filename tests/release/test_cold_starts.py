@@ -45,7 +45,7 @@ def test_a_command(name: str, tmp_path: Path) -> None:
 
 
 def test_what_a_job_under_another_launcher_left_is_verified(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(BUG)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(BUG)]
     settings = ("env", "SIMCOLL_MODE=detail", f"SIMCOLL_OUT={tmp_path / 'records'}")
     subprocess.run([*settings, *command], cwd=tmp_path, capture_output=True, timeout=200, check=False)
     ended = start(tmp_path, "verify", tmp_path / "records")
