@@ -34,6 +34,9 @@ demo: $(READY)  ## a planted bug on four real Gloo ranks; exits 0 exactly when i
 test: $(READY)  ## all tests; ARGS goes to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
+nightly: $(READY)  ## all tests, with every seed, every command started as users start it, and PyTorch's suites also without simcoll
+	@SIMCOLL_SEEDS=all SIMCOLL_TESTS_COLD=1 SIMCOLL_PYTORCH_BASELINE=run $(BIN)/python -m pytest $(ARGS)
+
 pytorch-baseline: $(READY)  ## the results of PyTorch's own tests without simcoll, written down for this torch
 	@$(BIN)/python -m tests.pytorch.test_same_results
 

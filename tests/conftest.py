@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.support import warm
@@ -42,6 +43,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Programs with bugs leave calls behind, of which torch's C++ tells when the process ends, after pytest's last word.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
+
+# Every machine is slow at times, and what is asked of a test is its result.
+hypothesis.settings.register_profile("simcoll", deadline=None)
+hypothesis.settings.load_profile("simcoll")
 
 # Commands and ranks that tests start are forks of a process that has torch; tests marked `cold` go without.
 warm.install()

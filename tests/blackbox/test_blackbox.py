@@ -22,6 +22,7 @@ from simcoll.blackbox.format import ASYNCHRONOUS, intact, seal
 from simcoll.blackbox.reader import SLOT_DTYPE, last_activity
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Buffer, Call
+from tests.support.seeds import drawn
 
 GROUP = Group("0", "default_pg", (0, 1))
 CALL = Call("all_reduce", "allreduce", (Buffer((20, 10), "float32"),), (Buffer((20, 10), "float32"),), reduce_op="sum")
@@ -401,7 +402,7 @@ def sound(tmp_path_factory):
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=drawn(400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_random_damage_raises_nothing_but_unreadable(tmp_path, sound, data):
     written = bytearray(sound)

@@ -29,6 +29,7 @@ from tests.support.forked import ForkServer
 from tests.support.planted_bugs import BUGS, planted
 from tests.support.playing import Played, Players, body_of, differing_results, on_simulated_ranks, real_players
 from tests.support.random_programs import Program, generate
+from tests.support.seeds import drawn
 
 LAST_RESORTS = 100
 """So many programs are tried before one has a place for a bug."""
@@ -109,7 +110,7 @@ def buggy(chance: random.Random, bug: str) -> Program | None:
 
 @pytest.mark.slow
 @pytest.mark.gloo
-@bounded(25)
+@bounded(drawn(25, 2))
 @given(chance=CHANCE)
 def test_correct_programs_give_equal_results_and_no_findings(players: Players, chance: random.Random) -> None:
     program = generate(chance)

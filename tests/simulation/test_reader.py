@@ -16,6 +16,7 @@ from simcoll.simulation.reader import parse_scenario, read_scenario
 from simcoll.simulation.scenario import CallPlan, Loop, Relative
 from simcoll.simulation.toml import TomlError
 from simcoll.spec.call import ANY_SOURCE
+from tests.support.seeds import drawn
 
 ONE_CALL = 'ranks = 4\n[[calls]]\nop = "all_reduce"\n'
 
@@ -293,7 +294,7 @@ def toml(value: object) -> str:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=drawn(300))
 @given(
     st.dictionaries(st.sampled_from([key.name for key in KEYS[""]]), VALUES),
     st.dictionaries(st.sampled_from([key.name for key in KEYS["calls"]]), VALUES),

@@ -21,7 +21,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -190,7 +189,7 @@ class _Player:
         text = "\n".join([*lines, "", "", "def test_the_module_is_imported():", "    pass", ""])
         (self._folder / f"{self._module_name}.py").write_text(text, encoding="utf-8")
         options = "-q --tb=short -p no:cacheprovider --strict-markers -c /dev/null --rootdir ."
-        ran = self._shell.run(f"{shlex.quote(sys.executable)} -m pytest {options} {self._module_name}.py")
+        ran = self._shell.run(f"python -m pytest {options} {self._module_name}.py")
         if ran.code != 0:
             place = re.search(rf"^(?:E\s+File \"\S*)?{self._module_name}\.py\D{{1,8}}(\d+)", ran.output, re.MULTILINE)
             line = int(place[1]) if place else block.line

@@ -17,6 +17,7 @@ from simcoll.verifier.agreement.columns import columns_of
 from simcoll.verifier.agreement.mismatches import check_agreement
 from simcoll.verifier.findings.finding import Finding, Severity
 from simcoll.verifier.postmortem import judge
+from tests.support.seeds import drawn
 
 SECOND = 10**9
 STEP = "abcd"
@@ -400,7 +401,7 @@ def test_sequences_of_equal_calls_are_silent_from_any_lines(data: st.DataObject)
 LETTERS = "abcdefghijklmnop"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=drawn(150, 3), deadline=None)
 @given(st.data())
 def test_random_edits_are_named_and_nothing_else(data: st.DataObject) -> None:
     """Far enough apart, each skip, extra call, swap and replacement is one finding with its place and its rank."""

@@ -19,6 +19,7 @@ from simcoll.verifier.flight_recorder.dump import UNKNOWN
 from simcoll.verifier.flight_recorder.jobs import ranks_of
 from simcoll.verifier.postmortem import judge
 from tests.support.flight_dumps import MINOR_VERSIONS, START_NS, USER, WRITERS, document, entry, message, torch_pickle
+from tests.support.seeds import drawn
 
 
 def write(folder, value, name="nccl_trace_rank_0", writer="torch"):
@@ -469,7 +470,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=drawn(150, 3), deadline=None)
 @given(st.lists(FIELDS, min_size=3, max_size=12), st.integers(2, 6))
 def test_entries_that_are_read_together_are_read_as_one_by_one(kinds, times):
     entries = [entry(0, **fields) for fields in kinds * times]

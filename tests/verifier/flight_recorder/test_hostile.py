@@ -21,6 +21,7 @@ from simcoll.verifier.flight_recorder import dump as flight_recorder_dump
 from simcoll.verifier.flight_recorder import entries as flight_recorder_entries
 from simcoll.verifier.postmortem import judge
 from tests.support.flight_dumps import WRITERS, document, entry, json_dump, plain, torch_pickle
+from tests.support.seeds import drawn
 
 MEMORY_LIMIT = 2 << 30
 
@@ -215,7 +216,7 @@ WRONG = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=drawn(300), deadline=None)
 @given(st.data())
 def test_values_of_the_wrong_type_in_any_field(tmp_path_factory, data):
     whole = plain(document([entry(n) for n in range(4)]))
@@ -247,7 +248,7 @@ SAMPLES = {
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=drawn(400), deadline=None)
 @given(st.sampled_from(sorted(SAMPLES)), st.data())
 def test_a_damaged_file_gives_one_line_or_what_is_readable(tmp_path_factory, name, data):
     content = bytearray(SAMPLES[name])
@@ -260,7 +261,7 @@ def test_a_damaged_file_gives_one_line_or_what_is_readable(tmp_path_factory, nam
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=drawn(300), deadline=None)
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\x80\x02", b"\x80\x02}(X\x07\x00\x00\x00entries](}(", b"{"]))
 def test_any_bytes_at_all(tmp_path_factory, content, head):
     outcome(head + content, tmp_path_factory.getbasetemp())
@@ -274,7 +275,7 @@ OPCODES = (
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=drawn(500), deadline=None)
 @given(st.lists(st.sampled_from(OPCODES), max_size=60))
 def test_any_opcodes_at_all(tmp_path_factory, opcodes):
     outcome(b"\x80\x02" + b"".join(opcodes), tmp_path_factory.getbasetemp())
