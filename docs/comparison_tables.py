@@ -46,7 +46,7 @@ def page() -> str:
 
 
 def faulty(document: dict[str, Any]) -> str:
-    """What each tool says of the programs with a planted bug."""
+    """What each tool reports on the programs with a planted bug."""
     codes = {one["name"]: one["code"] for one in document["programs"]}
     head = ("tool", "cause", "culprit alone", "among others", "others", "line", "exit code", "nothing", "crash", "hang")
     lines = []
@@ -70,7 +70,7 @@ def faulty(document: dict[str, Any]) -> str:
 
 
 def correct(document: dict[str, Any]) -> str:
-    """What each tool says of correct programs."""
+    """What each tool reports on correct programs."""
     codes = {one["name"]: one["code"] for one in document["programs"]}
     lines = []
     for tool, shown in TOOLS.items():
@@ -101,7 +101,7 @@ def codes(document: dict[str, Any]) -> str:
 
 
 def basis(document: dict[str, Any]) -> str:
-    """On what all this was measured."""
+    """The machine and the versions of the measurement."""
     machine = document["machine"]
     bugs = sum(bool(one["code"]) for one in document["programs"])
     right = len(document["programs"]) - bugs

@@ -41,7 +41,7 @@ FILE = re.compile(r"<text (?=[^>]*>[\w/]+(?:\.py|/)</text>)")
 
 
 def drawn(source: str) -> str:
-    """What dot makes of it."""
+    """The picture that dot draws from the source."""
     answer = subprocess.run(["dot", "-Tsvg"], input=source, capture_output=True, text=True, check=True)
     return answer.stdout
 

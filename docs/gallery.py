@@ -27,10 +27,10 @@ _OUTCOME = re.compile(r"^simcoll: (SC\d{3})((?: rank \d+)*)(, a warning)?$", re.
 _HEAD = """\
 # Gallery of findings
 
-Each finding code: a program that looks right, and what simcoll prints about it. The programs are in
-[examples/findings](../examples/findings), and run from a checkout on real Gloo ranks, SC107 in a dry run. The pictures
-are drawn from such runs by `make gallery`, and compared with another run by the tests.
-A [rule](rules/README.md) says what a code means in general, a [scenario](scenarios.md) plays it on simulated ranks.
+For each finding code this page shows a program that looks correct, and the report on it. The programs are in
+[examples/findings](../examples/findings); they run from a checkout on real Gloo ranks, SC107 in a dry run. `make
+gallery` draws the pictures from such runs, and the tests compare them with another run.
+A [rule](rules/README.md) explains a code in general, a [scenario](scenarios.md) plays it on simulated ranks.
 
 """
 
@@ -58,7 +58,7 @@ def examples() -> list[Example]:
 
 
 def example(path: Path) -> Example:
-    """Read a program; raises ValueError where its docstring or its mark lacks."""
+    """Read a program; raises ValueError if its docstring or its mark is missing."""
     source = path.read_text(encoding="utf-8")
     text = ast.get_docstring(ast.parse(source)) or ""
     said, run, rest = text.partition("\n\nRun: ")

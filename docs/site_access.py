@@ -1,4 +1,4 @@
-"""A Sphinx extension: what screen readers and keyboards need of a page, and the theme does not write.
+"""A Sphinx extension: what screen readers and keyboards need in a page, and the theme does not write.
 
 Boxes that scroll sideways can be reached by the keyboard, and the captions of the navigation state their level.
 """
@@ -15,7 +15,7 @@ SCROLLS = re.compile(r'<(?=pre>|div class="table-wrapper)(pre|div)')
 
 
 def complete(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    """Mend what Sphinx and the theme are about to put into a page."""
+    """Correct the HTML that Sphinx and the theme are about to write."""
     if "body" in context:
         context["body"] = SCROLLS.sub(r'<\1 tabindex="0"', context["body"])
     if "furo_navigation_tree" in context:

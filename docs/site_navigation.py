@@ -30,13 +30,13 @@ def toctrees(text: str) -> Iterator[str]:
 
 
 def add_toctrees(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Let a page that is an index say what Sphinx has to know of its tables."""
+    """Add to an index page the toctrees that its tables stand for."""
     if docname in app.config.navigation_pages:
         source[0] = "\n\n".join([source[0], *toctrees(source[0])]) + "\n"
 
 
 def lead_to_root(app: Sphinx, exception: Exception | None) -> None:
-    """The root document is not at the site's root, where a reader or a server looks first."""
+    """Write a page at the site's root that leads to the root document."""
     page = Path(app.outdir) / "index.html"
     to = f"{app.config.root_doc}.html"
     if exception is None:

@@ -1,4 +1,4 @@
-"""A Sphinx extension: a name of Python leads to where this site documents it, wherever its module is.
+"""A Sphinx extension: a Python name leads to where this site documents it, wherever its module is.
 
 Docstrings and signatures name a class by the module that defines it (`simcoll.errors.ConfigurationError`) or as that
 module imports it (`Outcome`). Users have it from `simcoll` or `simcoll.testing`, and by that name it is documented.

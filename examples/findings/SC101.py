@@ -1,6 +1,6 @@
 """Validation where one rank has no batches: it waits in a barrier, the others add up their losses.
 
-Each waits for messages that the other never sends. A rank without data has to add zeros to the same all_reduce.
+Each side waits for messages that the other never sends. A rank without data has to add zeros to the same all_reduce.
 
 Run: simcoll run --standalone --nproc-per-node 4 examples/findings/SC101.py
 simcoll: SC101 rank 3

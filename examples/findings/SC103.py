@@ -1,6 +1,6 @@
 """A mean loss over all ranks, where one rank had no samples: ``sum([])`` is the integer 0, and so is its tensor.
 
-The others add up float32. Their bytes would be read as int64, and twice as many of them.
+The others sum float32. Their bytes would be read as int64, which is twice as long.
 
 Run: simcoll run --standalone --nproc-per-node 3 examples/findings/SC103.py
 simcoll: SC103 rank 1

@@ -1,6 +1,6 @@
-"""How to reduce each metric comes from a settings file, and one host has that of last week.
+"""The reduction of each metric comes from a settings file, and one host has last week's file.
 
-It adds up, the others take the largest. No backend notices, and every rank gets a number.
+One rank uses the sum, the others the maximum. No backend detects it, and every rank gets a number.
 
 Run: simcoll run --standalone --nproc-per-node 4 examples/findings/SC104.py
 simcoll: SC104 rank 1

@@ -1,7 +1,7 @@
 """DistributedDataParallel trains; then the weights of the best rank are to be sent to all.
 
 Each rank decides for itself which rank was best. Rank 3 has compared with its own, rounded loss, and names another
-root: it would send its weights to nobody and keep waiting.
+root: no other rank would receive its weights, and it would wait for ever.
 
 Run: simcoll run --standalone --nproc-per-node 4 examples/findings/SC105.py
 simcoll: SC105 rank 3

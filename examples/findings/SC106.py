@@ -1,6 +1,6 @@
-"""Tokens go to experts by all_to_all_single, and one rank expects a token less than it is sent.
+"""Tokens go to experts by all_to_all_single, and one rank expects one token less than it is sent.
 
-Its routing table is that of the step before. Only the counts that the senders have are right.
+Its routing table is that of the previous step. Only the senders' counts are correct.
 
 Run: simcoll run --standalone --nproc-per-node 3 examples/findings/SC106.py
 simcoll: SC106

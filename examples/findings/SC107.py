@@ -1,6 +1,6 @@
 """Training on GPUs, where one rank adds up its loss on the CPU: its call enters Gloo, the others' enter NCCL.
 
-Each waits for the other for good. Without a GPU a dry run finds it, which pretends that each rank has one.
+Each waits for the other for ever. Without a GPU a dry run finds it, because it pretends that each rank has one.
 
 Run: simcoll preflight --world-size 4 examples/findings/SC107.py
 simcoll: SC107 rank 2

@@ -1,6 +1,6 @@
 """Weights of several runs are averaged, and one rank has loaded a file that stores them as [inputs, outputs].
 
-The number of elements is the same, so the backend adds them up as they lie in memory: numbers that do not
+The number of elements is the same, so the backend adds them in memory order: numbers that do not
 belong together.
 
 Run: simcoll run --standalone --nproc-per-node 4 examples/findings/SC109.py

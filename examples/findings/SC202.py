@@ -1,6 +1,6 @@
 """A rank whose loss overflows skips the step, and with it a collective that the others make.
 
-The calls look alike, so each later one meets the wrong call of that rank; at the end one is left over, and hangs.
+The calls look alike, so each later call meets the wrong call of that rank; the last call is left over, and hangs.
 
 Run: simcoll run --standalone --nproc-per-node 4 examples/findings/SC202.py
 simcoll: SC202 rank 2

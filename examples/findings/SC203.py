@@ -1,6 +1,6 @@
-"""Losses are added up and samples are counted, and a rank that has resumed does it the other way round.
+"""Losses are summed and samples are counted, and a rank that has resumed does so in the opposite order.
 
-To the backend the two calls look alike: its loss is added to the others' counts, and nobody is told.
+To the backend the two calls look alike: its loss is silently added to the others' counts.
 
 Run: simcoll run --standalone --nproc-per-node 3 examples/findings/SC203.py
 simcoll: SC203 rank 2, a warning

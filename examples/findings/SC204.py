@@ -1,6 +1,6 @@
 """A halo exchange in a ring: every rank sends its last row to the next one before it receives.
 
-A send ends when it is received, so all of them wait in their sends for good.
+A send ends when it is received, so all of them wait in their sends for ever.
 
 Run: simcoll run --stall 3 --standalone --nproc-per-node 3 examples/findings/SC204.py
 simcoll: SC204

@@ -1,6 +1,6 @@
 """Two pipeline stages; the last micro-batch is smaller, and only the first stage knows.
 
-The second stage receives into a buffer of the usual size: a part of it keeps the batch before. Other sizes abort Gloo.
+The second stage receives into a buffer of the usual size: a part keeps the previous batch. Other sizes abort Gloo.
 
 Run: simcoll run --standalone --nproc-per-node 2 examples/findings/SC301.py
 simcoll: SC301

@@ -1,6 +1,6 @@
 """Two pipeline stages; the first computes under autocast, so its activations are bfloat16.
 
-The second stage has float32 in mind, and would read two numbers as one.
+The second stage expects float32, and would read two numbers as one.
 
 Run: simcoll run --standalone --nproc-per-node 2 examples/findings/SC302.py
 simcoll: SC302

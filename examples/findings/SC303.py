@@ -1,6 +1,6 @@
 """Activations are tagged with the number of their micro-batch, which one stage counts from 0 and the other from 1.
 
-The first receive waits for a message that is called otherwise.
+The first receive waits for a message that has another tag.
 
 Run: simcoll run --stall 3 --standalone --nproc-per-node 2 examples/findings/SC303.py
 simcoll: SC303

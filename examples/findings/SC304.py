@@ -1,6 +1,6 @@
-"""A reader hands out batches to workers and ends with one message more than they take.
+"""A reader sends batches to workers and ends with one message more than they receive.
 
-It sends an empty batch as the end mark; the worker knows the number of batches and has left already.
+It sends an empty batch as the end mark; the worker knows the number of batches and has already returned.
 
 Run: simcoll run --standalone --nproc-per-node 2 examples/findings/SC304.py
 simcoll: SC304

@@ -1,6 +1,6 @@
-"""Ranks 0 and 1 evaluate, and make a group for it; rank 1 has no data left, and returns before the group is made.
+"""Ranks 0 and 1 evaluate, and create a group for it; rank 1 has no data left, and returns before the group is created.
 
-Every rank has to make every group: rank 0 waits in ``new_group`` for rank 1, and the others in a barrier for rank 0.
+Every rank has to create every group: rank 0 waits in ``new_group`` for rank 1, and the others in a barrier for rank 0.
 
 Run: simcoll run --stall 3 --standalone --nproc-per-node 3 examples/findings/SC401.py
 simcoll: SC401 rank 1

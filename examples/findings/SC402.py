@@ -1,6 +1,6 @@
 """Two of four ranks hold the experts and share their load; another rank joins in, on a group that is not its own.
 
-torch prints a warning and returns. Rank 2 then works with its own number, as if it were the experts' sum.
+torch prints a warning and returns. Rank 2 then uses its own number as if it were the experts' sum.
 
 Run: simcoll run --standalone --nproc-per-node 4 examples/findings/SC402.py
 simcoll: SC402 rank 2

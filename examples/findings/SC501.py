@@ -1,6 +1,6 @@
-"""Losses are added up by an asynchronous sum, and read for the log before anybody has waited for it.
+"""Losses are summed by an asynchronous call, and read for the log before the program has waited for it.
 
-What is logged is this rank's own loss, or the sum, or something in between.
+The log shows this rank's own loss, or the sum, or something in between.
 
 Run: simcoll run --standalone --nproc-per-node 2 examples/findings/SC501.py
 simcoll: SC501, a warning

@@ -1,6 +1,6 @@
-"""Rank 0 reads the data and hands it out; it clears its gradient while the sum of gradients has still to begin.
+"""Rank 0 reads and distributes the data; it clears its gradient while the sum of gradients has not begun.
 
-Rank 1 takes its batch first. What it adds to is zeros.
+Rank 1 receives its batch first, so its gradient is added to zeros.
 
 Run: simcoll run --standalone --nproc-per-node 2 examples/findings/SC502.py
 simcoll: SC502 rank 0

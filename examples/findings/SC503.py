@@ -1,6 +1,6 @@
 """Gradients in one flat buffer are averaged by buckets; their bounds are wrong by one, so two share an element.
 
-Rank 0 starts both sums before it hands out the next batch. They write to the same memory at once.
+Rank 0 starts both sums before it sends the next batch. They write to the same memory at once.
 
 Run: simcoll run --standalone --nproc-per-node 2 examples/findings/SC503.py
 simcoll: SC503 rank 0

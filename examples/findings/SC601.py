@@ -1,6 +1,6 @@
 """Rank 0 gathers the scores of all ranks, and every rank passes a list for them.
 
-Only the destination may. torch refuses the call on the others, which fail; rank 0 would wait for them.
+Only the destination may pass a list. torch refuses the call on the others, which fail; rank 0 would wait for them.
 
 Run: simcoll run --standalone --nproc-per-node 3 examples/findings/SC601.py
 simcoll: SC601 rank 1 rank 2

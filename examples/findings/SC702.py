@@ -1,4 +1,4 @@
-"""A data set that does not divide evenly: one rank has one batch less, and ends while the others go on.
+"""A data set that does not divide evenly: one rank has one batch less, and ends while the others continue.
 
 Run: simcoll run --standalone --nproc-per-node 3 examples/findings/SC702.py
 simcoll: SC702 rank 2

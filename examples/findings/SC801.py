@@ -1,4 +1,4 @@
-"""One rank reads its data from a slower disk: nothing is wrong, and every step takes as long as on that rank.
+"""One rank reads its data from a slower disk: the result is correct, and every step takes as long as on that rank.
 
 Run: simcoll run --standalone --nproc-per-node 3 examples/findings/SC801.py
 simcoll: SC801 rank 1, a warning

@@ -8,9 +8,9 @@ OP_MISMATCH = Rule(
     "SC101",
     "op-mismatch",
     "Make every rank of the group call the same collective here; look for a branch on the rank or on local data.",
-    means="The ranks of a group are at the same place of their sequence of collectives, but call different ones.",
+    means="The ranks of a group are at the same position of their sequence of collectives, but call different ones.",
     harm=(
-        "Each rank waits for messages that nobody sends, or takes those of another collective for its own: a hang, "
+        "Each rank waits for messages that no rank sends, or takes those of another collective for its own: a hang, "
         "an abort, or wrong data."
     ),
     example=("if rank == 2:\n    dist.broadcast(x, src=0)\nelse:\n    dist.all_reduce(x)"),
@@ -25,14 +25,14 @@ SIZE_MISMATCH = Rule(
     "size-mismatch",
     "Make the element counts agree: pad or gather the sizes first if the data is uneven.",
     means=(
-        "What one rank sends is not what the other expects, in elements; or the ranks state different counts where "
-        "all must move equally much."
+        "A rank sends a different number of elements than the other expects; or the ranks state different counts "
+        "where all must move equally much."
     ),
-    harm="Gloo aborts the process, NCCL hangs or reads past the buffer. Nothing tells which rank has the odd tensor.",
+    harm="Gloo aborts the process, NCCL hangs or reads past the buffer. Neither says which rank has the wrong tensor.",
     example=("x = torch.ones(10 if rank == 3 else 8)\ndist.all_reduce(x)"),
     remedy=(
-        "Often the last batch is smaller on one rank, or a model was built with another configuration. Pad to a "
-        "common size, or exchange the sizes first and use a collective that takes uneven ones."
+        "Often the last batch is smaller on one rank, or a model was built with a different configuration. Pad to a "
+        "common size, or exchange the sizes first and use a collective that takes uneven sizes."
     ),
 )
 
@@ -42,8 +42,8 @@ DTYPE_MISMATCH = Rule(
     "Convert the tensor to one dtype on every rank before the collective.",
     means="The ranks pass tensors of different element types to one collective.",
     harm=(
-        "Bytes of one type are read as another. Where the sizes differ the backend may abort; where they agree "
-        "(int32 and float32) the result is silently wrong."
+        "Bytes of one type are read as another. If the sizes differ, the backend may abort; if they agree (int32 and "
+        "float32), the result is silently wrong."
     ),
     example=("x = torch.ones(10, dtype=torch.float64 if rank == 1 else torch.float32)\ndist.all_reduce(x)"),
     remedy=(
@@ -58,8 +58,8 @@ REDUCE_OP_MISMATCH = Rule(
     "Pass the same reduce op on every rank.",
     means="The ranks ask for different reductions (sum, max, avg, ...) in one collective.",
     harm=(
-        "No backend checks it. Each rank applies its own op to what it receives, so the result is a mixture that "
-        "depends on the algorithm, and may differ between ranks."
+        "No backend checks this. Each rank applies its own op to the data that it receives, so the result is a "
+        "mixture that depends on the algorithm, and may differ between ranks."
     ),
     example=("op = dist.ReduceOp.MAX if rank == 2 else dist.ReduceOp.SUM\ndist.all_reduce(x, op=op)"),
     remedy="Take the op from one place, not from a branch on the rank or on the local configuration.",
@@ -82,7 +82,8 @@ DEVICE_MISMATCH = Rule(
     "device-mismatch",
     "Move the tensor to the same device type on every rank.",
     means=(
-        "Some ranks pass a CPU tensor, others one on an accelerator. Device numbers need not agree; device types must."
+        "Some ranks pass a CPU tensor, others a tensor on an accelerator. Device numbers need not agree; device types "
+        "must."
     ),
     harm="In a group with several backends, the ranks enter different backends and wait for each other for ever.",
     example=('x = torch.ones(10, device="cpu" if rank == 1 else "cuda")\ndist.all_reduce(x)'),
@@ -93,18 +94,15 @@ COALESCED_MISMATCH = Rule(
     "SC110",
     "coalesced-contents-mismatch",
     "Coalesce the same tensors, in the same order, on every rank.",
-    means=(
-        "One call carries several tensors, and the ranks disagree about how many, in which order, of which size or "
-        "type."
-    ),
+    means="One call carries several tensors, and the ranks disagree about their number, order, sizes or types.",
     harm=(
-        "The tensors are packed one after the other, so all that follow the first difference are combined with the "
-        "wrong partner, silently where the totals agree."
+        "The tensors are packed one after the other, so all tensors after the first difference are combined with the "
+        "wrong counterpart, silently if the totals agree."
     ),
     example=("tensors = [a, b] if rank else [b, a]\ndist.all_reduce_coalesced(tensors)"),
     remedy=(
-        "Build the list from something ordered and equal on every rank. Sets, dictionaries filled in other order, "
-        "and parameters without gradient on one rank are the usual causes."
+        "Build the list from something that is ordered and equal on every rank. The usual causes are sets, "
+        "dictionaries filled in a different order, and parameters without gradient on one rank."
     ),
 )
 
@@ -113,12 +111,13 @@ LAYOUT_MISMATCH = Rule(
     "layout-mismatch",
     "Call .contiguous() (or .to(memory_format=...)) alike on every rank before the collective.",
     means=(
-        "The ranks' tensors have the same shape but lie in memory in another order, for example channels_last on one "
+        "The ranks' tensors have the same shape but a different order in memory, for example channels_last on one "
         "rank and contiguous on the others; or they are sparse on some ranks and dense on the others."
     ),
     harm=(
-        "A collective works on memory, element after element. Ranks whose memory order differs sum elements that do "
-        "not belong together: no error, wrong numbers. Sparse against dense hangs: the backend runs another algorithm."
+        "A collective works on memory, element by element. Ranks whose memory order differs sum elements that do not "
+        "belong together, which gives wrong numbers without an error. Sparse against dense hangs, because the backend "
+        "runs a different algorithm."
     ),
     example=(
         "x = torch.randn(8, 3, 32, 32)\n"
@@ -136,9 +135,11 @@ SHAPE_MISMATCH = Rule(
     "SC109",
     "shape-mismatch",
     "Give every rank the same shape: equal element counts are not enough to pair the right elements.",
-    means="The ranks' tensors have the same number of elements in different shapes, for example [20, 10] and [10, 20].",
+    means=(
+        "The ranks' tensors have the same number of elements but different shapes, for example [20, 10] and [10, 20]."
+    ),
     harm=(
-        "The backend sees only the count and goes ahead, so elements are combined that do not belong together. A "
+        "The backend sees only the count and proceeds, so it combines elements that do not belong together. A "
         "flattened view of the same tensor keeps the order and is only a warning."
     ),
     example=("x = torch.ones(20, 10)\nif rank == 2:\n    x = x.t().contiguous()\ndist.all_reduce(x)"),
@@ -152,10 +153,10 @@ SPLIT_MISMATCH = Rule(
     "SC106",
     "split-mismatch",
     "Exchange the split sizes first (all_to_all of the counts) and build output_split_sizes from what arrives.",
-    means="In an all-to-all with splits, one rank sends another number of elements to a peer than this peer expects.",
+    means="In an all-to-all with splits, a rank sends a peer a different number of elements than that peer expects.",
     harm=(
-        "The receiver's parts slip: it takes rows that were meant for the next peer, waits for some that never come, "
-        "or the process aborts."
+        "The receiver's parts are shifted: it takes rows that were meant for the next peer, waits for rows that never "
+        "come, or the process aborts."
     ),
     example=("splits = [1, 3] if rank == 0 else [2, 2]\ndist.all_to_all_single(out, x, [2, 2], splits)"),
     remedy=(

@@ -10,18 +10,19 @@ MISSING_RANK = Rule(
     "Look where the missing rank is instead: it must make this call too, or the others must not.",
     means=(
         "Some ranks wait in a collective to which another rank of the group has not come in time, although it has not "
-        "failed. Where nobody watched the job, the ranks' own records must show for how long; if all that are known "
-        "have come, and the call still does not end, no culprit is named."
+        "failed. If no launcher or monitor watched the job, the ranks' own records must show how long they waited; if "
+        "all known ranks have come, and the call still does not end, no culprit is named."
     ),
     harm=(
-        "The waiting ranks are stuck until the group's timeout, half an hour by default; then they fail, and blame "
-        "the network."
+        "The waiting ranks are stuck until the group's timeout, half an hour by default; then they fail, and their "
+        "errors point at the network."
     ),
     example=("if rank == 1:\n    batch = batches.get()  # its loader has ended: nothing comes\ndist.all_reduce(loss)"),
     remedy=(
         "The report says where the missing rank is. If it skips the call, call it on every rank. If it is only slow "
-        "(it evaluates, saves, downloads), raise the group's timeout or let the others wait on purpose. If "
-        "its record just ends and no launcher told of it, it may have been killed: see its host's log (dmesg)."
+        "(it evaluates, saves, downloads), raise the group's timeout, or make the other ranks wait explicitly. If its "
+        "record just ends and there is no launcher's account of it, it may have been killed: see its host's log "
+        "(dmesg)."
     ),
 )
 
@@ -30,13 +31,14 @@ CALL_SKIPPED = Rule(
     "call-skipped",
     "Make the call on every rank, or on none.",
     means=(
-        "Aligned with the other ranks' calls, one rank's sequence lacks a call (skipped) or has one too many "
-        "(extra). What follows still matches, shifted by one. Calls that look alike are told apart by the lines that "
-        "made them, where these leave no doubt; otherwise the report says among which calls one is lacking."
+        "Compared with the other ranks' calls, one rank's sequence lacks a call (skipped) or has one too many "
+        "(extra). The calls after it match again, shifted by one. Calls that look alike are distinguished by their "
+        "source lines, if these leave no doubt; otherwise the report names the range of calls among which one is "
+        "missing."
     ),
     harm=(
-        "Every later call of that rank meets another call of its peers: wrong data where the calls look alike, a "
-        "hang at the end where one is left over."
+        "Every later call of that rank meets a different call of its peers: wrong data if the calls look alike, and a "
+        "hang at the end when one call is left over."
     ),
     example=(
         "for loss, norm in steps:\n"
@@ -45,8 +47,8 @@ CALL_SKIPPED = Rule(
         "    dist.all_reduce(norm)"
     ),
     remedy=(
-        "Look at the line where the other ranks made the call that this one did not. A continue, an early return or "
-        "an exception handler around it is the usual cause."
+        "Look at the line where the other ranks made the call that this rank did not make. The usual cause is a "
+        "continue, an early return or an exception handler around it."
     ),
 )
 
@@ -55,12 +57,13 @@ ORDER_SWAPPED = Rule(
     "order-swapped",
     "Issue the collectives of a group in one order on every rank.",
     means=(
-        "Two ranks make the same calls on one group in another order. Where the calls look alike to the backend, only "
-        "their source lines show the exchange; then it is a warning, and given only if most ranks agree on the order."
+        "Two ranks make the same calls on one group in a different order. If the calls look alike to the backend, "
+        "only their source lines show the exchange; then it is a warning, and reported only if most ranks agree on "
+        "the order."
     ),
     harm=(
-        "Collectives have no names on the wire: the first call of one rank meets the first call of the other. Where "
-        "the calls look alike, the tensors are exchanged silently."
+        "Collectives carry no names: the first call of one rank meets the first call of the other. If the calls look "
+        "alike, the tensors are exchanged silently."
     ),
     example=(
         "def add_up():\n"
@@ -75,7 +78,7 @@ ORDER_SWAPPED = Rule(
         "    step()"
     ),
     remedy=(
-        "Iterate over something that is ordered alike on every rank; sort keys. Do not issue collectives of one "
+        "Iterate over something that has the same order on every rank; sort keys. Do not make collectives of one "
         "group from several threads."
     ),
 )
@@ -88,7 +91,7 @@ DEADLOCK_CYCLE = Rule(
         "Each rank of a cycle waits for the next one, in a collective of some group or in a send or receive, and the "
         "last waits for the first."
     ),
-    harm="None of them can ever go on. Waiting for the timeout does not help.",
+    harm="None of them can ever go on, and waiting for the timeout does not help.",
     example=(
         "if rank == 0:\n"
         "    dist.all_reduce(x, group=a)\n"
@@ -98,7 +101,7 @@ DEADLOCK_CYCLE = Rule(
         "    dist.all_reduce(x, group=a)"
     ),
     remedy=(
-        "Use the groups in one order on all ranks that share them. For exchanges between neighbours use "
+        "Use the groups in the same order on all ranks that share them. For exchanges between neighbours use "
         "batch_isend_irecv."
     ),
 )
