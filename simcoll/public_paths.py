@@ -50,7 +50,8 @@ class _Moved:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """A spec for a former name; None for any other."""
-        return ModuleSpec(name, self) if name in MOVED else None
+        # With create_module and exec_module it is all that the import system asks of a loader.
+        return ModuleSpec(name, self) if name in MOVED else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """None: an empty module, whose place is taken at once."""
