@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test marked ``gpu`` where torch finds none, with the reason; the commands of one marked ``cold`` are."""
-    warm.WARM.off = item.get_closest_marker("cold") is not None
+    warm.WARM.off = item.get_closest_marker("cold") is not None or importlib.util.find_spec("torch") is None
     if item.get_closest_marker("gpu") is not None and (reason := _why_no_gpu()):
         pytest.skip(reason)
 

@@ -88,7 +88,7 @@ class Warm:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._environment: dict[str, str] = {}
-        self.off = False
+        self.off = importlib.util.find_spec("torch") is None
 
     def adopt(self, end: socket.socket, environment: Mapping[str, str]) -> None:
         """Take over the warm process at the other end, which was forked for this one."""
