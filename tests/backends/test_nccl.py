@@ -148,7 +148,7 @@ def test_messages_go_over_one_communicator_or_another(backend: Backend, bound: b
     for tag in (None, 0, 7):
         assert made.channel(tag, batched=False) == alone
         assert made.channel(tag, batched=True) == OF_THE_GROUP
-    assert GLOO.lane(7, batched=True) == GLOO.lane(7, batched=False) == 7
+    assert GLOO.channel(7, batched=True) == GLOO.channel(7, batched=False) == 7
 
 
 @pytest.mark.parametrize(
