@@ -18,7 +18,7 @@ from simcoll.spec.checksum import chained
 class Posted:
     """A send or receive that the program makes, and the thread that makes it.
 
-    ``lane`` tells it apart from other messages to the same rank, as :meth:`~simcoll.backends.base.Backend.channel` does.
+    ``lane`` tells it apart from other messages to the same rank, as :meth:`~simcoll.backends.base.Backend.channel`.
     ``launched`` is None until the backend has taken it (True) or refused it (False). ``told`` says that its maker knows
     already that its two ends disagree.
     """
