@@ -75,9 +75,9 @@ def kind_of(graph: nx.DiGraph[Any], node: Hashable) -> str:
     return kind
 
 
-def _domains(graph: nx.DiGraph[Any]) -> UnionFind:
+def _domains(graph: nx.DiGraph[Any]) -> UnionFind[Hashable]:
     """What is wired together without crossing the network is one domain, and so are the GPUs of one host."""
-    sets = UnionFind()
+    sets: UnionFind[Hashable] = UnionFind()
     for one, other in graph.edges:
         if link_kind(graph, one, other) != "network":
             sets.union(one, other)
@@ -96,7 +96,7 @@ def both_ways(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> float:
     return float(min(there, back))
 
 
-def _leaving(graph: nx.DiGraph[Any], domains: UnionFind) -> dict[Hashable, list[Link]]:
+def _leaving(graph: nx.DiGraph[Any], domains: UnionFind[Hashable]) -> dict[Hashable, list[Link]]:
     """The links that leave a domain, by the node where they start."""
     found: dict[Hashable, list[Link]] = defaultdict(list)
     for one, other in graph.edges:
@@ -157,7 +157,8 @@ def _cuts(graph: nx.DiGraph[Any], gpus: tuple[Hashable, ...]) -> Iterator[Cut]:
     """Below each level of switches but the lowest, what hangs together, and how much leaves it upwards."""
     level = {node: facts.get("level", 1) for node, facts in graph.nodes(data=True) if facts.get("kind") == "switch"}
     for lowest in sorted(set(level.values()))[1:]:
-        sets, out = UnionFind(), defaultdict[Hashable, float](float)
+        sets: UnionFind[Hashable] = UnionFind()
+        out = defaultdict[Hashable, float](float)
         upwards = []
         for one, other in graph.edges:
             if level.get(one, 0) < lowest and level.get(other, 0) < lowest:
