@@ -18,16 +18,9 @@ from simcoll.spec.checksum import chained
 class Posted:
     """A send or receive that the program makes, and the thread that makes it.
 
-    <<<<<<< HEAD
-        ``channel`` tells it apart from other messages to the same rank, as :meth:`~simcoll.backends.base.Backend.channel`
-        does.
-        ``launched`` is None until the backend has taken it (True) or refused it (False). ``reported`` says that its
-        maker knows already that its two ends disagree.
-    =======
-        ``lane`` tells it apart from other messages to the same rank, as :meth:`~simcoll.backends.base.Backend.channel`.
-        ``launched`` is None until the backend has taken it (True) or refused it (False). ``told`` says that its maker knows
-        already that its two ends disagree.
-    >>>>>>> dryrun
+    ``channel`` tells it apart from other messages to the same rank, as :meth:`~simcoll.backends.base.Backend.channel`
+    does. ``launched`` is None until the backend has taken it (True) or refused it (False). ``reported`` says that its
+    maker knows already that its two ends disagree.
     """
 
     entry: Entry

@@ -90,13 +90,8 @@ class Messages:
     def announce(self, entry: Entry, arguments: Arguments, tag: int) -> Callable[[], None] | None:
         """Judge a call if its other end has come, before it is launched; otherwise leave word for it.
 
-        <<<<<<< HEAD
-                ``tag`` is what tells its channel from others, as :meth:`~simcoll.backends.base.Backend.channel` does. What
-                comes back is to be called when the call is done. Both raise :class:`CollectiveMismatchError`.
-        =======
-                ``tag`` is what tells its lane from others, as :meth:`~simcoll.backends.base.Backend.channel`. What comes back
-                is to be called when the call is done. Both raise :class:`CollectiveMismatchError`.
-        >>>>>>> dryrun
+        ``tag`` is what tells its channel from others, as :meth:`~simcoll.backends.base.Backend.channel` does. What
+        comes back is to be called when the call is done. Both raise :class:`CollectiveMismatchError`.
         """
         place = self._place(entry.call, tag)
         tensors = [tensor for tensors in arguments.tensors.values() for tensor in tensors]
