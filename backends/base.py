@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from simcoll.spec.call import Call
+from simcoll.spec.collectives import spec_of
 from simcoll.spec.semantics import undefined_reduction
-from simcoll.spec.table import spec_of
 
 Limit: TypeAlias = Callable[[Call, int, int], "str | None"]
 """Call, group rank, group size -> why the backend cannot do it, or None."""

@@ -12,7 +12,8 @@ from types import MappingProxyType
 
 from simcoll.backends.base import Backend, negative_tag
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.table import COLLECTIVES, Kind, spec_of
+from simcoll.spec.collectives import COLLECTIVES, spec_of
+from simcoll.spec.table import Kind
 
 DTYPES = frozenset(
     {

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from simcoll.backends.base import Backend, Limit
 from simcoll.spec.call import SPARSE, UNEQUAL, Buffer, Call
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 
 _BLOCKING_WAIT = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 """The variables that make ``wait`` block the host (source: ProcessGroupNCCL.hpp); the first takes precedence."""

@@ -22,7 +22,7 @@ from benchmarks.measured import Series, all_series
 from simcoll.estimator.calibration import Calibration, from_json
 from simcoll.estimator.nccl_tuner import chosen_from
 from simcoll.estimator.shape import ClusterShape, shape_of
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.topology.clusters import cluster
 
 TARGET = Path(simcoll.estimator.calibration.__file__).with_name("calibration.json")

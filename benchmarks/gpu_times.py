@@ -12,7 +12,7 @@ from simcoll.blackbox import read_black_box
 from simcoll.core.record import Record
 from simcoll.recorder.recorder import box_name
 from simcoll.recorder.session import own_recorders
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 
 SECTION = "times"
 CALLS = 20

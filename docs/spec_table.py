@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simcoll.spec.table import COLLECTIVES, CollectiveSpec
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import CollectiveSpec
 
 TARGET = Path(__file__).with_name("spec-table.md")
 
 _HEAD = """# The table of collectives
 
-Written by `python docs/spec_table.py` from `simcoll/spec/table.py`; a test compares the two. *Agrees on* lists what
-every rank must state alike; *flows* says whether the ranks also prove who sends how much to whom. *Traffic* is
+Written by `python docs/spec_table.py` from `simcoll/spec/collectives.py`; a test compares the two. *Agrees on* lists
+what every rank must state alike; *flows* says whether the ranks also prove who sends how much to whom. *Traffic* is
 nccl-tests' bus-bandwidth factor for 2, 4 and 8 ranks.
 """
 

@@ -11,7 +11,7 @@ import torch
 from torch._C._distributed_c10d import ProcessGroup, Store, Work
 
 from simcoll.recorder.dynamo import leave_class_uncompiled
-from simcoll.spec.table import METHODS
+from simcoll.spec.collectives import METHODS
 
 
 class PythonProcessGroup(ProcessGroup):

@@ -11,7 +11,7 @@ from simcoll.backends.base import Backend
 from simcoll.backends.engine.tickets import RefusedCallError, RefusedPeerError, Ticket
 from simcoll.errors import CollectiveMismatchError
 from simcoll.spec.call import Call
-from simcoll.spec.table import spec_of
+from simcoll.spec.collectives import spec_of
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.ddp_models import compare_models
 from simcoll.verifier.agreement.p2p_mismatches import Message, unequal

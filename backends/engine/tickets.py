@@ -11,9 +11,10 @@ from simcoll.backends.engine.parking import ParkingPlace, StuckError
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.spec.call import ANY_SOURCE, Call
+from simcoll.spec.collectives import spec_of
 from simcoll.spec.ddp_model import Claim
 from simcoll.spec.semantics import Array, Outputs
-from simcoll.spec.table import Kind, spec_of
+from simcoll.spec.table import Kind
 
 
 class RefusedCallError(ValueError):

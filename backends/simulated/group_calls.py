@@ -14,9 +14,10 @@ from simcoll.backends.simulated.requests import Membership, Request
 from simcoll.backends.simulated.source import calling_line
 from simcoll.core.record import Group, source_document
 from simcoll.spec.call import Buffer, Call
+from simcoll.spec.collectives import METHODS
 from simcoll.spec.ddp_model import Claim, ModelParameter, claim_of
 from simcoll.spec.semantics import Array
-from simcoll.spec.table import METHODS, Kind
+from simcoll.spec.table import Kind
 
 Self = TypeVar("Self", bound="GroupCalls")
 

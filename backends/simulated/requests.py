@@ -16,9 +16,10 @@ from simcoll.blackbox.box import Slot
 from simcoll.core.record import Group, Source, State
 from simcoll.core.trace import ASYNCHRONOUS, AWAITED
 from simcoll.spec.call import Call
+from simcoll.spec.collectives import spec_of
 from simcoll.spec.ddp_model import Claim
 from simcoll.spec.semantics import Array
-from simcoll.spec.table import Kind, spec_of
+from simcoll.spec.table import Kind
 
 
 class Membership:

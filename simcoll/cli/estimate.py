@@ -15,7 +15,7 @@ from simcoll.cli.output import Output, warn
 from simcoll.cli.topology_arguments import add_topology_arguments, topology_request
 from simcoll.core.io import stated_path
 from simcoll.errors import BAD_INPUT, UsageError
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 
 _RECORD_SUFFIXES = (".simcoll", ".pkl", ".pickle", ".json")
 _DEFAULT_STEPS = 3

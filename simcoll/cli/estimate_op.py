@@ -12,7 +12,7 @@ from simcoll.core.ranges import parse_ranks
 from simcoll.core.units import SizeError, counted, parse_range, show_rate, show_size
 from simcoll.errors import BAD_INPUT, OK
 from simcoll.estimator.estimate import estimate
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.topology.request import TopologyRequest, topology_named
 
 if TYPE_CHECKING:

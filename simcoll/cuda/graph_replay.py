@@ -23,7 +23,8 @@ from simcoll.proof.prover import Prover
 from simcoll.proof.queue import ProofQueue
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry, GroupLog, Prepared
-from simcoll.spec.table import Kind, spec_of
+from simcoll.spec.collectives import spec_of
+from simcoll.spec.table import Kind
 
 
 class GroupOfGraph(Protocol):

@@ -14,7 +14,8 @@ from simcoll.core.record import Group, Members
 from simcoll.core.trace import Trace, altered
 from simcoll.dryrun.choose_ranks import programs
 from simcoll.spec.call import ANY_SOURCE, Call
-from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind
 
 Place = tuple[tuple[int, int], ...]
 """The size of each of a rank's groups and the rank's place in it, in creation order, without groups of all ranks."""

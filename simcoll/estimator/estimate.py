@@ -21,7 +21,8 @@ from simcoll.estimator.measured import curves
 from simcoll.estimator.measured import seconds as measured_seconds
 from simcoll.estimator.nccl_tuner import before_first_step, chosen_from, curves_of, network_step, plain_curve, runs
 from simcoll.estimator.shape import ClusterShape, shape_of
-from simcoll.spec.table import COLLECTIVES, CollectiveSpec
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import CollectiveSpec
 from simcoll.topology.graph import LINKS, derived
 from simcoll.topology.hardware import nearest
 from simcoll.topology.placement import placement_of

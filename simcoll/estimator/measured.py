@@ -19,7 +19,7 @@ from typing import Any
 import networkx as nx
 
 from simcoll.errors import TopologyError
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.topology.graph import derived
 
 SCHEMA = "simcoll.measured/1"

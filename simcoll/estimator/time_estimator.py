@@ -22,7 +22,8 @@ import networkx as nx
 from simcoll.core.estimate import Estimate
 from simcoll.errors import ConfigurationError
 from simcoll.estimator.estimate import estimate
-from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind
 from simcoll.topology.graph import check
 from simcoll.topology.graph import ranks as ranks_of
 from simcoll.wrapper.dispatch_mode import Dispatched, Wait, dispatched

@@ -14,7 +14,7 @@ from simcoll.errors import PricingError
 from simcoll.estimator.estimate import EstimateError, estimate
 from simcoll.estimator.nccl_tables import PROTOCOLS
 from simcoll.pricing.job import Floats, RecordedJob
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.topology.graph import LINKS, ranks
 
 

@@ -19,7 +19,8 @@ from simcoll.pricing.device_trace import DevicePrograms
 from simcoll.pricing.rank_program import Program, program_of
 from simcoll.pricing.steps import Steps, steps_of
 from simcoll.spec.call import Call, bytes_of
-from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind
 from simcoll.verifier.agreement.columns import GroupColumns, columns_of
 from simcoll.verifier.agreement.p2p_channels import ChannelRecords
 from simcoll.verifier.agreement.p2p_matching import match_messages

@@ -14,8 +14,8 @@ from simcoll.proof.side_channel import ChannelBrokenError, SideChannel
 from simcoll.recorder.recorder import Entry, Prepared
 from simcoll.spec.call import Call, MalformedCallError
 from simcoll.spec.checksum import joined_word, positioned, statement_digest
+from simcoll.spec.collectives import spec_of
 from simcoll.spec.ddp_model import from_json, to_json
-from simcoll.spec.table import spec_of
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.ddp_models import compare_models, unnamed_mismatch
 from simcoll.verifier.findings.error_text import mismatch_text, missing_text

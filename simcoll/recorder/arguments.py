@@ -1,7 +1,7 @@
 """Reads the arguments of a c10d call into a :class:`~simcoll.spec.call.Call`.
 
 The arguments of every overload are told apart by their place (the tensors come first) and their type (an options
-object, a reduce op, a timeout, integers), as the rows of :data:`simcoll.spec.table.METHODS` describe them.
+object, a reduce op, a timeout, integers), as the rows of :data:`simcoll.spec.collectives.METHODS` describe them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 from torch.distributed import ReduceOp
 
 from simcoll.spec.call import ANY_SOURCE, SPARSE, Buffer, Call
-from simcoll.spec.table import METHODS, CollectiveSpec, Kind, Method
+from simcoll.spec.collectives import METHODS
+from simcoll.spec.table import CollectiveSpec, Kind, Method
 
 _REDUCE_OP_TYPES = (ReduceOp, ReduceOp.RedOpType)
 # By number: hashing and comparing an enum of pybind takes ten times as long.

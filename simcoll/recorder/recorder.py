@@ -24,8 +24,9 @@ from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dump import heading, stacks_name
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import flow_word, joined_word, message_digest, statement_digest
+from simcoll.spec.collectives import spec_of
 from simcoll.spec.ddp_model import Claim
-from simcoll.spec.table import Kind, spec_of
+from simcoll.spec.table import Kind
 from simcoll.verifier.findings.failures import Nature, nature_of
 
 _PREPARED_LIMIT = 8192

@@ -1,7 +1,7 @@
 """The operations of a scenario: torch.distributed's functions, and other actions of a rank.
 
 A row has the c10d method of a function, and how the function takes the method's arguments. The collective itself is
-defined by the row of :mod:`simcoll.spec.table` that the method belongs to.
+defined by the row of :mod:`simcoll.spec.collectives` that the method belongs to.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from simcoll.spec.table import METHODS, CollectiveSpec, Method
+from simcoll.spec.collectives import METHODS
+from simcoll.spec.table import CollectiveSpec, Method
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def bytes_of(buffers: tuple[Buffer, ...]) -> int | None:
 class Call:
     """What one rank asked for.
 
-    ``op`` is a row of :data:`simcoll.spec.table.COLLECTIVES`; ``spelling`` the c10d method through which it came.
+    ``op`` is a row of :data:`simcoll.spec.collectives.COLLECTIVES`; ``spelling`` the c10d method through which it came.
     In-place collectives name the same buffers as inputs and outputs. ``root`` and ``peer`` are group ranks. Splits
     count rows of the first dimension, as ``all_to_all_single`` takes them. ``coalesced`` says that one call carries
     several independent tensors. ``form`` tells apart what a backend runs differently though the row is one: sparse

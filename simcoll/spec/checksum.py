@@ -18,7 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.spec.call import Call
-from simcoll.spec.table import Flows, SparseFlow, Statement, spec_of
+from simcoll.spec.collectives import spec_of
+from simcoll.spec.flows import Flows, SparseFlow
+from simcoll.spec.table import Statement
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

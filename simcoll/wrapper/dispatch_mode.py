@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from simcoll.core.patches import Patches
 from simcoll.recorder.session import unrecorded_where
-from simcoll.spec.table import METHODS, CollectiveSpec, Kind
+from simcoll.spec.collectives import METHODS
+from simcoll.spec.table import CollectiveSpec, Kind
 from simcoll.wrapper.functional import FUNCTIONAL
 from simcoll.wrapper.process_group import RecordedProcessGroup
 

@@ -19,7 +19,7 @@ from simcoll.errors import MissingRankError
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.recorder import Entry, GroupLog
 from simcoll.recorder.source import current_source, made_by_torch
-from simcoll.spec.table import spec_of
+from simcoll.spec.collectives import spec_of
 from simcoll.wrapper.async_checks import Flight, flights, watches
 from simcoll.wrapper.ddp import take_claim
 from simcoll.wrapper.work import RecordedWork

@@ -33,7 +33,7 @@ from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.group_creation import declared_members
 from simcoll.recorder.recorder import GroupLog
 from simcoll.recorder.session import Session, active_session, is_unrecorded, pipelines, unrecorded
-from simcoll.spec.table import METHODS
+from simcoll.spec.collectives import METHODS
 from simcoll.wrapper.group_store import lend_store
 from simcoll.wrapper.modes import keep_for_good, pipeline_of
 from simcoll.wrapper.pipeline import Pipeline

@@ -12,7 +12,8 @@ import pytest
 
 from simcoll.backends.gloo import GLOO
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.table import METHODS, Kind
+from simcoll.spec.collectives import METHODS
+from simcoll.spec.table import Kind
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402

@@ -12,7 +12,8 @@ from simcoll.backends.gloo import GLOO
 from simcoll.backends.nccl import DTYPES, NCCL, NCCL2, NCCL_LAZY, configured
 from simcoll.backends.registry import KNOWN, known
 from simcoll.spec.call import SPARSE, UNEQUAL, Buffer, Call
-from simcoll.spec.table import COLLECTIVES, METHODS, Kind
+from simcoll.spec.collectives import COLLECTIVES, METHODS
+from simcoll.spec.table import Kind
 
 EVERY = (NCCL, NCCL2, NCCL_LAZY)
 

@@ -3,7 +3,7 @@
 import pytest
 
 import simcoll
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.topology.clusters import cluster
 from simcoll.topology.graph import TopologyError, flat
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import simcoll
 from simcoll.estimator.estimate import EstimateError
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.topology.graph import TopologyError, flat
 from tests.support.graphs import servers
 

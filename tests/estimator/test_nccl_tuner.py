@@ -5,7 +5,7 @@ import pytest
 from simcoll.estimator.calibration import calibration
 from simcoll.estimator.nccl_tuner import chosen_from, curves_of
 from simcoll.estimator.shape import shape_of
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from tests.support.graphs import pcie_box, servers
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simcoll.estimator.cost_patterns import _PATTERNS, bare_costs, load_of
 from simcoll.estimator.shape import shape_of
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.topology.graph import flat
 from tests.support.graphs import servers
 

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import ProcessGroup  # noqa: E402
 
 from simcoll.recorder.arguments import arguments  # noqa: E402
 from simcoll.spec.call import ANY_SOURCE, Buffer, Call  # noqa: E402
-from simcoll.spec.table import METHODS  # noqa: E402
+from simcoll.spec.collectives import METHODS  # noqa: E402
 from simcoll.wrapper.process_group import RecordedProcessGroup  # noqa: E402
 
 TWO, FOUR = Buffer((2,), "float32"), Buffer((4,), "float32")

@@ -18,7 +18,8 @@ from simcoll.simulation.reader import parse_scenario
 from simcoll.simulation.scenario import ScenarioStep
 from simcoll.simulation.shapes import shapes_of
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind
 
 
 def run(text: str, **options: Any) -> Run:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.checksum import digest_word, flow_word, positioned, word
-from simcoll.spec.table import METHODS
+from simcoll.spec.collectives import METHODS
 
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 buffers = st.lists(st.builds(Buffer, shape=shapes, dtype=st.sampled_from(["float32", "int8"])), max_size=5).map(tuple)
@@ -74,7 +74,7 @@ def test_digests_cancel_exactly_when_all_are_equal(digests: list[int]) -> None:
 
 
 def test_an_empty_flow_is_no_flow() -> None:
-    from simcoll.spec.table import Flows
+    from simcoll.spec.flows import Flows
 
     assert flow_word(Flows({1: 0}, {2: 0}), 0) == flow_word(Flows({}, {}), 0) == flow_word(None, 0) == 0
 

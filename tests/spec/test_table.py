@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.checksum import word
-from simcoll.spec.table import COLLECTIVES, METHODS, CollectiveSpec, Kind, Rooted, spec_of
+from simcoll.spec.collectives import COLLECTIVES, METHODS, spec_of
+from simcoll.spec.table import CollectiveSpec, Kind, Rooted
 
 DOCS = Path(__file__).parents[2] / "docs"
 COLLECTIVE = [spec for spec in COLLECTIVES.values() if spec.kind is not Kind.POINT_TO_POINT]

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from simcoll.backends.engine.world import SIMULATED
 from simcoll.backends.gloo import GLOO
-from simcoll.spec.table import METHODS
+from simcoll.spec.collectives import METHODS
 from tests.support.random_programs import DTYPES, OPS, Array, Program, Step, form, model_text
 
 Steps = list[list[Step]]

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from simcoll.backends.gloo import GLOO
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.table import METHODS, Rooted
+from simcoll.spec.collectives import METHODS
+from simcoll.spec.table import Rooted
 
 Shape = tuple[int, ...]
 

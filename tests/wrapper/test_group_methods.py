@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from simcoll.spec.table import METHODS
+from simcoll.spec.collectives import METHODS
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.core.trace import Slots, Trace, record_at
-from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind
 from simcoll.verifier.agreement.alignment import UNKNOWN
 from simcoll.verifier.agreement.words import Words
 

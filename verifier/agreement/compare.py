@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simcoll.core.record import Group, Record, State
-from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind
 from simcoll.verifier.agreement.fields import Difference, differing_fields, differing_ops, faulty_calls, shown_root
 from simcoll.verifier.agreement.flows import BrokenLaw, broken_law, broken_total
 from simcoll.verifier.agreement.shapes import judge_shapes

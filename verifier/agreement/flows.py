@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import Group
-from simcoll.spec.table import Flows, SparseFlow
+from simcoll.spec.flows import Flows, SparseFlow
 from simcoll.verifier.findings.known_fields import moved
 from simcoll.verifier.findings.rule import Rule
 from simcoll.verifier.findings.rules_fields import SIZE_MISMATCH, SPLIT_MISMATCH

@@ -18,7 +18,8 @@ import numpy as np
 from simcoll.core.record import Group, State
 from simcoll.core.trace import Life, Trace, lives, record_at
 from simcoll.spec.call import ANY_SOURCE, Call
-from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind
 from simcoll.verifier.agreement.p2p_channels import NO_ROWS, ChannelRecords, End, Unmatched
 
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from simcoll.core.record import Source
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import joined_word, statement_digest
-from simcoll.spec.table import COLLECTIVES, Kind, Statement
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind, Statement
 from simcoll.verifier.findings.known_fields import flow_sum, known_statement
 
 _MASK = (1 << 64) - 1

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from simcoll.core.ranges import ranks_text, span_text, verb
 from simcoll.core.record import Group, Record
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.table import COLLECTIVES, METHODS
+from simcoll.spec.collectives import COLLECTIVES, METHODS
 from simcoll.verifier.findings.describe import call_text, group_text, record_text, sizes_text, source_text
 from simcoll.verifier.findings.finding import Finding, Severity, Side
 from simcoll.verifier.findings.rules import RULES

@@ -13,7 +13,9 @@ from dataclasses import replace
 
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.checksum import flow_word
-from simcoll.spec.table import COLLECTIVES, CollectiveSpec, Content, Flows, Rooted, Statement
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.flows import Flows
+from simcoll.spec.table import CollectiveSpec, Content, Rooted, Statement
 
 _MASK = (1 << 64) - 1
 _TOTAL_KEY = 0x9FB21C651E98DF25

@@ -9,7 +9,8 @@ from typing import TypeAlias
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Record, Source
 from simcoll.spec.call import Call
-from simcoll.spec.table import CollectiveSpec, Flows, Statement
+from simcoll.spec.flows import Flows
+from simcoll.spec.table import CollectiveSpec, Statement
 from simcoll.verifier.findings.finding import CallPlace, Finding, RankSource, Severity, Side
 from simcoll.verifier.findings.known_fields import known_flows
 from simcoll.verifier.findings.rule import Rule

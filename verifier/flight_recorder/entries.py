@@ -22,7 +22,8 @@ import numpy.typing as npt
 from simcoll.core.record import UNKNOWN_SOURCE, Source, State
 from simcoll.core.source_roots import INSTALLED, OWN, SKIP
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.table import COLLECTIVES, CollectiveSpec, Kind, Rooted
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import CollectiveSpec, Kind, Rooted
 from simcoll.verifier.flight_recorder.pickle_machine import UnsafeDumpError
 
 _FILE_LIMIT: Final = 1 << 16

@@ -13,7 +13,7 @@ import numpy as np
 from simcoll.core.record import Group
 from simcoll.core.trace import MemoryTrace, Trace
 from simcoll.errors import UnreadableError
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.flight_recorder.dump import Dump, DumpGroup
 
 MODE: Final = "flight recorder"

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from simcoll.core.record import Event, Group, State
 from simcoll.core.trace import DUMPED, ON_DEVICE, REPLAYED, MemoryTrace, Slots, Trace, altered
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 
 _CLOCKS_NS: Final = 5_000_000
 """So much earlier a dump may say that a call was made than the black box, which writes it down before: both read the

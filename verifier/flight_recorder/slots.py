@@ -12,7 +12,7 @@ import numpy.typing as npt
 from simcoll.core.record import State
 from simcoll.core.trace import AWAITED, SLOT, Slots
 from simcoll.spec.call import Call
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.flight_recorder.entries import EntryColumns, Rows
 
 _COALESCED: Final = "coalesced"

@@ -12,7 +12,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Event, Group, Source, State
 from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
 from simcoll.spec.call import Call
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.agreement.p2p_channels import Unmatched
 from simcoll.verifier.findings.describe import call_text, source_text

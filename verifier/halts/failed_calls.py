@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from simcoll.core.record import State
 from simcoll.core.trace import Life, Slots, Trace, altered, lives, reached
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.findings.finding import Finding, Severity
 
 _FAILED: Final = 5 * 10**9

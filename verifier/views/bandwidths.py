@@ -17,7 +17,7 @@ import numpy.typing as npt
 from simcoll.core.record import State
 from simcoll.core.trace import ON_DEVICE
 from simcoll.spec.call import Call, bytes_of
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.columns import GroupColumns, Part
 from simcoll.verifier.findings.overview import Bandwidth
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from simcoll.core.record import Group, State
 from simcoll.core.trace import Trace
 from simcoll.spec.call import Call
-from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.overview import Cell, Column, Mark, Timeline
 from simcoll.verifier.views.selection import Selection

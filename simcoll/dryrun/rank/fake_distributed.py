@@ -27,8 +27,9 @@ from simcoll.dryrun.rank.taint import TaintTracker, has_tainted_size
 from simcoll.recorder.arguments import arguments
 from simcoll.recorder.session import Session, active_session
 from simcoll.spec.call import Call
+from simcoll.spec.collectives import METHODS
 from simcoll.spec.semantics import Array, Outputs
-from simcoll.spec.table import METHODS, Kind
+from simcoll.spec.table import Kind
 from simcoll.wrapper import hooks as activation
 from simcoll.wrapper.pipeline import Pipeline
 from simcoll.wrapper.python_group import RecordedPythonGroup

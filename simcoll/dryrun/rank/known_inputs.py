@@ -18,8 +18,9 @@ import numpy as np
 
 from simcoll.errors import SimcollError
 from simcoll.spec.call import Call
+from simcoll.spec.collectives import spec_of
 from simcoll.spec.semantics import Array, Outputs
-from simcoll.spec.table import Kind, spec_of
+from simcoll.spec.table import Kind
 
 _MOST_ELEMENTS = 256
 _MOST_BYTES = 1 << 20

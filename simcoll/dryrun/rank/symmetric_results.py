@@ -16,8 +16,9 @@ import numpy as np
 
 from simcoll.spec import flows
 from simcoll.spec.call import Buffer, Call
+from simcoll.spec.collectives import spec_of
 from simcoll.spec.semantics import Array, Outputs
-from simcoll.spec.table import Kind, Rooted, spec_of
+from simcoll.spec.table import Kind, Rooted
 
 
 def _power(piece: Array, ranks: int) -> Array:

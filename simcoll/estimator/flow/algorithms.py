@@ -12,7 +12,7 @@ from simcoll.estimator.flow import ring_schedules as ring
 from simcoll.estimator.flow import tree_schedules as tree
 from simcoll.estimator.flow.layout import Layout
 from simcoll.estimator.flow.schedule import Schedule
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 
 Builder = Callable[[Layout, float, int], Schedule]
 

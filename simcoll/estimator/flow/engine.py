@@ -16,7 +16,8 @@ from simcoll.estimator.flow.layout import Layout, layout
 from simcoll.estimator.flow.paths import Floats
 from simcoll.estimator.flow.phases import Phase, Prices
 from simcoll.estimator.flow.routes import router
-from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind
 from simcoll.topology.graph import LINKS, derived
 
 

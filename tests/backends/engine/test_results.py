@@ -23,8 +23,9 @@ from simcoll.backends.gloo import DTYPES, GLOO
 from simcoll.backends.simulated import simulate
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.checksum import word
+from simcoll.spec.collectives import COLLECTIVES, METHODS
 from simcoll.spec.semantics import REDUCE_OPS, Array
-from simcoll.spec.table import COLLECTIVES, METHODS, Kind
+from simcoll.spec.table import Kind
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from simcoll.spec.collectives import METHODS
 from simcoll.spec.semantics import Array
-from simcoll.spec.table import METHODS
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402

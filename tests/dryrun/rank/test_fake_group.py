@@ -7,7 +7,7 @@ import pytest
 
 from simcoll.dryrun.rank.symmetric_results import symmetric_outputs
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.table import spec_of
+from simcoll.spec.collectives import spec_of
 
 torch = pytest.importorskip("torch")
 

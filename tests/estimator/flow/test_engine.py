@@ -15,7 +15,7 @@ from simcoll.core.estimate import Overheads
 from simcoll.estimator.flow.engine import price
 from simcoll.estimator.flow.phases import fair_rates
 from simcoll.estimator.flow.routes import Routes
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.topology.graph import Topology, TopologyError, connect, flat
 from tests.estimator.flow.test_schedules import servers
 from tests.support.concurrent_collectives import ConcurrentCollective, price_together

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from simcoll.estimator.flow.algorithms import schedule
 from simcoll.estimator.flow.layout import Layout, layout
 from simcoll.estimator.flow.schedule import Schedule, TransferStep, steps
-from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind
 from simcoll.topology.graph import Topology, TopologyError, connect, flat
 
 ROWS = [(op, name) for op, spec in COLLECTIVES.items() for name in spec.schedules]

@@ -22,7 +22,7 @@ from simcoll.reports.json_report import call_document
 from simcoll.reports.sarif import sarif_report
 from simcoll.reports.terminal import TerminalReport
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.findings.describe import fields_text
 from simcoll.verifier.findings.finding import Finding, Report

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from simcoll.core.record import State
 from simcoll.core.trace import AWAITED
 from simcoll.spec.call import Buffer
-from simcoll.spec.table import COLLECTIVES, Kind
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.spec.table import Kind
 from simcoll.verifier.flight_recorder import UnreadableError, looks_like_dump, pickle_runs, read_dump, traces_of
 from simcoll.verifier.flight_recorder.dump import UNKNOWN
 from simcoll.verifier.flight_recorder.jobs import ranks_of

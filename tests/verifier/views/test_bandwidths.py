@@ -12,7 +12,7 @@ from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import Trace, trace_of
 from simcoll.reports.overview import bandwidth_text
 from simcoll.spec.call import Buffer, Call
-from simcoll.spec.table import COLLECTIVES
+from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.columns import columns_of
 from simcoll.verifier.findings.overview import Bandwidth
 from simcoll.verifier.postmortem import judge
