@@ -22,7 +22,8 @@ import torch.distributed as dist  # noqa: E402
 
 from simcoll.cuda import graphs as cuda_graphs  # noqa: E402
 from simcoll.cuda.graphs import capture_of, ignore_graphs, open_captures, watch_graphs  # noqa: E402
-from simcoll.wrapper import pipeline, process_group  # noqa: E402
+from simcoll.wrapper import process_group  # noqa: E402
+from simcoll.wrapper.pipeline import Pipeline  # noqa: E402
 from tests.support.calls import ones, summed  # noqa: E402
 
 
@@ -68,11 +69,11 @@ def captured(graph: Graph) -> Iterator[Graph]:
         graph.capture_end()
 
 
-_launch = pipeline._launch
+_capture = Pipeline.capture
 
 
-def _hold(entry: Any, launch: Any, flight: Any = None) -> Any:
-    return Graph.capturing.held.append(launch) if Graph.capturing is not None else _launch(entry, launch, flight)
+def _hold(pipeline: Pipeline, found: Any, launch: Any, calls: Any) -> Any:
+    return _capture(pipeline, found, lambda: Graph.capturing.held.append(launch), calls)
 
 
 def doubled() -> None:
@@ -80,7 +81,7 @@ def doubled() -> None:
     ignore_graphs()
     watch_graphs(Graph)
     process_group.capture_of = lambda found, devices: open_captures[-1]  # type: ignore[assignment]
-    pipeline._launch = _hold
+    Pipeline.capture = _hold  # type: ignore[method-assign]
     cuda_graphs.torch = SimpleNamespace(  # type: ignore[assignment]
         cuda=SimpleNamespace(is_current_stream_capturing=lambda: Graph.capturing is not None)
     )

@@ -87,7 +87,7 @@ def test_the_exception_names_both_lines(ranks: Any) -> None:
     for text in ranks(program):
         assert text.startswith("Detected mismatch between collectives on ranks: rank 0 sends 2 elements to rank 1")
         assert "simcoll: SC301 p2p-size-mismatch in group 0" in text
-        assert text.count("test_messages.py") == 2
+        assert text.count("test_p2p_detail.py") == 2
 
 
 def test_messages_out_of_order_and_any_source_are_let_be(ranks: Any) -> None:
