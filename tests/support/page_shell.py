@@ -33,14 +33,15 @@ class Ran:
 class Shell:
     """A bash that is given one command after the other, as by somebody who reads the page.
 
-    What ``cd``, ``export`` and ``&`` do holds for the commands that follow.
+    What ``cd``, ``export`` and ``&`` do holds for the commands that follow. With ``cold`` each command is a program of
+    its own, whose process bash knows: ``$!`` is its parent where a warm process runs it.
     """
 
-    def __init__(self, folder: Path, home: Path, limit: float = LIMIT) -> None:
+    def __init__(self, folder: Path, home: Path, limit: float = LIMIT, *, cold: bool = False) -> None:
         home.mkdir()
         self._warm: dict[str, str] = {}
         self._handles: list[int] = []
-        if warm.COLD_VARIABLE not in os.environ:
+        if not cold and warm.COLD_VARIABLE not in os.environ:
             self._warm, handle = warm.WARM.for_shell(home.parent / "warm")
             self._handles = [handle]
         self._folder, self._home, self._limit = folder, home, limit
