@@ -16,10 +16,9 @@ from simcoll.core.text import safe
 from simcoll.reports.timeline import letters_of
 from simcoll.verifier.findings.describe import group_name
 from simcoll.verifier.findings.finding import Finding
-from simcoll.verifier.findings.rules_job import STRAGGLER
-from simcoll.verifier.views.chart import Chart, Spot, coarser
-from simcoll.verifier.views.chart_kinds import SEVERITIES
-from simcoll.verifier.views.lateness import STEPS
+from simcoll.verifier.findings.rules import STRAGGLER
+from simcoll.verifier.views.chart import STEPS, Chart, Spot, coarser
+from simcoll.verifier.views.timeline_codes import SEVERITIES
 
 MOST_CHARACTERS = 6_000_000
 """Of the data of a chart: a page of less than 10 MB is still sent by mail."""

@@ -16,8 +16,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.text import Outside, plain, safe
 from simcoll.core.units import counted
 from simcoll.reports.fields import Field, fields_of, marked_in
-from simcoll.reports.history import render_histories
-from simcoll.reports.overview import render_speeds, render_summary
+from simcoll.reports.overview import render_histories, render_speeds, render_summary
 from simcoll.reports.timeline import TimelineText
 from simcoll.verifier.findings.describe import apart_text, fields_text, group_text, record_text, source_text
 from simcoll.verifier.findings.failures import signal_name

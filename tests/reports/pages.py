@@ -22,7 +22,7 @@ from simcoll.verifier.findings.finding import (
 from simcoll.verifier.findings.overview import Mark
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.chart import Chart, ChartColumn, Spot
-from simcoll.verifier.views.chart_kinds import ChartKind
+from simcoll.verifier.views.timeline_codes import ChartKind
 from simcoll.verifier.views.view import charted
 
 SECOND = 10**9

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from simcoll.core.record import Group, Record, Source, State
-from simcoll.reports.history import render_histories
-from simcoll.reports.overview import instant, job_text, place_text, render_summary
+from simcoll.reports.overview import instant, job_text, place_text, render_histories, render_summary
 from simcoll.reports.terminal import TerminalReport
 from simcoll.reports.timeline import TimelineText
 from simcoll.spec.call import Call

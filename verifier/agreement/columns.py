@@ -1,6 +1,6 @@
 """The same-call check over whole traces, column by column.
 
-Each record gets the word of its call (:mod:`simcoll.verifier.agreement.words`; one computation per distinct call and
+Each record gets the word of its call (in the module ``alignment``; one computation per distinct call and
 group rank). Where all ranks of a group have recorded a position, it holds if the words add up to zero modulo 2^64;
 where some have not, if those that have state the same. Only the positions left over are looked at record by record.
 """
@@ -19,8 +19,7 @@ from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.core.trace import Slots, Trace, record_at
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
-from simcoll.verifier.agreement.alignment import UNKNOWN
-from simcoll.verifier.agreement.words import Words
+from simcoll.verifier.agreement.alignment import UNKNOWN, Words
 
 _MASK = (1 << 64) - 1
 _BEFORE = 3

@@ -16,10 +16,9 @@ import numpy.typing as npt
 
 from simcoll.core.record import Group
 from simcoll.spec.flows import Flows, SparseFlow
-from simcoll.verifier.findings.known_fields import moved
-from simcoll.verifier.findings.rule import Rule
-from simcoll.verifier.findings.rules_fields import SIZE_MISMATCH, SPLIT_MISMATCH
-from simcoll.verifier.findings.sides import Parts, Voice, outvoted, part
+from simcoll.verifier.findings.finding import Rule
+from simcoll.verifier.findings.rules import SIZE_MISMATCH, SPLIT_MISMATCH
+from simcoll.verifier.findings.sides import Parts, Voice, moved, outvoted, part
 
 Matrix: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

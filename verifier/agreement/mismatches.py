@@ -15,11 +15,10 @@ from simcoll.core.record import Record
 from simcoll.core.trace import Trace
 from simcoll.verifier.agreement.columns import GroupColumns, Suspect, columns_of
 from simcoll.verifier.agreement.compare import compare
-from simcoll.verifier.agreement.line_swaps import by_lines
 from simcoll.verifier.agreement.majority import consensus
-from simcoll.verifier.agreement.skipped_calls import Departed, departed
+from simcoll.verifier.agreement.skipped_calls import Departed, by_lines, departed
 from simcoll.verifier.findings.finding import Finding, Severity
-from simcoll.verifier.findings.rules_order import CALL_SKIPPED
+from simcoll.verifier.findings.rules import CALL_SKIPPED
 
 
 def agreement_of(traces: Sequence[Trace]) -> tuple[list[GroupColumns], Agreement]:

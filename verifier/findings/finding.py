@@ -1,7 +1,11 @@
-"""The report as a value: findings, the ranks' states, the verdict. Renderers in ``simcoll.reports`` draw it."""
+"""The report as a value: findings, the ranks' states, the verdict. Renderers in ``simcoll.reports`` draw it.
+
+The type of a rule: a finding's stable code, its name, its advice, and the page that explains it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -148,3 +152,38 @@ class Report:
     histories: tuple[History, ...] = ()
     timeline: Timeline | None = None
     messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One finding code. ``advice`` is the line that a report prints; the rest is the page of ``simcoll rules CODE``.
+
+    ``example`` is Python, run on every rank; paragraphs are plain text.
+    """
+
+    code: str
+    name: str
+    advice: str
+    means: str
+    harm: str
+    example: str
+    remedy: str
+    severity: Severity = Severity.ERROR
+
+    def finding(
+        self,
+        message: str,
+        *,
+        severity: Severity | None = None,
+        group: Group | None = None,
+        sequence: int | None = None,
+        ranks: Iterable[int] = (),
+        culprits: Iterable[int] = (),
+        sides: Iterable[Side] = (),
+        differing: Iterable[str] = (),
+        unknown: tuple[str, ...] = (),
+        before: tuple[Record, ...] = (),
+    ) -> Finding:
+        """A finding of this rule, as grave as the rule says unless told otherwise; its ranks are put in order."""
+        who, known = tuple(sorted(set(ranks))), (tuple(sides), tuple(differing), unknown, before)
+        return Finding(self.code, severity or self.severity, message, group, sequence, who, tuple(culprits), *known)

@@ -11,16 +11,20 @@ from simcoll.verifier.agreement.p2p_matching import Matching
 from simcoll.verifier.findings.describe import record_text
 from simcoll.verifier.findings.failures import Nature
 from simcoll.verifier.findings.finding import Finding, Severity, Side
-from simcoll.verifier.findings.rules_job import RANK_EXITED_EARLY
-from simcoll.verifier.findings.rules_order import CALL_SKIPPED, DEADLOCK_CYCLE, MISSING_RANK
-from simcoll.verifier.findings.rules_p2p import MEMBERSHIP_MISMATCH, P2P_UNMATCHED
+from simcoll.verifier.findings.rules import (
+    CALL_SKIPPED,
+    DEADLOCK_CYCLE,
+    MEMBERSHIP_MISMATCH,
+    MISSING_RANK,
+    P2P_UNMATCHED,
+    RANK_EXITED_EARLY,
+)
 from simcoll.verifier.findings.sides import record_side
 from simcoll.verifier.halts.group_creation import in_the_making
-from simcoll.verifier.halts.job import Job
+from simcoll.verifier.halts.job import Job, left_group, rank_locations
 from simcoll.verifier.halts.membership import membership_mismatches
 from simcoll.verifier.halts.missing import ended_ranks, late_ranks, outvoted
 from simcoll.verifier.halts.p2p_unmatched import unmet_message
-from simcoll.verifier.halts.rank_location import left_group, rank_locations
 from simcoll.verifier.halts.unwatched import for_how_long, standing_calls
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, in_time, waits_of
 
@@ -93,12 +97,10 @@ def _cycle(waits: WaitGraph, cycle: Sequence[Wait]) -> Finding:
     ]
     everybody = {rank for ranks in together for rank in ranks}
     more = f", and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
-    return Finding(
-        DEADLOCK_CYCLE.code,
-        DEADLOCK_CYCLE.severity,
+    return DEADLOCK_CYCLE.finding(
         f"none of them can go on: {', '.join(clauses)}{more}",
         group=common,
-        ranks=tuple(sorted(everybody)),
+        ranks=everybody,
         culprits=_out_of_order(cycle, together),
         sides=tuple(
             replace(
@@ -234,14 +236,12 @@ def stopped_processes(job: Job, waits: WaitGraph) -> list[Finding]:
     )
     last = next((job.last[rank] for rank in stopped if rank in job.last), None)
     recorded = next((rank for rank in stopped if rank in job.traces), None)
-    found = Finding(
-        MISSING_RANK.code,
-        MISSING_RANK.severity,
+    found = MISSING_RANK.finding(
         message,
         group=None if last is None or recorded is None else job.group(recorded, last.group),
         sequence=None if last is None or last.p2p_sequence else last.sequence,
-        ranks=tuple(sorted(job.traces)),
-        culprits=tuple(stopped),
+        ranks=job.traces,
+        culprits=stopped,
         sides=tuple(rank_locations(job, stopped, stall)),
     )
     return [found]
@@ -263,9 +263,7 @@ def nobody_missing(job: Job, waits: WaitGraph) -> list[Finding]:
     )
     ranks = sorted(job.traces)
     return [
-        Finding(
-            MISSING_RANK.code,
-            MISSING_RANK.severity,
+        MISSING_RANK.finding(
             message,
             ranks=tuple(ranks),
             sides=tuple(rank_locations(job, ranks, stall)),
@@ -297,7 +295,7 @@ def _finding(
         message,
         group=wait.group,
         sequence=None if wait.record.p2p_sequence else wait.record.sequence,
-        ranks=tuple(sorted({wait.rank, *ranks, *culprits})),
-        culprits=tuple(culprits),
-        sides=tuple(sides),
+        ranks={wait.rank, *ranks, *culprits},
+        culprits=culprits,
+        sides=sides,
     )

@@ -20,7 +20,7 @@ from simcoll.core.record import State
 from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE
 from simcoll.verifier.agreement.columns import GroupColumns, Part
 from simcoll.verifier.findings.finding import Finding
-from simcoll.verifier.findings.rules_job import STRAGGLER
+from simcoll.verifier.findings.rules import STRAGGLER
 from simcoll.verifier.halts.inferred import is_dump
 
 _Inside: TypeAlias = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]
@@ -67,12 +67,10 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
         f"rank {rank} came last to {len(late)} of {len(times)} collectives: the others waited "
         f"for it for {late.sum():.0f} s of {span:.0f} s"
     )
-    finding = Finding(
-        STRAGGLER.code,
-        STRAGGLER.severity,
+    finding = STRAGGLER.finding(
         message,
         group=columns.group,
-        ranks=tuple(sorted(columns.group.ranks)),
+        ranks=columns.group.ranks,
         culprits=(rank,),
     )
     return lost, finding

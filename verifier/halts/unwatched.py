@@ -11,7 +11,7 @@ from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Group, Record
 from simcoll.core.trace import Stall
 from simcoll.verifier.findings.finding import CallPlace, Finding, Side
-from simcoll.verifier.findings.rules_order import DEADLOCK_CYCLE, MISSING_RANK
+from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, MISSING_RANK
 from simcoll.verifier.findings.sides import lines
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.missing import unseen_ranks
@@ -89,7 +89,7 @@ def _knot(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]]) -> Fi
         clauses.append(f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {call_at(group, members[0][1])}")
     everybody = tuple(sorted(rank for ranks in calls.values() for rank, _ in ranks))
     message = f"none of them can go on: {', '.join(clauses)}, and no rank is left that could come"
-    return Finding(DEADLOCK_CYCLE.code, DEADLOCK_CYCLE.severity, message, ranks=everybody, sides=_waiting_sides(calls))
+    return DEADLOCK_CYCLE.finding(message, ranks=everybody, sides=_waiting_sides(calls))
 
 
 def _unclear(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]], ranks: Iterable[int]) -> Finding:
@@ -103,13 +103,11 @@ def _unclear(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]], ra
         f"{ranks_text(waiting)} waited in {members[0][1].call.op} (collective {sequence}){left}, and the "
         "records do not tell for whom: a rank that left none, or what they do not state, may be the cause"
     )
-    return Finding(
-        MISSING_RANK.code,
-        MISSING_RANK.severity,
+    return MISSING_RANK.finding(
         message,
         group=group,
         sequence=sequence,
-        ranks=tuple(sorted(ranks)),
+        ranks=ranks,
         sides=_waiting_sides(calls),
     )
 

@@ -16,8 +16,8 @@ from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
 from simcoll.verifier.findings.overview import Mark
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.chart import Chart, chart_of, coarser
-from simcoll.verifier.views.chart_kinds import SEVERITIES
 from simcoll.verifier.views.selection import Selection
+from simcoll.verifier.views.timeline_codes import SEVERITIES
 
 WORLD = Group("0", "default_pg", (0, 1, 2))
 TENSORS = (Buffer((4,), "float32"),)
