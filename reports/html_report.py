@@ -13,16 +13,14 @@ from markupsafe import Markup
 
 from simcoll.core.ranges import ranks_text
 from simcoll.reports.overview import bandwidth_text, history_rows, job_text, place_text, progress_text
-from simcoll.reports.page_chart import chart_data, chart_letters, chart_ops
 from simcoll.reports.page_findings import finding_views
-from simcoll.reports.page_shell import Figure, PageTable, page
+from simcoll.reports.page_shell import Figure, PageTable, chart_data, chart_letters, chart_ops, page
 from simcoll.reports.terminal import ended_text, shown_texts, summary_line
 from simcoll.verifier.findings.describe import group_name, record_text
-from simcoll.verifier.findings.finding import RankState, Report, Severity, Verdict
-from simcoll.verifier.findings.overview import Mark
+from simcoll.verifier.findings.finding import Mark, RankState, Report, Severity, Verdict
 from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.views.chart import Chart
-from simcoll.verifier.views.timeline_codes import SEVERITIES
+from simcoll.verifier.views.timeline import SEVERITIES
 
 _NOTHING_WRONG = "Nothing wrong"
 _MOST_PLACES, _MOST_HISTORIES, _MOST_GROUPS = 200, 64, 100

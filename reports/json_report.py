@@ -14,8 +14,21 @@ from typing import cast
 from simcoll.core.record import Group, Record, Source
 from simcoll.spec.call import Call
 from simcoll.verifier.findings.describe import global_rank
-from simcoll.verifier.findings.finding import CameApart, Finding, RankState, Report, Shown, Side
-from simcoll.verifier.findings.overview import Bandwidth, Cell, Column, History, Place, Progress, Summary, Timeline
+from simcoll.verifier.findings.finding import (
+    Bandwidth,
+    Cell,
+    Column,
+    Finding,
+    History,
+    Place,
+    Progress,
+    RankState,
+    Report,
+    Shown,
+    Side,
+    Summary,
+    Timeline,
+)
 from simcoll.verifier.findings.rules import RULES
 
 SCHEMA = "simcoll.report/1"
@@ -75,12 +88,10 @@ def _finding(finding: Finding) -> dict[str, object]:
         "unknown": list(finding.unknown),
         "sides": [_side(side, finding.group) for side in finding.sides],
         "before": [record_document(record) for record in finding.before],
-        "came_apart": None if finding.came_apart is None else _apart(finding.came_apart, finding.group),
+        "came_apart": None
+        if (apart := finding.came_apart) is None
+        else {"sequence": apart.sequence, "sides": [_side(side, finding.group) for side in apart.sides]},
     }
-
-
-def _apart(apart: CameApart, group: Group | None) -> dict[str, object]:
-    return {"sequence": apart.sequence, "sides": [_side(side, group) for side in apart.sides]}
 
 
 def _side(side: Side, group: Group | None) -> dict[str, object]:

@@ -14,8 +14,16 @@ import networkx as nx
 
 from simcoll.core.ranges import ranks_text
 from simcoll.core.text import safe
-from simcoll.reports.fields import Field, fields_of, marked_in
-from simcoll.verifier.findings.describe import apart_text, fields_text, group_name, group_text, source_text
+from simcoll.verifier.findings.describe import (
+    Field,
+    apart_text,
+    fields_of,
+    fields_text,
+    group_name,
+    group_text,
+    marked_in,
+    source_text,
+)
 from simcoll.verifier.findings.finding import Finding, RankSource, Rule, Side
 from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, RULES
 

@@ -20,8 +20,7 @@ from markupsafe import Markup
 from simcoll.core.record import Group
 from simcoll.core.text import safe
 from simcoll.core.units import show_size
-from simcoll.reports.page_chart import packed, script_json
-from simcoll.reports.page_shell import Figure, PageTable, page
+from simcoll.reports.page_shell import Figure, PageTable, packed, page, script_json
 from simcoll.verifier.findings.describe import group_name
 
 

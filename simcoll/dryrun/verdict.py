@@ -37,7 +37,7 @@ from simcoll.verifier.findings.rules import (
     SPLIT_MISMATCH,
 )
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.views.progress import progress_of
+from simcoll.verifier.views.summary import progress_of
 
 _STOPPED = -15
 

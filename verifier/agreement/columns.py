@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
+from simcoll.core.record import UNKNOWN_SOURCE, Group, Record
 from simcoll.core.trace import Slots, Trace, record_at
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
@@ -229,7 +229,8 @@ class GroupColumns:
 
 def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     """The collectives of every group, from all traces; a group is known by its name, its members and its life."""
-    wrapped = {(group.name, group.ranks) for trace in traces for group in _dropped_groups(trace)}
+    dropped = (trace.groups[index] for trace in traces for index in trace.dropped if index < len(trace.groups))
+    wrapped = {(group.name, group.ranks) for group in dropped}
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     words, found = Words(unknown), dict[object, GroupColumns]()
     for trace in traces:
@@ -244,10 +245,6 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
                     columns = found.setdefault((group.name, group.ranks, life), GroupColumns(group, words))
                     columns.add(_rows(trace, group, mine, words))
     return list(found.values())
-
-
-def _dropped_groups(trace: Trace) -> list[Group]:
-    return [trace.groups[index] for index in trace.dropped if index < len(trace.groups)]
 
 
 def _known(trace: Trace) -> npt.NDArray[np.bool_]:
@@ -292,7 +289,7 @@ def _rows(trace: Trace, group: Group, rows: npt.NDArray[np.int32], words: Words)
     group_rank = group.place(trace.rank) or 0
     used, kinds = _distinct(trace.slots["signature"][rows], trace.slots["source"][rows])
     said = [words.of(trace.signatures[signature], group_rank, len(group.ranks)) for signature, _ in used]
-    sources = [_source(trace, source) for _, source in used]
+    sources = [trace.sources[index] if index < len(trace.sources) else UNKNOWN_SOURCE for _, index in used]
     stated = Stated(
         np.array([word.whole for word in said], np.uint64),
         np.array([word.digest for word in said], np.uint64),
@@ -319,7 +316,3 @@ def _distinct(
         table[used] = np.arange(len(used))
         kinds = table[calls]
     return [divmod(int(call), width) for call in used], kinds.astype(np.int32)
-
-
-def _source(trace: Trace, index: int) -> Source:
-    return trace.sources[index] if index < len(trace.sources) else UNKNOWN_SOURCE

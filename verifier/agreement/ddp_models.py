@@ -92,7 +92,7 @@ def compare_models(
         parts.setdefault(parameters, []).append(rank)
     order = sorted(parts.items(), key=lambda item: -len(item[1]))
     reference = order[0][0]
-    apart = [(parameters, ranks) for parameters, ranks in order if _differ(parameters, reference)]
+    apart = [(parameters, ranks) for parameters, ranks in order if _differences(parameters, reference, "", "")]
     if not apart:
         return None
     # Ranks whose lists do no harm to each other stand together.
@@ -143,10 +143,6 @@ def unnamed_mismatch(
 
 def _side(ranks: Sequence[int], sources: Mapping[int, Source], note: str) -> Side:
     return Side(tuple(ranks), None, lines((rank, sources[rank]) for rank in ranks), note)
-
-
-def _differ(mine: Parameters, reference: Parameters) -> bool:
-    return bool(_differences(mine, reference, "", ""))
 
 
 def _differences(mine: Parameters, reference: Parameters, here: str, there: str) -> list[str]:

@@ -3,6 +3,11 @@
 Where ranks are that others wait for: their state, their last call, and the line at which they stand.
 
 In which of its calls a rank's device is, as far as the records of all ranks tell.
+
+How the ranks made their process groups: who began to make which, of which members, and who waits in the making.
+
+``new_group`` must be called by every rank, with the same members, in the same order: torch names groups by counting,
+and a member waits for the other members under that name. Groups made with ``use_local_synchronization`` do not count.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.agreement.p2p_matching import Matching
 from simcoll.verifier.findings.describe import record_text
 from simcoll.verifier.findings.device_queue import open_rows
-from simcoll.verifier.findings.failures import Failure, failures_of, source_of
+from simcoll.verifier.findings.failures import Failure, failures_of, number, source_of
 from simcoll.verifier.findings.finding import CallPlace, Severity, Side
 from simcoll.verifier.findings.sides import lines
 
@@ -107,7 +112,9 @@ class Job:
         """What became of the ranks; :meth:`disagreeing` adds what they disagree about."""
         failures = failures_of(traces, outcome)
         by_rank = {trace.rank: trace for trace in traces}
-        last = {rank: record for rank, trace in by_rank.items() if (record := _last_record(trace)) is not None}
+        made = {rank: trace for rank, trace in by_rank.items() if len(trace.slots)}
+        known = {rank: record_at(trace, len(trace.slots) - 1) for rank, trace in made.items()}
+        last = {rank: record for rank, record in known.items() if record is not None}
         ended = {rank: end for rank, trace in by_rank.items() if (end := _ended(trace, failures, outcome)) is not None}
         launched = frozenset(() if outcome is None else outcome.ranks)
         return cls(by_rank, failures, last, ended, launched, stall, columns, matching)
@@ -154,10 +161,6 @@ class Job:
         """What a rank wrote down of this kind."""
         trace = self.traces.get(rank)
         return [] if trace is None else [event for event in trace.events if event.kind == kind]
-
-
-def _last_record(trace: Trace) -> Record | None:
-    return record_at(trace, len(trace.slots) - 1) if len(trace.slots) else None
 
 
 def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome | None) -> int | None:
@@ -243,3 +246,58 @@ def _state(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source | None
     # Of a rank that nobody saw from outside nothing tells whether it still lives.
     seen = rank in job.launched if stall is None else stall.watched
     return "busy elsewhere" if seen else "its record goes no further", None
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """One rank's making of a group: the ``ordinal``-th since the default group was made for the ``life``-th time."""
+
+    rank: int
+    life: int
+    ordinal: int
+    members: tuple[int, ...]
+    source: Source
+    time_ns: int
+    done: bool
+
+
+def creations_of(rank: int, events: Sequence[Event]) -> list[Creation]:
+    """The groups that a rank made or began to make, in order."""
+    done = {_ordinal_of(event) for event in events if event.kind == "created"}
+    found = []
+    for event in events:
+        place, members = _ordinal_of(event), event.data.get("ranks")
+        if event.kind != "creating" or place is None or not isinstance(members, list):
+            continue
+        if all(type(member) is int for member in members):
+            found.append(
+                Creation(rank, *place, tuple(members), source_of(event.data), event.time_ns, done=place in done)
+            )
+    return found
+
+
+def _ordinal_of(event: Event) -> tuple[int, int] | None:
+    life, ordinal = number(event, "life"), number(event, "ordinal")
+    return None if life is None or ordinal is None else (life, ordinal)
+
+
+def by_place(job: Job) -> list[Mapping[int, Creation]]:
+    """Who made the first group, the second and so on, by rank."""
+    found: dict[tuple[int, int], dict[int, Creation]] = {}
+    for rank, trace in job.traces.items():
+        for creation in creations_of(rank, trace.events):
+            found.setdefault((creation.life, creation.ordinal), {})[rank] = creation
+    return [found[place] for place in sorted(found)]
+
+
+def waiting_makers(made: Mapping[int, Creation], *, connecting: bool = False) -> list[Creation]:
+    """Those inside the making of a group of theirs; ``connecting``: those inside ``init_process_group``."""
+    unfinished = [creation for creation in made.values() if not creation.done]
+    if connecting:
+        return [creation for creation in unfinished if creation.ordinal == 0]
+    return [creation for creation in unfinished if creation.rank in creation.members]
+
+
+def in_the_making(job: Job) -> set[int]:
+    """The ranks that are inside the making of a group of theirs."""
+    return {one.rank for made in by_place(job) for one in waiting_makers(made)}

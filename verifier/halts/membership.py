@@ -16,8 +16,7 @@ from simcoll.verifier.findings.failures import Nature, number, source_of, text
 from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
 from simcoll.verifier.findings.rules import MEMBERSHIP_MISMATCH, MISSING_RANK, NON_MEMBER_CALL, RANK_EXITED_EARLY
 from simcoll.verifier.findings.sides import lines
-from simcoll.verifier.halts.group_creation import Creation, by_place, waiting_makers
-from simcoll.verifier.halts.job import Job, rank_locations
+from simcoll.verifier.halts.job import Creation, Job, by_place, rank_locations, waiting_makers
 from simcoll.verifier.halts.missing import not_connecting, not_making
 
 
@@ -140,10 +139,9 @@ def _uninitialised(job: Job, waiting: Sequence[Creation], absent: Sequence[int])
     gone = all(rank in job.ended for rank in absent)
     source = waiting[0].source
     side = Side(tuple(ranks), None, (RankSource(waiting[0].rank, source),) if source.file else (), "waited")
-    return Finding(
-        RANK_EXITED_EARLY.code if gone else MISSING_RANK.code,
-        RANK_EXITED_EARLY.severity if gone else job.severity_of_delay,
+    return (RANK_EXITED_EARLY if gone else MISSING_RANK).finding(
         message,
+        severity=None if gone else job.severity_of_delay,
         ranks={*ranks, *absent},
         culprits=absent,
         sides=(side, *rank_locations(job, absent, stall)),
@@ -204,7 +202,10 @@ def _judge(job: Job, case: _Case) -> Mismatch:
         group=groups.pop() if len(groups) == 1 else None,
         ranks=ranks,
         culprits=() if len(ranks) == len(job.traces) > 1 else ranks,
-        sides=tuple(_outsider(case, rank) for rank in ranks[:_SIDES]),
+        sides=tuple(
+            Side((rank,), None, lines([(rank, source_of(case.events[rank].data))]), "is no member")
+            for rank in ranks[:_SIDES]
+        ),
     )
     return Mismatch(finding, min(event.time_ns for event in case.events.values()))
 
@@ -217,10 +218,6 @@ def _message(case: _Case, ranks: Sequence[int], alone: Sequence[int]) -> str:
         f"{ranks_text(ranks)} called {case.function} on a group to which "
         f"{'it does' if len(ranks) == 1 else 'they do'} not belong{times}: nothing was done there{members}"
     )
-
-
-def _outsider(case: _Case, rank: int) -> Side:
-    return Side((rank,), None, lines([(rank, source_of(case.events[rank].data))]), "is no member")
 
 
 def _groups_that_call(job: Job, case: _Case, outsider: int) -> list[Group]:

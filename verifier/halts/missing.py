@@ -23,8 +23,7 @@ from simcoll.verifier.findings.failures import Nature, number, source_of
 from simcoll.verifier.findings.finding import Finding, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, MISSING_RANK, RANK_EXITED_EARLY
 from simcoll.verifier.findings.sides import lines
-from simcoll.verifier.halts.group_creation import Creation, waiting_makers
-from simcoll.verifier.halts.job import Job, left_group, rank_locations
+from simcoll.verifier.halts.job import Creation, Job, left_group, rank_locations, waiting_makers
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, fallen
 
 _UNSEEN_NS = 7 * 10**9

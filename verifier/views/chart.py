@@ -20,8 +20,17 @@ from simcoll.core.record import Group
 from simcoll.core.trace import Trace
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.views.selection import Selection
-from simcoll.verifier.views.timeline import MERGED, TimelineColumns
-from simcoll.verifier.views.timeline_codes import ChartKind, Codes, Coding, Kinds, lifeless, line_of, number_of
+from simcoll.verifier.views.timeline import (
+    MERGED,
+    ChartKind,
+    Codes,
+    Coding,
+    Kinds,
+    TimelineColumns,
+    lifeless,
+    line_of,
+    number_of,
+)
 
 MOST_TIMES = 3_000_000
 """Calls for which it is worked out."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -16,9 +17,8 @@ from simcoll.core.trace import Life, Trace, lives, reached, record_at
 from simcoll.verifier.findings.describe import fields_text, group_text, source_text
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.sides import unknown_fields
-from simcoll.verifier.halts.inferred import are_dated, is_dump, patience_of
+from simcoll.verifier.halts.inferred import are_dated, is_dump, open_waits, patience_of
 from simcoll.verifier.halts.job import Job
-from simcoll.verifier.halts.unwatched import open_waits
 
 _OVERWRITTEN = (1 << 32) - 1
 """The last sequence that a ring dropped of a group of which it has nothing left."""
@@ -97,7 +97,7 @@ def _first_unmet(dumps: Sequence[Trace]) -> dict[int, tuple[int, tuple[Trace, in
     for rank, mine in come.items():
         behind = [life for life, sequence in mine.items() if life in furthest and sequence < furthest[life][0]]
         if behind:
-            first[rank] = min((_call_after(furthest[life][1], life, mine[life]) for life in behind), key=_time)
+            first[rank] = min((_call_after(furthest[life][1], life, mine[life]) for life in behind), key=itemgetter(0))
     return first
 
 
@@ -110,10 +110,6 @@ def _call_after(trace: Trace, life: Life, sequence: int) -> tuple[int, tuple[Tra
         return int(np.iinfo(np.int64).max), (trace, -1)
     row = int(rows[np.argmin(slots["scheduled_ns"][rows])])
     return int(slots["scheduled_ns"][row]), (trace, row)
-
-
-def _time(call: tuple[int, tuple[Trace, int]]) -> int:
-    return call[0]
 
 
 @dataclass(frozen=True, slots=True)

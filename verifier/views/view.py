@@ -13,11 +13,10 @@ import numpy as np
 
 from simcoll.core.record import Group, Record
 from simcoll.core.trace import Trace, record_at
-from simcoll.verifier.findings.finding import Finding, Report
-from simcoll.verifier.findings.overview import DRY_RUN, History
+from simcoll.verifier.findings.finding import DRY_RUN, Finding, History, Report
 from simcoll.verifier.views.chart import Chart, chart_of, timeless
-from simcoll.verifier.views.progress import kind_of
 from simcoll.verifier.views.selection import Selection, check_selection, selected, selected_ranks
+from simcoll.verifier.views.summary import kind_of
 from simcoll.verifier.views.timeline import COLUMNS, timeline_of
 
 _Calls: TypeAlias = tuple[tuple[Record, Group], ...]
