@@ -1,4 +1,9 @@
-"""The report as JSON, schema ``simcoll.report/1``; ``docs/report.md`` describes it."""
+"""The report as JSON, schema ``simcoll.report/1``; ``docs/report.md`` describes it.
+
+The summary, and what every part of a report is made of (groups, records, lines), as JSON values.
+
+What was asked for beside the findings, as JSON values: the last calls of each rank, and the timeline.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,24 @@ import json
 from importlib.resources import files
 from typing import cast
 
-from simcoll.core.record import Group
-from simcoll.reports.json_summary import group_document, record_document, source_document, summary_document
-from simcoll.reports.json_timeline import history_document, timeline_document
+from simcoll.core.record import Group, Record, Source
 from simcoll.spec.call import Call
 from simcoll.verifier.findings.describe import global_rank
-from simcoll.verifier.findings.finding import CameApart, Finding, RankState, Report, Shown, Side
+from simcoll.verifier.findings.finding import (
+    Bandwidth,
+    Cell,
+    Column,
+    Finding,
+    History,
+    Place,
+    Progress,
+    RankState,
+    Report,
+    Shown,
+    Side,
+    Summary,
+    Timeline,
+)
 from simcoll.verifier.findings.rules import RULES
 
 SCHEMA = "simcoll.report/1"
@@ -71,12 +88,10 @@ def _finding(finding: Finding) -> dict[str, object]:
         "unknown": list(finding.unknown),
         "sides": [_side(side, finding.group) for side in finding.sides],
         "before": [record_document(record) for record in finding.before],
-        "came_apart": None if finding.came_apart is None else _apart(finding.came_apart, finding.group),
+        "came_apart": None
+        if (apart := finding.came_apart) is None
+        else {"sequence": apart.sequence, "sides": [_side(side, finding.group) for side in apart.sides]},
     }
-
-
-def _apart(apart: CameApart, group: Group | None) -> dict[str, object]:
-    return {"sequence": apart.sequence, "sides": [_side(side, group) for side in apart.sides]}
 
 
 def _side(side: Side, group: Group | None) -> dict[str, object]:
@@ -132,3 +147,125 @@ def _rank(state: RankState) -> dict[str, object]:
         "exit_code": state.exit_code,
         "last": None if state.last is None else record_document(state.last),
     }
+
+
+def group_document(group: Group) -> dict[str, object]:
+    """A process group."""
+    return {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
+
+
+def source_document(source: Source) -> dict[str, object]:
+    """A line of the user's program."""
+    return {"file": source.file, "line": source.line, "function": source.function, "code": source.code}
+
+
+def record_document(record: Record) -> dict[str, object]:
+    """A call as a rank wrote it down: where it stands in its group, and how far it came."""
+    return {
+        "group": record.group,
+        "sequence": record.sequence,
+        "op": record.call.op,
+        "state": record.state.name.lower(),
+        "source": source_document(record.source) if record.source.file else None,
+    }
+
+
+def summary_document(summary: Summary) -> dict[str, object]:
+    """What the job was doing; times are seconds since 1970 (UTC), null where no record has one."""
+    return {
+        "world_size": summary.world_size,
+        "recorded": summary.recorded,
+        "kinds": list(summary.kinds),
+        "begin": seconds(summary.begin_ns),
+        "end": seconds(summary.end_ns),
+        "unknown": list(summary.unknown),
+        "groups": [_progress(progress) for progress in summary.progress],
+        "places": [_place(place) for place in summary.places],
+        "bandwidths": [_bandwidth(bandwidth) for bandwidth in summary.bandwidths],
+    }
+
+
+def seconds(time_ns: int) -> float | None:
+    """A time as seconds since 1970; None where it is not known."""
+    return time_ns / 1e9 if time_ns else None
+
+
+def _progress(progress: Progress) -> dict[str, object]:
+    return {
+        "description": progress.description,
+        "size": progress.size,
+        "names": [group.name for group in progress.groups],
+        "ranks": list(progress.members),
+        "finished": None if progress.least is None else record_document(progress.least),
+        "farthest": None if progress.most is None else record_document(progress.most),
+        "unrecorded": progress.unrecorded,
+    }
+
+
+def _bandwidth(bandwidth: Bandwidth) -> dict[str, object]:
+    return {
+        "op": bandwidth.op,
+        "bytes": bandwidth.bytes,
+        "description": bandwidth.description,
+        "size": bandwidth.size,
+        "calls": bandwidth.calls,
+        "seconds": bandwidth.seconds,
+        "bus_bandwidth": bandwidth.bus_bandwidth,
+        "slowest": {"seconds": bandwidth.slowest, "group": bandwidth.group.name, "sequence": bandwidth.sequence},
+    }
+
+
+def _place(place: Place) -> dict[str, object]:
+    return {
+        "ranks": list(place.ranks),
+        "activity": place.activity.value,
+        "state": place.process,
+        "group": None if place.group is None else place.group.name,
+        "groups": place.groups,
+        "call": None if place.record is None else record_document(place.record),
+        "message": (place.record.p2p_sequence or None) if place.record is not None else None,
+        "inside": place.inside,
+        "line": source_document(place.line) if place.line.file else None,
+        "since": seconds(place.since_ns),
+        "reason": place.reason,
+    }
+
+
+def history_document(history: History) -> dict[str, object]:
+    """The last calls of ranks that made the same ones; times are those of the first rank."""
+    return {"ranks": list(history.ranks), "records": [_record(record) for record in history.records]}
+
+
+def timeline_document(timeline: Timeline) -> dict[str, object]:
+    """Ranks by collectives: a row has one cell a column, null where its ranks have nothing to do with it."""
+    return {
+        "total": timeline.total,
+        "columns": [_column(column) for column in timeline.columns],
+        "rows": [{"ranks": list(ranks), "cells": [_cell(cell) for cell in cells]} for ranks, cells in timeline.rows],
+    }
+
+
+def _record(record: Record) -> dict[str, object]:
+    return {
+        **record_document(record),
+        "message": record.p2p_sequence or None,
+        "scheduled": seconds(record.scheduled_ns),
+        "finished": seconds(record.finished_ns),
+    }
+
+
+def _column(column: Column) -> dict[str, object]:
+    return {
+        "place": column.place,
+        "group": group_document(column.group),
+        "groups": column.groups,
+        "sequence": None if column.message else column.number,
+        "message": column.number if column.message else None,
+        "time": seconds(column.time_ns),
+    }
+
+
+def _cell(cell: Cell) -> dict[str, object] | None:
+    if cell.mark.value == "outside" and not cell.op:
+        return None
+    return {"op": cell.op or None, "mark": cell.mark.value, "differs": cell.differs}

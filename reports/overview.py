@@ -1,21 +1,41 @@
-"""The summary that a report begins with: how the job was recorded, how far its groups came, where its ranks are."""
+"""The summary that a report begins with: how the job was recorded, how far its groups came, where its ranks are.
+
+The last calls of each rank as text, ranks that made the same ones together.
+
+A timeline as text: one row a crowd of ranks, one letter a call, marks that survive without colour.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from string import ascii_lowercase, ascii_uppercase
 
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.console import Group as Stack
-from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from simcoll.core.ranges import ranks_text, verb
-from simcoll.core.text import plain
+from simcoll.core.ranges import ranks_text, span_text, verb
+from simcoll.core.record import Group, Record
+from simcoll.core.text import plain, safe
 from simcoll.core.units import show_rate, show_size
-from simcoll.verifier.findings.describe import NAMELESS, group_name, source_text
-from simcoll.verifier.findings.overview import DRY_RUN, Activity, Bandwidth, Place, Progress, Summary
+from simcoll.verifier.findings.describe import NAMELESS, group_name, group_text, source_text
+from simcoll.verifier.findings.finding import (
+    DRY_RUN,
+    Activity,
+    Bandwidth,
+    Cell,
+    Column,
+    History,
+    Mark,
+    Place,
+    Progress,
+    Summary,
+    Timeline,
+)
 
 _RECORDING = ("record", "check", "detail")
 """Modes that record; what is recorded otherwise is the work of another recorder."""
@@ -195,3 +215,170 @@ def instant(time_ns: int) -> datetime:
         return _EPOCH + timedelta(microseconds=time_ns // 1000)
     except OverflowError:
         return datetime.max.replace(tzinfo=timezone.utc)
+
+
+_SHOWN = 16
+_COLUMNS = 6
+
+
+def render_histories(histories: Sequence[History]) -> RenderableType:
+    """One table a crowd of ranks; where there are many crowds, the first ones."""
+    parts: list[RenderableType] = []
+    for history in histories[:_SHOWN]:
+        parts += [plain(f"last calls of {ranks_text(history.ranks)}", "bold"), Padding(_table(history), (0, 0, 0, 2))]
+    if len(histories) > _SHOWN:
+        rest = [rank for history in histories[_SHOWN:] for rank in history.ranks]
+        parts.append(plain(f"and {len(rest):,} more ranks with other calls; --ranks shows them"))
+    return Stack(*parts)
+
+
+def _table(history: History) -> RenderableType:
+    if not history.records:
+        return Text("no call recorded")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(_COLUMNS - 1):
+        table.add_column()
+    table.add_column(overflow="fold")
+    for row in history_rows(history):
+        table.add_row(*map(plain, row))
+    return table
+
+
+def history_rows(history: History) -> list[tuple[str, ...]]:
+    """Time, op, number, group, state and line of each call, in words."""
+    return [_cells(record, group) for record, group in zip(history.records, history.groups, strict=True)]
+
+
+def _cells(record: Record, group: Group) -> tuple[str, ...]:
+    number = f"message {record.p2p_sequence}" if record.p2p_sequence else f"#{record.sequence}"
+    at = f"{instant(record.scheduled_ns):%H:%M:%S.%f}"[:-3] if record.scheduled_ns else ""
+    return at, record.call.op, number, group_name(group), record.state.name.lower(), source_text(record.source)
+
+
+_TIMELINE_ROWS = 24
+_GROUPS = 12
+_LABEL = 20
+_GAP = ": "
+_SIGNS = {Mark.OPEN: "~", Mark.FAILED: "x"}
+_STYLES = {Mark.OPEN: "yellow", Mark.FAILED: "red"}
+_MARKS = "~ not ended   x failed or refused   ! differs from the others   . never made   : calls between are left out"
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineText:
+    """A timeline that draws itself in the width it is given, in as many blocks of columns as that needs."""
+
+    timeline: Timeline
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        timeline = self.timeline
+        yield plain(_title(timeline), "bold")
+        letters = letters_of(cell.op for _, cells in timeline.rows for cell in cells if cell.op)
+        lines = _row_lines(timeline.columns)
+        for block in _blocks(timeline.columns, options.max_width - _LABEL - 3):
+            for row in _block_rows(timeline, block, letters, lines):
+                row.no_wrap, row.overflow = True, "crop"
+                yield Padding(row, (0, 0, 0, 2))
+            yield Text("")
+        if timeline.columns:
+            yield from (Padding(plain(text), (0, 0, 0, 2)) for text in _legend(timeline, letters, lines))
+
+
+def _title(timeline: Timeline) -> str:
+    shown = len(timeline.columns)
+    if not shown:
+        return "timeline: no call was recorded"
+    if shown == timeline.total:
+        return f"timeline: {shown:,} {'call' if shown == 1 else 'calls'} in order of time"
+    return f"timeline: {shown:,} of {timeline.total:,} calls: those near findings, and the last ones"
+
+
+def letters_of(ops: Iterable[str]) -> dict[str, str]:
+    """A capital letter for each op: one of its own where it is free."""
+    letters: dict[str, str] = {}
+    for op in sorted(set(ops)):
+        own = [letter.upper() for letter in op.split("_")[-1] + op if letter.isascii() and letter.isalpha()]
+        free = (letter for letter in (*own, *ascii_uppercase) if letter not in letters.values())
+        letters[op] = next(free, "?")
+    return letters
+
+
+def _row_lines(columns: Sequence[Column]) -> dict[object, str]:
+    """A small letter for each process group, or for groups that share columns."""
+    lines = list(dict.fromkeys(map(_line, columns)))
+    return {
+        line: ascii_lowercase[number] if number < len(ascii_lowercase) else "?" for number, line in enumerate(lines)
+    }
+
+
+def _line(column: Column) -> object:
+    return column.group.name, column.group.ranks
+
+
+def _blocks(columns: Sequence[Column], width: int) -> Iterator[range]:
+    """Columns that fit beside each other, by index."""
+    start, used = 0, 0
+    for index in range(len(columns)):
+        needed = 2 + len(_GAP) * _gap(columns, index)
+        if used + needed > width and index > start:
+            yield range(start, index)
+            start, used = index, 0
+        used += needed
+    if start < len(columns):
+        yield range(start, len(columns))
+
+
+def _gap(columns: Sequence[Column], index: int) -> bool:
+    """Whether columns before this one are left out."""
+    return columns[index].place != (columns[index - 1].place + 1 if index else 0)
+
+
+def _block_rows(
+    timeline: Timeline, block: range, letters: Mapping[str, str], lines: Mapping[object, str]
+) -> Iterator[Text]:
+    columns = timeline.columns
+    numbers = {index: str(columns[index].number) for index in block}
+    height = max(map(len, numbers.values()))
+    for row in range(height):
+        digits = [(numbers[index].rjust(height)[row], "dim") for index in block]
+        yield _joined("number" if row == height - 1 else "", digits, columns, block)
+    groups = [(lines[_line(columns[index])] + "'" * columns[index].message, "dim") for index in block]
+    yield _joined("group", groups, columns, block)
+    for ranks, cells in timeline.rows[:_TIMELINE_ROWS]:
+        yield _joined(_label(ranks), [_cell(cells[index], letters) for index in block], columns, block)
+    if len(timeline.rows) > _TIMELINE_ROWS:
+        rest = [rank for ranks, _ in timeline.rows[_TIMELINE_ROWS:] for rank in ranks]
+        yield Text(f"and {len(rest):,} more ranks in {len(timeline.rows) - _TIMELINE_ROWS} more rows")
+
+
+def _joined(label: str, cells: Sequence[tuple[str, str]], columns: Sequence[Column], block: range) -> Text:
+    text = Text(label.ljust(_LABEL), "")
+    for index, (cell, style) in zip(block, cells, strict=True):
+        text.append(_GAP if _gap(columns, index) else "", "dim")
+        text.append(cell.ljust(2), style)
+    text.rstrip()
+    return text
+
+
+def _label(ranks: Sequence[int]) -> str:
+    label = f"{'rank' if len(ranks) == 1 else 'ranks'} {span_text(ranks)}"
+    return label if len(label) < _LABEL else f"{len(ranks):,} ranks from {ranks[0]}"
+
+
+def _cell(cell: Cell, letters: Mapping[str, str]) -> tuple[str, str]:
+    if not cell.op:
+        return (".", "") if cell.mark is Mark.ABSENT else ("", "")
+    sign = "!" if cell.differs else _SIGNS.get(cell.mark, "")
+    return letters[cell.op] + sign, "bold reverse" if cell.differs else _STYLES.get(cell.mark, "")
+
+
+def _legend(timeline: Timeline, letters: Mapping[str, str], lines: Mapping[object, str]) -> Iterator[str]:
+    yield "   ".join(f"{letter} {safe(op)}" for op, letter in letters.items())
+    yield _MARKS + ("   ' message" if any(column.message for column in timeline.columns) else "")
+    first = {_line(column): column for column in reversed(timeline.columns)}
+    for line, letter in list(lines.items())[:_GROUPS]:
+        column = first[line]
+        more = f", and {column.groups - 1:,} more of its kind" if column.groups > 1 else ""
+        yield f"{letter} {group_text(column.group)}{more}"
+    if len(lines) > _GROUPS:
+        yield f"and {len(lines) - _GROUPS} more groups"

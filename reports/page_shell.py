@@ -2,24 +2,37 @@
 
 A policy in the page names its own style sheet and script by their hashes, so that the browser runs nothing else, even
 if something were not escaped.
+
+A chart as the data of a page: columns of numbers, deflated and in base64, and texts that are named by number.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import zlib
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import TypedDict
+from typing import Any, TypedDict
 
+import numpy as np
+import numpy.typing as npt
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from simcoll import __version__
+from simcoll.core.ranges import ranks_text
 from simcoll.core.text import safe
+from simcoll.reports.overview import letters_of
+from simcoll.verifier.findings.describe import group_name
+from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.findings.rules import STRAGGLER
+from simcoll.verifier.views.chart import STEPS, Chart, Spot, coarser
+from simcoll.verifier.views.timeline import SEVERITIES
 
 _SCRIPTS = (
     *("chart.js", "paint.js", "words.js", "theme.js", "surface.js", "timeline.js"),
@@ -148,3 +161,110 @@ def _policy(style: str, script: str, *, images: bool) -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+MOST_CHARACTERS = 6_000_000
+"""Of the data of a chart: a page of less than 10 MB is still sent by mail."""
+
+_MOST_NAMED = 50_000
+_TYPES = {"uint8": "u8", "uint16": "u16", "uint32": "u32", "float64": "f64"}
+_UNNAMED = "frames around some of the calls that findings name are left out: there are too many"
+
+
+def chart_data(chart: Chart, findings: Sequence[Finding]) -> tuple[str, tuple[str, ...]]:
+    """The chart as JSON that may stand in a script element, and in words what is left out.
+
+    Columns are put together until it is small enough.
+    """
+    while len(text := script_json(_document(chart, findings))) > MOST_CHARACTERS:
+        smaller = coarser(chart)
+        if len(smaller.columns) == len(chart.columns) and bool(smaller.late.size) == bool(chart.late.size):
+            break
+        chart = smaller
+    named = sum(len(spot.places) for spot in chart.spots)
+    return text, (*chart.notes, *([_UNNAMED] if named > _MOST_NAMED else ()))
+
+
+def script_json(value: object) -> str:
+    """JSON that no parser of HTML takes for an end, a comment or a line break of anything."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def chart_ops(chart: Chart) -> list[str]:
+    """The ops of a chart in the order of their numbers, of which 0 is none."""
+    return list(dict.fromkeys(("", *(kind.op for kind in chart.kinds))))
+
+
+def chart_letters(chart: Chart) -> dict[str, str]:
+    """A letter for each op."""
+    return letters_of(op for op in chart_ops(chart) if op)
+
+
+def _document(chart: Chart, findings: Sequence[Finding]) -> dict[str, object]:
+    texts: dict[str, int] = {"": 0}
+    ops = {op: place for place, op in enumerate(chart_ops(chart))}
+    letters = chart_letters(chart)
+    return {
+        "ranks": chart.ranks,
+        "groups": [(safe(group_name(group)), ranks_text(group.ranks), number) for group, number in chart.groups],
+        "ops": [safe(op) for op in ops],
+        "letters": [letters.get(op, "") for op in ops],
+        "kinds": [
+            (SEVERITIES.index(kind.mark), ops[kind.op], _number(texts, kind.said), _number(texts, kind.source))
+            for kind in chart.kinds
+        ],
+        "texts": [safe(text) for text in texts],
+        "findings": [finding.code for finding in findings],
+        "spots": [
+            {"finding": spot.finding, "column": spot.column, "places": spot.places} for spot in _few(chart.spots)
+        ],
+        "slow": _slow(chart, findings),
+        "total": chart.total,
+        "late_steps": STEPS,
+        **_arrays(chart),
+    }
+
+
+def _slow(chart: Chart, findings: Sequence[Finding]) -> list[dict[str, int]]:
+    """The findings that are at no call, but in how late a rank came: the place of the first one that each names."""
+    places = {rank: place for place, rank in enumerate(chart.ranks)}
+    found = [(number, one.culprits) for number, one in enumerate(findings) if one.code == STRAGGLER.code]
+    return [
+        {"finding": number, "place": places[culprits[0]]}
+        for number, culprits in found
+        if chart.late.size and culprits and culprits[0] in places
+    ]
+
+
+def _arrays(chart: Chart) -> dict[str, object]:
+    columns = chart.columns
+    known = [column.time_ns for column in columns if column.time_ns]
+    begin = min(known, default=0)
+    times = [(column.time_ns - begin) / 1e9 if column.time_ns else -1.0 for column in columns]
+    return {
+        "cells": packed(chart.cells),
+        "rows": packed(chart.rows),
+        "line": packed(np.array([column.line for column in columns], np.uint32)),
+        "number": packed(np.array([column.number for column in columns], np.uint32)),
+        "message": packed(np.array([column.message for column in columns], np.uint8)),
+        "span": packed(np.array([column.span for column in columns], np.uint32)),
+        "time": packed(np.array(times, np.float64)),
+        "late": packed(chart.late) if chart.late.size else None,
+    }
+
+
+def packed(numbers: npt.NDArray[Any]) -> dict[str, str]:
+    """Numbers as chart.js unpacks them: little end first, deflated, in base64."""
+    plain = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<"))
+    return {"type": _TYPES[numbers.dtype.name], "data": b64encode(zlib.compress(plain.tobytes())).decode("ascii")}
+
+
+def _number(texts: dict[str, int], text: str) -> int:
+    return texts.setdefault(text, len(texts))
+
+
+def _few(spots: Sequence[Spot]) -> list[Spot]:
+    """As many spots as a page can hold."""
+    counts = np.cumsum([len(spot.places) for spot in spots])
+    return [spot for spot, count in zip(spots, counts, strict=True) if count <= _MOST_NAMED]

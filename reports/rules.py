@@ -10,7 +10,7 @@ from rich.table import Column
 from rich.text import Text
 
 from simcoll.reports.tables import Rows
-from simcoll.verifier.findings.rule import Rule
+from simcoll.verifier.findings.finding import Rule
 from simcoll.verifier.findings.rules import RULES
 
 

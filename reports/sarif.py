@@ -17,8 +17,7 @@ from simcoll.core.record import Source
 from simcoll.core.text import safe
 from simcoll.reports.rules import rule_markdown, rule_text
 from simcoll.verifier.findings.describe import call_text, group_text
-from simcoll.verifier.findings.finding import Finding, Report, Side, Verdict
-from simcoll.verifier.findings.rule import Rule
+from simcoll.verifier.findings.finding import Finding, Report, Rule, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 
 VERSION = "2.1.0"

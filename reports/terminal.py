@@ -15,14 +15,19 @@ from rich.text import Text
 from simcoll.core.ranges import ranks_text
 from simcoll.core.text import Outside, plain, safe
 from simcoll.core.units import counted
-from simcoll.reports.fields import Field, fields_of, marked_in
-from simcoll.reports.history import render_histories
-from simcoll.reports.overview import render_speeds, render_summary
-from simcoll.reports.timeline import TimelineText
-from simcoll.verifier.findings.describe import apart_text, fields_text, group_text, record_text, source_text
+from simcoll.reports.overview import TimelineText, render_histories, render_speeds, render_summary
+from simcoll.verifier.findings.describe import (
+    Field,
+    apart_text,
+    fields_of,
+    fields_text,
+    group_text,
+    marked_in,
+    record_text,
+    source_text,
+)
 from simcoll.verifier.findings.failures import signal_name
-from simcoll.verifier.findings.finding import Finding, RankState, Report, Severity, Side, Verdict
-from simcoll.verifier.findings.overview import DRY_RUN, Activity
+from simcoll.verifier.findings.finding import DRY_RUN, Activity, Finding, RankState, Report, Severity, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
@@ -173,7 +178,7 @@ def _parts(finding: Finding) -> Iterator[RenderableType]:
     if finding.sides:
         yield _sides(finding)
         yield Text("")
-    yield _labelled("culprits", _culprits(finding), "bold")
+    yield _labelled("culprits", ranks_text(finding.culprits) if finding.culprits else "no majority names one", "bold")
     if finding.unknown:
         yield _labelled("unknown", f"{fields_text(finding.unknown)} (the records do not say)")
     if finding.before:
@@ -181,10 +186,6 @@ def _parts(finding: Finding) -> Iterator[RenderableType]:
     if finding.came_apart is not None:
         yield _labelled("came apart", apart_text(finding))
     yield _labelled("advice", RULES[finding.code].advice)
-
-
-def _culprits(finding: Finding) -> str:
-    return ranks_text(finding.culprits) if finding.culprits else "no majority names one"
 
 
 def _labelled(label: str, text: str, style: str = "") -> RenderableType:

@@ -16,8 +16,7 @@ from simcoll.core.record import Record, State
 from simcoll.core.trace import Trace, record_at
 from simcoll.verifier.findings.device_queue import open_rows
 from simcoll.verifier.findings.finding import Finding
-from simcoll.verifier.findings.rules_async import BUFFER_CHANGED, BUFFERS_OVERLAP, NON_MEMBER_CALL
-from simcoll.verifier.findings.rules_order import MISSING_RANK
+from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, MISSING_RANK, NON_MEMBER_CALL
 from simcoll.verifier.halts.async_misuse import never_waited
 from simcoll.verifier.halts.diagnosis import (
     deadlock,
@@ -28,14 +27,22 @@ from simcoll.verifier.halts.diagnosis import (
     nobody_missing,
     stopped_processes,
 )
-from simcoll.verifier.halts.failed_ranks import failed_ranks, lost_peers
+from simcoll.verifier.halts.failed_ranks import failed_ranks, lost_peers, refused_instead, refused_on_some
 from simcoll.verifier.halts.job import Job
-from simcoll.verifier.halts.membership import membership_mismatches, unconnected_ranks, unmade_groups
-from simcoll.verifier.halts.nonmembers import explained_by_outsiders
-from simcoll.verifier.halts.p2p_lost import lost_messages, swallowed_messages
-from simcoll.verifier.halts.p2p_unmatched import assumed_unmet, unmatched_messages, unreceived_messages
-from simcoll.verifier.halts.refused_calls import refused_instead, refused_on_some
-from simcoll.verifier.halts.reported_missing import missing_ranks
+from simcoll.verifier.halts.membership import (
+    explained_by_outsiders,
+    membership_mismatches,
+    unconnected_ranks,
+    unmade_groups,
+)
+from simcoll.verifier.halts.missing import missing_ranks
+from simcoll.verifier.halts.p2p_unmatched import (
+    assumed_unmet,
+    lost_messages,
+    swallowed_messages,
+    unmatched_messages,
+    unreceived_messages,
+)
 from simcoll.verifier.halts.stragglers import stragglers
 from simcoll.verifier.halts.wait_graph import WaitGraph, waits_of
 

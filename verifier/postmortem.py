@@ -19,11 +19,10 @@ from simcoll.verifier.agreement.p2p_mismatches import agreed_messages, unequal_m
 from simcoll.verifier.explanations import explained, explained_while_it_runs
 from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
 from simcoll.verifier.halts.async_misuse import memory_findings
-from simcoll.verifier.halts.at_the_end import when_it_was_ended
-from simcoll.verifier.halts.failed_calls import as_recorded
+from simcoll.verifier.halts.failed_calls import as_recorded, when_it_was_ended
 from simcoll.verifier.halts.inferred import stall_of_records
 from simcoll.verifier.halts.job import Job
-from simcoll.verifier.halts.nonmembers import calls_of_outsiders
+from simcoll.verifier.halts.membership import calls_of_outsiders
 from simcoll.verifier.views.notes import notes_of_records, with_unknown
 from simcoll.verifier.views.summary import summarise
 

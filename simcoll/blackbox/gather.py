@@ -19,7 +19,7 @@ from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
 from simcoll.core.io import open_at_once
 from simcoll.core.trace import LaunchOutcome, RankExit, Trace
 from simcoll.verifier.flight_recorder import Dump, traces_of
-from simcoll.verifier.flight_recorder.merge import merge
+from simcoll.verifier.flight_recorder.jobs import merge
 
 LAUNCH_PATTERN = "launch*.json"
 _LAUNCH_LIMIT = 64 << 20
@@ -80,7 +80,7 @@ def gather(
 ) -> Evidence:
     """Read black boxes and Flight Recorder dumps; of black boxes those of one run: the newest, its last attempt.
 
-    The dumps of that run are put together with its black boxes (:mod:`simcoll.verifier.flight_recorder.merge`).
+    The dumps of that run are put together with its black boxes (:mod:`simcoll.verifier.flight_recorder.jobs`).
 
     ``paths`` are files and folders; ``since_ns`` (wall clock) leaves out the black boxes of earlier runs in the same
     folder. ``workers`` and ``progress`` are as :func:`simcoll.blackbox.reader_pool.read_files` takes them.

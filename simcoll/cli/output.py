@@ -74,7 +74,7 @@ class Output:
             self.hand_over(json.dumps(document(), indent=2))
             return
         if self.plain:
-            from simcoll.reports.linear import Linear
+            from simcoll.reports.tables import Linear
 
             picture = Linear(picture)
         self._put(picture, whole=False)

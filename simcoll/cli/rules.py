@@ -10,7 +10,7 @@ from simcoll.cli.output import Output
 from simcoll.errors import BAD_INPUT, OK
 from simcoll.reports.rules import render_rule, render_rules_table
 from simcoll.simulation.library import scenario_path, scenario_text
-from simcoll.verifier.findings.rule import Rule
+from simcoll.verifier.findings.finding import Rule
 from simcoll.verifier.findings.rules import RULES
 
 

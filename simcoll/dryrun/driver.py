@@ -20,8 +20,7 @@ from simcoll.dryrun.rank.main import DryRun
 from simcoll.dryrun.records import comparable, sized_differently
 from simcoll.dryrun.verdict import DryRunVerdict, verdict
 from simcoll.recorder.recorder import box_name
-from simcoll.verifier.findings.finding import Report
-from simcoll.verifier.findings.overview import DRY_RUN
+from simcoll.verifier.findings.finding import DRY_RUN, Report
 
 _LEFT_BEHIND = (
     "rank*.simcoll",

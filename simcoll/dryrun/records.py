@@ -13,7 +13,7 @@ from simcoll.core.trace import MemoryTrace, Trace, altered
 from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, TAINTED_READ, UNKNOWN_OBJECTS
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.failures import number, source_of, text
-from simcoll.verifier.findings.overview import DRY_RUN
+from simcoll.verifier.findings.finding import DRY_RUN
 
 _STEP_NS = 1000
 _TIMES = ("scheduled_ns", "started_ns", "finished_ns")

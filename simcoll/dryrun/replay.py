@@ -26,7 +26,7 @@ from simcoll.dryrun.rank.event_kinds import THREAD
 from simcoll.pricing.job import Matched
 from simcoll.verifier.agreement.columns import columns_of
 from simcoll.verifier.findings.failures import number as number_in
-from simcoll.verifier.halts.group_creation import Creation, creations_of
+from simcoll.verifier.halts.job import Creation, creations_of
 
 LAUNCH, BLOCK, WAIT, CREATE = 0, 1, 2, 3
 """Operations: launch a call and go on, launch it and wait, wait for an earlier call, create a group."""

@@ -27,11 +27,17 @@ from simcoll.dryrun.records import last_ns
 from simcoll.dryrun.replay import ReplayResult, replay_programs
 from simcoll.verifier.agreement.columns import columns_of
 from simcoll.verifier.findings.finding import Finding, RankStatus, Report, Severity
-from simcoll.verifier.findings.rules_fields import FIELD_RULES, LAYOUT_MISMATCH, SHAPE_MISMATCH, SPLIT_MISMATCH
-from simcoll.verifier.findings.rules_job import RANK_EXITED_EARLY
-from simcoll.verifier.findings.rules_order import CALL_SKIPPED, ORDER_SWAPPED
+from simcoll.verifier.findings.rules import (
+    CALL_SKIPPED,
+    FIELD_RULES,
+    LAYOUT_MISMATCH,
+    ORDER_SWAPPED,
+    RANK_EXITED_EARLY,
+    SHAPE_MISMATCH,
+    SPLIT_MISMATCH,
+)
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.views.progress import progress_of
+from simcoll.verifier.views.summary import progress_of
 
 _STOPPED = -15
 

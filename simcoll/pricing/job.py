@@ -22,8 +22,7 @@ from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
 from simcoll.verifier.agreement.columns import GroupColumns, columns_of
-from simcoll.verifier.agreement.p2p_channels import ChannelRecords
-from simcoll.verifier.agreement.p2p_matching import match_messages
+from simcoll.verifier.agreement.p2p_matching import ChannelRecords, match_messages
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

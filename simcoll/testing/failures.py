@@ -17,8 +17,7 @@ from simcoll.backends.engine.tickets import RefusedCallError, RefusedPeerError, 
 from simcoll.errors import CollectiveMismatchError
 from simcoll.reports.terminal import TerminalReport, summary_line
 from simcoll.verifier.findings.finding import Finding, Report, Severity
-from simcoll.verifier.findings.rules import RULES
-from simcoll.verifier.findings.rules_job import RANK_FAILED
+from simcoll.verifier.findings.rules import RANK_FAILED, RULES
 
 _WIDTH = 100
 _OWN_ERRORS = (CollectiveMismatchError, RefusedCallError, RefusedPeerError, StuckError)

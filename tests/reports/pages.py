@@ -11,6 +11,7 @@ from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import (
     CallPlace,
     Finding,
+    Mark,
     RankSource,
     RankState,
     RankStatus,
@@ -19,10 +20,9 @@ from simcoll.verifier.findings.finding import (
     Side,
     Verdict,
 )
-from simcoll.verifier.findings.overview import Mark
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.chart import Chart, ChartColumn, Spot
-from simcoll.verifier.views.chart_kinds import ChartKind
+from simcoll.verifier.views.timeline import ChartKind
 from simcoll.verifier.views.view import charted
 
 SECOND = 10**9

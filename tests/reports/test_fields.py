@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simcoll.core.record import Group
-from simcoll.reports.fields import fields_of, marked_in
 from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.findings.describe import fields_of, marked_in
 from simcoll.verifier.findings.finding import Finding, Severity, Side
 
 PAIR = Group("0", "default_pg", (0, 1))

@@ -12,8 +12,7 @@ import pytest
 
 from simcoll.core.record import Group
 from simcoll.reports.html_report import Figure, html_report
-from simcoll.verifier.findings.finding import Report, Severity, Verdict
-from simcoll.verifier.findings.overview import DRY_RUN, Progress, Summary
+from simcoll.verifier.findings.finding import DRY_RUN, Progress, Report, Severity, Summary, Verdict
 from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.view import charted

@@ -14,17 +14,24 @@ from simcoll.core.record import Group, Record, Source
 from simcoll.reports.json_report import json_schema
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.agreement.compare import compare
-from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Shown, Side, Verdict
-from simcoll.verifier.findings.overview import (
+from simcoll.verifier.findings.finding import (
     Activity,
     Cell,
     Column,
+    Finding,
     History,
     Mark,
     Place,
     Progress,
+    RankState,
+    RankStatus,
+    Report,
+    Severity,
+    Shown,
+    Side,
     Summary,
     Timeline,
+    Verdict,
 )
 from simcoll.verifier.findings.rules import RULES
 from tests.support.documents import check_report, valid_report

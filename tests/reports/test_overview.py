@@ -9,13 +9,23 @@ import pytest
 from rich.console import Console, RenderableType
 
 from simcoll.core.record import Group, Record, Source, State
-from simcoll.reports.history import render_histories
-from simcoll.reports.overview import instant, job_text, place_text, render_summary
+from simcoll.reports.overview import TimelineText, instant, job_text, place_text, render_histories, render_summary
 from simcoll.reports.terminal import TerminalReport
-from simcoll.reports.timeline import TimelineText
 from simcoll.spec.call import Call
-from simcoll.verifier.findings.finding import Report, Shown, Verdict
-from simcoll.verifier.findings.overview import Activity, Cell, Column, History, Mark, Place, Progress, Summary, Timeline
+from simcoll.verifier.findings.finding import (
+    Activity,
+    Cell,
+    Column,
+    History,
+    Mark,
+    Place,
+    Progress,
+    Report,
+    Shown,
+    Summary,
+    Timeline,
+    Verdict,
+)
 
 NOON = 1_790_856_000 * 10**9
 WORLD = Group("0", "default_pg", tuple(range(8)))

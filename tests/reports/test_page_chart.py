@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.reports import page_chart
-from simcoll.reports.page_chart import chart_data, script_json
+from simcoll.reports import page_shell
+from simcoll.reports.page_shell import chart_data, script_json
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.chart import Chart
 from simcoll.verifier.views.view import charted
@@ -52,7 +52,7 @@ def test_what_is_packed_comes_out_again() -> None:
 def test_too_much_of_it_becomes_coarser_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     chart, findings = chart_of(6, 900)
     whole, _ = chart_data(chart, findings)
-    monkeypatch.setattr(page_chart, "MOST_CHARACTERS", len(whole) // 2)
+    monkeypatch.setattr(page_shell, "MOST_CHARACTERS", len(whole) // 2)
     text, notes = chart_data(chart, findings)
     data = json.loads(text)
     assert len(text) < len(whole)
@@ -62,7 +62,7 @@ def test_too_much_of_it_becomes_coarser_and_says_so(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_cannot_become_smaller_is_given_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_chart, "MOST_CHARACTERS", 1)
+    monkeypatch.setattr(page_shell, "MOST_CHARACTERS", 1)
     chart, findings = chart_of(2, 3)
     assert json.loads(chart_data(chart, findings)[0])["total"] >= 3
 

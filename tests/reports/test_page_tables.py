@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcoll.reports.page_tables import call_rows, crowds
+from simcoll.reports.html_report import call_rows, crowds
 from simcoll.verifier.findings.finding import RankState, RankStatus
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.view import charted

@@ -15,9 +15,7 @@ from simcoll.pricing.price import price
 from simcoll.pricing.views.estimate_page import estimate_sheet
 from simcoll.pricing.views.page import pricing_sheet
 from simcoll.pricing.views.spans import spans_of
-from simcoll.reports.curve_picture import bandwidth_curve
-from simcoll.reports.price_page import sheet_page
-from simcoll.reports.spans import COMPUTE, EXPOSED, WAITING, laned
+from simcoll.reports.price_page import COMPUTE, EXPOSED, WAITING, bandwidth_curve, laned, sheet_page
 from simcoll.topology.clusters import cluster
 from tests.reports.pages import HOSTILE
 from tests.reports.tags import Tags

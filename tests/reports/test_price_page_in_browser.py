@@ -11,8 +11,19 @@ import pytest
 
 from simcoll.core.record import Group
 from simcoll.reports.page_shell import PageTable
-from simcoll.reports.price_page import Bar, Bars, Fact, Sheet, sheet_page
-from simcoll.reports.spans import COLLECTIVE, COMPUTE, EXPOSED, WAITING, Span, Spans
+from simcoll.reports.price_page import (
+    COLLECTIVE,
+    COMPUTE,
+    EXPOSED,
+    WAITING,
+    Bar,
+    Bars,
+    Fact,
+    Sheet,
+    Span,
+    Spans,
+    sheet_page,
+)
 from tests.reports.browser import AXE, Opened, opened, started
 from tests.reports.pages import HOSTILE
 from tests.reports.test_price_page import TOPOLOGY, operation, renamed

@@ -15,8 +15,7 @@ from simcoll.core.text import plain
 from simcoll.reports.terminal import TerminalReport, summary_line
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.agreement.compare import compare
-from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
-from simcoll.verifier.findings.overview import Summary
+from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Summary, Verdict
 
 TENSORS = (Buffer((20, 10), "float32"),)
 

@@ -1,6 +1,6 @@
 """The same-call check over whole traces, column by column.
 
-Each record gets the word of its call (:mod:`simcoll.verifier.agreement.words`; one computation per distinct call and
+Each record gets the word of its call (in the module ``alignment``; one computation per distinct call and
 group rank). Where all ranks of a group have recorded a position, it holds if the words add up to zero modulo 2^64;
 where some have not, if those that have state the same. Only the positions left over are looked at record by record.
 """
@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
+from simcoll.core.record import UNKNOWN_SOURCE, Group, Record
 from simcoll.core.trace import Slots, Trace, record_at
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
-from simcoll.verifier.agreement.alignment import UNKNOWN
-from simcoll.verifier.agreement.words import Words
+from simcoll.verifier.agreement.alignment import UNKNOWN, Words
 
 _MASK = (1 << 64) - 1
 _BEFORE = 3
@@ -230,7 +229,8 @@ class GroupColumns:
 
 def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     """The collectives of every group, from all traces; a group is known by its name, its members and its life."""
-    wrapped = {(group.name, group.ranks) for trace in traces for group in _dropped_groups(trace)}
+    dropped = (trace.groups[index] for trace in traces for index in trace.dropped if index < len(trace.groups))
+    wrapped = {(group.name, group.ranks) for group in dropped}
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     words, found = Words(unknown), dict[object, GroupColumns]()
     for trace in traces:
@@ -245,10 +245,6 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
                     columns = found.setdefault((group.name, group.ranks, life), GroupColumns(group, words))
                     columns.add(_rows(trace, group, mine, words))
     return list(found.values())
-
-
-def _dropped_groups(trace: Trace) -> list[Group]:
-    return [trace.groups[index] for index in trace.dropped if index < len(trace.groups)]
 
 
 def _known(trace: Trace) -> npt.NDArray[np.bool_]:
@@ -293,7 +289,7 @@ def _rows(trace: Trace, group: Group, rows: npt.NDArray[np.int32], words: Words)
     group_rank = group.place(trace.rank) or 0
     used, kinds = _distinct(trace.slots["signature"][rows], trace.slots["source"][rows])
     said = [words.of(trace.signatures[signature], group_rank, len(group.ranks)) for signature, _ in used]
-    sources = [_source(trace, source) for _, source in used]
+    sources = [trace.sources[index] if index < len(trace.sources) else UNKNOWN_SOURCE for _, index in used]
     stated = Stated(
         np.array([word.whole for word in said], np.uint64),
         np.array([word.digest for word in said], np.uint64),
@@ -320,7 +316,3 @@ def _distinct(
         table[used] = np.arange(len(used))
         kinds = table[calls]
     return [divmod(int(call), width) for call in used], kinds.astype(np.int32)
-
-
-def _source(trace: Trace, index: int) -> Source:
-    return trace.sources[index] if index < len(trace.sources) else UNKNOWN_SOURCE

@@ -12,7 +12,7 @@ from simcoll.spec.ddp_model import ModelParameter, Parameters, from_json
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.findings.failures import source_of, text
 from simcoll.verifier.findings.finding import Finding, Side
-from simcoll.verifier.findings.rules_async import DDP_PARAMETER_MISMATCH
+from simcoll.verifier.findings.rules import DDP_PARAMETER_MISMATCH
 from simcoll.verifier.findings.sides import lines
 
 _NAMED = 3
@@ -92,7 +92,7 @@ def compare_models(
         parts.setdefault(parameters, []).append(rank)
     order = sorted(parts.items(), key=lambda item: -len(item[1]))
     reference = order[0][0]
-    apart = [(parameters, ranks) for parameters, ranks in order if _differ(parameters, reference)]
+    apart = [(parameters, ranks) for parameters, ranks in order if _differences(parameters, reference, "", "")]
     if not apart:
         return None
     # Ranks whose lists do no harm to each other stand together.
@@ -105,15 +105,13 @@ def compare_models(
         differing = _differences(parameters, reference, ranks_text(ranks), there)
         clauses.append(_cut(differing))
         sides.append(_side(ranks, sources, f"{len(parameters)} parameters; {differing[0]}"))
-    return Finding(
-        DDP_PARAMETER_MISMATCH.code,
-        DDP_PARAMETER_MISMATCH.severity,
+    return DDP_PARAMETER_MISMATCH.finding(
         "; ".join(clauses),
         group=group,
         sequence=sequence,
-        ranks=tuple(sorted(stated)),
+        ranks=stated,
         culprits=tuple(sorted(rank for _, ranks in apart for rank in ranks)) if majority else (),
-        sides=tuple(sides),
+        sides=sides,
         differing=("parameters",),
     )
 
@@ -131,13 +129,11 @@ def unnamed_mismatch(
     majority = 2 * len(order[0]) > len(digests)
     apart = sorted(rank for ranks in order[1:] for rank in ranks)
     there = "the others" if majority else ranks_text(order[0])
-    return Finding(
-        DDP_PARAMETER_MISMATCH.code,
-        DDP_PARAMETER_MISMATCH.severity,
+    return DDP_PARAMETER_MISMATCH.finding(
         f"the parameters of {ranks_text(apart)} differ from those of {there}",
         group=group,
         sequence=sequence,
-        ranks=tuple(sorted(digests)),
+        ranks=digests,
         culprits=tuple(apart) if majority else (),
         sides=tuple(_side(ranks, sources, "") for ranks in order[:_SIDES]),
         differing=("parameters",),
@@ -147,10 +143,6 @@ def unnamed_mismatch(
 
 def _side(ranks: Sequence[int], sources: Mapping[int, Source], note: str) -> Side:
     return Side(tuple(ranks), None, lines((rank, sources[rank]) for rank in ranks), note)
-
-
-def _differ(mine: Parameters, reference: Parameters) -> bool:
-    return bool(_differences(mine, reference, "", ""))
 
 
 def _differences(mine: Parameters, reference: Parameters, here: str, there: str) -> list[str]:

@@ -11,13 +11,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simcoll.verifier.agreement.alignment import UNKNOWN, Ints
+from simcoll.verifier.agreement.alignment import LINE, STATEMENT, UNKNOWN, Ints, Words
 from simcoll.verifier.agreement.columns import GroupColumns, Part
-from simcoll.verifier.agreement.words import LINE, STATEMENT, Words
 from simcoll.verifier.findings.finding import CameApart, Finding, Severity, Side
-from simcoll.verifier.findings.rules_fields import FIELD_RULES, LAYOUT_MISMATCH, SHAPE_MISMATCH, SPLIT_MISMATCH
-from simcoll.verifier.findings.rules_job import RANK_EXITED_EARLY
-from simcoll.verifier.findings.rules_order import CALL_SKIPPED, MISSING_RANK, ORDER_SWAPPED
+from simcoll.verifier.findings.rules import (
+    CALL_SKIPPED,
+    FIELD_RULES,
+    LAYOUT_MISMATCH,
+    MISSING_RANK,
+    ORDER_SWAPPED,
+    RANK_EXITED_EARLY,
+    SHAPE_MISMATCH,
+    SPLIT_MISMATCH,
+)
 from simcoll.verifier.findings.sides import lines
 
 _WINDOW = 1024

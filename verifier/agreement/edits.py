@@ -10,8 +10,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.verifier.agreement.alignment import UNKNOWN, Ints, Path
-from simcoll.verifier.agreement.words import LINE, OUTLINE, STATEMENT
+from simcoll.verifier.agreement.alignment import LINE, OUTLINE, STATEMENT, UNKNOWN, Ints, Path
 
 _APART = 16
 """Calls between two exchanged ones beyond which they are two differences."""

@@ -9,18 +9,18 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group
 from simcoll.spec.call import SPARSE, UNEQUAL, Buffer
 from simcoll.spec.table import Content
-from simcoll.verifier.findings.rule import Rule
-from simcoll.verifier.findings.rules_fields import (
+from simcoll.verifier.findings.finding import Rule
+from simcoll.verifier.findings.rules import (
     COALESCED_MISMATCH,
     DEVICE_MISMATCH,
     DTYPE_MISMATCH,
+    INVALID_ARGUMENT,
     LAYOUT_MISMATCH,
     OP_MISMATCH,
     REDUCE_OP_MISMATCH,
     ROOT_MISMATCH,
     SIZE_MISMATCH,
 )
-from simcoll.verifier.findings.rules_job import INVALID_ARGUMENT
 from simcoll.verifier.findings.sides import Parts, Voice, each, part
 
 _FAULTS_SHOWN = 4

@@ -8,18 +8,16 @@ compared among themselves as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from simcoll.core.record import Record
 from simcoll.core.trace import Trace
 from simcoll.verifier.agreement.columns import GroupColumns, Suspect, columns_of
 from simcoll.verifier.agreement.compare import compare
-from simcoll.verifier.agreement.line_swaps import by_lines
 from simcoll.verifier.agreement.majority import consensus
-from simcoll.verifier.agreement.skipped_calls import Departed, departed
+from simcoll.verifier.agreement.skipped_calls import Departed, by_lines, departed
 from simcoll.verifier.findings.finding import Finding, Severity
-from simcoll.verifier.findings.rules_order import CALL_SKIPPED
+from simcoll.verifier.findings.rules import CALL_SKIPPED
 
 
 def agreement_of(traces: Sequence[Trace]) -> tuple[list[GroupColumns], Agreement]:
@@ -135,7 +133,8 @@ class _Causes:
         """Compare the calls at one position and take in what is found; equal ones are compared once."""
         if suspect.key not in self._compared:
             records = columns.records(suspect.sequence)
-            before, time_ns = columns.before(suspect.sequence, records), _time(records)
+            before = columns.before(suspect.sequence, records)
+            time_ns = min((record.scheduled_ns for record in records.values()), default=0)
             findings = compare(columns.group, records, strict=steady, unknown=columns.words.unknown)
             found = [replace(one, sequence=suspect.sequence, before=before) for one in findings]
             self._compared[suspect.key] = found, [_cause(one) for one in found]
@@ -178,10 +177,6 @@ def _cause(finding: Finding) -> object:
         for side in finding.sides
     )
     return finding.code, finding.severity, finding.culprits, finding.differing, sides
-
-
-def _time(records: Mapping[int, Record]) -> int:
-    return min((record.scheduled_ns for record in records.values()), default=0)
 
 
 def _with_repetitions(mismatch: Mismatch, sequences: Sequence[int]) -> Mismatch:

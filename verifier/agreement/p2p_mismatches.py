@@ -12,11 +12,9 @@ from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import record_at
 from simcoll.spec.call import Buffer, Call, bytes_of
 from simcoll.verifier.agreement.mismatches import Mismatch
-from simcoll.verifier.agreement.p2p_channels import ChannelRecords
-from simcoll.verifier.agreement.p2p_matching import Matching
-from simcoll.verifier.findings.finding import CallPlace, Finding, Side
-from simcoll.verifier.findings.rule import Rule
-from simcoll.verifier.findings.rules_p2p import P2P_DTYPE_MISMATCH, P2P_SIZE_MISMATCH
+from simcoll.verifier.agreement.p2p_matching import ChannelRecords, Matching
+from simcoll.verifier.findings.finding import CallPlace, Finding, Rule, Side
+from simcoll.verifier.findings.rules import P2P_DTYPE_MISMATCH, P2P_SIZE_MISMATCH
 from simcoll.verifier.findings.sides import lines
 
 _RAW = "uint8"
@@ -170,12 +168,10 @@ def _finding(messages: Sequence[tuple[Message, Disagreement]], good: _Good) -> M
         text += f" ({len(rest)} more from these lines{between})"
     ends = (senders, first.sender, first.send), (receivers, first.receiver, first.receive)
     sides = tuple(_side(first.group, *end) for end in ends)
-    finding = Finding(
-        wrong.rule.code,
-        wrong.rule.severity,
+    finding = wrong.rule.finding(
         text,
         group=first.group,
-        ranks=tuple(sorted({*senders, *receivers})),
+        ranks={*senders, *receivers},
         culprits=_culprits([message for message, _ in messages], good),
         sides=sides,
         differing=wrong.differing,

@@ -23,8 +23,7 @@ from simcoll.verifier.flight_recorder.entries import EntryColumns
 from simcoll.verifier.flight_recorder.jobs import traces_of
 from simcoll.verifier.flight_recorder.json_reader import JsonStream
 from simcoll.verifier.flight_recorder.pickle_machine import ENTRIES, CutError, PickleStream, UnsafeDumpError
-from simcoll.verifier.flight_recorder.pickle_reader import read_pickle
-from simcoll.verifier.flight_recorder.pickle_runs import Follower
+from simcoll.verifier.flight_recorder.pickle_reader import Follower, read_pickle
 
 __all__ = ["SIZE_LIMIT", "Dump", "UnreadableError", "looks_like_dump", "read_dump", "traces_of"]
 

@@ -1,20 +1,234 @@
-"""One Flight Recorder dump as a value: what one rank's file says, before the files of a job are put together."""
+"""One Flight Recorder dump as a value: what one rank's file says, before the files of a job are put together.
+
+A dump's entries as a trace's slots: the calls of a coalesced group put together, states and losses worked out.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from simcoll.core.record import Source
-from simcoll.core.trace import Slots
+from simcoll.core.record import Source, State
+from simcoll.core.trace import AWAITED, SLOT, Slots
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Call
-from simcoll.verifier.flight_recorder.entries import EntryColumns
-from simcoll.verifier.flight_recorder.slots import Ring, slots_of
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.verifier.flight_recorder.entries import EntryColumns, Rows
+
+_COALESCED: Final = "coalesced"
+_LAST: Final = (1 << 32) - 1
+_LOST: Final = (
+    "batches of messages took numbers of collectives, and the ring wrapped: "
+    "the collectives of the groups that have such batches are not judged"
+)
+_FIRST_TENSOR_ONLY: Final = 4
+"""The last minor version in which, before PyTorch's pull request 135049, of a list its first tensor is recorded."""
+_CUT: Final = "this version of torch records the first tensor alone of a list: sizes of such calls are not judged"
+_WITHOUT_EVENTS: Final = ("gloo",)
+"""Backends that record no start and no end: an entry stays scheduled, and is retired when its call has ended. They do
+not record sends and receives either."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ring:
+    """The slots of a dump, the calls that they index, and what the ring no longer holds, by group index.
+
+    ``unstated`` is what this backend does not record beside what no dump states.
+    """
+
+    slots: Slots
+    calls: list[Call]
+    wrapped: bool
+    unstated: frozenset[str]
+    dropped: Mapping[int, int] = field(default_factory=dict)
+    dropped_p2p: Mapping[int, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+def slots_of(columns: EntryColumns, minor: int) -> Ring:
+    """The entries of a dump of version 2.``minor`` as slots."""
+    rows, problems, gap = _sound(columns.rows())
+    calls = list(columns.calls)
+    if minor <= _FIRST_TENSOR_ONLY and (cut := _lists_cut(columns)):
+        calls = [replace(call, inputs=(), outputs=()) if index in cut else call for index, call in enumerate(calls)]
+        problems.append(_CUT)
+    backends = np.array([backend in _WITHOUT_EVENTS for backend in columns.backends], np.bool_)
+    silent = backends[rows["call"]] if len(rows) else np.zeros(0, np.bool_)
+    untold = silent & rows["retired"]
+    unstated = ["state"] * bool(untold.any()) + ["messages"] * bool(silent.any() and not rows["p2p"].any())
+    rows["state"][untold & (rows["state"] == State.SCHEDULED)] = State.COMPLETED
+    wrapped = gap or bool(len(rows) and rows["record"][0] > 0)
+    rows, taken = _batches(rows, calls, wrapped=wrapped)
+    rows, lost = _renumbered(rows, taken, wrapped=wrapped)
+    problems += [_LOST] if lost else []
+    numbers, first_p2p = _message_numbers(rows, wrapped=wrapped)
+    slots = np.zeros(len(rows), SLOT)
+    for name in ("group", "source", "state", "sequence", "scheduled_ns", "started_ns", "finished_ns"):
+        slots[name] = rows[name]
+    slots["signature"], slots["p2p_sequence"], slots["flags"] = rows["call"], numbers, AWAITED
+    # Calls that are not recorded leave gaps too: only what a ring once held can be overwritten.
+    dropped = {**(_dropped(slots, gap=gap) if wrapped else {}), **dict.fromkeys(lost, _LAST)}
+    return Ring(slots, calls, wrapped, frozenset(unstated), dropped, first_p2p, tuple(problems))
+
+
+def _lists_cut(columns: EntryColumns) -> set[int]:
+    """The calls that take a list for all ranks, of which only the first tensor was recorded: no size tells anything."""
+    listed = {name for name, spec in COLLECTIVES.items() if spec.law_reads}
+    told = zip(columns.calls, columns.backends, strict=True)
+    return {index for index, (call, backend) in enumerate(told) if call.op in listed and backend not in _WITHOUT_EVENTS}
+
+
+def _sound(rows: Rows) -> tuple[Rows, list[str], bool]:
+    """The entries after the last one that makes no sense, what to say of it, and whether there was one."""
+    bad = ~rows["sound"] | (rows["sequence"] < 0) | (rows["sequence"] > _LAST)
+    bad |= (rows["p2p_sequence"] < 0) | (rows["p2p_sequence"] > _LAST)
+    for name in ("scheduled_ns", "started_ns", "finished_ns"):
+        bad |= rows[name] < 0
+    places = np.flatnonzero(bad)
+    if not len(places):
+        return rows, [], False
+    problem = f"entry {places[-1]} makes no sense; the entries before it are left out"
+    return rows[places[-1] + 1 :], [problem], True
+
+
+def _batches(rows: Rows, calls: list[Call], *, wrapped: bool) -> tuple[Rows, dict[int, set[int]]]:
+    """One row for each coalesced call, and the sequence numbers that batches of messages took, by group.
+
+    NCCL records the calls between start and end of a coalesced group, which never change their state, and then the
+    group as a whole under the same numbers. So messages get the state of their batch; collectives become one.
+    """
+    ends = np.array([_ends_batch(call) for call in calls], np.bool_)
+    if not len(rows) or not ends[rows["call"]].any():
+        return rows, {}
+    # Another thread may have recorded a call of another group in between.
+    order = np.argsort(rows["group"], kind="stable")
+    rows = rows[order]
+    begins = _begins(rows, "group", "sequence", "p2p_sequence")
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(rows)) - 1
+    batches = ends[rows["call"][last]] & (last > first)
+    messages = batches & rows["p2p"][first]
+    keep = np.ones(len(rows), np.bool_)
+    keep[last[messages]] = False
+    _give_state(rows, messages, begins, last)
+    # Of a group's first batch in a ring that wrapped, the first calls may be overwritten.
+    cut = wrapped & ends[rows["call"][last]] & ~rows["p2p"][first] & _begins(rows[first], "group")
+    for run in np.flatnonzero(cut).tolist():
+        keep[first[run] : last[run] + 1] = False
+    made: dict[tuple[int, ...], int] = {}
+    for run in np.flatnonzero(batches & ~messages & ~cut).tolist():
+        _put_together(rows, slice(int(first[run]), int(last[run])), calls, made)
+        keep[first[run] : last[run]] = False
+    taken: dict[int, set[int]] = {}
+    for place in first[messages & (rows["sequence"][first] > _before(rows, first, wrapped=wrapped))].tolist():
+        taken.setdefault(int(rows["group"][place]), set()).add(int(rows["sequence"][place]))
+    return rows[keep][np.argsort(order[keep], kind="stable")], taken
+
+
+def _begins(rows: Rows, *names: str) -> npt.NDArray[np.bool_]:
+    """Which rows differ in one of these columns from the row before."""
+    begins = np.ones(len(rows), np.bool_)
+    begins[1:] = np.any([rows[name][1:] != rows[name][:-1] for name in names], axis=0)
+    return begins
+
+
+def _before(rows: Rows, first: npt.NDArray[np.intp], *, wrapped: bool) -> npt.NDArray[np.int64]:
+    """The sequence number that the group had before each of these rows: its own where nobody can tell."""
+    sequences: npt.NDArray[np.int64] = rows["sequence"][first - 1]
+    same = (first > 0) & (rows["group"][first - 1] == rows["group"][first])
+    return np.where(same, sequences, rows["sequence"][first] if wrapped else 0)
+
+
+def _ends_batch(call: Call) -> bool:
+    return call.op == _COALESCED or call.spelling.endswith(f"_{_COALESCED}")
+
+
+def _give_state(
+    rows: Rows, messages: npt.NDArray[np.bool_], begins: npt.NDArray[np.bool_], last: npt.NDArray[np.intp]
+) -> None:
+    """Messages get how far their batch came."""
+    run = np.cumsum(begins) - 1
+    for name in ("state", "started_ns", "finished_ns", "retired"):
+        rows[name] = np.where(messages[run], rows[name][last[run]], rows[name])
+
+
+def _put_together(rows: Rows, members: slice, calls: list[Call], made: dict[tuple[int, ...], int]) -> None:
+    """Make the row that ends a batch of collectives that of one call with all their buffers."""
+    end = members.stop
+    key = (*rows["call"][members].tolist(), int(rows["call"][end]))
+    if key not in made:
+        made[key] = len(calls)
+        calls.append(_joined([calls[index] for index in key[:-1]], calls[key[-1]]))
+    rows["call"][end] = made[key]
+    if not rows["source"][end]:
+        rows["source"][end] = rows["source"][members.start]
+
+
+def _joined(parts: list[Call], end: Call) -> Call:
+    """Calls of one kind as one; a mixture under the name of the group, which no table knows."""
+    inputs = tuple(buffer for part in parts for buffer in part.inputs)
+    outputs = tuple(buffer for part in parts for buffer in part.outputs)
+    ops = {part.op for part in parts} | ({end.op} if end.op in COLLECTIVES else set())
+    op = ops.pop() if len(ops) == 1 else f"{_COALESCED}: {', '.join(sorted(ops))}"
+    return Call(op, parts[0].spelling, inputs, outputs, coalesced=True)
+
+
+def _renumbered(rows: Rows, taken: Mapping[int, set[int]], *, wrapped: bool) -> tuple[Rows, list[int]]:
+    """Collectives counted without the numbers that batches of messages took, and the groups where nobody can.
+
+    Older versions count a batch of messages as a collective, though only some ranks of the group may have one.
+    """
+    lost = []
+    for group, numbers in taken.items():
+        mine = rows["group"] == group
+        used = np.unique(rows["sequence"][mine & ~rows["p2p"]])
+        free = np.setdiff1d(np.array(sorted(numbers)), used)
+        if not len(free) or not len(used):
+            continue
+        if wrapped:
+            lost.append(group)
+            rows = rows[~mine | rows["p2p"]]
+        else:
+            rows["sequence"][mine] -= np.searchsorted(free, rows["sequence"][mine], "right")
+    return rows, lost
+
+
+def _message_numbers(rows: Rows, *, wrapped: bool) -> tuple[npt.NDArray[np.int64], dict[int, int]]:
+    """Sends and receives numbered one by one in each group, and what went before them.
+
+    All messages of a batch share a number of torch's.
+    """
+    numbers = np.zeros(len(rows), np.int64)
+    before: dict[int, int] = {}
+    for group in np.unique(rows["group"][rows["p2p"]]).tolist():
+        places = np.flatnonzero(rows["p2p"] & (rows["group"] == group))
+        first = int(rows["p2p_sequence"][places[0]])
+        # Versions that share one count with the collectives have a first message of any number.
+        lost = max(first - 1, 0) if wrapped else 0
+        numbers[places] = lost + 1 + np.arange(len(places))
+        if wrapped:
+            before[group] = max(lost, 1)
+    return numbers, before
+
+
+def _dropped(slots: Slots, *, gap: bool) -> dict[int, int]:
+    """The last collective of each group that a ring which has wrapped no longer holds.
+
+    A group that begins with its first may have had an earlier life, of which nothing is left; how
+    far that went is not known where it was damage that took it.
+    """
+    collective = slots[slots["p2p_sequence"] == 0]
+    dropped = {}
+    for group in np.unique(collective["group"]).tolist():
+        first = int(collective["sequence"][collective["group"] == group][0])
+        dropped[group] = first - 1 if first > 1 else _LAST if gap else 0
+    return dropped
+
 
 MAJOR: Final = 2
 NEWEST: Final = 11

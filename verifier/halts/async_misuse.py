@@ -14,12 +14,11 @@ from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.mismatches import Mismatch
-from simcoll.verifier.agreement.p2p_channels import Unmatched
+from simcoll.verifier.agreement.p2p_matching import Unmatched
 from simcoll.verifier.findings.describe import call_text, source_text
 from simcoll.verifier.findings.failures import number, source_of, text
-from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
-from simcoll.verifier.findings.rule import Rule
-from simcoll.verifier.findings.rules_async import BUFFER_CHANGED, BUFFERS_OVERLAP, WORK_NEVER_WAITED
+from simcoll.verifier.findings.finding import Finding, RankSource, Rule, Severity, Side
+from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, WORK_NEVER_WAITED
 
 _SIDES = 8
 _SAME = ("group", "signature", "source")
@@ -191,10 +190,9 @@ def _judge(kind: object, case: _Case, traces: Sequence[Trace]) -> Finding:
 def _finding(rule: Rule, severity: Severity, message: str, case: _Case, traces: Sequence[Trace]) -> Finding:
     ranks = tuple(sorted(case.sides))
     everyone = case.group is not None and set(case.group.ranks) <= set(ranks) and len(ranks) > 1
-    return Finding(
-        rule.code,
-        severity,
+    return rule.finding(
         message,
+        severity=severity,
         group=case.group,
         sequence=case.sequence,
         ranks=ranks,

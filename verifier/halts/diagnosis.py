@@ -10,18 +10,21 @@ from simcoll.core.record import State
 from simcoll.verifier.agreement.p2p_matching import Matching
 from simcoll.verifier.findings.describe import record_text
 from simcoll.verifier.findings.failures import Nature
-from simcoll.verifier.findings.finding import Finding, Severity, Side
-from simcoll.verifier.findings.rules_job import RANK_EXITED_EARLY
-from simcoll.verifier.findings.rules_order import CALL_SKIPPED, DEADLOCK_CYCLE, MISSING_RANK
-from simcoll.verifier.findings.rules_p2p import MEMBERSHIP_MISMATCH, P2P_UNMATCHED
+from simcoll.verifier.findings.finding import Finding, Rule, Severity, Side
+from simcoll.verifier.findings.rules import (
+    CALL_SKIPPED,
+    DEADLOCK_CYCLE,
+    MEMBERSHIP_MISMATCH,
+    MISSING_RANK,
+    P2P_UNMATCHED,
+    RANK_EXITED_EARLY,
+)
 from simcoll.verifier.findings.sides import record_side
-from simcoll.verifier.halts.group_creation import in_the_making
-from simcoll.verifier.halts.job import Job
+from simcoll.verifier.halts.inferred import for_how_long, standing_calls
+from simcoll.verifier.halts.job import Job, in_the_making, left_group, rank_locations
 from simcoll.verifier.halts.membership import membership_mismatches
 from simcoll.verifier.halts.missing import ended_ranks, late_ranks, outvoted
 from simcoll.verifier.halts.p2p_unmatched import unmet_message
-from simcoll.verifier.halts.rank_location import left_group, rank_locations
-from simcoll.verifier.halts.unwatched import for_how_long, standing_calls
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, in_time, waits_of
 
 _SHOWN = 8
@@ -93,12 +96,10 @@ def _cycle(waits: WaitGraph, cycle: Sequence[Wait]) -> Finding:
     ]
     everybody = {rank for ranks in together for rank in ranks}
     more = f", and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
-    return Finding(
-        DEADLOCK_CYCLE.code,
-        DEADLOCK_CYCLE.severity,
+    return DEADLOCK_CYCLE.finding(
         f"none of them can go on: {', '.join(clauses)}{more}",
         group=common,
-        ranks=tuple(sorted(everybody)),
+        ranks=everybody,
         culprits=_out_of_order(cycle, together),
         sides=tuple(
             replace(
@@ -139,8 +140,7 @@ def ended_peer(job: Job, waits: WaitGraph) -> list[Finding]:
                 record_side(wait.rank, wait.group, wait.record, "waits"),
                 *rank_locations(job, gone, group=wait.group),
             )
-            wrong, code = outvoted(job, wait.group, gone), RANK_EXITED_EARLY.code
-            return [_finding(code, RANK_EXITED_EARLY.severity, message, wait, wrong, sides, ranks=gone)]
+            return [_finding(RANK_EXITED_EARLY, None, message, wait, outvoted(job, wait.group, gone), sides, gone)]
     return []
 
 
@@ -171,13 +171,13 @@ def late_rank(job: Job, waits: WaitGraph) -> list[Finding]:
             replace(record_side(wait.rank, wait.group, wait.record, note), ranks=tuple(waiting)),
             *rank_locations(job, late, job.stall, wait.group),
         )
-        code = MISSING_RANK.code
+        rule = MISSING_RANK
         if all(left_group(job, rank, wait.group) is not None for rank in late):
-            code, severity = RANK_EXITED_EARLY.code, RANK_EXITED_EARLY.severity
+            rule, severity = RANK_EXITED_EARLY, RANK_EXITED_EARLY.severity
             message += ", but had destroyed the group"
         # Where most did not come, and some left no record, any of them may be wrong.
         culprits = () if most else late
-        return [_finding(code, severity, message, wait, culprits, sides, ranks=[*waiting, *late])]
+        return [_finding(rule, severity, message, wait, culprits, sides, [*waiting, *late])]
     return []
 
 
@@ -219,7 +219,7 @@ def _made_alone(job: Job, wait: Wait, waiting: Sequence[int], late: Sequence[int
         replace(record_side(wait.rank, wait.group, wait.record, "waited"), ranks=tuple(waiting)),
         *rank_locations(job, late, job.stall, wait.group),
     )
-    return _finding(CALL_SKIPPED.code, job.severity_of_delay, message, wait, waiting, sides, ranks=late)
+    return _finding(CALL_SKIPPED, job.severity_of_delay, message, wait, waiting, sides, late)
 
 
 def stopped_processes(job: Job, waits: WaitGraph) -> list[Finding]:
@@ -234,14 +234,12 @@ def stopped_processes(job: Job, waits: WaitGraph) -> list[Finding]:
     )
     last = next((job.last[rank] for rank in stopped if rank in job.last), None)
     recorded = next((rank for rank in stopped if rank in job.traces), None)
-    found = Finding(
-        MISSING_RANK.code,
-        MISSING_RANK.severity,
+    found = MISSING_RANK.finding(
         message,
         group=None if last is None or recorded is None else job.group(recorded, last.group),
         sequence=None if last is None or last.p2p_sequence else last.sequence,
-        ranks=tuple(sorted(job.traces)),
-        culprits=tuple(stopped),
+        ranks=job.traces,
+        culprits=stopped,
         sides=tuple(rank_locations(job, stopped, stall)),
     )
     return [found]
@@ -262,15 +260,7 @@ def nobody_missing(job: Job, waits: WaitGraph) -> list[Finding]:
         "below"
     )
     ranks = sorted(job.traces)
-    return [
-        Finding(
-            MISSING_RANK.code,
-            MISSING_RANK.severity,
-            message,
-            ranks=tuple(ranks),
-            sides=tuple(rank_locations(job, ranks, stall)),
-        )
-    ]
+    return [MISSING_RANK.finding(message, ranks=ranks, sides=rank_locations(job, ranks, stall))]
 
 
 def _number(wait: Wait) -> str:
@@ -282,22 +272,20 @@ def _number(wait: Wait) -> str:
 
 
 def _finding(
-    code: str,
-    severity: Severity,
+    rule: Rule,
+    severity: Severity | None,
     message: str,
     wait: Wait,
     culprits: Sequence[int],
     sides: Sequence[Side],
-    *,
-    ranks: Sequence[int] = (),
+    ranks: Sequence[int],
 ) -> Finding:
-    return Finding(
-        code,
-        severity,
+    return rule.finding(
         message,
+        severity=severity,
         group=wait.group,
         sequence=None if wait.record.p2p_sequence else wait.record.sequence,
-        ranks=tuple(sorted({wait.rank, *ranks, *culprits})),
-        culprits=tuple(culprits),
-        sides=tuple(sides),
+        ranks={wait.rank, *ranks, *culprits},
+        culprits=culprits,
+        sides=sides,
     )

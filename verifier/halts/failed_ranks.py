@@ -1,21 +1,103 @@
-"""SC601, SC701 and SC702: ranks that failed, and which failure is the cause."""
+"""SC601, SC701 and SC702: ranks that failed, and which failure is the cause.
+
+SC601: calls that were refused on some ranks, which handled it, while others made them and waited.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from simcoll.core.device_errors import device_error
 from simcoll.core.ranges import ranks_text
-from simcoll.core.record import Group, Record, Source, State
+from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.verifier.findings.describe import record_text
-from simcoll.verifier.findings.failures import Failure, Nature
-from simcoll.verifier.findings.finding import Finding, Side
-from simcoll.verifier.findings.rules_job import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
+from simcoll.verifier.findings.failures import Failure, Nature, first_line, nature_of, source_of, text
+from simcoll.verifier.findings.finding import Finding, Severity, Side
+from simcoll.verifier.findings.rules import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
 from simcoll.verifier.findings.sides import lines
-from simcoll.verifier.halts.device_position import device_record
-from simcoll.verifier.halts.job import Job
+from simcoll.verifier.halts.job import Job, device_record, rank_locations
 from simcoll.verifier.halts.missing import ended_ranks, outvoted
-from simcoll.verifier.halts.rank_location import rank_locations
-from simcoll.verifier.halts.refused_calls import is_refusal_of
+
+
+def refused_on_some(job: Job) -> list[Finding]:
+    """A call was refused on some ranks, which handled that and went on, while others made it and waited.
+
+    What ends a rank is a failure of its own; what every rank handles alike is the program's own business. In a job
+    that ended well it is a warning.
+    """
+    refused: dict[tuple[Group, int], dict[int, Event]] = {}
+    for rank in job.traces:
+        for event in job.events(rank, "rejected"):
+            group, sequence = job.group(rank, event.data.get("group")), event.data.get("sequence")
+            own = _is_refusal(event)
+            ended = rank in job.failures and is_refusal_of(event, job.failures[rank])
+            if group is not None and type(sequence) is int and own and not ended:
+                refused.setdefault((group, sequence), {})[rank] = event
+    return [
+        _partly_refused(job, group, sequence, events)
+        for (group, sequence), events in refused.items()
+        if _went_on(job, group, sequence, events)
+    ]
+
+
+def _is_refusal(event: Event) -> bool:
+    """Whether the call itself was refused: nothing else made it fail, such as an error of the device."""
+    about = text(event, "type"), text(event, "message")
+    return nature_of(*about) is Nature.OWN and device_error(*about) is None
+
+
+def _went_on(job: Job, group: Group, sequence: int, refused: Mapping[int, Event]) -> list[int]:
+    """The members that made the call and were not refused."""
+    made = []
+    for rank in group.ranks:
+        trace = job.traces.get(rank)
+        if trace is None or rank in refused:
+            continue
+        names = [index for index, known in enumerate(trace.groups) if known == group]
+        slots = trace.slots
+        hit = (slots["sequence"] == sequence) & (slots["p2p_sequence"] == 0)
+        if names and bool((hit & (slots["group"] == names[0]) & (slots["state"] != State.REJECTED)).any()):
+            made.append(rank)
+    return made
+
+
+def _partly_refused(job: Job, group: Group, sequence: int, events: Mapping[int, Event]) -> Finding:
+    ranks = tuple(sorted(events))
+    first = events[ranks[0]]
+    waiting = _went_on(job, group, sequence, events)
+    message = (
+        f"{text(first, 'function') or 'a call'} was refused on {ranks_text(ranks)} "
+        f"({text(first, 'type')}: {first_line(text(first, 'message'))}), while {ranks_text(waiting)} went on"
+    )
+    sides = [Side((rank,), None, lines([(rank, source_of(events[rank].data))]), "refused") for rank in ranks[:_SIDES]]
+    return INVALID_ARGUMENT.finding(
+        message,
+        severity=Severity.WARNING if job.clean else Severity.ERROR,
+        group=group,
+        sequence=sequence,
+        ranks=[*ranks, *waiting],
+        culprits=ranks,
+        sides=sides,
+    )
+
+
+def is_refusal_of(event: Event, failure: Failure) -> bool:
+    """Whether a failure is the exception with which this call was refused."""
+    return bool(failure.type) and (text(event, "type"), text(event, "message")) == (failure.type, failure.message)
+
+
+def refused_instead(job: Job, missing: Finding) -> Finding | None:
+    """SC601 in a missing rank's place: its call was refused above the group, and it went on without it."""
+    events = {}
+    for rank in missing.culprits:
+        since = job.last[rank].scheduled_ns if rank in job.last else 0
+        for event in job.events(rank, "rejected"):
+            if _is_refusal(event) and event.data.get("group") is None and event.time_ns >= since:
+                events[rank] = event
+    if not events or missing.group is None or missing.sequence is None:
+        return None
+    return _partly_refused(job, missing.group, missing.sequence, events)
+
 
 _SIDES = 4
 """So many ranks, or sets of ranks alike, are shown."""
@@ -88,9 +170,7 @@ def _failed(job: Job, first: Failure) -> Finding:
         message += "; what other ranks report came after it"
     everyone = len(ranks) == len(job.traces) and len(ranks) > 1
     group, sequence = _refused_place(job, first) if refused else (None, None)
-    return Finding(
-        rule.code,
-        rule.severity,
+    return rule.finding(
         message,
         group=group,
         sequence=sequence,
@@ -169,13 +249,11 @@ def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequenc
         f"{ranks_text(gone)} had ended when rank {victim.rank} still made {last.call.op} (collective {last.sequence})"
     )
     waited = Side((victim.rank,), last.call, lines([(victim.rank, last.source)]), victim.text())
-    return Finding(
-        RANK_EXITED_EARLY.code,
-        RANK_EXITED_EARLY.severity,
+    return RANK_EXITED_EARLY.finding(
         message,
         group=group,
         sequence=last.sequence,
-        ranks=tuple(sorted([victim.rank, *gone])),
+        ranks=[victim.rank, *gone],
         culprits=outvoted(job, group, gone),
         sides=(waited, *rank_locations(job, gone)),
     )

@@ -1,18 +1,83 @@
-"""What is known of a job: its ranks' records, how the ranks ended, how it stood, and what the ranks disagree about."""
+"""What is known of a job: its ranks' records, how the ranks ended, how it stood, and what the ranks disagree about.
+
+Where ranks are that others wait for: their state, their last call, and the line at which they stand.
+
+In which of its calls a rank's device is, as far as the records of all ranks tell.
+
+How the ranks made their process groups: who began to make which, of which members, and who waits in the making.
+
+``new_group`` must be called by every rank, with the same members, in the same order: torch names groups by counting,
+and a member waits for the other members under that name. Groups made with ``use_local_synchronization`` do not count.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from simcoll.core.record import Event, Group, Record
-from simcoll.core.trace import LaunchOutcome, Stall, Trace, record_at
+import numpy as np
+
+from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
+from simcoll.core.trace import ON_DEVICE, LaunchOutcome, Life, Stall, Trace, lives, record_at
 from simcoll.verifier.agreement.columns import GroupColumns
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.agreement.p2p_matching import Matching
-from simcoll.verifier.findings.failures import Failure, failures_of
-from simcoll.verifier.findings.finding import CallPlace, Severity
-from simcoll.verifier.halts.device_position import device_record
+from simcoll.verifier.findings.describe import record_text
+from simcoll.verifier.findings.device_queue import open_rows
+from simcoll.verifier.findings.failures import Failure, failures_of, number, source_of
+from simcoll.verifier.findings.finding import CallPlace, Severity, Side
+from simcoll.verifier.findings.sides import lines
+
+
+def device_record(traces: Mapping[int, Trace], rank: int) -> Record | None:
+    """The call at which a rank's device is; None where none is under way."""
+    row = device_row(traces, rank)
+    return None if row is None else record_at(traces[rank], row)
+
+
+def device_row(traces: Mapping[int, Trace], rank: int, seen: dict[tuple[Life, int], bool] | None = None) -> int | None:
+    """The row of the first call that is not known to have ended; of one that runs, if the first is not seen to.
+
+    A collective whose end a peer has seen is over, or nearly so, also on a rank that has not looked. Whoever asks for
+    many ranks gives ``seen``, so that each collective's peers are looked at once.
+    """
+    seen = {} if seen is None else seen
+    trace = traces.get(rank)
+    if trace is None or not len(rows := open_rows(trace)):
+        return None
+    left = (row for row in rows.tolist() if not _ended_elsewhere(traces, trace, row, seen))
+    first = next(left, int(rows[-1]))
+    if _runs(trace, first):
+        return first
+    # A call behind one that waits runs on a stream of its own.
+    return next((row for row in rows.tolist() if row > first and _runs(trace, row)), first)
+
+
+def _runs(trace: Trace, row: int) -> bool:
+    slot = trace.slots[row]
+    return bool(int(slot["flags"]) & ON_DEVICE) and int(slot["state"]) == State.STARTED
+
+
+def _ended_elsewhere(traces: Mapping[int, Trace], trace: Trace, row: int, seen: dict[tuple[Life, int], bool]) -> bool:
+    slot = trace.slots[row]
+    group = int(slot["group"])
+    if slot["p2p_sequence"] or group >= len(trace.groups):
+        return False
+    life, sequence = lives(trace)[group], int(slot["sequence"])
+    if (life, sequence) not in seen:
+        peers = (traces[rank] for rank in life[1] if rank in traces)
+        seen[life, sequence] = any(_ended_on(peer, life, sequence) for peer in peers)
+    return seen[life, sequence]
+
+
+def _ended_on(trace: Trace, life: Life, sequence: int) -> bool:
+    """Whether a rank has seen a collective end."""
+    known = lives(trace)
+    if life not in known:
+        return False
+    mine = (trace.slots["group"] == known.index(life)) & (trace.slots["p2p_sequence"] == 0)
+    mine &= trace.slots["sequence"] == sequence
+    return bool((trace.slots["state"][mine] == State.COMPLETED).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +112,9 @@ class Job:
         """What became of the ranks; :meth:`disagreeing` adds what they disagree about."""
         failures = failures_of(traces, outcome)
         by_rank = {trace.rank: trace for trace in traces}
-        last = {rank: record for rank, trace in by_rank.items() if (record := _last_record(trace)) is not None}
+        made = {rank: trace for rank, trace in by_rank.items() if len(trace.slots)}
+        known = {rank: record_at(trace, len(trace.slots) - 1) for rank, trace in made.items()}
+        last = {rank: record for rank, record in known.items() if record is not None}
         ended = {rank: end for rank, trace in by_rank.items() if (end := _ended(trace, failures, outcome)) is not None}
         launched = frozenset(() if outcome is None else outcome.ranks)
         return cls(by_rank, failures, last, ended, launched, stall, columns, matching)
@@ -96,10 +163,6 @@ class Job:
         return [] if trace is None else [event for event in trace.events if event.kind == kind]
 
 
-def _last_record(trace: Trace) -> Record | None:
-    return record_at(trace, len(trace.slots) - 1) if len(trace.slots) else None
-
-
 def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome | None) -> int | None:
     """When a rank ended well by itself; None where it did not, or where it is not known."""
     end = None if outcome is None else outcome.ranks.get(trace.rank)
@@ -115,3 +178,126 @@ def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome
     if exits:
         return exits[-1].time_ns
     return None if end is None else end.time_ns
+
+
+_SHOWN = 8
+
+
+def rank_locations(
+    job: Job, ranks: Iterable[int], stall: Stall | None = None, group: Group | None = None
+) -> list[Side]:
+    """Sides that say where ranks are, those at the same place together; ``stall`` knows lines without a call.
+
+    Of ranks that have destroyed the ``group`` in which they are missed, that is what is said.
+    """
+    alike: dict[tuple[str, Source], list[int]] = {}
+    for rank in ranks:
+        alike.setdefault(_place(job, rank, stall, group), []).append(rank)
+    return [
+        Side(tuple(members), None, lines([(members[0], source)]), note, job.place(members[0]))
+        for (note, source), members in list(alike.items())[:_SHOWN]
+    ]
+
+
+def left_group(job: Job, rank: int, group: Group) -> Source | None:
+    """The line at which a rank destroyed a group for good, after its last call on it; None where it did not."""
+    trace = job.traces.get(rank)
+    if trace is None:
+        return None
+    mine = [index for index, known in enumerate(trace.groups) if known == group]
+    last = int(trace.slots["scheduled_ns"][np.isin(trace.slots["group"], mine)].max(initial=0))
+    for event in reversed(trace.events):
+        if event.kind == "creating" or event.time_ns < last:
+            return None
+        if event.kind == "destroyed" and event.data.get("group") in (None, group.name):
+            return source_of(event.data)
+    return None
+
+
+def _place(job: Job, rank: int, stall: Stall | None, group: Group | None) -> tuple[str, Source]:
+    last = job.last.get(rank)
+    has_states = rank not in job.traces or "state" not in job.traces[rank].unknown
+    state, here = _state(job, rank, stall)
+    left = None if group is None else left_group(job, rank, group)
+    placed = here is not None or left is not None
+    call = "" if last is None else record_text(last, ended_known=has_states, placed=placed)
+    before = f"last call: {call}" if call else "no call of it is recorded"
+    device = device_record(job.traces, rank)
+    if device is not None and device != last:
+        before = f"its device is in {record_text(device)}; {before}"
+    if left is not None:
+        return f"destroyed the group; {before}", left
+    return f"{state}; {before}", here or (UNKNOWN_SOURCE if last is None else last.source)
+
+
+def _state(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source | None]:
+    if rank in job.failures:
+        return job.failures[rank].text(), None
+    if rank in job.ended:
+        return "ended", None
+    if stall is not None and rank in stall.stopped:
+        return "its process is stopped", None
+    if stall is not None and rank in stall.connecting:
+        return "simcoll connects to the store from this line", stall.places.get(rank)
+    if stall is not None and rank in stall.places:
+        return "is at this line", stall.places[rank]
+    if rank not in job.traces:
+        return "left no record", None
+    # Of a rank that nobody saw from outside nothing tells whether it still lives.
+    seen = rank in job.launched if stall is None else stall.watched
+    return "busy elsewhere" if seen else "its record goes no further", None
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """One rank's making of a group: the ``ordinal``-th since the default group was made for the ``life``-th time."""
+
+    rank: int
+    life: int
+    ordinal: int
+    members: tuple[int, ...]
+    source: Source
+    time_ns: int
+    done: bool
+
+
+def creations_of(rank: int, events: Sequence[Event]) -> list[Creation]:
+    """The groups that a rank made or began to make, in order."""
+    done = {_ordinal_of(event) for event in events if event.kind == "created"}
+    found = []
+    for event in events:
+        place, members = _ordinal_of(event), event.data.get("ranks")
+        if event.kind != "creating" or place is None or not isinstance(members, list):
+            continue
+        if all(type(member) is int for member in members):
+            found.append(
+                Creation(rank, *place, tuple(members), source_of(event.data), event.time_ns, done=place in done)
+            )
+    return found
+
+
+def _ordinal_of(event: Event) -> tuple[int, int] | None:
+    life, ordinal = number(event, "life"), number(event, "ordinal")
+    return None if life is None or ordinal is None else (life, ordinal)
+
+
+def by_place(job: Job) -> list[Mapping[int, Creation]]:
+    """Who made the first group, the second and so on, by rank."""
+    found: dict[tuple[int, int], dict[int, Creation]] = {}
+    for rank, trace in job.traces.items():
+        for creation in creations_of(rank, trace.events):
+            found.setdefault((creation.life, creation.ordinal), {})[rank] = creation
+    return [found[place] for place in sorted(found)]
+
+
+def waiting_makers(made: Mapping[int, Creation], *, connecting: bool = False) -> list[Creation]:
+    """Those inside the making of a group of theirs; ``connecting``: those inside ``init_process_group``."""
+    unfinished = [creation for creation in made.values() if not creation.done]
+    if connecting:
+        return [creation for creation in unfinished if creation.ordinal == 0]
+    return [creation for creation in unfinished if creation.rank in creation.members]
+
+
+def in_the_making(job: Job) -> set[int]:
+    """The ranks that are inside the making of a group of theirs."""
+    return {one.rank for made in by_place(job) for one in waiting_makers(made)}

@@ -1,19 +1,23 @@
-"""SC401, and SC201 or SC702 in ``init_process_group``: process groups that the ranks did not make alike."""
+"""SC401, and SC201 or SC702 in ``init_process_group``: process groups that the ranks did not make alike.
+
+SC402: calls that ranks made on groups to which they do not belong, and whether that did harm.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from simcoll.core.ranges import ranks_text, verb
-from simcoll.verifier.findings.finding import Finding, RankSource, Side
-from simcoll.verifier.findings.rules_job import RANK_EXITED_EARLY
-from simcoll.verifier.findings.rules_order import MISSING_RANK
-from simcoll.verifier.findings.rules_p2p import MEMBERSHIP_MISMATCH
+from simcoll.core.record import Event, Group, Source
+from simcoll.core.trace import Trace
+from simcoll.verifier.agreement.mismatches import Mismatch
+from simcoll.verifier.findings.failures import Nature, number, source_of, text
+from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.findings.rules import MEMBERSHIP_MISMATCH, MISSING_RANK, NON_MEMBER_CALL, RANK_EXITED_EARLY
 from simcoll.verifier.findings.sides import lines
-from simcoll.verifier.halts.group_creation import Creation, by_place, waiting_makers
-from simcoll.verifier.halts.job import Job
+from simcoll.verifier.halts.job import Creation, Job, by_place, rank_locations, waiting_makers
 from simcoll.verifier.halts.missing import not_connecting, not_making
-from simcoll.verifier.halts.rank_location import rank_locations
 
 
 def membership_mismatches(job: Job) -> list[Finding]:
@@ -53,11 +57,9 @@ def _differing(made: Mapping[int, Creation]) -> Finding:
         for side in sides
     ]
     first = next(iter(made.values()))
-    return Finding(
-        MEMBERSHIP_MISMATCH.code,
-        MEMBERSHIP_MISMATCH.severity,
+    return MEMBERSHIP_MISMATCH.finding(
         f"the ranks make {_name(first)} of other members: {', '.join(clauses[:4])}",
-        ranks=tuple(sorted(made)),
+        ranks=made,
         culprits=culprits,
         sides=tuple(_side(side, f"members: {ranks_text(side[0].members)}") for side in sides),
         differing=("members",),
@@ -72,12 +74,11 @@ def _made_by_some(job: Job, made: Mapping[int, Creation], missing: Sequence[int]
         f"{_ranks(waiting)} {verb([one.rank for one in waiting], 'waits', 'wait')} in the making of "
         f"{_name(first)}, of {members}, which {ranks_text(missing)} did not make"
     )
-    return Finding(
-        MEMBERSHIP_MISMATCH.code,
-        job.severity_of_delay,
+    return MEMBERSHIP_MISMATCH.finding(
         message,
-        ranks=tuple(sorted({*missing, *made})),
-        culprits=tuple(missing),
+        severity=job.severity_of_delay,
+        ranks={*missing, *made},
+        culprits=missing,
         sides=(_side(waiting, f"members: {members}"), *rank_locations(job, missing)),
         differing=("members",),
     )
@@ -121,9 +122,7 @@ def _too_few(job: Job, waiting: Sequence[Creation], unknown: Sequence[int]) -> F
     )
     sources = lines((creation.rank, creation.source) for creation in waiting)
     side = Side(tuple(ranks), None, sources, "waited")
-    return Finding(
-        MEMBERSHIP_MISMATCH.code,
-        MEMBERSHIP_MISMATCH.severity,
+    return MEMBERSHIP_MISMATCH.finding(
         message,
         ranks=tuple(ranks),
         culprits=() if len(ranks) == size else tuple(ranks),
@@ -140,11 +139,134 @@ def _uninitialised(job: Job, waiting: Sequence[Creation], absent: Sequence[int])
     gone = all(rank in job.ended for rank in absent)
     source = waiting[0].source
     side = Side(tuple(ranks), None, (RankSource(waiting[0].rank, source),) if source.file else (), "waited")
-    return Finding(
-        RANK_EXITED_EARLY.code if gone else MISSING_RANK.code,
-        RANK_EXITED_EARLY.severity if gone else job.severity_of_delay,
+    return (RANK_EXITED_EARLY if gone else MISSING_RANK).finding(
         message,
-        ranks=tuple(sorted({*ranks, *absent})),
-        culprits=tuple(absent),
+        severity=None if gone else job.severity_of_delay,
+        ranks={*ranks, *absent},
+        culprits=absent,
         sides=(side, *rank_locations(job, absent, stall)),
     )
+
+
+_SIDES = 8
+
+
+@dataclass(slots=True)
+class _Case:
+    """The calls of one line: each rank's first event, and the last count that it wrote down."""
+
+    function: str
+    source: Source
+    events: dict[int, Event] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+
+
+def calls_of_outsiders(job: Job) -> list[Mismatch]:
+    """SC402 for each line from which ranks called a group that they do not belong to, in order of time.
+
+    An error where no group can be meant whose members all make the call, and where a rank failed next. Many programs
+    make such calls on purpose, on every rank: those go on unharmed, and are warned of.
+    """
+    cases: dict[tuple[str, str, int], _Case] = {}
+    for rank, trace in job.traces.items():
+        for event in trace.events:
+            if event.kind == "non_member":
+                source, function = source_of(event.data), text(event, "function")
+                case = cases.setdefault((function, source.file, source.line), _Case(function, source))
+                case.events.setdefault(rank, event)
+                case.counts[rank] = number(event, "count") or 1
+    found = [_judge(job, case) for case in cases.values()]
+    return sorted(found, key=lambda mismatch: mismatch.time_ns)
+
+
+def explained_by_outsiders(job: Job, finding: Finding) -> bool:
+    """Whether ranks wait in a call that others made who do not belong to the group: one slip of the group's name."""
+    here = _lines(finding)
+    return any(here & _lines(one.finding) for one in job.mismatches if one.finding.code == NON_MEMBER_CALL.code)
+
+
+def _lines(finding: Finding) -> set[tuple[str, int]]:
+    return {(one.source.file, one.source.line) for side in finding.sides for one in side.sources}
+
+
+def _judge(job: Job, case: _Case) -> Mismatch:
+    candidates = {rank: _groups_that_call(job, case, rank) for rank in case.events}
+    alone = [rank for rank, groups in candidates.items() if not groups]
+    harmed = [rank for rank, event in case.events.items() if _failed_next(job, rank, event)]
+    grave = bool(harmed) or (bool(alone) and not any(trace.dropped for trace in job.traces.values()))
+    ranks = tuple(sorted(case.events))
+    groups = {group for found in candidates.values() for group in found}
+    finding = NON_MEMBER_CALL.finding(
+        _message(case, ranks, alone),
+        severity=Severity.ERROR if grave else Severity.WARNING,
+        group=groups.pop() if len(groups) == 1 else None,
+        ranks=ranks,
+        culprits=() if len(ranks) == len(job.traces) > 1 else ranks,
+        sides=tuple(
+            Side((rank,), None, lines([(rank, source_of(case.events[rank].data))]), "is no member")
+            for rank in ranks[:_SIDES]
+        ),
+    )
+    return Mismatch(finding, min(event.time_ns for event in case.events.values()))
+
+
+def _message(case: _Case, ranks: Sequence[int], alone: Sequence[int]) -> str:
+    often = max(case.counts.values())
+    times = f", at least {often} times" if often > 1 else ""
+    members = ", and there is no group whose members all made this call" if alone else ""
+    return (
+        f"{ranks_text(ranks)} called {case.function} on a group to which "
+        f"{'it does' if len(ranks) == 1 else 'they do'} not belong{times}: nothing was done there{members}"
+    )
+
+
+def _groups_that_call(job: Job, case: _Case, outsider: int) -> list[Group]:
+    """The groups without this rank all of whose members call it too: from the same line, or else the same function."""
+    groups = {group for trace in job.traces.values() for group in trace.groups if outsider not in group.ranks}
+    here = [group for group in groups if any(_calls_from(job, rank, group, case) for rank in group.ranks)]
+    calls = _calls_from if here else _calls
+    return [
+        group
+        for group in here or groups
+        if all(calls(job, rank, group, case) or _may_have_called(job, rank) for rank in group.ranks)
+    ]
+
+
+def _may_have_called(job: Job, rank: int) -> bool:
+    """Whether a rank left no record, or failed by itself, so that nobody knows what it would have done."""
+    failure = job.failures.get(rank)
+    return rank not in job.traces or (failure is not None and failure.nature is Nature.OWN and not failure.terminated)
+
+
+def _calls_from(job: Job, rank: int, group: Group, case: _Case) -> bool:
+    trace = job.traces.get(rank)
+    place = (case.source.file, case.source.line)
+    if trace is None:
+        return False
+    sources = [index for index, source in enumerate(trace.sources) if (source.file, source.line) == place]
+    return _has_row(trace, group, "source", sources)
+
+
+def _calls(job: Job, rank: int, group: Group, case: _Case) -> bool:
+    """Whether a member makes a call of the function's kind."""
+    trace = job.traces.get(rank)
+    if trace is None:
+        return False
+    # isend is a send, all_gather_object an all_gather, broadcast_object_list a broadcast.
+    name = case.function.removeprefix("i") if case.function in ("isend", "irecv") else case.function
+    signatures = [index for index, call in enumerate(trace.signatures) if name.startswith(call.op)]
+    return _has_row(trace, group, "signature", signatures)
+
+
+def _has_row(trace: Trace, group: Group, column: str, values: Sequence[int]) -> bool:
+    slots = trace.slots
+    names = [index for index, known in enumerate(trace.groups) if known == group]
+    return any(bool(((slots["group"] == name) & (slots[column] == value)).any()) for name in names for value in values)
+
+
+def _failed_next(job: Job, rank: int, event: Event) -> bool:
+    """Whether the rank failed after the call, of itself, before it had completed another."""
+    failure, last = job.failures.get(rank), job.last.get(rank)
+    if failure is None or failure.nature is not Nature.OWN or failure.time_ns < event.time_ns:
+        return False
+    return last is None or last.finished_ns <= event.time_ns

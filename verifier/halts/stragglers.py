@@ -20,7 +20,7 @@ from simcoll.core.record import State
 from simcoll.core.trace import ASYNCHRONOUS, ON_DEVICE
 from simcoll.verifier.agreement.columns import GroupColumns, Part
 from simcoll.verifier.findings.finding import Finding
-from simcoll.verifier.findings.rules_job import STRAGGLER
+from simcoll.verifier.findings.rules import STRAGGLER
 from simcoll.verifier.halts.inferred import is_dump
 
 _Inside: TypeAlias = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]
@@ -47,7 +47,7 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
         return None
     if any(is_dump(part.trace) for part in columns.parts):
         return None
-    devices = [_has_device_times(part) for part in columns.parts]
+    devices = [bool((part.trace.slots["flags"][part.rows] & ON_DEVICE).any()) for part in columns.parts]
     if any(devices) and not all(devices):
         return None
     known = [_completed(part, on_device=devices[0]) for part in columns.parts]
@@ -67,12 +67,10 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
         f"rank {rank} came last to {len(late)} of {len(times)} collectives: the others waited "
         f"for it for {late.sum():.0f} s of {span:.0f} s"
     )
-    finding = Finding(
-        STRAGGLER.code,
-        STRAGGLER.severity,
+    finding = STRAGGLER.finding(
         message,
         group=columns.group,
-        ranks=tuple(sorted(columns.group.ranks)),
+        ranks=columns.group.ranks,
         culprits=(rank,),
     )
     return lost, finding
@@ -93,10 +91,6 @@ def _durations(known: Sequence[_Inside]) -> npt.NDArray[np.float64]:
     if all(same) and bool((np.diff(common) > 0).all()):
         return np.stack([seconds for _, seconds in known], axis=1)
     return np.stack([seconds[np.searchsorted(sequences, common)] for sequences, seconds in known], axis=1)
-
-
-def _has_device_times(part: Part) -> bool:
-    return bool((part.trace.slots["flags"][part.rows] & ON_DEVICE).any())
 
 
 def _completed(part: Part, *, on_device: bool) -> _Inside:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, reached, record_at
-from simcoll.verifier.agreement.p2p_channels import Unmatched
+from simcoll.verifier.agreement.p2p_matching import Unmatched
 from simcoll.verifier.findings.describe import group_text
 from simcoll.verifier.findings.device_queue import Head, Stand, device_lives, open_rows, queued, stands
 from simcoll.verifier.findings.failures import Nature

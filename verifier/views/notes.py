@@ -1,21 +1,24 @@
-"""What a report adds where records are all that is known: fields that they leave out, moments that they do not show."""
+"""What a report adds where records are all that is known: fields that they leave out, moments that they do not show.
+
+The call with which the dumps of a job end, and the ranks that left none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
-from simcoll.core.ranges import ranks_text
+from simcoll.core.ranges import ranks_text, verb
+from simcoll.core.record import Group, Record
 from simcoll.core.trace import Life, Trace, lives, reached, record_at
-from simcoll.verifier.findings.describe import fields_text
+from simcoll.verifier.findings.describe import fields_text, group_text, source_text
 from simcoll.verifier.findings.finding import Finding
-from simcoll.verifier.findings.known_fields import unknown_fields
-from simcoll.verifier.halts.inferred import are_dated, is_dump, patience_of
+from simcoll.verifier.findings.sides import unknown_fields
+from simcoll.verifier.halts.inferred import are_dated, is_dump, open_waits, patience_of
 from simcoll.verifier.halts.job import Job
-from simcoll.verifier.halts.unwatched import open_waits
-from simcoll.verifier.views.last_calls import call_place, unseen_notes
 
 _OVERWRITTEN = (1 << 32) - 1
 """The last sequence that a ring dropped of a group of which it has nothing left."""
@@ -94,7 +97,7 @@ def _first_unmet(dumps: Sequence[Trace]) -> dict[int, tuple[int, tuple[Trace, in
     for rank, mine in come.items():
         behind = [life for life, sequence in mine.items() if life in furthest and sequence < furthest[life][0]]
         if behind:
-            first[rank] = min((_call_after(furthest[life][1], life, mine[life]) for life in behind), key=_time)
+            first[rank] = min((_call_after(furthest[life][1], life, mine[life]) for life in behind), key=itemgetter(0))
     return first
 
 
@@ -109,5 +112,55 @@ def _call_after(trace: Trace, life: Life, sequence: int) -> tuple[int, tuple[Tra
     return int(slots["scheduled_ns"][row]), (trace, row)
 
 
-def _time(call: tuple[int, tuple[Trace, int]]) -> int:
-    return call[0]
+@dataclass(frozen=True, slots=True)
+class LastCall:
+    """The collective that most dumps end with, as the ranks of ``records`` made it; ``unseen`` members left no dump."""
+
+    group: Group
+    records: Mapping[int, Record]
+    unseen: tuple[int, ...]
+
+    @property
+    def made(self) -> list[int]:
+        """The ranks whose dumps end with it."""
+        return sorted(self.records)
+
+    @property
+    def place(self) -> str:
+        """``all_reduce #5 of group 0 (default_pg, ranks 0-2) at train.py:41 in step``."""
+        return call_place(self.group, self.records[self.made[0]])
+
+
+def call_place(group: Group, record: Record) -> str:
+    """A collective by its place and its line."""
+    line = f" at {text}" if (text := source_text(record.source)) else ""
+    return f"{record.call.op} #{record.sequence} of {group_text(group)}{line}"
+
+
+def last_call(dumps: Mapping[int, Trace]) -> LastCall | None:
+    """The collective with which most dumps end, of equally many the one made first; None where none ends with one."""
+    ends: dict[tuple[Life, int], dict[int, Record]] = {}
+    groups: dict[tuple[Life, int], Group] = {}
+    for rank, trace in dumps.items():
+        record = record_at(trace, len(trace.slots) - 1) if len(trace.slots) else None
+        if record is not None and not record.p2p_sequence:
+            index = int(trace.slots["group"][-1])
+            place = lives(trace)[index], record.sequence
+            ends.setdefault(place, {})[rank] = record
+            groups[place] = trace.groups[index]
+    if not ends:
+        return None
+    place = max(ends, key=lambda one: (len(ends[one]), -min(record.scheduled_ns for record in ends[one].values())))
+    unseen = tuple(rank for rank in groups[place].ranks if rank not in dumps)
+    return LastCall(groups[place], ends[place], unseen)
+
+
+def unseen_notes(dumps: Sequence[Trace]) -> list[str]:
+    """In words the call that the dumps end with, where members of its group left none."""
+    last = last_call({trace.rank: trace for trace in dumps})
+    if last is None or not last.unseen:
+        return []
+    return [
+        f"{verb(last.made, 'the dump', 'the dumps')} of {ranks_text(last.made)} {verb(last.made, 'ends', 'end')} with "
+        f"{last.place}; whether {ranks_text(last.unseen)}, which left none, came to it is not known"
+    ]

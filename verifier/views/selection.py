@@ -9,8 +9,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group
 from simcoll.core.trace import Trace
 from simcoll.errors import SimcollError
-from simcoll.verifier.findings.finding import Finding, Report, Severity, Shown
-from simcoll.verifier.findings.overview import Place, Progress, Summary
+from simcoll.verifier.findings.finding import Finding, Place, Progress, Report, Severity, Shown, Summary
 
 _NAMES_SHOWN = 12
 

@@ -1,21 +1,33 @@
-"""The summary of a job from its traces: when and how it was recorded, how far its groups came, where its ranks are."""
+"""The summary of a job from its traces: when and how it was recorded, how far its groups came, where its ranks are.
+
+How fast devices ran collectives: bus bandwidth, from the times that devices gave.
+
+A rank that comes early to a collective is inside until the last one has come. So the time of a collective is the
+shortest that any of its ranks was inside: whoever came last waited for nobody. Bus bandwidth is that of nccl-tests: the
+row's factor times the larger side of the call, by that time (:attr:`simcoll.spec.table.CollectiveSpec.traffic`). Host
+times say nothing of it.
+
+How far each group came: the last collective that all its recorded members finished, groups of one kind together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from simcoll.core.record import UNKNOWN_SOURCE, Source, State
-from simcoll.core.trace import AWAITED, Life, Stall, Trace, record_at
-from simcoll.verifier.agreement.columns import GroupColumns
+from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source, State
+from simcoll.core.trace import AWAITED, ON_DEVICE, Life, Stall, Trace, record_at
+from simcoll.spec.call import Call, bytes_of
+from simcoll.spec.collectives import COLLECTIVES
+from simcoll.verifier.agreement.columns import GroupColumns, Part
+from simcoll.verifier.findings.describe import NAMELESS
 from simcoll.verifier.findings.failures import Failure
-from simcoll.verifier.findings.finding import RankState, RankStatus
-from simcoll.verifier.findings.overview import Activity, Place, Summary
-from simcoll.verifier.halts.device_position import device_row
-from simcoll.verifier.views.bandwidths import bandwidths
-from simcoll.verifier.views.progress import kind_of, progress_of
+from simcoll.verifier.findings.finding import Activity, Bandwidth, Place, Progress, RankState, RankStatus, Summary
+from simcoll.verifier.halts.job import device_row
 
 _OPEN = (State.SCHEDULED, State.STARTED)
 _INSIDE = (*_OPEN, State.FAILED, State.REJECTED)
@@ -142,3 +154,192 @@ def _together(crowd: Sequence[Place]) -> Place:
     times = [place.since_ns for place in crowd if place.since_ns]
     names = {(place.group.name, place.group.ranks) for place in crowd if place.group is not None}
     return replace(crowd[0], ranks=ranks, since_ns=min(times, default=0), groups=len(names))
+
+
+_Inside: TypeAlias = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
+"""Positions of one rank's collectives that its device has ended, and the rows of its trace."""
+
+_Kind: TypeAlias = tuple[str, int, str, int]
+"""Op, bytes, description of the group, its size."""
+
+
+def bandwidths(groups: Sequence[GroupColumns]) -> tuple[Bandwidth, ...]:
+    """The collectives of each op and size in groups of each kind; those that took most time in all come first."""
+    found: dict[_Kind, list[tuple[GroupColumns, npt.NDArray[np.uint32], npt.NDArray[np.float64]]]] = {}
+    for columns in groups:
+        for kind, sequences, seconds in _of_group(columns):
+            found.setdefault(kind, []).append((columns, sequences, seconds))
+    rows = [_alike(kind, parts) for kind, parts in found.items()]
+    return tuple(sorted(rows, key=lambda row: (-row.seconds * row.calls, row.op, row.bytes)))
+
+
+def on_device(part: Part) -> npt.NDArray[np.bool_]:
+    """Which of a rank's collectives ran by themselves between two times that its device gave.
+
+    Calls that were coalesced have both times in common, which are those of none of them.
+    """
+    slots, rows = part.trace.slots, part.rows
+    mask = ((slots["flags"][rows] & ON_DEVICE) != 0) & (slots["state"][rows] == State.COMPLETED)
+    began, ended = slots["started_ns"][rows], slots["finished_ns"][rows]
+    shared = (began[1:] == began[:-1]) & (ended[1:] == ended[:-1])
+    mask[1:] &= ~shared
+    mask[:-1] &= ~shared
+    kept: npt.NDArray[np.bool_] = mask & (ended > began)
+    return kept
+
+
+def _of_group(
+    columns: GroupColumns,
+) -> list[tuple[_Kind, npt.NDArray[np.uint32], npt.NDArray[np.float64]]]:
+    """Positions and seconds of each kind of collective that the devices of all members have ended."""
+    if len(columns.parts) != len(columns.group.ranks) or len(columns.parts) < 2:
+        return []
+    masks = [on_device(part) for part in columns.parts]
+    if not all(mask.any() for mask in masks):
+        return []
+    known = [
+        (part.sequences[mask], part.rows[mask].astype(np.int64))
+        for part, mask in zip(columns.parts, masks, strict=True)
+    ]
+    common = known[0][0]
+    for sequences, _ in known[1:]:
+        common = common if np.array_equal(sequences, common) else np.intersect1d(common, sequences)
+    if not len(common):
+        return []
+    shortest, size = _shortest(columns, known, common)
+    first = columns.parts[0].trace
+    ops = [call.op for call in first.signatures]
+    signatures = first.slots["signature"][_rows(known[0], common)]
+    names = np.array([ops.index(op) for op in ops] or [0])[signatures]
+    return [
+        ((ops[name], number, columns.group.description, len(columns.group.ranks)), common[mine], shortest[mine])
+        for name, number in sorted(set(zip(names.tolist(), size.tolist(), strict=True)))
+        if number > 0 and ops[name] in COLLECTIVES and (mine := (names == name) & (size == number)).any()
+    ]
+
+
+def _rows(known: _Inside, common: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    sequences, rows = known
+    return rows if len(sequences) == len(common) else rows[np.searchsorted(sequences, common)]
+
+
+def _shortest(
+    columns: GroupColumns, known: Sequence[_Inside], common: npt.NDArray[np.uint32]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """The shortest time that any rank was inside each collective, and its bytes: one rank after the other."""
+    shortest, size = np.full(len(common), np.inf), np.zeros(len(common), np.int64)
+    for part, own in zip(columns.parts, known, strict=True):
+        slots = part.trace.slots[_rows(own, common)]
+        shortest = np.minimum(shortest, (slots["finished_ns"] - slots["started_ns"]).astype(np.float64) / 1e9)
+        sizes = np.array([_size(call) for call in part.trace.signatures] or [0], np.int64)
+        size = np.maximum(size, sizes[slots["signature"]])
+    return shortest, size
+
+
+def _size(call: Call) -> int:
+    """The larger of a call's two sides; 0 where a dtype's width is not known."""
+    sides = bytes_of(call.inputs), bytes_of(call.outputs)
+    return 0 if None in sides else min(max(sides[0] or 0, sides[1] or 0), 1 << 60)
+
+
+def _alike(
+    kind: _Kind, parts: Sequence[tuple[GroupColumns, npt.NDArray[np.uint32], npt.NDArray[np.float64]]]
+) -> Bandwidth:
+    op, size, description, ranks = kind
+    times = np.concatenate([seconds for _, _, seconds in parts])
+    columns, sequences, seconds = max(parts, key=lambda part: float(part[2].max()))
+    return Bandwidth(
+        op,
+        size,
+        description,
+        ranks,
+        len(times),
+        float(np.median(times)),
+        COLLECTIVES[op].traffic(ranks) * size / float(np.median(times)),
+        float(seconds.max()),
+        columns.group,
+        int(sequences[int(seconds.argmax())]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One member's collectives of the group's last life: the finished ones, and how many lives it saw begin."""
+
+    trace: Trace
+    index: int
+    finished: npt.NDArray[np.uint32]
+    lives: int
+
+
+@dataclass(slots=True)
+class _OneKind:
+    groups: list[tuple[Group, Record | None]] = field(default_factory=list)
+    unrecorded: int = 0
+
+
+def kind_of(group: Group) -> tuple[str, int]:
+    """What groups that do the same for different ranks share: description and size; no description is one too."""
+    return ("" if group.description in NAMELESS else group.description), len(group.ranks)
+
+
+def progress_of(traces: Sequence[Trace]) -> tuple[Progress, ...]:
+    """Progress by kind of group, in the order in which the groups were made; groups without a collective stay out."""
+    parts: dict[tuple[str, tuple[int, ...]], list[_Part]] = {}
+    for trace in traces:
+        for part in _parts(trace):
+            group = trace.groups[part.index]
+            parts.setdefault((group.name, group.ranks), []).append(part)
+    recorded = {trace.rank for trace in traces}
+    kinds: dict[tuple[str, int], _OneKind] = {}
+    for members in parts.values():
+        group = members[0].trace.groups[members[0].index]
+        present = len(recorded.intersection(group.ranks))
+        kind = kinds.setdefault(kind_of(group), _OneKind())
+        kind.groups.append((group, _last_finished(members, present)))
+        kind.unrecorded += len(group.ranks) - present
+    return tuple(_progress(*key, kind) for key, kind in kinds.items())
+
+
+def _parts(trace: Trace) -> Iterator[_Part]:
+    slots = trace.slots
+    rows = np.flatnonzero((slots["p2p_sequence"] == 0) & (slots["group"] < len(trace.groups)))
+    index, sequence = slots["group"][rows], slots["sequence"][rows]
+    done = slots["state"][rows] == State.COMPLETED
+    for group in np.flatnonzero(np.bincount(index, minlength=1)) if len(rows) else ():
+        mine = index == group
+        # A group that was destroyed and made again counts from 1 again.
+        begun = np.flatnonzero(mine & (sequence == 1))
+        mine[: begun[-1] if len(begun) else 0] = False
+        yield _Part(trace, int(group), sequence[mine & done], len(begun))
+
+
+def _last_finished(parts: Sequence[_Part], present: int) -> Record | None:
+    """The record of the last collective that these members finished, all ``present`` ones; None where there is none."""
+    lives = max(part.lives for part in parts)
+    here = [part for part in parts if part.lives == lives or part.index in part.trace.dropped]
+    if len(here) < present or not all(len(part.finished) for part in here):
+        return None
+    last = min(int(part.finished.max()) for part in here)
+    if not all((part.finished == last).any() for part in here):
+        common = here[0].finished
+        for part in here[1:]:
+            common = common[np.isin(common, part.finished)]
+        if not len(common):
+            return None
+        last = int(common.max())
+    return _record(here[0], last)
+
+
+def _record(part: _Part, sequence: int) -> Record | None:
+    slots = part.trace.slots
+    at = (slots["group"] == part.index) & (slots["sequence"] == sequence) & (slots["p2p_sequence"] == 0)
+    return record_at(part.trace, int(np.flatnonzero(at)[-1]))
+
+
+def _progress(description: str, size: int, kind: _OneKind) -> Progress:
+    finished = sorted((record for _, record in kind.groups if record is not None), key=lambda record: record.sequence)
+    groups = tuple(group for group, _ in kind.groups)
+    members = tuple(sorted({rank for group in groups for rank in group.ranks}))
+    least = finished[0] if len(finished) == len(groups) else None
+    return Progress(description, size, groups, members, least, finished[-1] if finished else None, kind.unrecorded)

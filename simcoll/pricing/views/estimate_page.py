@@ -10,9 +10,8 @@ from simcoll.core.units import counted, show_rate, show_size
 from simcoll.pricing.views.bottlenecks import bottleneck_text, marks_of_estimate
 from simcoll.pricing.views.text import shown
 from simcoll.pricing.views.topology_figure import figure_of
-from simcoll.reports.curve_picture import CurvePicture, bandwidth_curve
 from simcoll.reports.page_shell import Figure, PageTable
-from simcoll.reports.price_page import Fact, Sheet
+from simcoll.reports.price_page import CurvePicture, Fact, Sheet, bandwidth_curve
 
 if TYPE_CHECKING:
     from simcoll.topology.graph import Topology

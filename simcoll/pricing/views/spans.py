@@ -12,9 +12,9 @@ from simcoll.pricing.job import Stream
 from simcoll.pricing.price import Pricing
 from simcoll.pricing.views.predicted_trace import predicted
 from simcoll.pricing.views.steps import StepCosts
-from simcoll.reports.spans import COLLECTIVE, COMPUTE, EXPOSED, WAITING, Span, Spans, laned
+from simcoll.reports.price_page import COLLECTIVE, COMPUTE, EXPOSED, WAITING, Span, Spans, laned
 from simcoll.reports.trace_event import Slice
-from simcoll.verifier.views.progress import kind_of
+from simcoll.verifier.views.summary import kind_of
 
 MOST = 150_000
 """Slices of a page; a trace-event file holds more."""

@@ -15,7 +15,7 @@ from simcoll.core.trace import AWAITED
 from simcoll.spec.call import Buffer
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
-from simcoll.verifier.flight_recorder import UnreadableError, looks_like_dump, pickle_runs, read_dump, traces_of
+from simcoll.verifier.flight_recorder import UnreadableError, looks_like_dump, read_dump, traces_of
 from simcoll.verifier.flight_recorder.dump import UNKNOWN
 from simcoll.verifier.flight_recorder.jobs import ranks_of
 from simcoll.verifier.postmortem import judge
@@ -484,10 +484,10 @@ def test_entries_that_are_read_together_are_read_as_one_by_one(kinds, times):
 def _columns(data, before):
     from simcoll.verifier.flight_recorder.entries import EntryColumns
     from simcoll.verifier.flight_recorder.pickle_machine import PickleStream
-    from simcoll.verifier.flight_recorder.pickle_reader import read_pickle
+    from simcoll.verifier.flight_recorder.pickle_reader import Follower, read_pickle
 
     columns = EntryColumns()
-    stream = PickleStream(data, pickle_runs.Follower(columns, data, before))
+    stream = PickleStream(data, Follower(columns, data, before))
     read_pickle(stream)
     return columns
 

@@ -19,7 +19,7 @@ from simcoll.core.trace import DUMPED, ON_DEVICE, LaunchOutcome, RankExit, Trace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Report
 from simcoll.verifier.flight_recorder import read_dump, traces_of
-from simcoll.verifier.flight_recorder.merge import merge
+from simcoll.verifier.flight_recorder.jobs import merge
 from simcoll.verifier.postmortem import judge
 from tests.support.flight_dumps import document, entry, torch_pickle
 

@@ -8,7 +8,7 @@ from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import DUMPED, LaunchOutcome, MemoryTrace, RankExit, Stall, trace_of
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import RankStatus
-from simcoll.verifier.halts.at_the_end import when_it_was_ended
+from simcoll.verifier.halts.failed_calls import when_it_was_ended
 from simcoll.verifier.postmortem import judge
 
 SECOND = 10**9

@@ -10,8 +10,7 @@ import pytest
 from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import MemoryTrace, trace_of
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.finding import Finding, Report, Severity
-from simcoll.verifier.findings.overview import Activity
+from simcoll.verifier.findings.finding import Activity, Finding, Report, Severity
 from simcoll.verifier.postmortem import exit_code, judge
 
 SECOND = 10**9

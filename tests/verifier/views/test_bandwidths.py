@@ -14,9 +14,9 @@ from simcoll.reports.overview import bandwidth_text
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.columns import columns_of
-from simcoll.verifier.findings.overview import Bandwidth
+from simcoll.verifier.findings.finding import Bandwidth
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.views.bandwidths import bandwidths
+from simcoll.verifier.views.summary import bandwidths
 from tests.support.documents import valid_report
 
 MICROSECOND = 1000

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.trace import MemoryTrace, trace_of
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.finding import CallPlace, Finding, Severity, Side
-from simcoll.verifier.findings.overview import Mark
+from simcoll.verifier.findings.finding import CallPlace, Finding, Mark, Severity, Side
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.chart import Chart, chart_of, coarser
-from simcoll.verifier.views.chart_kinds import SEVERITIES
 from simcoll.verifier.views.selection import Selection
+from simcoll.verifier.views.timeline import SEVERITIES
 
 WORLD = Group("0", "default_pg", (0, 1, 2))
 TENSORS = (Buffer((4,), "float32"),)

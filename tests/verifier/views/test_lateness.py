@@ -7,7 +7,7 @@ import pytest
 from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import MemoryTrace, trace_of
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.views import lateness
+from simcoll.verifier.views import chart as charts
 from simcoll.verifier.views.chart import Chart, chart_of
 from simcoll.verifier.views.selection import Selection
 
@@ -36,7 +36,7 @@ def test_a_byte_is_within_nine_percent(microseconds: int) -> None:
     world = Group("0", "default_pg", (0, 1))
     first, second = late([1, 1 + microseconds * 1000], [world, world])
     assert first == 1
-    assert 2 ** ((second - 1) / lateness.STEPS) == pytest.approx(microseconds, rel=0.05)
+    assert 2 ** ((second - 1) / charts.STEPS) == pytest.approx(microseconds, rel=0.05)
 
 
 def test_an_unknown_time_is_no_time() -> None:
@@ -51,9 +51,9 @@ def test_ranks_are_late_in_their_own_group() -> None:
 
 
 def test_too_many_calls_are_said_to_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lateness, "MOST_TIMES", 1)
+    monkeypatch.setattr(charts, "MOST_TIMES", 1)
     world = Group("0", "default_pg", (0, 1))
     chart = chart_of(job([1, 2], [world, world]), (), Selection(), range(2))
     assert chart is not None
     assert chart.late.size == 0
-    assert chart.notes == (lateness.LATENESS_LEFT_OUT,)
+    assert chart.notes == (charts.LATENESS_LEFT_OUT,)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import MemoryTrace, trace_of
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.finding import Finding, Severity
-from simcoll.verifier.findings.overview import Mark, Timeline
+from simcoll.verifier.findings.finding import Finding, Mark, Severity, Timeline
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.selection import Selection
 from simcoll.verifier.views.timeline import timeline_of
