@@ -85,7 +85,7 @@ def _write_files(
 ) -> None:
     """The picture, with the bottleneck of the largest size, and the page; raises TopologyError."""
     if request.svg is not None:
-        from simcoll.pricing.views.bottlenecks import marks_of_estimate
+        from simcoll.pricing.views.topology_figure import marks_of_estimate
         from simcoll.topology.file import write_text
         from simcoll.topology.svg import draw
 
@@ -108,7 +108,7 @@ def _picture(names: Sequence[str], rows: list[list[Estimate]], *, explain: bool)
 
 def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
     from simcoll.core.text import plain
-    from simcoll.pricing.views.bottlenecks import bottleneck_text
+    from simcoll.pricing.views.topology_figure import bottleneck_text
     from simcoll.reports.tables import Rows
 
     size = f" of {show_size(found.bytes)}" if found.bytes else ""

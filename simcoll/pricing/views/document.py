@@ -9,8 +9,7 @@ import numpy as np
 
 from simcoll.core.estimate import Estimate
 from simcoll.pricing.price import Pricing
-from simcoll.pricing.views.steps import StepCosts, steps_of_rank
-from simcoll.pricing.views.summary import groups_of, kinds_of, links_of, totals_of
+from simcoll.pricing.views.summary import StepCosts, groups_of, kinds_of, links_of, steps_of_rank, totals_of
 
 SCHEMA = "simcoll.pricing/1"
 
