@@ -84,7 +84,7 @@ def shown(seconds: float) -> str:
     return f"{seconds * 1e3:,.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.1f} us"
 
 
-def _table(title: str, *columns: str, left: int = 1, rows: Iterable[Sequence[str]] = ()) -> Rows:
+def table_of(title: str, *columns: str, left: int = 1, rows: Iterable[Sequence[str]] = ()) -> Rows:
     """Numbers stand to the right; the first ``left`` columns are texts from anywhere, and may be folded."""
     table = Rows(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place, column in enumerate(columns):
@@ -96,7 +96,7 @@ def _table(title: str, *columns: str, left: int = 1, rows: Iterable[Sequence[str
 
 
 def _totals(priced: Pricing) -> Rows:
-    return _table("a rank's time", *RANK_HEADINGS, rows=rank_rows(priced))
+    return table_of("a rank's time", *RANK_HEADINGS, rows=rank_rows(priced))
 
 
 RANK_HEADINGS = "", "mean", "least", "rank", "most", "rank"
@@ -120,7 +120,7 @@ def rank_rows(priced: Pricing) -> list[tuple[str, ...]]:
 def _steps(found: StepCosts) -> Rows:
     count = len(found.steps)
     title = f"{counted(count, 'step')} of {counted(found.period, 'call')}, as rank {found.rank} has them"
-    table = _table(title, "", "mean", "least", "most")
+    table = table_of(title, "", "mean", "least", "most")
     for name, column in (("step", "seconds"), ("exposed", "exposed"), ("waiting", "waiting"), ("compute", "compute")):
         values = [float(getattr(step, column)) for step in found.steps]
         table.add_row(name, shown(sum(values) / count), shown(min(values)), shown(max(values)))
@@ -129,7 +129,7 @@ def _steps(found: StepCosts) -> Rows:
 
 def _volumes(found: StepCosts) -> Rows:
     title = f"volumes of a step, as rank {found.rank} has them"
-    return _table(title, *VOLUME_HEADINGS, left=2, rows=volume_rows(found))
+    return table_of(title, *VOLUME_HEADINGS, left=2, rows=volume_rows(found))
 
 
 VOLUME_HEADINGS = "op", "group", "calls", "bytes"
@@ -148,7 +148,7 @@ def _kinds(priced: Pricing) -> Rows:
     hidden = len(kinds) - _KINDS
     title = "calls, the dearest first" + (f" ({hidden:,} more kinds)" if hidden > 0 else "")
     rows = [(*kind_cells(kind, ""), algorithm_of(kind.estimate)) for kind in kinds[:_KINDS]]
-    return _table(title, *KIND_HEADINGS, "algorithm", left=2, rows=rows)
+    return table_of(title, *KIND_HEADINGS, "algorithm", left=2, rows=rows)
 
 
 KIND_HEADINGS = "op", "group", "bytes", "calls", "each", "in all"
@@ -175,7 +175,7 @@ def algorithm_of(found: Estimate) -> str:
 def _groups(groups: Sequence[GroupCost]) -> Rows:
     hidden = len(groups) - _GROUPS
     title = "groups" + (f" ({hidden:,} more)" if hidden > 0 else "")
-    return _table(title, *GROUP_HEADINGS, rows=group_rows(groups[:_GROUPS]))
+    return table_of(title, *GROUP_HEADINGS, rows=group_rows(groups[:_GROUPS]))
 
 
 GROUP_HEADINGS = "group", "ranks", "calls", "time", "exposed", "waiting"
@@ -199,7 +199,7 @@ def _links(priced: Pricing) -> Rows:
     hidden = len(links) - _LINKS
     title = "bottleneck links" + (f" ({hidden:,} more)" if hidden > 0 else "")
     rows = link_rows(links[:_LINKS], lambda bandwidth: f"{bandwidth / 1e9:,.1f}")
-    return _table(title, "link", "GB/s", "calls", "busy", rows=rows)
+    return table_of(title, "link", "GB/s", "calls", "busy", rows=rows)
 
 
 def link_rows(links: Sequence[LinkCost], rate: Callable[[float], str]) -> list[tuple[str, ...]]:
@@ -212,7 +212,7 @@ def link_rows(links: Sequence[LinkCost], rate: Callable[[float], str]) -> list[t
 
 def _comparison(scenarios: Sequence[Pricing]) -> Rows:
     rows = scenario_rows(scenarios, "")
-    return _table("what if", "scenario", "ranks", "time", "", "exposed", "waiting", "step", rows=rows)
+    return table_of("what if", "scenario", "ranks", "time", "", "exposed", "waiting", "step", rows=rows)
 
 
 def scenario_rows(scenarios: Sequence[Pricing], nothing: str) -> list[tuple[str, ...]]:
