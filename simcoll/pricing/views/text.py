@@ -217,7 +217,8 @@ def _comparison(scenarios: Sequence[Pricing]) -> Rows:
 
 def scenario_rows(scenarios: Sequence[Pricing], nothing: str) -> list[tuple[str, ...]]:
     """The scenarios beside the first one; ``nothing`` in place of what there is not."""
-    rows, first = [], scenarios[0].seconds
+    rows: list[tuple[str, ...]] = []
+    first = scenarios[0].seconds
     for priced in scenarios:
         totals, steps = totals_of(priced), steps_of_rank(priced)
         step = nothing if steps is None else shown(sum(one.seconds for one in steps.steps) / len(steps.steps))
