@@ -1,4 +1,7 @@
-"""The options that several commands have, requests made of them, and help pages that fit the terminal."""
+"""The options that several commands have, requests made of them, and help pages that fit the terminal.
+
+Importing this module imports nothing but the standard library.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, TypeVar
 
 from simcoll.core.io import stated_path
+from simcoll.topology.request import TopologyRequest
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -88,9 +92,13 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def request_of(kind: type[Request], options: argparse.Namespace, **others: object) -> Request:
-    """A dataclass of the options that its fields name; ``others`` are the fields that are not options by themselves."""
-    named = {field.name: getattr(options, field.name) for field in fields(kind) if field.name not in others}
-    return kind(**named, **others)
+    """A dataclass of the options that its fields name; ``others`` are the fields that are not options by themselves.
+
+    A field called ``topology`` holds what the options of `add_topology_arguments` ask for.
+    """
+    named = {field.name for field in fields(kind)} - others.keys()
+    given = {name: topology_request(options) if name == "topology" else getattr(options, name) for name in named}
+    return kind(**given, **others)
 
 
 class HelpPage(argparse.HelpFormatter):
@@ -110,3 +118,23 @@ def _folded(text: str, width: int) -> list[str]:
     start = len(text) - len(text.lstrip())
     start += gap.end() if gap is not None else 2
     return textwrap.wrap(text, width, subsequent_indent=" " * min(start, width // 2))
+
+
+def add_topology_arguments(
+    parser: argparse.ArgumentParser, about: str = "a file or preset, or a cluster of like servers"
+) -> None:
+    """Add ``--topology FILE|PRESET``, or ``--gpu h100 --nodes 2`` and more, as a group of their own."""
+    group = parser.add_argument_group("topology", about)
+    group.add_argument("--topology", metavar="FILE|PRESET", help="a file, or a name that `simcoll topology list` shows")
+    group.add_argument("--gpu", metavar="FAMILY", help="a100, h100, h200, b200, gb200, gb300, ... (default: h100)")
+    group.add_argument("--nodes", metavar="N", type=int, help="number of servers (default: 1)")
+    group.add_argument("--gpus-per-node", metavar="N", type=int, help="default: 8; 4 for gb200 and gb300")
+    group.add_argument("--nics-per-node", metavar="N", type=int, help="default: one per GPU")
+    group.add_argument("--nic-gbps", metavar="GBPS", type=float, help="Gbit/s of one NIC (default: 400)")
+    group.add_argument("--fabric", metavar="NAME", help="ib, roce, efa, tcpx or tcpxo (default: ib)")
+    group.add_argument("--nvlink-domain", metavar="GPUS", type=int, help="default: the node; 72 for gb200 and gb300")
+
+
+def topology_request(options: argparse.Namespace) -> TopologyRequest:
+    """What was given of the options of `add_topology_arguments`."""
+    return TopologyRequest(*(getattr(options, field.name) for field in fields(TopologyRequest)))

@@ -10,9 +10,8 @@ import argparse
 import os
 from pathlib import Path
 
-from simcoll.cli.arguments import add_dry_run_arguments, add_output_arguments, request_of
+from simcoll.cli.arguments import add_dry_run_arguments, add_output_arguments, add_topology_arguments, request_of
 from simcoll.cli.output import Output, warn
-from simcoll.cli.topology_arguments import add_topology_arguments, topology_request
 from simcoll.core.io import stated_path
 from simcoll.errors import BAD_INPUT, UsageError
 from simcoll.spec.collectives import COLLECTIVES
@@ -130,7 +129,7 @@ def _price_op(options: argparse.Namespace, output: Output) -> int:
         raise UsageError(f"{options.subject[1]!r:.60} is one argument too many: expected one collective, or records")
     if given := [name for name in _JOB_OPTIONS if getattr(options, name)]:
         raise UsageError(f"--{given[0].replace('_', '-')} goes with a recorded job, not with one collective")
-    request = request_of(OpRequest, options, op=options.subject[0], topology=topology_request(options))
+    request = request_of(OpRequest, options, op=options.subject[0])
     return price_op(request, output)
 
 
@@ -138,7 +137,7 @@ def _price_records(options: argparse.Namespace, output: Output) -> int:
     from simcoll.cli.price import PricingRequest, price_records
 
     _refuse_op_options(options, "bytes", "factor", "ranks")
-    request = request_of(PricingRequest, options, topology=topology_request(options))
+    request = request_of(PricingRequest, options)
     return price_records(request, [Path(path) for path in options.subject], output)
 
 
@@ -149,18 +148,16 @@ def _price_script(options: argparse.Namespace, output: Output) -> int:
     from simcoll.cli.price import PricingRequest
 
     _refuse_op_options(options, "bytes", "factor")
-    topology = topology_request(options)
     dry_run = request_of(
         PreflightRequest,
         options,
-        topology=topology,
         script=Path(options.subject[0]),
         arguments=[*options.subject[1:], *options.after],
         module=False,
         ranks=options.ranks or "auto",
         steps=_DEFAULT_STEPS if options.steps is None else options.steps,
     )
-    pricing = request_of(PricingRequest, options, topology=topology, world_size=None)
+    pricing = request_of(PricingRequest, options, world_size=None)
     return price_script(dry_run, pricing, output, are_steps_given=options.steps is not None)
 
 

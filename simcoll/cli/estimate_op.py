@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from simcoll.topology.request import TopologyRequest, topology_named
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from simcoll.core.estimate import Bottleneck, Estimate
+    from simcoll.core.estimate import Estimate
     from simcoll.topology.graph import Topology
 
 DEFAULT_SIZES = "1KiB:4GiB"
@@ -85,7 +85,7 @@ def _write_files(
 ) -> None:
     """The picture, with the bottleneck of the largest size, and the page; raises TopologyError."""
     if request.svg is not None:
-        from simcoll.pricing.views.bottlenecks import marks_of_estimate
+        from simcoll.pricing.views.topology_figure import marks_of_estimate
         from simcoll.topology.file import write_text
         from simcoll.topology.svg import draw
 
@@ -108,7 +108,7 @@ def _picture(names: Sequence[str], rows: list[list[Estimate]], *, explain: bool)
 
 def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
     from simcoll.core.text import plain
-    from simcoll.pricing.views.bottlenecks import bottleneck_text
+    from simcoll.pricing.views.topology_figure import bottleneck_text
     from simcoll.reports.tables import Rows
 
     size = f" of {show_size(found.bytes)}" if found.bytes else ""
@@ -180,17 +180,8 @@ def _comparison(names: Sequence[str], rows: list[list[Estimate]]) -> RenderableT
 
 
 def _document(names: Sequence[str], rows: list[list[Estimate]]) -> object:
-    estimates = [
-        {"topology": name, **asdict(found), "bottleneck": _link(found.bottleneck), "terms": dict(found.terms)}
-        for row in rows
-        for name, found in zip(names, row, strict=True)
-    ]
+    estimates = [{"topology": name, **found.as_json()} for row in rows for name, found in zip(names, row, strict=True)]
     return {"schema": "simcoll.estimate/1", "estimates": estimates}
-
-
-def _link(found: Bottleneck | None) -> object:
-    """A node may be anything that hashes: its name goes into the document."""
-    return None if found is None else asdict(found) | {"source": str(found.source), "target": str(found.target)}
 
 
 def _microseconds(seconds: float) -> str:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcoll.cli.arguments import add_dry_run_arguments, add_output_arguments, request_of
+from simcoll.cli.arguments import add_dry_run_arguments, add_output_arguments, add_topology_arguments, request_of
 from simcoll.cli.output import Output
-from simcoll.cli.topology_arguments import add_topology_arguments, topology_request
 from simcoll.core.io import stated_path
 from simcoll.core.ranges import parse_ranks, ranks_text
 from simcoll.errors import BAD_INPUT, SimcollError, UsageError
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """Carry out ``simcoll preflight``; the exit code of the contract."""
-    request = request_of(PreflightRequest, options, topology=topology_request(options))
+    request = request_of(PreflightRequest, options)
     return preflight(request, Output(json=options.json, plain=options.plain))
 
 

@@ -200,7 +200,7 @@ def _errors(evidence: Evidence) -> list[str]:
 
 def _draw(path: Path, topology: nx.DiGraph[Any], priced: Pricing) -> None:
     """The topology with the links that hold the job up for longest; raises TopologyError."""
-    from simcoll.pricing.views.bottlenecks import marks_of_job
+    from simcoll.pricing.views.topology_figure import marks_of_job
     from simcoll.topology.file import write_text
     from simcoll.topology.svg import draw
 

@@ -25,6 +25,7 @@ from simcoll.blackbox.gather import (
 from simcoll.blackbox.stack_signal import SUFFIX as DUMP_SUFFIX
 from simcoll.blackbox.stack_signal import remove_unused
 from simcoll.blackbox.stacks import SUFFIX as STACK_SUFFIX
+from simcoll.blackbox.stacks import stack_path
 from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
 from simcoll.blackbox.stall_file import read_stall, together
 from simcoll.cli.output import Output
@@ -32,10 +33,10 @@ from simcoll.core.io import open_at_once
 from simcoll.core.trace import Stall
 from simcoll.errors import BAD_INPUT, CANNOT_START, OK
 from simcoll.launch.monitor import Monitor
-from simcoll.launch.no_record import ranks_with_simcoll, why_unrecorded
 from simcoll.launch.preconditions import PreconditionError, check_request, prepare_folder
 from simcoll.launch.supervisor import DUMPS, JobEnd, run_job, with_dumps_in
-from simcoll.launch.torchrun_arguments import RunRequest, RunUsageError, split
+from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest, RunUsageError, split
+from simcoll.recorder.store_hint import OWN_RANKS
 from simcoll.verifier.findings.failures import signal_name
 from simcoll.verifier.findings.finding import Report, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
@@ -100,7 +101,7 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
     if end.signal is not None:
         monitor.interrupted()
     monitor.ended(launch)
-    nothing = why_unrecorded(request, ranks_with_simcoll(folder, launch), interrupted=end.signal is not None)
+    nothing = _why_unrecorded(request, folder, launch, interrupted=end.signal is not None)
     for rank in launch.ranks:
         # Only this node's: those of another one may still be asked for.
         (folder / f"rank{rank.rank:05d}{STACK_SUFFIX}").unlink(missing_ok=True)
@@ -211,3 +212,22 @@ def _is_result(path: Path) -> bool:
             return b"simcoll" in file.read(_BEGINNING_BYTES).lower()
     except OSError:
         return False
+
+
+def _why_unrecorded(request: RunRequest, folder: Path, launch: LaunchAccount, *, interrupted: bool) -> tuple[str, str]:
+    """The reason, and the advice, for a job none of whose ranks made a process group."""
+    # Ranks that loaded simcoll offer stacks from then on, until the files are removed.
+    loaded = any(stack_path(folder, rank.rank).exists() for rank in launch.ranks)
+    if loaded and interrupted:
+        return "no rank got past init_process_group", OWN_RANKS
+    if interrupted:
+        return "no rank had imported torch yet", "let it run longer, or look at what its ranks do before that import"
+    if loaded:
+        return (
+            "the program created no process group",
+            f"it has to call torch.distributed.init_process_group; {OWN_RANKS}",
+        )
+    if request.kind is ProgramKind.COMMAND:
+        where = f"in the Python that {request.program} starts"
+        return "no rank imported torch where simcoll is installed", f"install simcoll {where}, next to its torch"
+    return "no rank imported torch", "start the program that trains: simcoll records calls of torch.distributed"

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.engine.schedules import SENDS
 from simcoll.backends.simulated import simulate
-from simcoll.cli.arguments import add_output_arguments, add_report_files, request_of
+from simcoll.cli.arguments import add_output_arguments, add_report_files, add_topology_arguments, request_of
 from simcoll.cli.files import sarif_text, write_file, write_recorded_timeline
 from simcoll.cli.output import Output
-from simcoll.cli.topology_arguments import add_topology_arguments, topology_request
 from simcoll.core.io import stated_path
 from simcoll.errors import BAD_INPUT, CANNOT_START, SimcollError, UsageError
 from simcoll.launch.preconditions import PreconditionError, check_script, check_torch
@@ -70,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """Carry out ``simcoll simulate``; the exit code of the contract."""
-    request = request_of(SimulateRequest, options, topology=topology_request(options))
+    request = request_of(SimulateRequest, options)
     return play_and_judge(request, Output(json=options.json, plain=options.plain))
 
 

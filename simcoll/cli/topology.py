@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from simcoll.cli.arguments import add_output_arguments
+from simcoll.cli.arguments import add_output_arguments, add_topology_arguments, topology_request
 from simcoll.cli.output import Output
-from simcoll.cli.topology_arguments import add_topology_arguments, topology_request
 from simcoll.core.io import stated_path
 from simcoll.core.text import plain
 from simcoll.core.units import counted

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcoll.blackbox.gather import Evidence, gather
-from simcoll.cli.arguments import add_output_arguments, add_report_files, request_of
+from simcoll.cli.arguments import add_output_arguments, add_report_files, add_topology_arguments, request_of
 from simcoll.cli.files import sarif_text, write_file, write_recorded_timeline
 from simcoll.cli.output import Output, warn
 from simcoll.cli.progress import progress_bar
 from simcoll.cli.records import check_reachable, failed_at_once, judged, no_records, warn_of_damage
-from simcoll.cli.topology_arguments import add_topology_arguments, topology_request
 from simcoll.core.io import stated_path
 from simcoll.core.ranges import parse_ranks
 from simcoll.errors import BAD_INPUT, SimcollError, UsageError
@@ -61,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """Carry out ``simcoll verify``; the exit code of the contract."""
-    return verify(request_of(VerifyRequest, options, topology=topology_request(options)))
+    return verify(request_of(VerifyRequest, options))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ What protocols and launches add to the bare graph; none by default.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
 _NONE: Mapping[str, float] = MappingProxyType({})
@@ -59,3 +59,9 @@ class Estimate:
     engine: str
     calibrated: bool
     terms: tuple[tuple[str, float], ...]
+
+    def as_json(self) -> dict[str, object]:
+        """The estimate for programs. A node may be anything that hashes: its name stands for it."""
+        link = self.bottleneck
+        ends = {} if link is None else {"source": str(link.source), "target": str(link.target)}
+        return asdict(self) | {"terms": dict(self.terms), "bottleneck": None if link is None else asdict(link) | ends}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from simcoll.estimator.shape import ClusterShape
 
@@ -84,19 +85,15 @@ def load_of(op: str, algorithm: str, costs: Costs) -> Load:
     return _PATTERNS[op, algorithm](costs)
 
 
-def _ring(costs: Costs, steps: int, share: float) -> Load:
-    """Rings, one through each NIC, carry ``share`` of the bytes; each leaves a domain in one hop of its ranks'."""
+def _ring(costs: Costs, passes: int) -> Load:
+    """Rings, one through each NIC, go around once or twice; each leaves a domain in one hop of its ranks'."""
+    steps = passes * (costs.ranks - 1)
+    share = steps / costs.ranks
     hops = (costs.local - 1) / costs.local if costs.domains > 1 else 1.0
     return Load(steps * costs.step, hops * share / costs.inside, share / costs.network)
 
 
-def _ring_all_reduce(costs: Costs) -> Load:
-    n = costs.ranks
-    return _ring(costs, 2 * (n - 1), 2 * (n - 1) / n)
-
-
-def _ring_half(costs: Costs) -> Load:
-    return _ring(costs, costs.ranks - 1, (costs.ranks - 1) / costs.ranks)
+_ring_half, _ring_all_reduce = partial(_ring, passes=1), partial(_ring, passes=2)
 
 
 def _ring_rooted(costs: Costs) -> Load:
@@ -218,10 +215,6 @@ def _rooted(costs: Costs, piece: float) -> Load:
     return Load(costs.step if n > 1 else 0.0, (p - 1) * piece / costs.inside, (n - p) * piece / costs.root)
 
 
-def _direct_rooted(costs: Costs) -> Load:
-    return _rooted(costs, 1.0)
-
-
 def _direct_pieces(costs: Costs) -> Load:
     return _rooted(costs, 1 / costs.ranks)
 
@@ -232,21 +225,11 @@ def _tree_pieces(costs: Costs) -> Load:
     return Load(_tree_latency(costs), pieces.inside, pieces.outside, together=False)
 
 
-def _hierarchical(costs: Costs, passes: int, network_passes: int) -> Load:
-    """Within each domain, between the ranks of like place, and within each domain again."""
+def _hierarchical(costs: Costs, passes: int) -> Load:
+    """Within each domain and between the ranks of like place; of two passes the second is the way back."""
     p, m = costs.local, costs.domains
-    latency = passes * (p - 1) * costs.near + network_passes * (m - 1) * costs.far
-    return Load(
-        latency, passes * (p - 1) / p / costs.inside, network_passes * (m - 1) / m / costs.network, together=False
-    )
-
-
-def _hierarchical_all_reduce(costs: Costs) -> Load:
-    return _hierarchical(costs, 2, 2)
-
-
-def _hierarchical_half(costs: Costs) -> Load:
-    return _hierarchical(costs, 1, 1)
+    latency = passes * (p - 1) * costs.near + passes * (m - 1) * costs.far
+    return Load(latency, passes * (p - 1) / p / costs.inside, passes * (m - 1) / m / costs.network, together=False)
 
 
 def _hierarchical_exchange(costs: Costs) -> Load:
@@ -274,13 +257,13 @@ _PATTERNS: dict[tuple[str, str], Callable[[Costs], Load]] = {
     ("all_reduce", "nvls"): _nvls,
     ("all_reduce", "nvls_tree"): _nvls_tree,
     ("all_reduce", "halving_doubling"): _halving_doubling,
-    ("all_reduce", "hierarchical"): _hierarchical_all_reduce,
+    ("all_reduce", "hierarchical"): partial(_hierarchical, passes=2),
     ("all_reduce", "direct"): _direct_all_reduce,
     **{(op, "ring"): _ring_half for op in ("all_gather", "reduce_scatter")},
     **{(op, "nvls"): _nvls for op in ("all_gather", "reduce_scatter")},
     **{(op, "pat"): _pat for op in ("all_gather", "reduce_scatter")},
     **{(op, "direct"): _direct for op in ("all_gather", "reduce_scatter", "all_to_all")},
-    **{(op, "hierarchical"): _hierarchical_half for op in ("all_gather", "reduce_scatter")},
+    **{(op, "hierarchical"): partial(_hierarchical, passes=1) for op in ("all_gather", "reduce_scatter")},
     ("all_gather", "bruck"): _bruck,
     ("reduce_scatter", "halving_doubling"): _halving,
     ("all_to_all", "pairwise"): _pairwise,
@@ -288,7 +271,7 @@ _PATTERNS: dict[tuple[str, str], Callable[[Costs], Load]] = {
     ("all_to_all", "hierarchical"): _hierarchical_exchange,
     **{(op, "ring"): _ring_rooted for op in ("broadcast", "reduce")},
     **{(op, "tree"): _tree_rooted for op in ("broadcast", "reduce")},
-    **{(op, "direct"): _direct_rooted for op in ("broadcast", "reduce")},
+    **{(op, "direct"): partial(_rooted, piece=1.0) for op in ("broadcast", "reduce")},
     **{(op, "hierarchical"): _hierarchical_rooted for op in ("broadcast", "reduce")},
     **{(op, "direct"): _direct_pieces for op in ("gather", "scatter")},
     **{(op, "tree"): _tree_pieces for op in ("gather", "scatter")},

@@ -15,7 +15,8 @@ from typing import NoReturn, TypeGuard
 from simcoll.core.ranges import parse_ranks
 from simcoll.simulation.keys import KEYS
 from simcoll.simulation.scenario import WORLD, BufferPlan, GroupPlan, ScenarioError
-from simcoll.simulation.toml import Place, TomlDocument, spelled
+from simcoll.simulation.toml import TomlDocument, spelled
+from simcoll.topology.documents import Place
 
 WORLD_NAME = "world"
 """The name of the group of all ranks."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from simcoll.core.io import open_at_once
+from simcoll.topology.documents import Place, parts, read_utf8
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,9 +26,6 @@ MAX_BYTES = 1 << 19
 
 MAX_DEPTH = 32
 """The most levels of tables and lists."""
-
-Place: TypeAlias = "tuple[str | int, ...]"
-"""The path from the top of a document to a part of it: keys and positions."""
 
 
 class TomlError(ValueError):
@@ -65,18 +62,8 @@ def spelled(place: Place) -> str:
 
 def read_toml(path: Path) -> TomlDocument:
     """Read a file; raises TomlError if it is absent, not a file, too large, or not TOML."""
-    try:
-        with open_at_once(path) as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise TomlError(f"cannot read {path}: {error.strerror}; give a TOML file") from None
-    if len(content) > MAX_BYTES:
-        raise TomlError(f"{path} has more than {MAX_BYTES:,} bytes; a scenario repeats calls with `repeat`")
-    try:
-        return parse_toml(str(path), content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise TomlError(f"{path}, line {line}: byte 0x{content[error.start]:02x} is no UTF-8 text") from None
+    text = read_utf8(path, MAX_BYTES, TomlError, "give a TOML file", "; a scenario repeats calls with `repeat`")
+    return parse_toml(str(path), text)
 
 
 _AT = re.compile(r"\s*\(at line (\d+), column (\d+)\)$|\s*\(at end of document\)$")
@@ -115,7 +102,7 @@ def _syntax_error(name: str, text: str, message: str) -> str:
 
 def _bounded(document: TomlDocument) -> TomlDocument:
     """The document, if it is not too deep and its numbers are finite and fit 64 bits; raises TomlError otherwise."""
-    for place, value in _parts(document.value):
+    for place, value in parts(document.value):
         if len(place) > MAX_DEPTH:
             raise document.error(place[:4], f"is nested too deeply, expected at most {MAX_DEPTH} levels")
         if isinstance(value, float) and not math.isfinite(value):
@@ -123,18 +110,6 @@ def _bounded(document: TomlDocument) -> TomlDocument:
         if isinstance(value, int) and abs(value) >= 1 << 63:
             raise document.error(place, "is a number of more than 64 bits")
     return document
-
-
-def _parts(value: object) -> Iterator[tuple[Place, object]]:
-    """Every part of a document with its place, without recursion."""
-    pending: list[tuple[Place, object]] = [((), value)]
-    while pending:
-        place, part = pending.pop()
-        yield place, part
-        if isinstance(part, Mapping):
-            pending += [((*place, key), member) for key, member in part.items()]
-        elif isinstance(part, list):
-            pending += [((*place, position), member) for position, member in enumerate(part)]
 
 
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")

@@ -3,10 +3,9 @@
 The text is parsed by the standard decoder; only when something is wrong is the line of a part looked for. What a
 hostile text can do is bounded: its size, its depth, its numbers, repeated keys, and in YAML everything but plain data.
 
-YAML documents whose errors name the line; needs PyYAML (``pip install 'simcoll[yaml]'``).
-
-Only plain data is read, from PyYAML's events: nothing is constructed by tag, and anchors, aliases, tags and repeated
-keys are refused. A number is what JSON calls one, so that ``50e9`` is a number, as its writer meant.
+YAML needs PyYAML (``pip install 'simcoll[yaml]'``). Only plain data is read, from its events: nothing is constructed by
+tag, and anchors, aliases, tags and repeated keys are refused. A number is what JSON calls one, so that ``50e9`` is a
+number, as its writer meant.
 """
 
 from __future__ import annotations
@@ -86,18 +85,16 @@ class _Reader:
             self._refuse(event, f"the tag {event.tag}, expected plain data")  # type: ignore[attr-defined]
         return event
 
-    def _value(self, event: Event, place: Place) -> Json:
-        self._lines.setdefault(place, _line(event))
+    def _value(self, start: Event, place: Place) -> Json:
+        self._lines.setdefault(place, _line(start))
         if len(place) > MAX_DEPTH:
-            self._refuse(event, f"nested too deeply, expected at most {MAX_DEPTH} levels")
-        kind = _kind(event)
-        if kind == "Scalar":
-            return self._scalar(event)
-        return self._mapping(place) if kind == "MappingStart" else self._sequence(place)
-
-    def _mapping(self, place: Place) -> Json:
+            self._refuse(start, f"nested too deeply, expected at most {MAX_DEPTH} levels")
+        if _kind(start) == "Scalar":
+            return self._scalar(start)
+        if _kind(start) == "SequenceStart":
+            return [self._value(each, (*place, number)) for number, each in enumerate(self._until("SequenceEnd"))]
         found: dict[str, Json] = {}
-        while _kind(event := self._next()) != "MappingEnd":
+        for event in self._until("MappingEnd"):
             if _kind(event) != "Scalar":
                 self._refuse(event, "a key that is no text")
             key: str = event.value  # type: ignore[attr-defined]
@@ -107,11 +104,9 @@ class _Reader:
             found[key] = self._value(self._next(), (*place, key))
         return found
 
-    def _sequence(self, place: Place) -> Json:
-        found: list[Json] = []
-        while _kind(event := self._next()) != "SequenceEnd":
-            found.append(self._value(event, (*place, len(found))))
-        return found
+    def _until(self, end: str) -> Iterator[Event]:
+        while _kind(event := self._next()) != end:
+            yield event
 
     def _scalar(self, event: Event) -> Json:
         text: str = event.value  # type: ignore[attr-defined]
@@ -177,22 +172,27 @@ def _spelled(place: Place) -> str:
 
 def read_text(path: Path) -> str:
     """The text of a file; raises TopologyError for what is absent, no file, too large, or no UTF-8 text."""
-    try:
-        with open_at_once(path) as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise TopologyError(f"cannot read {path}: {error.strerror}; give a topology file") from None
-    if len(content) > MAX_BYTES:
-        raise TopologyError(f"{path} has more than {MAX_BYTES:,} bytes, expected a topology file")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise TopologyError(f"{path}, line {line}: byte 0x{content[error.start]:02x} is no UTF-8 text") from None
+    text = read_utf8(path, MAX_BYTES, TopologyError, "give a topology file", ", expected a topology file")
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise TopologyError(f"{path}, line {line}: a zero byte; this is no text file")
     return text
+
+
+def read_utf8(path: Path, most: int, problem: type[ValueError], advice: str, limit: str) -> str:
+    """The text of a file; raises ``problem``, with ``advice`` for one that is absent and ``limit`` for a larger one."""
+    try:
+        with open_at_once(path) as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise problem(f"cannot read {path}: {error.strerror}; {advice}") from None
+    if len(content) > most:
+        raise problem(f"{path} has more than {most:,} bytes{limit}")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise problem(f"{path}, line {line}: byte 0x{content[error.start]:02x} is no UTF-8 text") from None
 
 
 def parse_json(name: str, text: str) -> Document:
@@ -254,7 +254,7 @@ def _line_of(text: str, pattern: str, *, last: bool = False) -> int:
 
 def bounded(document: Document) -> Document:
     """The document, if it is no deeper than any topology and has only finite numbers and printable texts."""
-    for place, value in _parts(document.value):
+    for place, value in parts(document.value):
         if len(place) > MAX_DEPTH:
             raise document.error(place[:4], f"is nested too deeply, expected at most {MAX_DEPTH} levels")
         if isinstance(value, float) and not math.isfinite(value):
@@ -267,9 +267,9 @@ def bounded(document: Document) -> Document:
     return document
 
 
-def _parts(value: Json) -> Iterator[tuple[Place, Json]]:
+def parts(value: object) -> Iterator[tuple[Place, object]]:
     """Every part of a document with its place, without recursion."""
-    pending: list[tuple[Place, Json]] = [((), value)]
+    pending: list[tuple[Place, object]] = [((), value)]
     while pending:
         place, part = pending.pop()
         yield place, part

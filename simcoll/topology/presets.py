@@ -69,13 +69,22 @@ def _pcie(gpus: int, sockets: int) -> Preset:
     )
 
 
+def _mesh(name: str, about: str, nics: int, nic_gbps: float, fabric: str, source: str) -> Preset:
+    return Preset(name, about, "v100", 8, nics, nic_gbps, fabric, "intel", source, domain=1, sockets=2, pairs=CUBE_MESH)
+
+
+def _drawn_out(name: str, about: str, nodes: int, *, levels: int, rails: bool = False) -> Preset:
+    """DGX H100, or others, on a fat tree."""
+    dgx = _dgx(name, about, "h100", 400, "intel", "NVIDIA, DGX SuperPOD reference architecture (H100)")
+    return replace(dgx, nodes=nodes, levels=levels, rails=rails, any_gpu=True)
+
+
 _AWS = "AWS, EC2 accelerated computing instances"
 _AZURE = "Microsoft, Azure GPU-accelerated VM sizes"
 _GCP = "Google Cloud, GPU machine types"
 _OCI = "Oracle, Compute shapes (GPU)"
 _CORE = "CoreWeave, GPU instances"
 _MESH = "NVIDIA, DGX-1 with Tesla V100 system architecture (2017), hybrid cube mesh"
-_SUPERPOD = "NVIDIA, DGX SuperPOD reference architecture (H100)"
 
 _ROWS = (
     _dgx("dgx-a100", "DGX A100, or HGX A100 with HDR InfiniBand", "a100", 200, "amd", "NVIDIA DGX A100 datasheet"),
@@ -85,20 +94,11 @@ _ROWS = (
     _dgx("dgx-b300", "DGX B300, or HGX B300 with XDR InfiniBand", "b300", 800, "intel", "NVIDIA DGX B300 datasheet"),
     _rack("gb200-nvl72", "GB200 NVL72, a rack of 18 trays", "gb200", 400, "ib", "NVIDIA GB200 NVL72 datasheet"),
     _rack("gb300-nvl72", "GB300 NVL72, a rack of 18 trays", "gb300", 800, "ib", "NVIDIA GB300 NVL72 datasheet"),
-    Preset(
-        "dgx1-v100", "DGX-1, eight V100 in a cube mesh", "v100", 8, 4, 100, "ib", "intel", _MESH,
-        domain=1, sockets=2, pairs=CUBE_MESH,
-    ),
+    _mesh("dgx1-v100", "DGX-1, eight V100 in a cube mesh", 4, 100, "ib", _MESH),
     Preset("dgx2-v100", "DGX-2, 16 V100 on NVSwitches", "v100", 16, 8, 100, "ib", "intel", "NVIDIA DGX-2 datasheet"),
     *(_pcie(gpus, sockets) for gpus in (4, 8) for sockets in (1, 2)),
-    Preset(
-        "aws-p3.16xlarge", "8 V100 in a cube mesh", "v100", 8, 1, 25, "efa", "intel", f"{_AWS}; {_MESH}",
-        domain=1, sockets=2, pairs=CUBE_MESH,
-    ),
-    Preset(
-        "aws-p3dn.24xlarge", "8 V100 in a cube mesh", "v100", 8, 1, 100, "efa", "intel", f"{_AWS}; {_MESH}",
-        domain=1, sockets=2, pairs=CUBE_MESH,
-    ),
+    _mesh("aws-p3.16xlarge", "8 V100 in a cube mesh", 1, 25, "efa", f"{_AWS}; {_MESH}"),
+    _mesh("aws-p3dn.24xlarge", "8 V100 in a cube mesh", 1, 100, "efa", f"{_AWS}; {_MESH}"),
     Preset("aws-p4d.24xlarge", "8 A100 40 GB", "a100", 8, 4, 100, "efa", "intel", _AWS),
     Preset("aws-p4de.24xlarge", "8 A100 80 GB", "a100", 8, 4, 100, "efa", "intel", _AWS),
     Preset("aws-p5.48xlarge", "8 H100", "h100", 8, 32, 100, "efa", "amd", _AWS),
@@ -110,10 +110,7 @@ _ROWS = (
     Preset("aws-g5.48xlarge", "8 A10G", "a10g", 8, 1, 100, "efa", "amd", _AWS, sockets=2),
     Preset("aws-g6.48xlarge", "8 L4", "l4", 8, 1, 100, "efa", "amd", _AWS, sockets=2),
     Preset("aws-g6e.48xlarge", "8 L40S", "l40s", 8, 4, 100, "efa", "amd", _AWS, sockets=2),
-    Preset(
-        "azure-ndv2", "ND40rs v2, 8 V100 in a cube mesh", "v100", 8, 1, 100, "ib", "intel", f"{_AZURE}; {_MESH}",
-        domain=1, sockets=2, pairs=CUBE_MESH,
-    ),
+    _mesh("azure-ndv2", "ND40rs v2, 8 V100 in a cube mesh", 1, 100, "ib", f"{_AZURE}; {_MESH}"),
     Preset("azure-ndv4", "ND A100 v4 (40 and 80 GB)", "a100", 8, 8, 200, "ib", "amd", _AZURE),
     Preset("azure-ndv5", "ND H100 v5", "h100", 8, 8, 400, "ib", "intel", _AZURE),
     Preset("azure-nd-h200-v5", "ND H200 v5", "h200", 8, 8, 400, "ib", "intel", _AZURE),
@@ -142,22 +139,10 @@ _ROWS = (
     Preset("coreweave-h200", "8 H200", "h200", 8, 8, 400, "ib", "intel", _CORE),
     Preset("coreweave-b200", "8 B200", "b200", 8, 8, 400, "ib", "intel", _CORE),
     _rack("coreweave-gb200", "GB200 NVL72", "gb200", 400, "ib", _CORE),
-    Preset(
-        "fat-tree-2", "a two-level fat tree, non-blocking", "h100", 8, 8, 400, "ib", "intel", _SUPERPOD,
-        nodes=32, levels=2, any_gpu=True,
-    ),
-    Preset(
-        "fat-tree-3", "a three-level fat tree, non-blocking", "h100", 8, 8, 400, "ib", "intel", _SUPERPOD,
-        nodes=512, levels=3, any_gpu=True,
-    ),
-    Preset(
-        "rail-optimised", "two levels, the leaves are rails", "h100", 8, 8, 400, "ib", "intel", _SUPERPOD,
-        nodes=32, levels=2, rails=True, any_gpu=True,
-    ),
-    Preset(
-        "rail-optimised-3", "three levels, the leaves are rails", "h100", 8, 8, 400, "ib", "intel", _SUPERPOD,
-        nodes=512, levels=3, rails=True, any_gpu=True,
-    ),
+    _drawn_out("fat-tree-2", "a two-level fat tree, non-blocking", 32, levels=2),
+    _drawn_out("fat-tree-3", "a three-level fat tree, non-blocking", 512, levels=3),
+    _drawn_out("rail-optimised", "two levels, the leaves are rails", 32, levels=2, rails=True),
+    _drawn_out("rail-optimised-3", "three levels, the leaves are rails", 512, levels=3, rails=True),
 )  # fmt: skip
 
 PRESETS: dict[str, Preset] = {row.name: row for row in _ROWS}

@@ -6,7 +6,7 @@ Servers are alike if they have the same nodes and the same links, of the same sp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,108 +71,82 @@ def stacked(graph: nx.DiGraph[Any]) -> Stacks:
     """The topology itself where it is small; else a server of each kind and, of each layer, the first switches."""
     if len(graph) <= _MOST_NODES:
         return Stacks(graph, {node: node for node in graph}, "")
-    place: dict[Hashable, Hashable] = {}
-    stacks: dict[Hashable, dict[str, object]] = {}
-    note = _place_hosts(graph, place, stacks)
-    _place_switches(graph, place, stacks)
-    return Stacks(_quotient(graph, place, stacks), place, note)
+    stacking = _Stacking(graph)
+    note = stacking.place_hosts()
+    stacking.place_switches()
+    return Stacks(stacking.quotient(), stacking.place, note)
 
 
-def _place_hosts(
-    graph: nx.DiGraph[Any], place: dict[Hashable, Hashable], stacks: dict[Hashable, dict[str, object]]
-) -> str:
-    """The first host of each kind in full, those like it as one stack; says so."""
-    members, kinds = _members(graph), alike(graph)
-    for first, *others in kinds[:_KINDS_OF_HOSTS]:
-        _place_devices(graph, first, members[first], place, stacks)
-        _stack_hosts(others, f"like {first}", members, place, stacks)
-    unlike = [host for kind in kinds[_KINDS_OF_HOSTS:] for host in kind]
-    _stack_hosts(unlike, "others", members, place, stacks)
-    shown, count = min(len(kinds), _KINDS_OF_HOSTS), sum(map(len, kinds))
-    return f"{shown:,} of {count:,} hosts in full, the others as stacks" if shown < count else "parts as stacks"
+class _Stacking:
+    """Which node stands for each of a graph, and the attributes of those that stand for many."""
 
+    def __init__(self, graph: nx.DiGraph[Any]) -> None:
+        self._graph, self._members = graph, _members(graph)
+        self.place: dict[Hashable, Hashable] = {}
+        self._stacks: dict[Hashable, dict[str, object]] = {}
 
-def _place_devices(
-    graph: nx.DiGraph[Any],
-    host: object,
-    nodes: Sequence[Hashable],
-    place: dict[Hashable, Hashable],
-    stacks: dict[Hashable, dict[str, object]],
-) -> None:
-    """The nodes of one host; of a kind with very many the first ones."""
-    kinds: dict[str, list[Hashable]] = {}
-    for node in nodes:
-        kinds.setdefault(str(graph.nodes[node]["kind"]), []).append(node)
-    for kind, found in kinds.items():
-        place.update((node, node) for node in found[:_PER_KIND])
-        _stack(found[_PER_KIND:], {"kind": kind, "host": host}, kind, place, stacks)
+    def place_hosts(self) -> str:
+        """The first host of each kind in full, those like it as one stack; says so."""
+        kinds = alike(self._graph)
+        for first, *others in kinds[:_KINDS_OF_HOSTS]:
+            self._place_devices(first)
+            self._stack_hosts(others, f"like {first}")
+        unlike = [host for kind in kinds[_KINDS_OF_HOSTS:] for host in kind]
+        self._stack_hosts(unlike, "others")
+        shown, count = min(len(kinds), _KINDS_OF_HOSTS), sum(map(len, kinds))
+        return f"{shown:,} of {count:,} hosts in full, the others as stacks" if shown < count else "parts as stacks"
 
+    def _place_devices(self, host: object) -> None:
+        """The nodes of one host; of a kind with very many the first ones."""
+        kinds: dict[str, list[Hashable]] = {}
+        for node in self._members[host]:
+            kinds.setdefault(str(self._graph.nodes[node]["kind"]), []).append(node)
+        for kind, found in kinds.items():
+            self.place.update((node, node) for node in found[:_PER_KIND])
+            self._stack(found[_PER_KIND:], {"kind": kind, "host": host}, kind)
 
-def _stack_hosts(
-    found: Sequence[object],
-    about: str,
-    members: dict[object, list[Hashable]],
-    place: dict[Hashable, Hashable],
-    stacks: dict[Hashable, dict[str, object]],
-) -> None:
-    if not found:
-        return
-    span = f"{found[0]} to {found[-1]}" if len(found) > 1 else f"{found[0]}"
-    key = ("hosts", found[0])
-    count = counted(len(found), "host")
-    # Beside the NICs, on which the network hangs.
-    stacks[key] = {"kind": "gpu", "layer": "nic", "host": span, "members": len(found), "label": count}
-    stacks[key]["about"] = f"{count} {about}: {span}"
-    place.update((node, key) for host in found for node in members[host])
+    def _stack_hosts(self, found: Sequence[object], about: str) -> None:
+        if not found:
+            return
+        span = f"{found[0]} to {found[-1]}" if len(found) > 1 else f"{found[0]}"
+        key = ("hosts", found[0])
+        count = counted(len(found), "host")
+        # Beside the NICs, on which the network hangs.
+        self._stacks[key] = {"kind": "gpu", "layer": "nic", "host": span, "members": len(found), "label": count}
+        self._stacks[key]["about"] = f"{count} {about}: {span}"
+        self.place.update((node, key) for host in found for node in self._members[host])
 
+    def place_switches(self) -> None:
+        """Layer after layer, first those that what is below them and shown in full hangs on."""
+        layers: dict[tuple[float, str], list[Hashable]] = {}
+        for node, attributes in self._graph.nodes.items():
+            if node not in self.place:
+                layers.setdefault((float(attributes.get("level", 1)), str(attributes["kind"])), []).append(node)
+        for (level, kind), nodes in sorted(layers.items()):
+            near = [node for node in nodes if any(self.place.get(other) == other for other in self._graph.pred[node])]
+            shown = (near or nodes)[:_SWITCHES]
+            rest = [node for node in nodes if node not in set(shown)]
+            shown, rest = (nodes, []) if len(rest) == 1 else (shown, rest)
+            self.place.update((node, node) for node in shown)
+            self._stack(rest, {"kind": kind, "level": level}, kind)
 
-def _place_switches(
-    graph: nx.DiGraph[Any], place: dict[Hashable, Hashable], stacks: dict[Hashable, dict[str, object]]
-) -> None:
-    """Layer after layer, first those that what is below them and shown in full hangs on."""
-    layers: dict[tuple[float, str], list[Hashable]] = {}
-    for node, attributes in graph.nodes.items():
-        if node not in place:
-            layers.setdefault((float(attributes.get("level", 1)), str(attributes["kind"])), []).append(node)
-    for (level, kind), nodes in sorted(layers.items()):
-        near = [node for node in nodes if any(place.get(other) == other for other in graph.pred[node])]
-        shown = (near or nodes)[:_SWITCHES]
-        rest = [node for node in nodes if node not in set(shown)]
-        shown, rest = (nodes, []) if len(rest) == 1 else (shown, rest)
-        place.update((node, node) for node in shown)
-        _stack(rest, {"kind": kind, "level": level}, "switch" if kind == "switch" else kind, place, stacks)
+    def _stack(self, nodes: Sequence[Hashable], attributes: dict[str, object], noun: str) -> None:
+        if nodes:
+            key = (noun, nodes[0])
+            about = f"{counted(len(nodes), noun)} more: {nodes[0]} to {nodes[-1]}"
+            self._stacks[key] = {**attributes, "members": len(nodes), "label": f"{len(nodes):,} more", "about": about}
+            self.place.update((node, key) for node in nodes)
 
-
-def _stack(
-    nodes: Sequence[Hashable],
-    attributes: dict[str, object],
-    noun: str,
-    place: dict[Hashable, Hashable],
-    stacks: dict[Hashable, dict[str, object]],
-) -> None:
-    if nodes:
-        key = (noun, nodes[0])
-        about = f"{counted(len(nodes), noun)} more: {nodes[0]} to {nodes[-1]}"
-        stacks[key] = {**attributes, "members": len(nodes), "label": f"{len(nodes):,} more", "about": about}
-        place.update((node, key) for node in nodes)
-
-
-def _quotient(
-    graph: nx.DiGraph[Any], place: dict[Hashable, Hashable], stacks: dict[Hashable, dict[str, object]]
-) -> nx.DiGraph[Any]:
-    smaller: nx.DiGraph[Any] = nx.DiGraph(**graph.graph)
-    for node in dict.fromkeys(_in_order(graph, place)):
-        smaller.add_node(node, **(stacks[node] if node in stacks else graph.nodes[node]))
-    for one, other, edge in graph.edges(data=True):
-        ends = place[one], place[other]
-        if ends[0] == ends[1]:
-            continue
-        if smaller.has_edge(*ends):
-            smaller.edges[ends]["count"] += 1
-        else:
-            smaller.add_edge(*ends, **{**edge, "count": 1})
-    return smaller
-
-
-def _in_order(graph: nx.DiGraph[Any], place: dict[Hashable, Hashable]) -> Iterable[Hashable]:
-    return (place[node] for node in graph)
+    def quotient(self) -> nx.DiGraph[Any]:
+        smaller: nx.DiGraph[Any] = nx.DiGraph(**self._graph.graph)
+        for node in dict.fromkeys(self.place[node] for node in self._graph):
+            smaller.add_node(node, **(self._stacks[node] if node in self._stacks else self._graph.nodes[node]))
+        for one, other, edge in self._graph.edges(data=True):
+            ends = self.place[one], self.place[other]
+            if ends[0] == ends[1]:
+                continue
+            if smaller.has_edge(*ends):
+                smaller.edges[ends]["count"] += 1
+            else:
+                smaller.add_edge(*ends, **{**edge, "count": 1})
+        return smaller

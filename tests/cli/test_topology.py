@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from simcoll.cli import main
-from simcoll.cli.topology_arguments import add_topology_arguments, topology_request
+from simcoll.cli.arguments import add_topology_arguments, topology_request
 from simcoll.topology.clusters import cluster
 from simcoll.topology.fat_trees import fat_tree, rail_optimised
 from simcoll.topology.file import read_topology, write_topology

@@ -15,7 +15,7 @@ import pytest
 import simcoll
 from simcoll import testing
 from simcoll.cli import main
-from simcoll.cli.topology_arguments import add_topology_arguments
+from simcoll.cli.arguments import add_topology_arguments
 from simcoll.reports.json_report import json_schema
 from tests.release.test_layers import LAYERS
 

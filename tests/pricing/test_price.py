@@ -12,8 +12,7 @@ from simcoll.core.record import Group, State
 from simcoll.pricing.collective_prices import Choice, PricingError
 from simcoll.pricing.compute import Straggler, none, per_step
 from simcoll.pricing.price import PricingScenario, price
-from simcoll.pricing.views.steps import steps_of_rank
-from simcoll.pricing.views.summary import groups_of, kinds_of, links_of, totals_of
+from simcoll.pricing.views.summary import groups_of, kinds_of, links_of, steps_of_rank, totals_of
 from simcoll.pricing.what_if import SlowLink
 from tests.support.timed import Made, call, timed, world
 

@@ -12,7 +12,8 @@ import tomllib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcoll.simulation.toml import MAX_BYTES, Place, TomlError, parse_toml, read_toml, spelled
+from simcoll.simulation.toml import MAX_BYTES, TomlError, parse_toml, read_toml, spelled
+from simcoll.topology.documents import Place
 
 DOCUMENT = """\
 # a comment

@@ -11,15 +11,23 @@ import numpy as np
 
 from simcoll.estimator.flow.layout import Layout
 from simcoll.estimator.flow.paths import Integers
-from simcoll.estimator.flow.schedule import Schedule, Shifts, TransferStep
+from simcoll.estimator.flow.schedule import Schedule, Shifts, TransferStep, powers
 
 
 def _order(layout: Layout) -> Integers:
     return np.concatenate(layout.groups)
 
 
-def _powers(count: int) -> list[int]:
-    return [1 << bit for bit in range((count - 1).bit_length())]
+def _turned(
+    order: Integers, distance: int, size: float, count: int, blocks: Callable[[int], Sequence[tuple[int, ...]]]
+) -> TransferStep:
+    """Each place sends ``count`` of as many blocks as there are ranks ``distance`` places on; ``blocks`` names them."""
+    return TransferStep(
+        order,
+        np.roll(order, -distance),
+        np.full(len(order), count * size / len(order)),
+        lambda _: [blocks(place) for place in range(len(order))],
+    )
 
 
 def bruck_all_gather(layout: Layout, size: float, root: int) -> Schedule:
@@ -28,14 +36,9 @@ def bruck_all_gather(layout: Layout, size: float, root: int) -> Schedule:
 
     def step(distance: int) -> TransferStep:
         held = min(distance, count - distance)
-        return TransferStep(
-            order,
-            np.roll(order, distance),
-            np.full(count, held * size / count),
-            lambda _: [[(int(order[(p + j) % count]),) for j in range(held)] for p in range(count)],
-        )
+        return _turned(order, -distance, size, held, lambda p: [(int(order[(p + j) % count]),) for j in range(held)])
 
-    return tuple(step(distance) for distance in _powers(count))
+    return tuple(step(distance) for distance in powers(count))
 
 
 def bruck_all_to_all(layout: Layout, size: float, root: int) -> Schedule:
@@ -50,46 +53,29 @@ def bruck_all_to_all(layout: Layout, size: float, root: int) -> Schedule:
             source = (place - (way & low)) % count
             return int(order[source]), int(order[(source + way) % count])
 
-        return TransferStep(
-            order,
-            np.roll(order, -distance),
-            np.full(count, len(ways) * size / count),
-            lambda _: [[block(place, way) for way in ways] for place in range(count)],
-        )
+        return _turned(order, distance, size, len(ways), lambda place: [block(place, way) for way in ways])
 
-    return tuple(step(distance) for distance in _powers(count))
+    return tuple(step(distance) for distance in powers(count))
 
 
 def pat_all_gather(layout: Layout, size: float, root: int) -> Schedule:
     """Parallel aggregated trees (NCCL's PAT, all blocks of a step in one message): far first, one block, then more."""
-    order, count = _order(layout), layout.size
-
-    def step(distance: int) -> TransferStep:
-        offsets = range(0, count - distance, 2 * distance)
-        return TransferStep(
-            order,
-            np.roll(order, -distance),
-            np.full(count, len(offsets) * size / count),
-            lambda _: [[(int(order[(p - offset) % count]),) for offset in offsets] for p in range(count)],
-        )
-
-    return tuple(step(distance) for distance in reversed(_powers(count)))
+    return tuple(_pat(layout, size, distance, 1) for distance in reversed(powers(layout.size)))
 
 
 def pat_reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
     """The trees of PAT's all-gather, backwards."""
+    return tuple(_pat(layout, size, distance, -1) for distance in powers(layout.size))
+
+
+def _pat(layout: Layout, size: float, distance: int, way: int) -> TransferStep:
+    """A step of the trees, ``way`` 1 from their roots, -1 to them: a block is the same on both."""
     order, count = _order(layout), layout.size
-
-    def step(distance: int) -> TransferStep:
-        offsets = range(0, count - distance, 2 * distance)
-        return TransferStep(
-            order,
-            np.roll(order, distance),
-            np.full(count, len(offsets) * size / count),
-            lambda _: [[(int(order[(p - offset - distance) % count]),) for offset in offsets] for p in range(count)],
-        )
-
-    return tuple(step(distance) for distance in _powers(count))
+    first = 0 if way > 0 else distance
+    offsets = range(first, count - distance + first, 2 * distance)
+    return _turned(
+        order, way * distance, size, len(offsets), lambda p: [(int(order[(p - each) % count]),) for each in offsets]
+    )
 
 
 class _Halving:

@@ -7,6 +7,7 @@ shard of the data is what the l-th rank of each host deals with.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from simcoll.estimator.flow.layout import Layout
 from simcoll.estimator.flow.paths import Integers
 from simcoll.estimator.flow.ring_schedules import chain, ring
 from simcoll.estimator.flow.schedule import Schedule, Shifts, TransferStep, together
-from simcoll.estimator.flow.tree_schedules import depths, double_tree, heights, pipeline
+from simcoll.estimator.flow.tree_schedules import depths, double_tree, heights, piped, pipeline
 
 _Blocks = Callable[[int], Sequence[tuple[Hashable, ...]]]
 
@@ -53,53 +54,51 @@ def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
     return (_inside(grid, part, 1, shard), together(rails), _inside(grid, part, 0, shard))
 
 
-def _owned(grid: Integers) -> tuple[Callable[[int], _Blocks], _Blocks]:
+def _owned(layout: Layout, size: float, behind: int) -> tuple[TransferStep, TransferStep]:
+    """The rings in each host and those between the hosts, which carry the blocks that belong to a rank each."""
+    grid = _grid(layout)
+    hosts, width = grid.shape
+
     def between(place: int) -> _Blocks:
         return lambda host: [(int(grid[host, place]),)]
 
-    return between, lambda place: [(int(rank),) for rank in grid[:, place]]
+    rails = [ring(grid[:, k], size / layout.size, hosts - 1, behind, between(k)) for k in range(width)]
+    inside = _inside(grid, size / width, behind, lambda place: [(int(rank),) for rank in grid[:, place]])
+    return inside, together(rails)
 
 
 def all_gather(layout: Layout, size: float, root: int) -> Schedule:
     """Between hosts first, and then each rank has what its host needs from its place."""
-    grid = _grid(layout)
-    hosts, width = grid.shape
-    between, shard = _owned(grid)
-    rails = [ring(grid[:, k], size / layout.size, hosts - 1, 0, between(k)) for k in range(width)]
-    return (together(rails), _inside(grid, size / width, 0, shard))
+    inside, between = _owned(layout, size, 0)
+    return (between, inside)
 
 
 def reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
     """Inside the hosts first, and then between them what is left."""
-    grid = _grid(layout)
-    hosts, width = grid.shape
-    between, shard = _owned(grid)
-    rails = [ring(grid[:, k], size / layout.size, hosts - 1, 1, between(k)) for k in range(width)]
-    return (_inside(grid, size / width, 1, shard), together(rails))
+    return _owned(layout, size, 1)
 
 
 def broadcast(layout: Layout, size: float, root: int) -> Schedule:
     """The root scatters in its host, each shard goes along the hosts, and each host gathers."""
-    grid = _from(_grid(layout), root)
-    part = size / grid.shape[1]
-    places = [place for place, rank in enumerate(grid[0]) if rank != root]
-    spread = TransferStep(
-        np.full(len(places), root), grid[0][places], np.full(len(places), part), lambda _: [[(p, 0)] for p in places]
-    )
-    rails = together([chain(grid[:, place], part, place) for place in range(grid.shape[1])])
-    return (spread, rails, _inside(grid, part, 0, lambda place: [(place, 0)]))
+    near, rails, inside = _of_root(_from(_grid(layout), root), size, root, 0)
+    return (replace(near, sources=near.targets, targets=near.sources), rails, inside)
 
 
 def reduce(layout: Layout, size: float, root: int) -> Schedule:
     """The way of a broadcast, backwards."""
-    grid = np.roll(_from(_grid(layout), root), -1, axis=0)
-    part = size / grid.shape[1]
-    places = [place for place, rank in enumerate(grid[-1]) if rank != root]
-    collect = TransferStep(
-        grid[-1][places], np.full(len(places), root), np.full(len(places), part), lambda _: [[(p, 0)] for p in places]
+    near, rails, inside = _of_root(np.roll(_from(_grid(layout), root), -1, axis=0), size, root, 1)
+    return (inside, rails, near)
+
+
+def _of_root(grid: Integers, size: float, root: int, behind: int) -> tuple[TransferStep, TransferStep, TransferStep]:
+    """What its host sends the root, the chains along the hosts, the rings in each host: a shard for each place."""
+    part, own = size / grid.shape[1], grid[-behind]
+    places = [place for place, rank in enumerate(own) if rank != root]
+    near = TransferStep(
+        own[places], np.full(len(places), root), np.full(len(places), part), lambda _: [[(p, 0)] for p in places]
     )
     rails = together([chain(grid[:, place], part, place) for place in range(grid.shape[1])])
-    return (_inside(grid, part, 1, lambda place: [(place, 0)]), rails, collect)
+    return near, rails, _inside(grid, part, behind, lambda place: [(place, 0)])
 
 
 def _from(grid: Integers, root: int) -> Integers:
@@ -214,22 +213,10 @@ def _switch_tree(grid: Integers, switches: Integers, place: int, tree: int, size
     child, high = np.flatnonzero(parent >= 0), heights(parent)
     below, above, height = rail[child], rail[parent[child]], int(high.max())
     return [
-        *(_pipe(member, switches, size, block, 0) for member in grid.T),
-        _pipe(switches, rail, size, block, 1),
-        _pipe(below, above, size, block, 2 + high[child]),
-        _pipe(above, below, size, block, 1 + height + depths(parent)[child]),
-        _pipe(rail, switches, size, block, 2 + 2 * height),
-        *(_pipe(switches, member, size, block, 3 + 2 * height) for member in grid.T),
+        *(piped(member, switches, size, block, 0) for member in grid.T),
+        piped(switches, rail, size, block, 1),
+        piped(below, above, size, block, 2 + high[child]),
+        piped(above, below, size, block, 1 + height + depths(parent)[child]),
+        piped(rail, switches, size, block, 2 + 2 * height),
+        *(piped(switches, member, size, block, 3 + 2 * height) for member in grid.T),
     ]
-
-
-def _pipe(sources: Integers, targets: Integers, size: float, block: Hashable, stage: int | Integers) -> TransferStep:
-    stages = np.broadcast_to(np.asarray(stage, np.int64), sources.shape)
-    return TransferStep(
-        sources,
-        targets,
-        np.full(len(sources), size),
-        lambda time: [[(block, time)]] * len(sources),
-        1 + int(stages.max(initial=0)),
-        stages,
-    )

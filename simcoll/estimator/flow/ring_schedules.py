@@ -52,15 +52,18 @@ def ring(
 
 def broadcast(layout: Layout, size: float, root: int) -> Schedule:
     """From the root along each channel's ring, chunk after chunk."""
-    orders = layout.orders()
-    turned = [np.roll(order, -int(np.flatnonzero(order == root)[0])) for order in orders]
-    return (together([chain(order, size / len(orders), channel) for channel, order in enumerate(turned)]),)
+    return _chains(layout, size, root, 0)
 
 
 def reduce(layout: Layout, size: float, root: int) -> Schedule:
     """Along each channel's ring to the root, chunk after chunk."""
+    return _chains(layout, size, root, 1)
+
+
+def _chains(layout: Layout, size: float, root: int, behind: int) -> Schedule:
+    """Each channel's ring, cut before the root or ``behind`` it."""
     orders = layout.orders()
-    turned = [np.roll(order, -int(np.flatnonzero(order == root)[0]) - 1) for order in orders]
+    turned = [np.roll(order, -int(np.flatnonzero(order == root)[0]) - behind) for order in orders]
     return (together([chain(order, size / len(orders), channel) for channel, order in enumerate(turned)]),)
 
 

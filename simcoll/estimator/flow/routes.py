@@ -29,8 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.errors import TopologyError
-from simcoll.estimator.flow.network import TOLL, Network, network
-from simcoll.estimator.flow.paths import Floats, Integers, Paths, Walk, spread
+from simcoll.estimator.flow.paths import TOLL, Floats, Integers, Network, Paths, Walk, network, spread
 from simcoll.topology.graph import derived
 
 _Hashes = npt.NDArray[np.uint64]

@@ -79,6 +79,11 @@ def steps(schedule: Schedule) -> Iterator[TransferStep]:
             yield from (part.step(distance) for distance in range(1, part.count))
 
 
+def powers(count: int) -> list[int]:
+    """The powers of two below ``count``."""
+    return [1 << bit for bit in range((count - 1).bit_length())]
+
+
 def together(parts: Sequence[TransferStep]) -> TransferStep:
     """Steps of one length that run at once, as one; the stages of those that have none are 0."""
     rounds = {step.rounds for step in parts}

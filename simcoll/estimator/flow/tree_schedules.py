@@ -6,32 +6,44 @@ so that none sends much more than twice the data in an all-reduce. Up and down a
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 
 from simcoll.estimator.flow.layout import Layout
 from simcoll.estimator.flow.paths import Integers
-from simcoll.estimator.flow.schedule import Schedule, TransferStep, together
+from simcoll.estimator.flow.schedule import Schedule, TransferStep, powers, together
 
 
 def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
     """Up the trees to their roots and down again."""
-    trees = [(channel, tree) for channel in range(_width(layout)) for tree in (0, 1)]
-    part = size / len(trees)
-    return _joined([_both(_spanning(layout, *tree), part, tree) for tree in trees])
+
+    def both(parent: Integers, part: float, tree: Hashable) -> list[TransferStep]:
+        return [up(parent, part, tree), down(parent, part, tree, int(heights(parent).max()))]
+
+    return _of_trees(layout, size, lambda *tree: _spanning(layout, *tree), both)
 
 
 def broadcast(layout: Layout, size: float, root: int) -> Schedule:
     """The root feeds both trees over the other hosts."""
-    trees = [(channel, tree) for channel in range(_width(layout)) for tree in (0, 1)]
-    return _joined([down(_rooted(layout, root, *tree), size / len(trees), tree) for tree in trees])
+    return _of_trees(layout, size, lambda *tree: _rooted(layout, root, *tree), lambda *part: [down(*part)])
 
 
 def reduce(layout: Layout, size: float, root: int) -> Schedule:
     """The way of a broadcast, backwards."""
-    trees = [(channel, tree) for channel in range(_width(layout)) for tree in (0, 1)]
-    return _joined([up(_rooted(layout, root, *tree), size / len(trees), tree) for tree in trees])
+    return _of_trees(layout, size, lambda *tree: _rooted(layout, root, *tree), lambda *part: [up(*part)])
+
+
+def _of_trees(
+    layout: Layout,
+    size: float,
+    parents: Callable[[int, int], Integers],
+    steps: Callable[[Integers, float, Hashable], list[TransferStep]],
+) -> Schedule:
+    """Both trees of each channel with a part of the data each, as one pipeline."""
+    channels = max(len(host) for host in _hosts(layout))
+    trees = [(channel, tree) for channel in range(channels) for tree in (0, 1)]
+    return (pipeline([step for tree in trees for step in steps(parents(*tree), size / len(trees), tree)]),)
 
 
 def _hosts(layout: Layout) -> list[Integers]:
@@ -39,10 +51,6 @@ def _hosts(layout: Layout) -> list[Integers]:
     if len(layout.groups) > 1:
         return list(layout.groups)
     return [np.array([place]) for place in layout.groups[0]]
-
-
-def _width(layout: Layout) -> int:
-    return max(len(host) for host in _hosts(layout))
 
 
 def double_tree(nodes: int, tree: int) -> Integers:
@@ -95,25 +103,23 @@ def _rooted(layout: Layout, root: int, channel: int, tree: int) -> Integers:
 def up(parent: Integers, size: float, tree: Hashable) -> TransferStep:
     """Towards the root, each rank when its children have given."""
     child = np.flatnonzero(parent >= 0)
-    return _step(child, parent[child], size, tree, heights(parent)[child])
+    return piped(child, parent[child], size, tree, heights(parent)[child])
 
 
 def down(parent: Integers, size: float, tree: Hashable, after: int = 0) -> TransferStep:
     """Away from the root, ``after`` so many rounds."""
     child = np.flatnonzero(parent >= 0)
-    return _step(parent[child], child, size, tree, depths(parent)[child] - 1 + after)
+    return piped(parent[child], child, size, tree, depths(parent)[child] - 1 + after)
 
 
-def _both(parent: Integers, size: float, tree: Hashable) -> list[TransferStep]:
-    return [up(parent, size, tree), down(parent, size, tree, int(heights(parent).max()))]
-
-
-def _step(sources: Integers, targets: Integers, size: float, tree: Hashable, stages: Integers) -> TransferStep:
+def piped(sources: Integers, targets: Integers, size: float, block: Hashable, stage: int | Integers) -> TransferStep:
+    """Transfers of one block, chunk after chunk, each at its stage of the pipeline or all at the same one."""
+    stages = np.broadcast_to(np.asarray(stage, np.int64), sources.shape)
     return TransferStep(
         sources,
         targets,
         np.full(len(sources), size),
-        lambda time: [[(tree, time)]] * len(sources),
+        lambda time: [[(block, time)]] * len(sources),
         1 + int(stages.max(initial=0)),
         stages,
     )
@@ -123,13 +129,6 @@ def pipeline(parts: list[TransferStep]) -> TransferStep:
     """Steps with stages as one: it lasts as long as the one of most stages."""
     rounds = max(step.rounds for step in parts)
     return together([TransferStep(s.sources, s.targets, s.sizes, s.carried, rounds, s.stages) for s in parts])
-
-
-def _joined(parts: list[TransferStep] | list[list[TransferStep]]) -> Schedule:
-    flat: list[TransferStep] = []
-    for part in parts:
-        flat.extend(part if isinstance(part, list) else [part])
-    return (pipeline(flat),)
 
 
 def depths(parent: Integers) -> Integers:
@@ -153,14 +152,12 @@ def heights(parent: Integers) -> Integers:
 
 def gather(layout: Layout, size: float, root: int) -> Schedule:
     """A binomial tree: in step k, what 2^k ranks had goes to one."""
-    distances = [1 << bit for bit in range((layout.size - 1).bit_length())]
-    return tuple(_binomial(layout.size, size, root, distance, False) for distance in distances)
+    return tuple(_binomial(layout.size, size, root, distance, False) for distance in powers(layout.size))
 
 
 def scatter(layout: Layout, size: float, root: int) -> Schedule:
     """The way of a gather, backwards."""
-    distances = [1 << bit for bit in reversed(range((layout.size - 1).bit_length()))]
-    return tuple(_binomial(layout.size, size, root, distance, True) for distance in distances)
+    return tuple(_binomial(layout.size, size, root, distance, True) for distance in reversed(powers(layout.size)))
 
 
 def _binomial(count: int, size: float, root: int, distance: int, away: bool) -> TransferStep:

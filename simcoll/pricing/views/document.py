@@ -7,10 +7,8 @@ from dataclasses import asdict
 
 import numpy as np
 
-from simcoll.core.estimate import Estimate
 from simcoll.pricing.price import Pricing
-from simcoll.pricing.views.steps import StepCosts, steps_of_rank
-from simcoll.pricing.views.summary import groups_of, kinds_of, links_of, totals_of
+from simcoll.pricing.views.summary import StepCosts, groups_of, kinds_of, links_of, steps_of_rank, totals_of
 
 SCHEMA = "simcoll.pricing/1"
 
@@ -42,7 +40,7 @@ def _scenario(priced: Pricing, first_seconds: float) -> dict[str, object]:
         "calls": job.calls,
         "totals": asdict(totals_of(priced)),
         "steps": _steps(steps_of_rank(priced)),
-        "kinds": [asdict(kind) | {"estimate": _estimate(kind.estimate)} for kind in kinds_of(priced)],
+        "kinds": [asdict(kind) | {"estimate": kind.estimate.as_json()} for kind in kinds_of(priced)],
         "groups": [asdict(group) for group in groups_of(priced)],
         "links": [asdict(link) | {"source": str(link.source), "target": str(link.target)} for link in links_of(priced)],
         "ranks": _ranks(priced),
@@ -63,14 +61,6 @@ def _steps(found: StepCosts | None) -> object:
         "volumes": volumes,
         "steps": [asdict(step) for step in found.steps[:LISTED]],
     }
-
-
-def _estimate(found: Estimate) -> dict[str, object]:
-    link = found.bottleneck
-    shown = asdict(found) | {"terms": dict(found.terms)}
-    if link is not None:
-        shown["bottleneck"] = asdict(link) | {"source": str(link.source), "target": str(link.target)}
-    return shown
 
 
 def _ranks(priced: Pricing) -> list[dict[str, object]]:

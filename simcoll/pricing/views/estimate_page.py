@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from simcoll.core.estimate import Estimate
 from simcoll.core.units import counted, show_rate, show_size
-from simcoll.pricing.views.bottlenecks import bottleneck_text, marks_of_estimate
-from simcoll.pricing.views.text import shown
-from simcoll.pricing.views.topology_figure import figure_of
+from simcoll.pricing.views.text import algorithm_of, shown
+from simcoll.pricing.views.topology_figure import bottleneck_text, figure_of, marks_of_estimate
 from simcoll.reports.page_shell import Figure, PageTable
 from simcoll.reports.price_page import CurvePicture, Fact, Sheet, bandwidth_curve
 
@@ -66,7 +65,7 @@ def _sizes(name: str, found: Sequence[Estimate]) -> PageTable:
     rows = [
         (
             show_size(each.bytes) if each.bytes else "-",
-            " ".join(filter(None, (each.algorithm, each.protocol))),
+            algorithm_of(each),
             "-" if each.bottleneck is None else bottleneck_text(each.bottleneck),
             shown(each.seconds),
             show_rate(each.algorithm_bandwidth) if each.bytes else "-",

@@ -11,8 +11,7 @@ from simcoll.pricing.compute import Counted, measured
 from simcoll.pricing.job import RecordedJob
 from simcoll.pricing.price import Pricing, PricingScenario
 from simcoll.pricing.rank_program import WAIT
-from simcoll.pricing.views.steps import flops_of_step
-from simcoll.pricing.views.summary import overlapping_calls
+from simcoll.pricing.views.summary import flops_of_step, overlapping_calls
 
 _PROBLEMS = 5
 

@@ -8,27 +8,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simcoll.core.units import show_rate, show_size
+from simcoll.core.units import show_rate
 from simcoll.pricing.price import Pricing, price
-from simcoll.pricing.views.bottlenecks import marks_of_job
 from simcoll.pricing.views.spans import spans_of
-from simcoll.pricing.views.steps import StepCosts, steps_of_rank
 from simcoll.pricing.views.summary import (
-    GroupCost,
     GroupKind,
     LinkCost,
     Spread,
+    StepCosts,
     groups_of,
     kinds_of,
     links_of,
+    steps_of_rank,
     totals_of,
 )
-from simcoll.pricing.views.text import counted_calls, shown
-from simcoll.pricing.views.topology_figure import figure_of
+from simcoll.pricing.views.text import (
+    GROUP_HEADINGS,
+    KIND_HEADINGS,
+    RANK_HEADINGS,
+    VOLUME_HEADINGS,
+    algorithm_of,
+    counted_calls,
+    group_rows,
+    kind_cells,
+    link_rows,
+    rank_rows,
+    scenario_rows,
+    shown,
+    volume_rows,
+)
+from simcoll.pricing.views.topology_figure import figure_of, marks_of_job
 from simcoll.reports.page_shell import PageTable
 from simcoll.reports.price_page import Bar, Bars, Fact, Sheet
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from simcoll.core.trace import Trace
     from simcoll.reports.page_shell import PricedPage
     from simcoll.topology.graph import Topology
@@ -38,10 +53,6 @@ def priced_report(traces: Sequence[Trace], topology: Topology) -> PricedPage:
     """Picture and tables; raises PricingError, TopologyError and EstimateError for what cannot be priced."""
     priced = price(traces, topology)
     return {"figures": [figure_of(topology, marks_of_job(priced))], "tables": tables_of_calls(priced)}
-
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 _MOST_ROWS, _FEW_ROWS = 100, 12
@@ -108,14 +119,8 @@ def _bars(scenarios: Sequence[Pricing]) -> Bars:
 
 
 def _comparison(scenarios: Sequence[Pricing]) -> PageTable:
-    rows, first = [], scenarios[0].seconds
-    for priced in scenarios:
-        totals, steps = totals_of(priced), steps_of_rank(priced)
-        step = "-" if steps is None else shown(sum(one.seconds for one in steps.steps) / len(steps.steps))
-        ratio = f"x{priced.seconds / first:.2f}" if first else "-"
-        times = shown(priced.seconds), ratio, shown(totals.exposed.mean), shown(totals.waiting.mean), step
-        rows.append((priced.name, f"{priced.job.world_size:,}", *times))
-    return PageTable("What if", ("scenario", "ranks", "time", "ratio", "exposed", "waiting", "a step"), tuple(rows))
+    headings = "scenario", "ranks", "time", "ratio", "exposed", "waiting", "a step"
+    return PageTable("What if", headings, tuple(scenario_rows(scenarios, "-")))
 
 
 def tables_of_calls(main: Pricing) -> list[PageTable]:
@@ -127,11 +132,11 @@ def tables_of_calls(main: Pricing) -> list[PageTable]:
 def _tables(main: Pricing, steps: StepCosts | None) -> Iterable[PageTable]:
     yield from tables_of_calls(main)
     if len(groups := groups_of(main)) > 1:
-        yield _groups(groups)
-    yield _ranks(main)
+        yield _table("Groups", GROUP_HEADINGS, group_rows(groups))
+    yield _table("A rank's time", RANK_HEADINGS, rank_rows(main))
     if steps is not None:
         yield _steps(steps)
-        yield _volumes(steps)
+        yield _table(f"Volumes of a step of rank {steps.rank}", VOLUME_HEADINGS, volume_rows(steps), 2)
 
 
 def _table(
@@ -143,64 +148,18 @@ def _table(
 
 
 def _kinds(kinds: Sequence[GroupKind]) -> PageTable:
-    headings = "op", "group", "algorithm", "bytes", "calls", "each", "in all", "bus bandwidth", "exposed", "waiting"
-    rows = [
-        (
-            kind.estimate.op,
-            f"{kind.group} ({kind.size if kind.groups == 1 else f'{kind.groups:,} x {kind.size}'})",
-            " ".join(filter(None, (kind.estimate.algorithm, kind.estimate.protocol))),
-            show_size(kind.estimate.bytes) if kind.estimate.bytes else "-",
-            f"{kind.calls:,}",
-            shown(kind.seconds / max(kind.calls, 1)),
-            shown(kind.seconds / max(kind.groups, 1)),
-            show_rate(kind.estimate.bus_bandwidth) if kind.estimate.bytes else "-",
-            shown(kind.exposed),
-            shown(kind.waiting),
-        )
-        for kind in kinds
-    ]
+    headings = *KIND_HEADINGS[:2], "algorithm", *KIND_HEADINGS[2:], "bus bandwidth", "exposed", "waiting"
+    rows = []
+    for kind in kinds:
+        op, group, *numbers = kind_cells(kind, "-")
+        bandwidth = show_rate(kind.estimate.bus_bandwidth) if kind.estimate.bytes else "-"
+        times = shown(kind.exposed), shown(kind.waiting)
+        rows.append((op, group, algorithm_of(kind.estimate), *numbers, bandwidth, *times))
     return _table("Calls, the dearest first", headings, rows, 3)
 
 
 def _links(links: Sequence[LinkCost]) -> PageTable:
-    rows = [
-        (
-            f"{link.link} {link.source} -> {link.target}",
-            show_rate(link.bandwidth),
-            f"{link.calls:,}",
-            shown(link.busy),
-        )
-        for link in links
-    ]
-    return _table("Bottleneck links", ("link", "bandwidth", "calls", "busy"), rows)
-
-
-def _groups(groups: Sequence[GroupCost]) -> PageTable:
-    rows = [
-        (
-            f"{group.name} {group.description}".strip(),
-            f"{len(group.ranks):,}",
-            f"{group.collectives + group.messages:,}",
-            *(shown(one) for one in (group.seconds, group.exposed, group.waiting)),
-        )
-        for group in groups
-    ]
-    return _table("Groups", ("group", "ranks", "calls", "time", "exposed", "waiting"), rows)
-
-
-def _ranks(main: Pricing) -> PageTable:
-    totals = totals_of(main)
-    spreads = (
-        ("compute", totals.compute),
-        ("communication, exposed", totals.exposed),
-        ("communication, overlapped", totals.overlapped),
-        ("waiting for other ranks", totals.waiting),
-    )
-    rows = [
-        (name, shown(one.mean), shown(one.least), f"{one.least_rank}", shown(one.most), f"{one.most_rank}")
-        for name, one in spreads
-    ]
-    return _table("A rank's time", ("", "mean", "least", "rank", "most", "rank"), rows)
+    return _table("Bottleneck links", ("link", "bandwidth", "calls", "busy"), link_rows(links, show_rate))
 
 
 def _steps(found: StepCosts) -> PageTable:
@@ -210,12 +169,3 @@ def _steps(found: StepCosts) -> PageTable:
     ]
     headings = "step", "time", "compute", "exposed", "waiting"
     return _table(f"Steps of rank {found.rank}", headings, rows, folded=len(rows) > _FEW_ROWS)
-
-
-def _volumes(found: StepCosts) -> PageTable:
-    """To the byte: what a step moves can be reckoned from the model."""
-    rows = [
-        (one.op, f"{one.description or one.group} ({one.size})", f"{one.calls:,}", f"{one.bytes:,}")
-        for one in found.volumes
-    ]
-    return _table(f"Volumes of a step of rank {found.rank}", ("op", "group", "calls", "bytes"), rows, 2)

@@ -12,8 +12,7 @@ from rich.text import Text
 from simcoll.pricing.job import Floats
 from simcoll.pricing.price import Pricing
 from simcoll.pricing.views.slice_plan import plan_slices
-from simcoll.pricing.views.steps import steps_of_rank
-from simcoll.pricing.views.summary import RankTimes, rank_times
+from simcoll.pricing.views.summary import RankTimes, rank_times, steps_of_rank
 from simcoll.pricing.views.text import shown
 
 _ROWS = 16

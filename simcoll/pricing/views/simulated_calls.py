@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.text import Text
 
 from simcoll.core.record import Record, State
-from simcoll.core.text import plain
 from simcoll.core.trace import Trace, record_at
-from simcoll.reports.tables import Rows
 from simcoll.spec.call import bytes_of
 
 if TYPE_CHECKING:
@@ -77,23 +74,20 @@ def _bytes(record: Record) -> int:
 def priced_table(lines: Sequence[PricedLine], seconds: float) -> RenderableType:
     """The lines as a table, with the total of the run."""
     from simcoll.core.units import show_size
+    from simcoll.pricing.views.text import table_of
 
-    table = Rows(title=f"{seconds * 1e6:,.1f} us of virtual time", title_justify="left", box=SIMPLE_HEAD)
-    table.pad_edge, table.padding = False, (0, 1, 0, 0)
-    for heading in ("call", "group"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("calls", "size", "us a call", "us in all", "us waited"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for each in lines[:MOST_ROWS]:
-        table.add_row(
-            plain(f"{each.op} :{each.line}"),
-            plain(each.group),
+    rows = [
+        (
+            f"{each.op} :{each.line}",
+            each.group,
             f"{each.calls:,}",
             show_size(each.bytes),
-            f"{each.seconds / each.calls * 1e6:,.1f}",
-            f"{each.seconds * 1e6:,.1f}",
-            f"{each.waiting * 1e6:,.1f}",
+            *(f"{took * 1e6:,.1f}" for took in (each.seconds / each.calls, each.seconds, each.waiting)),
         )
+        for each in lines[:MOST_ROWS]
+    ]
+    headings = "call", "group", "calls", "size", "us a call", "us in all", "us waited"
+    table = table_of(f"{seconds * 1e6:,.1f} us of virtual time", *headings, left=2, rows=rows)
     if len(lines) > MOST_ROWS:
         table.caption = Text(f"and {len(lines) - MOST_ROWS} more lines")
     return table

@@ -11,7 +11,7 @@ from simcoll.core.units import show_size
 from simcoll.pricing.job import Stream
 from simcoll.pricing.price import Pricing
 from simcoll.pricing.views.predicted_trace import predicted
-from simcoll.pricing.views.steps import StepCosts
+from simcoll.pricing.views.summary import StepCosts
 from simcoll.reports.price_page import COLLECTIVE, COMPUTE, EXPOSED, WAITING, Span, Spans, laned
 from simcoll.reports.trace_event import Slice
 from simcoll.verifier.views.summary import kind_of

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from simcoll.core.estimate import Estimate
 from simcoll.core.text import plain
 from simcoll.core.units import counted, show_size
 from simcoll.pricing.price import Pricing
-from simcoll.pricing.views.steps import StepCosts, steps_of_rank
 from simcoll.pricing.views.summary import (
     GroupCost,
     GroupKind,
-    Spread,
+    LinkCost,
+    StepCosts,
     groups_of,
     kinds_of,
     links_of,
+    steps_of_rank,
     totals_of,
 )
 from simcoll.reports.tables import Rows
@@ -82,33 +84,43 @@ def shown(seconds: float) -> str:
     return f"{seconds * 1e3:,.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.1f} us"
 
 
-def _table(title: str, *columns: str, left: int = 1) -> Rows:
-    """Numbers stand to the right; the first ``left`` columns are texts, and may be folded."""
+def table_of(title: str, *columns: str, left: int = 1, rows: Iterable[Sequence[str]] = ()) -> Rows:
+    """Numbers stand to the right; the first ``left`` columns are texts from anywhere, and may be folded."""
     table = Rows(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place, column in enumerate(columns):
         text = place < left
         table.add_column(column, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+    for row in rows:
+        table.add_row(*map(plain, row[:left]), *row[left:])
     return table
 
 
 def _totals(priced: Pricing) -> Rows:
+    return table_of("a rank's time", *RANK_HEADINGS, rows=rank_rows(priced))
+
+
+RANK_HEADINGS = "", "mean", "least", "rank", "most", "rank"
+
+
+def rank_rows(priced: Pricing) -> list[tuple[str, ...]]:
+    """Where the ranks' time goes."""
     totals = totals_of(priced)
-    table = _table("a rank's time", "", "mean", "least", "rank", "most", "rank")
-    rows: tuple[tuple[str, Spread], ...] = (
+    spreads = (
         ("compute", totals.compute),
         ("communication, exposed", totals.exposed),
         ("communication, overlapped", totals.overlapped),
         ("waiting for other ranks", totals.waiting),
     )
-    for name, one in rows:
-        table.add_row(name, shown(one.mean), shown(one.least), str(one.least_rank), shown(one.most), str(one.most_rank))
-    return table
+    return [
+        (name, shown(one.mean), shown(one.least), str(one.least_rank), shown(one.most), str(one.most_rank))
+        for name, one in spreads
+    ]
 
 
 def _steps(found: StepCosts) -> Rows:
     count = len(found.steps)
     title = f"{counted(count, 'step')} of {counted(found.period, 'call')}, as rank {found.rank} has them"
-    table = _table(title, "", "mean", "least", "most")
+    table = table_of(title, "", "mean", "least", "most")
     for name, column in (("step", "seconds"), ("exposed", "exposed"), ("waiting", "waiting"), ("compute", "compute")):
         values = [float(getattr(step, column)) for step in found.steps]
         table.add_row(name, shown(sum(values) / count), shown(min(values)), shown(max(values)))
@@ -116,68 +128,101 @@ def _steps(found: StepCosts) -> Rows:
 
 
 def _volumes(found: StepCosts) -> Rows:
+    title = f"volumes of a step, as rank {found.rank} has them"
+    return table_of(title, *VOLUME_HEADINGS, left=2, rows=volume_rows(found))
+
+
+VOLUME_HEADINGS = "op", "group", "calls", "bytes"
+
+
+def volume_rows(found: StepCosts) -> list[tuple[str, ...]]:
     """To the byte: what a step moves can be reckoned from the model."""
-    table = _table(f"volumes of a step, as rank {found.rank} has them", "op", "group", "calls", "bytes", left=2)
-    for one in found.volumes:
-        group = f"{one.description or one.group} ({one.size})"
-        table.add_row(plain(one.op), plain(group), f"{one.calls:,}", f"{one.bytes:,}")
-    return table
+    return [
+        (one.op, f"{one.description or one.group} ({one.size})", f"{one.calls:,}", f"{one.bytes:,}")
+        for one in found.volumes
+    ]
 
 
 def _kinds(priced: Pricing) -> Rows:
     kinds = kinds_of(priced)
     hidden = len(kinds) - _KINDS
     title = "calls, the dearest first" + (f" ({hidden:,} more kinds)" if hidden > 0 else "")
-    table = _table(title, "op", "group", "bytes", "calls", "each", "in all", "algorithm", left=2)
-    for kind in kinds[:_KINDS]:
-        found = kind.estimate
-        table.add_row(
-            plain(found.op),
-            _where(kind),
-            show_size(found.bytes) if found.bytes else "",
-            f"{kind.calls:,}",
-            shown(kind.seconds / max(kind.calls, 1)),
-            shown(kind.seconds / max(kind.groups, 1)),
-            " ".join(filter(None, (found.algorithm, found.protocol))),
-        )
-    return table
+    rows = [(*kind_cells(kind, ""), algorithm_of(kind.estimate)) for kind in kinds[:_KINDS]]
+    return table_of(title, *KIND_HEADINGS, "algorithm", left=2, rows=rows)
 
 
-def _where(kind: GroupKind) -> Text:
+KIND_HEADINGS = "op", "group", "bytes", "calls", "each", "in all"
+
+
+def kind_cells(kind: GroupKind, nothing: str) -> tuple[str, ...]:
+    """What calls, where, how many, and how long; ``nothing`` in place of the bytes where there are none."""
     alike = f"{kind.size}" if kind.groups == 1 else f"{kind.groups:,} x {kind.size}"
-    return plain(f"{kind.group} ({alike})")
+    return (
+        kind.estimate.op,
+        f"{kind.group} ({alike})",
+        show_size(kind.estimate.bytes) if kind.estimate.bytes else nothing,
+        f"{kind.calls:,}",
+        shown(kind.seconds / max(kind.calls, 1)),
+        shown(kind.seconds / max(kind.groups, 1)),
+    )
+
+
+def algorithm_of(found: Estimate) -> str:
+    """Algorithm and protocol."""
+    return " ".join(filter(None, (found.algorithm, found.protocol)))
 
 
 def _groups(groups: Sequence[GroupCost]) -> Rows:
     hidden = len(groups) - _GROUPS
     title = "groups" + (f" ({hidden:,} more)" if hidden > 0 else "")
-    table = _table(title, "group", "ranks", "calls", "time", "exposed", "waiting")
-    for group in groups[:_GROUPS]:
-        name = f"{group.name} {group.description}" if group.description else group.name
-        calls = group.collectives + group.messages
-        times = (shown(one) for one in (group.seconds, group.exposed, group.waiting))
-        table.add_row(plain(name), f"{len(group.ranks):,}", f"{calls:,}", *times)
-    return table
+    return table_of(title, *GROUP_HEADINGS, rows=group_rows(groups[:_GROUPS]))
+
+
+GROUP_HEADINGS = "group", "ranks", "calls", "time", "exposed", "waiting"
+
+
+def group_rows(groups: Sequence[GroupCost]) -> list[tuple[str, ...]]:
+    """What the calls of each group cost."""
+    return [
+        (
+            f"{group.name} {group.description}" if group.description else group.name,
+            f"{len(group.ranks):,}",
+            f"{group.collectives + group.messages:,}",
+            *(shown(one) for one in (group.seconds, group.exposed, group.waiting)),
+        )
+        for group in groups
+    ]
 
 
 def _links(priced: Pricing) -> Rows:
     links = links_of(priced)
     hidden = len(links) - _LINKS
     title = "bottleneck links" + (f" ({hidden:,} more)" if hidden > 0 else "")
-    table = _table(title, "link", "GB/s", "calls", "busy")
-    for link in links[:_LINKS]:
-        name = f"{link.link} {link.source} -> {link.target}"
-        table.add_row(plain(name), f"{link.bandwidth / 1e9:,.1f}", f"{link.calls:,}", shown(link.busy))
-    return table
+    rows = link_rows(links[:_LINKS], lambda bandwidth: f"{bandwidth / 1e9:,.1f}")
+    return table_of(title, "link", "GB/s", "calls", "busy", rows=rows)
+
+
+def link_rows(links: Sequence[LinkCost], rate: Callable[[float], str]) -> list[tuple[str, ...]]:
+    """The links that hold calls up, and for how long."""
+    return [
+        (f"{link.link} {link.source} -> {link.target}", rate(link.bandwidth), f"{link.calls:,}", shown(link.busy))
+        for link in links
+    ]
 
 
 def _comparison(scenarios: Sequence[Pricing]) -> Rows:
-    table = _table("what if", "scenario", "ranks", "time", "", "exposed", "waiting", "step")
+    rows = scenario_rows(scenarios, "")
+    return table_of("what if", "scenario", "ranks", "time", "", "exposed", "waiting", "step", rows=rows)
+
+
+def scenario_rows(scenarios: Sequence[Pricing], nothing: str) -> list[tuple[str, ...]]:
+    """The scenarios beside the first one; ``nothing`` in place of what there is not."""
+    rows: list[tuple[str, ...]] = []
     first = scenarios[0].seconds
     for priced in scenarios:
         totals, steps = totals_of(priced), steps_of_rank(priced)
-        step = "" if steps is None else shown(sum(one.seconds for one in steps.steps) / len(steps.steps))
-        ratio = f"x{priced.seconds / first:.2f}" if first else ""
+        step = nothing if steps is None else shown(sum(one.seconds for one in steps.steps) / len(steps.steps))
+        ratio = f"x{priced.seconds / first:.2f}" if first else nothing
         times = shown(priced.seconds), ratio, shown(totals.exposed.mean), shown(totals.waiting.mean), step
-        table.add_row(plain(priced.name), f"{priced.job.world_size:,}", *times)
-    return table
+        rows.append((priced.name, f"{priced.job.world_size:,}", *times))
+    return rows

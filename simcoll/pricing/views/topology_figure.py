@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import networkx as nx
 
 from simcoll.core.estimate import Bottleneck
 from simcoll.core.trace import Trace
+from simcoll.core.units import show_rate
 from simcoll.estimator.estimate import EstimateError, estimate
-from simcoll.pricing.views.bottlenecks import Marks
+from simcoll.pricing.price import Pricing
 from simcoll.pricing.views.simulated_calls import PricedLine, priced_lines
+from simcoll.pricing.views.summary import links_of
+from simcoll.pricing.views.text import shown
 from simcoll.reports.page_shell import Figure
 from simcoll.topology.graph import Topology
 from simcoll.topology.svg import draw
+
+Marks = dict[tuple[Hashable, Hashable], str]
+"""Links by their ends, and what is said of each."""
+
+_MARKED = 3
+"""Links of a job that a picture points at."""
+
+
+def marks_of_estimate(link: Bottleneck | None) -> Marks:
+    """What holds one collective up."""
+    return {} if link is None else {(link.source, link.target): f"bottleneck: {bottleneck_text(link)}"}
+
+
+def bottleneck_text(link: Bottleneck) -> str:
+    """The link, and how busy it is."""
+    return f"{link.link} {link.source} -> {link.target}, {link.utilisation:.0%} of {show_rate(link.bandwidth)}"
+
+
+def marks_of_job(priced: Pricing) -> Marks:
+    """The links that hold a job up for longest."""
+    return {
+        (one.source, one.target): f"bottleneck: {one.link} {one.source} -> {one.target}, busy for {shown(one.busy)}"
+        for one in links_of(priced)[:_MARKED]
+    }
+
 
 _UNKNOWN = "No link of it is known to be a bottleneck."
 
