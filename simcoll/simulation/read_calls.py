@@ -1,4 +1,4 @@
-"""Reads the ``[[calls]]`` of a scenario: steps, ranks, overrides, loops; and its ``[[faults]]``, with the slow links."""
+"""Reads the ``[[calls]]`` of a scenario: steps, ranks, overrides, loops; its ``[[faults]]`` with the slow links."""
 
 from __future__ import annotations
 

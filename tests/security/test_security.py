@@ -31,7 +31,8 @@ PERMITTED = {
     "simcoll/launch/preconditions.py": {"compile"},
     # Tables of the readers that simcoll has started, by an unpickler that knows a few types.
     "simcoll/blackbox/reader_wire.py": {"pickle.Unpickler"},
-    # Results and exceptions of processes that simcoll has forked itself, over their pipes, and frames for their tracebacks: a line of simcoll's own.
+    # Results and exceptions of processes that simcoll has forked itself, over their pipes,
+    # and frames for their tracebacks: a line of simcoll's own.
     "simcoll/testing/gloo_rank.py": {"pickle.loads", "compile", "exec"},
 }
 """Where shipped modules do it all the same, and why nothing that is read from outside gets there."""
