@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from simcoll.backends.base import Backend, negative_tag
-from simcoll.backends.engine.mailbox import Mailbox
-from simcoll.backends.engine.meetings import Meetings
+from simcoll.backends.engine.mailbox import Mailbox, Meetings
 from simcoll.backends.engine.parking import ParkingPlace, RankScheduler, StuckError, WaitTimeoutError
 from simcoll.backends.engine.schedules import Choices, Decision, InOrder
 from simcoll.backends.engine.settling import Settling

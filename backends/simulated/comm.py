@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from simcoll.backends.simulated.group_calls import GroupCalls
+from simcoll.backends.simulated.group_calls import Arguments, GroupCalls
 from simcoll.backends.simulated.requests import Request
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.spec.semantics import Array
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Comm(GroupCalls):
@@ -126,15 +130,9 @@ class Comm(GroupCalls):
         return [begin[name](array, peer, tag) for name, array, peer, tag in operations]
 
     def _in_place(
-        self,
-        spelling: str,
-        arrays: Sequence[Array],
-        async_op: bool,
-        *,
-        root: int | None = None,
-        reduce_op: str | None = None,
+        self, spelling: str, arrays: Sequence[Array], async_op: bool, **arguments: Unpack[Arguments]
     ) -> Request | None:
-        return self._make(spelling, arrays, arrays, async_op, root=root, reduce_op=reduce_op)
+        return self._make(spelling, arrays, arrays, async_op, **arguments)
 
     def _make(
         self,
@@ -142,23 +140,12 @@ class Comm(GroupCalls):
         inputs: Sequence[Array],
         outputs: Sequence[Array],
         async_op: bool,
-        *,
-        reduce_op: str | None = None,
-        root: int | None = None,
-        input_splits: Sequence[int] | None = None,
-        output_splits: Sequence[int] | None = None,
+        **arguments: Unpack[Arguments],
     ) -> Request | None:
-        make = self.post if async_op else self.call
-        made = make(
-            spelling,
-            inputs,
-            outputs,
-            reduce_op=reduce_op,
-            root=root,
-            input_splits=input_splits,
-            output_splits=output_splits,
-        )
-        return made if isinstance(made, Request) else None
+        if async_op:
+            return self.post(spelling, inputs, outputs, **arguments)
+        self.call(spelling, inputs, outputs, **arguments)
+        return None
 
 
 def _receiving(src: int) -> str:

@@ -1,17 +1,19 @@
-"""The methods of a communicator beside the collectives: call any row of the table, make groups, compute."""
+"""The methods of a communicator beside the collectives: call any row of the table, make groups, compute.
+
+The arguments of calls are checked: numpy arrays of numbers, whole numbers for ranks, tags and splits, reduce ops.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeVar
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 
-from simcoll.backends.simulated.arguments import check_arrays, check_reduce_op, whole_numbers, whole_sizes
-from simcoll.backends.simulated.rank import Rank
+from simcoll.backends.simulated.rank import Rank, calling_line
 from simcoll.backends.simulated.requests import Membership, Request
-from simcoll.backends.simulated.source import calling_line
 from simcoll.core.record import Group, source_document
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import METHODS
@@ -19,7 +21,70 @@ from simcoll.spec.ddp_model import Claim, ModelParameter, claim_of
 from simcoll.spec.semantics import Array
 from simcoll.spec.table import Kind
 
+_NO_NUMBERS = "OSUMm"
+"""The kinds of numpy dtypes that no communication library supports: objects, texts, dates."""
+
+
+def check_arrays(arrays: object) -> None:
+    """Raise TypeError for anything but a list of arrays of numbers."""
+    if not isinstance(arrays, (list, tuple, np.ndarray)):
+        raise TypeError(f"expected a list of numpy arrays, got {_kind(arrays)}")
+    for array in arrays:
+        if not isinstance(array, np.ndarray):
+            hint = "" if array is None else "; numpy.asarray makes one"
+            raise TypeError(f"expected a numpy array, got {_kind(array)}{hint}")
+        if array.dtype.kind in _NO_NUMBERS or array.dtype.names is not None:
+            raise TypeError(
+                f"expected an array of numbers, got dtype {array.dtype}; the object collectives send others"
+            )
+
+
+def check_reduce_op(reduce_op: object) -> None:
+    """Raise TypeError for anything but a name or None."""
+    if reduce_op is not None and not isinstance(reduce_op, str):
+        raise TypeError(f"expected a reduce op by its name, such as 'sum', got {_kind(reduce_op)}")
+
+
+def whole_numbers(named: Mapping[str, object]) -> dict[str, int | None]:
+    """The numbers as Python's own; raises TypeError for other types."""
+    return {name: None if value is None else _whole(name, value) for name, value in named.items()}
+
+
+def whole_sizes(name: str, sizes: Iterable[object] | None) -> tuple[int, ...] | None:
+    """The splits as Python's own numbers; raises TypeError for other types."""
+    if sizes is None:
+        return None
+    if not isinstance(sizes, (list, tuple, np.ndarray)):
+        raise TypeError(f"expected {name} as a list of whole numbers, got {_kind(sizes)}")
+    return tuple(_whole(name, size) for size in sizes)
+
+
+def _whole(name: str, value: object) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # other types raise TypeError
+    except TypeError:
+        raise TypeError(f"expected a whole number as {name}, got {_kind(value)}") from None
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"{value!r:.40} of type {type(value).__name__}"
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Self = TypeVar("Self", bound="GroupCalls")
+
+
+class Arguments(TypedDict, total=False):
+    """What a call takes beside its arrays; None where the row has no such argument."""
+
+    reduce_op: str | None
+    root: int | None
+    input_splits: Sequence[int] | None
+    output_splits: Sequence[int] | None
+    peer: int | None
+    tag: int | None
 
 
 class GroupCalls:
@@ -49,20 +114,14 @@ class GroupCalls:
         spelling: str,
         inputs: Sequence[Array] = (),
         outputs: Sequence[Array] = (),
-        *,
-        reduce_op: str | None = None,
-        root: int | None = None,
-        input_splits: Sequence[int] | None = None,
-        output_splits: Sequence[int] | None = None,
-        peer: int | None = None,
-        tag: int | None = None,
+        **arguments: Unpack[Arguments],
     ) -> int:
         """Make any call of the spec by its c10d method; returns the sender's rank for a receive, else this rank.
 
         Raises KeyError for a method that the spec does not have, TypeError for arguments that are not numpy arrays or
         whole numbers, ValueError for a message of a rank to itself, and the exceptions of :meth:`Request.wait`.
         """
-        call = self._call_of(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
+        call = self._call_of(spelling, inputs, outputs, **arguments)
         return self._membership.post(call, inputs, outputs, calling_line()).wait()
 
     def post(
@@ -70,16 +129,10 @@ class GroupCalls:
         spelling: str,
         inputs: Sequence[Array] = (),
         outputs: Sequence[Array] = (),
-        *,
-        reduce_op: str | None = None,
-        root: int | None = None,
-        input_splits: Sequence[int] | None = None,
-        output_splits: Sequence[int] | None = None,
-        peer: int | None = None,
-        tag: int | None = None,
+        **arguments: Unpack[Arguments],
     ) -> Request:
         """Begin any call of the spec by its c10d method."""
-        call = self._call_of(spelling, inputs, outputs, reduce_op, root, input_splits, output_splits, peer, tag)
+        call = self._call_of(spelling, inputs, outputs, **arguments)
         return self._membership.post(call, inputs, outputs, calling_line(), asynchronous=True)
 
     def compute(self, seconds: float) -> None:
@@ -148,12 +201,13 @@ class GroupCalls:
         spelling: str,
         inputs: Sequence[Array],
         outputs: Sequence[Array],
-        reduce_op: str | None,
-        root: int | None,
-        input_splits: Sequence[int] | None,
-        output_splits: Sequence[int] | None,
-        peer: int | None,
-        tag: int | None,
+        *,
+        reduce_op: str | None = None,
+        root: int | None = None,
+        input_splits: Sequence[int] | None = None,
+        output_splits: Sequence[int] | None = None,
+        peer: int | None = None,
+        tag: int | None = None,
     ) -> Call:
         """The call that the arguments describe; invalid arguments are recorded as a refusal, like torch's checks."""
         try:
@@ -168,9 +222,9 @@ class GroupCalls:
             if numbers["peer"] == self.rank:
                 raise ValueError(f"peer {peer} is this rank itself; c10d has no messages of a rank to itself")
             splits = whole_sizes("input splits", input_splits), whole_sizes("output splits", output_splits)
-            return _call(
-                spelling, inputs, outputs, reduce_op, numbers["root"], *splits, numbers["peer"], numbers["tag"]
-            )
+            lower = None if reduce_op is None else reduce_op.lower()
+            given = {"reduce_op": lower, "input_splits": splits[0], "output_splits": splits[1], **numbers}
+            return _call(spelling, inputs, outputs, **given)
         except (KeyError, TypeError, ValueError) as error:
             name = METHODS[spelling][0].name if spelling in METHODS else spelling
             refused = type(error)(f"rank {self.global_rank}: {name}: {error.args[0]}")
@@ -181,31 +235,10 @@ class GroupCalls:
         return None if group is None else type(self)(self._member, group)
 
 
-def _call(
-    spelling: str,
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    reduce_op: str | None = None,
-    root: int | None = None,
-    input_splits: tuple[int, ...] | None = None,
-    output_splits: tuple[int, ...] | None = None,
-    peer: int | None = None,
-    tag: int | None = None,
-) -> Call:
+def _call(spelling: str, inputs: Sequence[Array], outputs: Sequence[Array], **arguments: Any) -> Call:
     spec, method = METHODS[spelling]
-    return Call(
-        spec.name,
-        spelling,
-        tuple(map(buffer_of, inputs)),
-        tuple(map(buffer_of, outputs)),
-        reduce_op=None if reduce_op is None else reduce_op.lower(),
-        root=root,
-        input_splits=input_splits,
-        output_splits=output_splits,
-        peer=peer,
-        tag=tag,
-        coalesced=method.coalesced,
-    )
+    buffers = tuple(map(buffer_of, inputs)), tuple(map(buffer_of, outputs))
+    return Call(spec.name, spelling, *buffers, coalesced=method.coalesced, **arguments)
 
 
 def buffer_of(array: Array) -> Buffer:

@@ -8,10 +8,8 @@ from functools import partial
 
 from simcoll.backends.engine.parking import StuckError
 from simcoll.backends.engine.tickets import Ticket
-from simcoll.backends.simulated.async_checks import ArrayData, SimulatedFlight
-from simcoll.backends.simulated.entry import SimulatedEntry
-from simcoll.backends.simulated.rank import Rank
-from simcoll.backends.simulated.source import calling_line
+from simcoll.backends.simulated.async_checks import ArrayData, SimulatedEntry, SimulatedFlight
+from simcoll.backends.simulated.rank import Rank, calling_line
 from simcoll.blackbox.box import Slot
 from simcoll.core.record import Group, Source, State
 from simcoll.core.trace import ASYNCHRONOUS, AWAITED

@@ -22,15 +22,20 @@ from simcoll.core.io import stated_path
 from simcoll.errors import BAD_INPUT, CANNOT_START, SimcollError, UsageError
 from simcoll.launch.preconditions import PreconditionError, check_script, check_torch
 from simcoll.simulation.backends import Run, run_gloo, run_of, run_simulated, run_threaded
-from simcoll.simulation.expect import differences, unmet
 from simcoll.simulation.explore import explore
 from simcoll.simulation.library import scenario_path
-from simcoll.simulation.play_numpy import play
+from simcoll.simulation.play_numpy import play, with_slow_links
 from simcoll.simulation.rank_steps import check_steps
 from simcoll.simulation.reader import read_scenario
-from simcoll.simulation.report import Simulation, SimulationPicture, exit_code_of, simulation_document
+from simcoll.simulation.report import (
+    Simulation,
+    SimulationPicture,
+    differences,
+    exit_code_of,
+    simulation_document,
+    unmet,
+)
 from simcoll.simulation.scenario import Scenario
-from simcoll.simulation.slow_links import with_slow_links
 from simcoll.simulation.table import nearest
 from simcoll.testing.options import BACKENDS
 from simcoll.topology.request import TopologyRequest

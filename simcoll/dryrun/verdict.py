@@ -1,30 +1,34 @@
 """The verdict on a dry run: what the ranks' programs disagree about, and where the real run would block.
 
-The programs are replayed together (`simcoll.dryrun.replay`), every rank's record is truncated where it would block
-(`simcoll.dryrun.real_run`), and the records are judged as those of a real run that was ended there. But a rank that ran
+The programs are replayed together (`simcoll.dryrun.replay`), every rank's record is truncated where it would block,
+and the records are judged as those of a real run that was ended there. But a rank that ran
 alone has recorded its whole program, so that a skipped call is found from the calls after it, which the real run would
 never reach.
+
+The notes of the report say which ranks ran, how they ended, what was only guessed. In the records that the real run
+would leave, from a replay, calls that would not complete are pending, and last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from simcoll.core.ranges import ranks_text
-from simcoll.core.trace import LaunchOutcome, MemoryTrace, Stall, reached
+import numpy as np
+import numpy.typing as npt
+
+from simcoll.core.ranges import ranks_text, verb
+from simcoll.core.record import Source, State
+from simcoll.core.trace import AWAITED, LaunchOutcome, MemoryTrace, Stall, Trace, reached
 from simcoll.dryrun.divergence import Divergence, first_divergences, guessed_divergences, ranks_on_same_branches
-from simcoll.dryrun.endings import RankEndings, among, until_divergence
-from simcoll.dryrun.p2p_matching import never_met
-from simcoll.dryrun.real_run import (
-    blocked_rows,
-    main_thread_is_blocked,
-    truncated,
-    unfinished_from,
-    with_replay_results,
-)
-from simcoll.dryrun.records import last_ns
-from simcoll.dryrun.replay import ReplayResult, replay_programs
+from simcoll.dryrun.endings import RankEnding, RankEndings, among, until_divergence
+from simcoll.dryrun.p2p_matching import ANY_SOURCE_SPELLING, never_met
+from simcoll.dryrun.rank.event_kinds import THREAD
+from simcoll.dryrun.rank.main import DryRun, log_name
+from simcoll.dryrun.records import last_ns, sized_differently, tainted_reads
+from simcoll.dryrun.replay import BLOCK, LAUNCH, WAIT, ReplayResult, ThreadProgress, replay_programs
+from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.verifier.agreement.columns import columns_of
 from simcoll.verifier.findings.finding import Finding, RankStatus, Report, Severity
 from simcoll.verifier.findings.rules import (
@@ -38,6 +42,173 @@ from simcoll.verifier.findings.rules import (
 )
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.summary import progress_of
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def with_replay_results(trace: MemoryTrace, replayed: ReplayResult) -> MemoryTrace:
+    """The trace with the replay's results: calls that never complete, and the sources of receives from any source."""
+    slots = trace.slots.copy()
+    pending = ~replayed.done[trace.rank] & (slots["state"] == State.COMPLETED)
+    slots["state"][pending], slots["finished_ns"][pending] = State.STARTED, 0
+    signatures = list(trace.signatures)
+    _name_any_sources(trace.rank, slots, signatures, replayed)
+    events = [event for event in trace.events if event.kind != THREAD]
+    return replace(trace, slots=slots, signatures=signatures, events=events)
+
+
+def truncated(trace: MemoryTrace, replayed: ReplayResult) -> MemoryTrace:
+    """The trace up to where its rank blocks; unchanged where the rank reaches its end."""
+    threads = replayed.threads[trace.rank]
+    if all(thread.ended for thread in threads):
+        return trace
+    slots, main = trace.slots.copy(), threads[0]
+    # Nothing comes after the time at which the main thread blocks.
+    stop = _NEVER if main.ended else main.program.times[main.at]
+    pending = slots["state"] == State.STARTED
+    slots["flags"][pending] &= ~np.uint8(AWAITED)
+    for row in blocked_rows(threads, recorded=True):
+        slots["flags"][row] |= AWAITED
+    made = _launched(threads, len(slots)) | ((slots["state"] == State.REJECTED) & (slots["scheduled_ns"] <= stop))
+    events = [event for event in trace.events if event.time_ns <= stop and event.kind != "exit"]
+    return replace(trace, slots=slots[made], events=events)
+
+
+def unfinished_from(trace: MemoryTrace, first: Mapping[tuple[str, tuple[int, ...]], int]) -> MemoryTrace:
+    """The trace with collectives pending from a sequence number on, by each group's name and members."""
+    slots = trace.slots.copy()
+    for index, group in enumerate(trace.groups):
+        if (number := first.get((group.name, group.ranks))) is not None:
+            later = (slots["group"] == index) & (slots["p2p_sequence"] == 0) & (slots["sequence"] >= number)
+            slots["state"][later] = State.STARTED
+    return replace(trace, slots=slots)
+
+
+def main_thread_is_blocked(threads: Sequence[ThreadProgress]) -> bool:
+    """Whether a rank's main thread is blocked; where it has ended, another thread is."""
+    return not threads[0].ended
+
+
+def blocked_rows(threads: Sequence[ThreadProgress], *, recorded: bool = False) -> list[int]:
+    """The rows of calls in which a rank's threads are blocked; ``recorded`` leaves out waits that no record shows."""
+    return [
+        thread.program.subjects[thread.at]
+        for thread in threads
+        if not thread.ended and thread.program.kinds[thread.at] in (BLOCK, WAIT)
+        if not recorded or thread.program.times[thread.at] < _NEVER
+    ]
+
+
+def _launched(threads: Sequence[ThreadProgress], count: int) -> npt.NDArray[np.bool_]:
+    """Mask of the calls that threads launched before they blocked."""
+    made = np.zeros(count, np.bool_)
+    for thread in threads:
+        upto = thread.at + (not thread.ended)
+        kinds = np.array(thread.program.kinds[:upto], np.int64)
+        subjects = np.array(thread.program.subjects[:upto], np.int64)
+        made[subjects[(kinds == LAUNCH) | (kinds == BLOCK)]] = True
+    return made
+
+
+def _name_any_sources(rank: int, slots: npt.NDArray[Any], signatures: list[Call], replayed: ReplayResult) -> None:
+    """Set the source of each receive from any source, in place of the one that the rank guessed alone."""
+    spelled = np.array([call.spelling == ANY_SOURCE_SPELLING for call in signatures], np.bool_)
+    if not spelled.any():
+        return
+    known = {call: index for index, call in enumerate(signatures)}
+    for row in np.flatnonzero(spelled[slots["signature"]]).tolist():
+        source = replayed.taken.get((rank, row), ANY_SOURCE)
+        call = replace(signatures[int(slots["signature"][row])], peer=source)
+        if call not in known:
+            known[call] = len(signatures)
+            signatures.append(call)
+        slots["signature"][row] = known[call]
+
+
+_BEYOND = ": nothing is known beyond that"
+_OTHERS = "nothing is said of the others"
+_MOST_LINES = 10
+_GIB = 1 << 30
+
+
+def notes(dry_run: DryRun, timeout: float, ends: RankEndings, traces: Sequence[Trace]) -> list[str]:
+    """The notes; ``timeout`` is each rank's limit in seconds, ``traces`` are as the ranks recorded them."""
+    return [
+        *_ranks_and_endings(dry_run, timeout, ends),
+        *_fake_gpus(dry_run, traces),
+        *_without_record(dry_run, ends, traces),
+        *_guessed(traces),
+        *_not_compared(traces),
+    ]
+
+
+def _ranks_and_endings(dry_run: DryRun, timeout: float, ends: RankEndings) -> list[str]:
+    size = dry_run.world_size
+    found = []
+    if len(ends.how) < size:
+        found.append(f"{ranks_text(ends.how)} of {size:,} {verb(list(ends.how), 'was', 'were')} run; {_OTHERS}")
+    if timed_out := ends.ranks(RankEnding.TIMED_OUT):
+        found.append(f"{ranks_text(timed_out)} ran for {timeout:g} s and did not end (--timeout){_BEYOND}")
+    if killed := ends.ranks(RankEnding.OUT_OF_MEMORY):
+        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / _GIB:g} GiB of address space)"
+        who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
+        found.append(f"{who} ended for want of memory{limit}{_BEYOND}; give more, or --fake-tensors")
+    if stopped := ends.ranks(RankEnding.STEPS_DONE):
+        found.append(
+            f"{ranks_text(stopped)} {verb(stopped, 'was', 'were')} ended after {dry_run.steps} steps (--steps)"
+        )
+    if guessed := ends.ranks(RankEnding.GUESSED):
+        found.append(
+            f"{ranks_text(guessed)} failed on values from other ranks, which a dry run can only guess{_BEYOND}"
+        )
+    if failed := [*ends.ranks(RankEnding.FAILED), *guessed, *killed]:
+        found.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
+    return found
+
+
+def _without_record(dry_run: DryRun, ends: RankEndings, traces: Sequence[Trace]) -> list[str]:
+    """The ranks that ended well without a record."""
+    known = {trace.rank for trace in traces}
+    unrecorded = [rank for rank in ends.ranks(RankEnding.FINISHED) if rank not in known]
+    if not unrecorded:
+        return []
+    wrote = f"what rank {unrecorded[0]} wrote is in {dry_run.folder / log_name(unrecorded[0])}"
+    return [f"{ranks_text(unrecorded)} made no process group that could be recorded; {wrote}"]
+
+
+def _fake_gpus(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
+    """That GPUs were fake, where records mention them."""
+    calls = [call for trace in traces for call in trace.signatures]
+    if dry_run.cuda and any(one.device == "cuda" for call in calls for one in (*call.inputs, *call.outputs)):
+        return [f"programs found {dry_run.local_world_size} GPUs a node, which were pretended (--device)"]
+    return []
+
+
+def _not_compared(traces: Sequence[Trace]) -> list[str]:
+    """Where the sizes of a collective depend on guessed values and were not compared."""
+    sources = sized_differently(traces)
+    if not sources:
+        return []
+    lines = ", ".join(f"{source.file}:{source.line}" for source in sources[:_MOST_LINES])
+    more = "" if len(sources) <= _MOST_LINES else f" and {len(sources) - _MOST_LINES} more lines"
+    return [f"{lines}{more}: sizes that rest on values from other ranks differ here and were not compared"]
+
+
+def _guessed(traces: Sequence[Trace]) -> list[str]:
+    """Where programs read guessed values."""
+    lines: dict[Source, list[int]] = {}
+    for trace in traces:
+        for source in tainted_reads(trace):
+            lines.setdefault(replace(source, function=""), []).append(trace.rank)
+    found = [
+        f"{source.file}:{source.line}: {ranks_text(ranks)} {verb(ranks, 'reads', 'read')} a value received from other "
+        f"ranks; what follows from it may differ in the real run"
+        for source, ranks in list(lines.items())[:_MOST_LINES]
+    ]
+    if len(lines) > _MOST_LINES:
+        found.append(f"so do {len(lines) - _MOST_LINES} more lines")
+    return found
+
 
 _STOPPED = -15
 

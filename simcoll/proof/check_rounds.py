@@ -16,9 +16,8 @@ from itertools import accumulate
 from simcoll.core.record import Group, Record
 from simcoll.errors import CollectiveMismatchError
 from simcoll.proof.allreduce import WordChannel
-from simcoll.proof.polled_store import PolledStore
 from simcoll.proof.prover import Tolerance, document_of, record_of
-from simcoll.proof.side_channel import exchange
+from simcoll.proof.side_channel import PolledStore, exchange
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.spec.checksum import positioned

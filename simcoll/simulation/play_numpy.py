@@ -1,9 +1,12 @@
-"""Plays a scenario on simulated ranks: numpy arrays, a :class:`~simcoll.backends.simulated.comm.Comm` per group."""
+"""Plays a scenario on simulated ranks: numpy arrays, a :class:`~simcoll.backends.simulated.comm.Comm` per group.
+
+The slow links of the scenario are applied to its topology.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
@@ -11,9 +14,45 @@ from simcoll.backends.simulated.comm import Comm
 from simcoll.backends.simulated.requests import Request
 from simcoll.simulation.operations import Verb
 from simcoll.simulation.player import Exchange, JoinedGroup, Player, Result
-from simcoll.simulation.scenario import Scenario, ScenarioStep
+from simcoll.simulation.scenario import Scenario, ScenarioLink, ScenarioStep
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.spec.semantics import Array
+
+if TYPE_CHECKING:
+    from simcoll.topology.graph import Topology
+
+
+def with_slow_links(scenario: Scenario, topology: Topology | None) -> Topology | None:
+    """A copy of a topology with the paths slowed that the scenario's faults name.
+
+    Raises ScenarioError where there is no topology, or where it has no such rank.
+    """
+    if not scenario.slow_links:
+        return topology
+    if topology is None:
+        raise scenario.error(scenario.slow_links[0].line, "slow-link: there is no topology; state one in [topology]")
+    slowed = topology.copy()
+    for link in scenario.slow_links:
+        for edge in _path(scenario, link, topology):
+            attributes = dict(slowed.edges[edge])
+            attributes["bandwidth"] *= link.factor
+            attributes["latency"] += link.latency
+            slowed.add_edge(*edge, **attributes)
+    return slowed
+
+
+def _path(scenario: Scenario, link: ScenarioLink, topology: Topology) -> set[tuple[object, object]]:
+    """The links that messages between the two ranks use, in both directions; one of several equal ones."""
+    from simcoll.estimator.flow.routes import router
+
+    prepared = router(topology)
+    network = prepared.network
+    if max(link.between) >= len(network.ranks):
+        there = f"the topology has {len(network.ranks)} ranks, none is number {max(link.between)}"
+        raise scenario.error(link.line, f"slow-link: {there}")
+    ends = network.ranks[np.array(link.between)]
+    members = prepared.fabric.member[prepared.routes(ends, ends[::-1]).link]
+    return {(network.nodes[network.source[edge]], network.nodes[network.target[edge]]) for edge in members}
 
 
 def play(scenario: Scenario, comm: Comm) -> list[Result]:

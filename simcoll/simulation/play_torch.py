@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 
 from simcoll.simulation.operations import Verb
-from simcoll.simulation.player import Exchange, JoinedGroup, Player
+from simcoll.simulation.player import Exchange, JoinedGroup, Player, explicit_splits
 from simcoll.simulation.scenario import Scenario, ScenarioStep
-from simcoll.simulation.shapes import explicit_splits
 from simcoll.spec.call import ANY_SOURCE
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simcoll.backends.engine.schedules import SENDS
-from simcoll.simulation.read_calls import DTYPES, CallReader
-from simcoll.simulation.read_faults import FaultReader
+from simcoll.simulation.read_calls import DTYPES, CallReader, FaultReader
 from simcoll.simulation.scenario import BufferPlan, Expectation, Expected, GroupPlan, Scenario
 from simcoll.simulation.table import WORLD_NAME, Names, ScenarioTable, new_name
 from simcoll.simulation.toml import TomlDocument, parse_toml, read_toml

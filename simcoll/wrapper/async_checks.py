@@ -28,7 +28,7 @@ from simcoll.core.forks import ProcessOwned
 from simcoll.core.rank_local import RankLocal
 from simcoll.cuda.launch_order import LAUNCHES
 from simcoll.recorder.arguments import Arguments
-from simcoll.recorder.events import report_change, report_overlap
+from simcoll.recorder.failures import report_change, report_overlap
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.recorder.source import made_by_torch

@@ -19,9 +19,8 @@ from simcoll.proof.check_rounds import LATE, Rounds
 from simcoll.proof.checker import Checker, MessageChecker, calls_between_rounds
 from simcoll.proof.p2p_check import DigestExchange
 from simcoll.proof.p2p_detail import LATE_END, Messages, StandIn
-from simcoll.proof.polled_store import PolledStore
 from simcoll.proof.prover import Prover
-from simcoll.proof.side_channel import own_connection
+from simcoll.proof.side_channel import PolledStore, own_connection
 from simcoll.recorder.recorder import GroupLog
 from simcoll.wrapper.checked_pipeline import CheckedPipeline
 from simcoll.wrapper.pipeline import Pipeline, RecordedPipeline

@@ -23,7 +23,7 @@ from torch.distributed import HashStore  # noqa: E402
 
 from simcoll.proof import p2p_check  # noqa: E402
 from simcoll.proof.p2p_check import DigestExchange  # noqa: E402
-from simcoll.proof.polled_store import PolledStore  # noqa: E402
+from simcoll.proof.side_channel import PolledStore  # noqa: E402
 from simcoll.recorder.pending_errors import PENDING_ERRORS  # noqa: E402
 
 WORLD = Group("0", "default_pg", (0, 1))

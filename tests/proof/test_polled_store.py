@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.distributed import HashStore  # noqa: E402
 
-from simcoll.proof.polled_store import PolledStore  # noqa: E402
+from simcoll.proof.side_channel import PolledStore  # noqa: E402
 
 LONG, SHORT = timedelta(seconds=20), timedelta(milliseconds=30)
 

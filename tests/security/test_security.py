@@ -27,14 +27,13 @@ FORBIDDEN |= {"shelve.open"}
 PERMITTED = {
     # Objects of simulated ranks, which are one process.
     "backends/simulated/object_calls.py": {"pickle.loads"},
-    # Results of processes that simcoll has forked itself, over their pipes.
-    "simcoll/testing/gloo_rank.py": {"pickle.loads"},
     # Syntax alone: what is compiled is not run.
     "simcoll/launch/preconditions.py": {"compile"},
     # Tables of the readers that simcoll has started, by an unpickler that knows a few types.
     "simcoll/blackbox/reader_wire.py": {"pickle.Unpickler"},
-    # Exceptions of the forked processes, and frames for their tracebacks: a line of simcoll's own.
-    "simcoll/testing/sent_exceptions.py": {"pickle.loads", "compile", "exec"},
+    # Results and exceptions of processes that simcoll has forked itself, over their pipes,
+    # and frames for their tracebacks: a line of simcoll's own.
+    "simcoll/testing/gloo_rank.py": {"pickle.loads", "compile", "exec"},
 }
 """Where shipped modules do it all the same, and why nothing that is read from outside gets there."""
 

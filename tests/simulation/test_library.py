@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from simcoll.simulation.backends import Run, run_simulated, run_threaded
-from simcoll.simulation.expect import differences, unmet
 from simcoll.simulation.player import Result, read_results
 from simcoll.simulation.rank_steps import check_steps
 from simcoll.simulation.reader import parse_scenario, read_scenario
+from simcoll.simulation.report import differences, unmet
 from simcoll.simulation.scenario import Scenario
 from simcoll.verifier.findings.finding import Report, Severity
 from simcoll.verifier.findings.rules import RULES

@@ -1,4 +1,9 @@
-"""The process of one rank of a dry run, from the fork to its end."""
+"""The process of one rank of a dry run, from the fork to its end.
+
+The environment variables that identify a rank are set to those of the dry run.
+torchrun's variables are set for every rank. Those of Slurm, Open MPI and PMI are replaced where they are set: a script
+that reads ``SLURM_PROCID`` first must not find that of the batch step which runs the dry run.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ import re
 import resource
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,21 +26,80 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from simcoll.backends.engine.outcome import exit_code
 from simcoll.core.patches import Patches
-from simcoll.dryrun.rank.environment import set_rank_variables
 from simcoll.dryrun.rank.event_kinds import STEPS_MADE
 from simcoll.dryrun.rank.fake_cuda import install_fake_cuda
 from simcoll.dryrun.rank.fake_device import FakeDevices
 from simcoll.dryrun.rank.fake_distributed import install_fake_distributed
-from simcoll.dryrun.rank.fsdp_shards import use_lazy_shards
 from simcoll.dryrun.rank.known_inputs import InputsFile, KnownInputs, inputs_name
 from simcoll.dryrun.rank.pipeline_stages import StageMetadata, share_stage_metadata
 from simcoll.dryrun.rank.taint import TaintTracker
-from simcoll.dryrun.rank.torch_patches import patched_torch
+from simcoll.dryrun.rank.torch_patches import patched_torch, use_lazy_shards
 from simcoll.launch.fork import end_as_interpreter, leave_parent
 from simcoll.pricing.device_ops import EVENT, DeviceOrder, Item
 from simcoll.recorder.session import active_session
 from simcoll.recorder.source import program_begins
 from simcoll.wrapper.hooks import enable
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_RANK = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_SIZE = (
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_STEP_NUM_TASKS",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "OMPI_UNIVERSE_SIZE",
+)
+_LOCAL_RANK = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "MPI_LOCALRANKID")
+_LOCAL_SIZE = (
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+)
+_NODE = ("SLURM_NODEID", "NODE_RANK")
+_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES", "NNODES")
+_OTHERS_PREFIX = "TORCHELASTIC_"
+
+
+def set_rank_variables(environ: MutableMapping[str, str], rank: int, world_size: int, local_size: int) -> None:
+    """Set the variables of ``rank`` (global) in a job of nodes with ``local_size`` ranks each."""
+    for name in [name for name in environ if name.startswith(_OTHERS_PREFIX)]:
+        del environ[name]
+    node, local = divmod(rank, local_size)
+    nodes = -(-world_size // local_size)
+    environ.update(_of_torchrun(rank, world_size, local, local_size, node, nodes))
+    environ.update(dict.fromkeys(_THREADS, "1"))
+    values = (
+        (_RANK, rank),
+        (_SIZE, world_size),
+        (_LOCAL_RANK, local),
+        (_LOCAL_SIZE, local_size),
+        (_NODE, node),
+        (_NODES, nodes),
+    )
+    environ.update({name: str(value) for names, value in values for name in names if name in environ})
+
+
+def _of_torchrun(rank: int, size: int, local: int, local_size: int, node: int, nodes: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(local_size),
+        "GROUP_RANK": str(node),
+        "GROUP_WORLD_SIZE": str(nodes),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "preflight",
+    }
+
 
 if TYPE_CHECKING:
     from simcoll.dryrun.rank.flop_counter import WorkCounter

@@ -4,6 +4,10 @@ Tainted are the values that other ranks would have sent, and those that tensors 
 that reads one (``item()``, ``if tensor:``) may take another branch in the real run. The first read of each line is
 recorded: integers and booleans where they are read, floats where they are compared, since most floats are only printed.
 The branch taken is recorded each time: calls of two ranks after they took different branches are not compared.
+
+Numbers that depend on values which a dry run can only guess: they stay tainted through arithmetic.
+
+A comparison of one decides which branch the program takes; listeners are called with its outcome.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -23,10 +27,105 @@ from simcoll.core.source_roots import simcoll_folders, torch_folder
 from simcoll.dryrun.rank.event_kinds import BRANCH, TAINTED_READ, UNKNOWN_OBJECTS
 from simcoll.dryrun.rank.fake_device import ORIGINAL
 from simcoll.dryrun.rank.fake_tensors import stand_in
-from simcoll.dryrun.rank.taint_numbers import on_comparison, taint_converted, tainted, tainted_numbers
 from simcoll.dryrun.rank.tensor_marks import TAINTED, TAINTED_SIZES, mark, put_mark, tensors_in
 from simcoll.recorder.recorder import Recorder
 from simcoll.recorder.source import current_source, is_program
+
+_ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "pow", "truediv", "and", "or", "xor", "lshift", "rshift")
+_UNARY = ("neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil")
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne", "bool")
+
+_converted_values: set[int] = set()
+_listeners: list[Callable[[object], object]] = []
+
+
+def on_comparison(listener: Callable[[object], object]) -> None:
+    """Call ``listener`` with the outcome of each comparison or truth test of a tainted number."""
+    _listeners[:] = [listener]
+
+
+def taint_converted(value: int) -> int:
+    """The value, which ``int()`` has made a plain one: from now on sizes that equal it count as tainted."""
+    if value != 1:
+        _converted_values.add(value)
+    return value
+
+
+class TaintedInt(int):
+    """An integer that depends on guessed values."""
+
+    def __reduce__(self) -> Any:
+        return int, (int.__int__(self),)
+
+    def __int__(self) -> int:
+        return taint_converted(int.__int__(self))
+
+    __hash__ = int.__hash__
+
+
+class TaintedFloat(float):
+    """A float that depends on guessed values."""
+
+    def __reduce__(self) -> Any:
+        return float, (float.__float__(self),)
+
+    def __int__(self) -> int:
+        return taint_converted(float.__int__(self))
+
+    __hash__ = float.__hash__
+
+
+def tainted(value: Any) -> Any:
+    """The value with its numbers tainted, also in nested lists."""
+    if isinstance(value, list):
+        return [tainted(one) for one in value]
+    if type(value) is int:
+        return TaintedInt(value)
+    return TaintedFloat(value) if type(value) is float else value
+
+
+def tainted_numbers(values: Iterable[object]) -> frozenset[int]:
+    """The tainted integers among arguments, and in lists among them."""
+    found: set[int] = set()
+    for value in values:
+        if type(value) is TaintedInt:
+            found.add(int.__int__(value))
+        elif type(value) is int:
+            if value in _converted_values:
+                found.add(value)
+        elif type(value) in (list, tuple):
+            found |= tainted_numbers(value)  # type: ignore[arg-type]  # one of the two
+    return frozenset(found)
+
+
+def _computing(kind: type, name: str) -> Callable[..., Any]:
+    method = getattr(kind, name)
+
+    def compute(self: Any, *others: SupportsIndex) -> Any:
+        return tainted(method(self, *others))
+
+    return compute
+
+
+def _comparing(kind: type, name: str) -> Callable[..., Any]:
+    method = getattr(kind, name)
+
+    def compare(self: Any, *others: object) -> Any:
+        outcome = method(self, *others)
+        for listener in _listeners:
+            listener(outcome)
+        return outcome
+
+    return compare
+
+
+for _kind, _base in ((TaintedInt, int), (TaintedFloat, float)):
+    for _name in (*_ARITHMETIC, *(f"r{_name}" for _name in _ARITHMETIC), *_UNARY):
+        if hasattr(_base, f"__{_name}__"):
+            setattr(_kind, f"__{_name}__", _computing(_base, f"__{_name}__"))
+    for _name in _COMPARISONS:
+        setattr(_kind, f"__{_name}__", _comparing(_base, f"__{_name}__"))
+
 
 _MOST_BRANCHES = 1 << 14
 """At most so many are recorded of a rank."""

@@ -15,8 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simcoll.dryrun.rank.fake_device import ORIGINAL, FakeDevices, put_on, real_devices
-from simcoll.dryrun.rank.taint import TaintTracker
-from simcoll.dryrun.rank.taint_numbers import tainted_numbers
+from simcoll.dryrun.rank.taint import TaintTracker, tainted_numbers
 from simcoll.dryrun.rank.tensor_marks import DEVICE, TAINTED, TAINTED_SIZES, holder, tensors_in
 from simcoll.wrapper.dispatch_mode import answers_itself
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcoll.backends.engine.meetings import Meetings
+from simcoll.backends.engine.mailbox import Meetings
 from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.simulated.async_checks import ArrayData
 from simcoll.core.record import Group

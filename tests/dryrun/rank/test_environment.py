@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcoll.dryrun.rank.environment import set_rank_variables
+from simcoll.dryrun.rank.main import set_rank_variables
 
 OUTER = {
     "RANK": "1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simcoll.dryrun.rank.symmetric_results import symmetric_outputs
+from simcoll.dryrun.rank.fake_group import symmetric_outputs
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import spec_of
 

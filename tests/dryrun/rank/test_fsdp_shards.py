@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_common
 
-from simcoll.dryrun.rank.fsdp_shards import LazyShards
+from simcoll.dryrun.rank.torch_patches import LazyShards
 
 
 @given(size=st.integers(1, 40), other=st.integers(1, 3), count=st.integers(1, 20), dim=st.integers(0, 1))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.dryrun.rank.taint_numbers import TaintedFloat, TaintedInt, on_comparison, tainted, tainted_numbers
+from simcoll.dryrun.rank.taint import TaintedFloat, TaintedInt, on_comparison, tainted, tainted_numbers
 
 OPERATORS: list[Callable[[Any, Any], Any]] = [
     *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.truediv),
