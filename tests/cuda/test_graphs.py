@@ -81,7 +81,7 @@ def doubled() -> None:
     ignore_graphs()
     watch_graphs(Graph)
     process_group.capture_of = lambda found, devices: open_captures[-1]  # type: ignore[assignment]
-    Pipeline.capture = _hold  # type: ignore[method-assign]
+    Pipeline.capture = _hold  # type: ignore[method-assign, assignment]
     cuda_graphs.torch = SimpleNamespace(  # type: ignore[assignment]
         cuda=SimpleNamespace(is_current_stream_capturing=lambda: Graph.capturing is not None)
     )
