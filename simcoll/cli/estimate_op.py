@@ -107,8 +107,8 @@ def _picture(names: Sequence[str], rows: list[list[Estimate]], *, explain: bool)
 
 
 def _one(name: str, found: Estimate, *, explain: bool) -> RenderableType:
+    from simcoll.core.estimate import bottleneck_text
     from simcoll.core.text import plain
-    from simcoll.pricing.views.topology_figure import bottleneck_text
     from simcoll.reports.tables import Rows
 
     size = f" of {show_size(found.bytes)}" if found.bytes else ""

@@ -9,6 +9,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
+from simcoll.core.units import show_rate
+
 _NONE: Mapping[str, float] = MappingProxyType({})
 
 
@@ -65,3 +67,8 @@ class Estimate:
         link = self.bottleneck
         ends = {} if link is None else {"source": str(link.source), "target": str(link.target)}
         return asdict(self) | {"terms": dict(self.terms), "bottleneck": None if link is None else asdict(link) | ends}
+
+
+def bottleneck_text(link: Bottleneck) -> str:
+    """The link, and how busy it is."""
+    return f"{link.link} {link.source} -> {link.target}, {link.utilisation:.0%} of {show_rate(link.bandwidth)}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from simcoll.core.estimate import Estimate
+from simcoll.core.estimate import Estimate, bottleneck_text
 from simcoll.core.units import counted, show_rate, show_size
 from simcoll.pricing.views.text import algorithm_of, shown
-from simcoll.pricing.views.topology_figure import bottleneck_text, figure_of, marks_of_estimate
+from simcoll.pricing.views.topology_figure import figure_of, marks_of_estimate
 from simcoll.reports.page_shell import Figure, PageTable
 from simcoll.reports.price_page import CurvePicture, Fact, Sheet, bandwidth_curve
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import networkx as nx
 
-from simcoll.core.estimate import Bottleneck
+from simcoll.core.estimate import Bottleneck, bottleneck_text
 from simcoll.core.trace import Trace
-from simcoll.core.units import show_rate
 from simcoll.estimator.estimate import EstimateError, estimate
 from simcoll.pricing.price import Pricing
 from simcoll.pricing.views.simulated_calls import PricedLine, priced_lines
@@ -29,11 +28,6 @@ _MARKED = 3
 def marks_of_estimate(link: Bottleneck | None) -> Marks:
     """What holds one collective up."""
     return {} if link is None else {(link.source, link.target): f"bottleneck: {bottleneck_text(link)}"}
-
-
-def bottleneck_text(link: Bottleneck) -> str:
-    """The link, and how busy it is."""
-    return f"{link.link} {link.source} -> {link.target}, {link.utilisation:.0%} of {show_rate(link.bandwidth)}"
 
 
 def marks_of_job(priced: Pricing) -> Marks:
