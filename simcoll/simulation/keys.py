@@ -49,8 +49,6 @@ _CALL_KEYS = (
     ScenarioKey("seconds", "number", "how long `compute` takes"),
 )
 
-OVERRIDABLE = frozenset(key.name for key in _CALL_KEYS)
-"""Keys of a call that may differ on some ranks."""
 
 KEYS: Mapping[str, tuple[ScenarioKey, ...]] = MappingProxyType(
     {

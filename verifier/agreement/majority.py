@@ -1,12 +1,9 @@
 """What the majority of a group's ranks did, call for call, and who departed from it.
 
-The ranks of a group parted by the sequence of calls that they made, and the sequence that most of them made.
-
-Calls that look alike on the wire, told apart by the lines that made them.
-
-Ranks may well reach one call from different lines (branches, logging), so that a line by itself proves nothing. Lines
-tell which call is lacking only where all else is in line with them, and that two calls were exchanged only where the
-exchange is plain and most ranks stand against it.
+Ranks are parted by the sequence of calls that they made; the sequence of most of them is the majority's. Calls that
+look alike on the wire are told apart by the lines that made them. Ranks may well reach one call from different lines
+(branches, logging), so that a line by itself proves nothing. Lines tell which call is lacking only where all else is in
+line with them, and that two calls were exchanged only where the exchange is plain and most ranks stand against it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Nothing here compares calls; it says what was found.
 
-A field that a record leaves out is left out of all ranks' statements (:mod:`simcoll.verifier.findings.stated`), and
+A field that a record leaves out is left out of all ranks' statements (:mod:`simcoll.verifier.findings.sides`), and
 what depends on it is not computed. Where the root is hidden, the flows to and from it still add up under a number that
 stands for it.
 """

@@ -1,14 +1,8 @@
 """Every rule by its code.
 
-Rules about what every rank must state alike: SC101 to SC105, SC107, SC110.
-
-Rules about who comes, and in which order: SC201 to SC204.
-
-Rules about send and receive, and about groups: SC301 to SC401.
-
-Rules about what happens to a call beside its peers: SC402, and SC501 to SC504.
-
-Rules about single ranks and the job as a whole: SC601 to SC801.
+SC101 to SC110 are about what every rank must state alike, SC201 to SC204 about who comes and in which order, SC301 to
+SC401 about send and receive and about groups, SC402 and SC501 to SC504 about what happens to a call beside its peers,
+SC601 to SC801 about single ranks and the job as a whole.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """What is known of a job: its ranks' records, how the ranks ended, how it stood, and what the ranks disagree about.
 
-Where ranks are that others wait for: their state, their last call, and the line at which they stand.
-
-In which of its calls a rank's device is, as far as the records of all ranks tell.
-
-How the ranks made their process groups: who began to make which, of which members, and who waits in the making.
-
-``new_group`` must be called by every rank, with the same members, in the same order: torch names groups by counting,
-and a member waits for the other members under that name. Groups made with ``use_local_synchronization`` do not count.
+This module also locates ranks: the state, last call and line of a rank that others wait for, the call in which its
+device is, and which process groups it began to make, of which members. ``new_group`` must be called by every rank, with
+the same members, in the same order: torch names groups by counting, and a member waits for the other members under that
+name. Groups made with ``use_local_synchronization`` do not count.
 """
 
 from __future__ import annotations
