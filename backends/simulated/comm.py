@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from simcoll.backends.simulated.group_calls import Arguments, GroupCalls
+from simcoll.backends.simulated.group_calls import CallArguments, GroupCalls
 from simcoll.backends.simulated.requests import Request
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.spec.semantics import Array
@@ -130,7 +130,7 @@ class Comm(GroupCalls):
         return [begin[name](array, peer, tag) for name, array, peer, tag in operations]
 
     def _in_place(
-        self, spelling: str, arrays: Sequence[Array], async_op: bool, **arguments: Unpack[Arguments]
+        self, spelling: str, arrays: Sequence[Array], async_op: bool, **arguments: Unpack[CallArguments]
     ) -> Request | None:
         return self._make(spelling, arrays, arrays, async_op, **arguments)
 
@@ -140,7 +140,7 @@ class Comm(GroupCalls):
         inputs: Sequence[Array],
         outputs: Sequence[Array],
         async_op: bool,
-        **arguments: Unpack[Arguments],
+        **arguments: Unpack[CallArguments],
     ) -> Request | None:
         if async_op:
             return self.post(spelling, inputs, outputs, **arguments)

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 Self = TypeVar("Self", bound="GroupCalls")
 
 
-class Arguments(TypedDict, total=False):
+class CallArguments(TypedDict, total=False):
     """What a call takes beside its arrays; None where the row has no such argument."""
 
     reduce_op: str | None
@@ -114,7 +114,7 @@ class GroupCalls:
         spelling: str,
         inputs: Sequence[Array] = (),
         outputs: Sequence[Array] = (),
-        **arguments: Unpack[Arguments],
+        **arguments: Unpack[CallArguments],
     ) -> int:
         """Make any call of the spec by its c10d method; returns the sender's rank for a receive, else this rank.
 
@@ -129,7 +129,7 @@ class GroupCalls:
         spelling: str,
         inputs: Sequence[Array] = (),
         outputs: Sequence[Array] = (),
-        **arguments: Unpack[Arguments],
+        **arguments: Unpack[CallArguments],
     ) -> Request:
         """Begin any call of the spec by its c10d method."""
         call = self._call_of(spelling, inputs, outputs, **arguments)

@@ -161,7 +161,7 @@ def _plain(value: Array) -> Any:
 def torch_comm() -> Any:
     """The class of :mod:`tests.support.torch_comm`, under a file name that simcoll passes over as generated code."""
     names: dict[str, Any] = {"__name__": "tests.support.torch_comm"}
-    source = (Path(__file__).parents[1] / "torch_comm.py").read_text()
+    source = Path(__file__).with_name("torch_comm.py").read_text()
     exec(compile(source, "<torch_comm>", "exec"), names)
     return names["TorchComm"]
 
