@@ -29,6 +29,7 @@ import pytest
 
 from tests.support import warm
 from tests.support.order import place_of
+from tests.support.seeds import ALL
 
 LEFTOVERS = ("SIMCOLL_MODE", "SIMCOLL_OUT", "TORCH_DISTRIBUTED_DEBUG", "FORCE_COLOR", "NO_COLOR", "COLUMNS")
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
@@ -53,7 +54,14 @@ warm.install()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several workers' tests those come first that take longest; ``--no-loadscope-reorder`` keeps this order."""
+    """Of several workers' tests those come first that take longest; ``--no-loadscope-reorder`` keeps this order.
+
+    Tests marked ``nightly`` are left out, except where ``-m`` names the mark or ``SIMCOLL_SEEDS=all`` asks for all.
+    """
+    if not ALL and "nightly" not in config.option.markexpr:
+        later = [item for item in items if item.get_closest_marker("nightly") is not None]
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item.get_closest_marker("nightly") is None]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place_of(item.nodeid))
 

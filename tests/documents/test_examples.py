@@ -53,7 +53,7 @@ def run(script: Path, out: Path) -> subprocess.CompletedProcess[str]:
     program, *arguments = promise(script).command
     if program == "simcoll":
         arguments[1:1] = ["--out", str(out)]
-    environment = os.environ | {"SIMCOLL_OUT": str(out), "PYTHONFAULTHANDLER": "1"}
+    environment = os.environ | {"SIMCOLL_OUT": str(out)}
     command = [str(BIN / program), *arguments]
     return subprocess.run(
         command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=LIMIT, check=False

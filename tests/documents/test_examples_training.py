@@ -7,7 +7,7 @@ ranks of the right ones some are run; the others follow the same lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,14 @@ def training_real_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rea
     runs.close()
 
 
-def sizes(*, real: bool) -> list[Any]:
-    """Each right example at the world sizes at which it is run."""
-    small = [pytest.param(path, size, id=f"{path.stem}-{size}") for path in RIGHT for size in (2, 4)]
-    return [*small, pytest.param(FOLDER / "llama_3d.py", 8, id="llama_3d-8")] if real else small
+def at_sizes(script: Path, sizes: Sequence[int]) -> list[Any]:
+    """A script at each size, the largest one on every change, the others in ``make nightly``."""
+    marks = {size: [pytest.mark.nightly] if size < max(sizes) else [] for size in sizes}
+    return [pytest.param(script, size, id=f"{script.stem}-{size}", marks=marks[size]) for size in sizes]
+
+
+REAL = [one for path in RIGHT for one in at_sizes(path, (2, 4, 8) if path.stem == "llama_3d" else (2, 4))]
+DRY = [one for path in RIGHT for one in at_sizes(path, (2, 4, 8, 64))]
 
 
 def dry(script: Path, size: int) -> list[object]:
@@ -88,7 +92,7 @@ def dry(script: Path, size: int) -> list[object]:
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize(("script", "size"), sizes(real=True))
+@pytest.mark.parametrize(("script", "size"), REAL)
 def test_a_right_example_trains_and_every_call_is_proved(script: Path, size: int, training_real_runs: RealRuns) -> None:
     result = training_real_runs.run(script, size).result
     assert not any(result.exit_codes), result.output
@@ -98,7 +102,7 @@ def test_a_right_example_trains_and_every_call_is_proved(script: Path, size: int
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize(("script", "size"), sizes(real=True))
+@pytest.mark.parametrize(("script", "size"), REAL)
 def test_a_dry_run_records_what_the_real_run_does(
     script: Path, size: int, training_dry_runs: DryRuns, training_real_runs: RealRuns
 ) -> None:
@@ -110,8 +114,7 @@ def test_a_dry_run_records_what_the_real_run_does(
     assert not unsized or script in SIZED_BY_OTHERS
 
 
-@pytest.mark.parametrize("size", [2, 4, 8, 64])
-@pytest.mark.parametrize("script", RIGHT, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("script", "size"), DRY)
 def test_a_dry_run_of_a_right_example_is_silent(script: Path, size: int, training_dry_runs: DryRuns) -> None:
     some = ["--ranks", SOME_OF_64] if size == 64 else []
     report = training_dry_runs.report(*some, *dry(script, size))
@@ -128,12 +131,7 @@ def found() -> list[Any]:
 
 
 def silent() -> list[Any]:
-    return [
-        pytest.param(path, size, id=f"{path.stem}-{size}")
-        for path in PLANTED
-        for one in stated(path, "silent")
-        for size in one.sizes
-    ]
+    return [some for path in PLANTED for one in stated(path, "silent") for some in at_sizes(path, one.sizes)]
 
 
 @pytest.mark.parametrize(("script", "expected", "size"), found())

@@ -129,7 +129,7 @@ def script(folder: Path, body: str, name: str = "train.py") -> Path:
     return path
 
 
-@pytest.mark.parametrize("size", [8, 64])
+@pytest.mark.parametrize("size", [8, pytest.param(64, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_of_one_rank_is_found(bug: str, size: int, tmp_path: Path, preflight: Preflight) -> None:
     body, code = BUGS[bug]

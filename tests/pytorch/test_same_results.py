@@ -195,13 +195,8 @@ def torch_has(file: str) -> bool:
     return spec is not None and spec.origin is not None and (Path(spec.origin).parent / file).exists()
 
 
-SUITES = (
-    Suite("spawn", 4),
-    Suite("spawn", 2),
-    Suite("spawn", 8, NEEDS_EIGHT),
-    Suite("test_pg_wrapper", 4),
-    Suite("test_dist2", 2),
-)
+NIGHTLY = (Suite("spawn", 2), Suite("spawn", 8, NEEDS_EIGHT))
+SUITES = (Suite("spawn", 4), Suite("test_pg_wrapper", 4), Suite("test_dist2", 2), *NIGHTLY)
 
 
 def reason_to_skip(suite: Suite) -> str | None:
@@ -233,7 +228,9 @@ def _fixtures(item: Any) -> tuple[str, ...]:
     return tuple(getattr(item, "fixturenames", ()))
 
 
-@pytest.mark.parametrize("suite", SUITES, ids=str)
+@pytest.mark.parametrize(
+    "suite", [pytest.param(suite, marks=[pytest.mark.nightly] if suite in NIGHTLY else []) for suite in SUITES], ids=str
+)
 def test_results_are_the_same(suite: Suite, passes: dict[Suite, Future[Passes]], tmp_path: Path) -> None:
     if reason := reason_to_skip(suite):
         pytest.skip(reason)

@@ -19,9 +19,9 @@ BUG = ROOT / "examples" / "planted_bug.py"
 CLUSTER = ("--gpu", "h100", "--nodes", "1", "--gpus-per-node", "4")
 
 COMMANDS: dict[str, tuple[int, str, tuple[object, ...]]] = {
-    "run": (3, "SC104", ("run", "--standalone", "--nproc-per-node", 4, BUG)),
-    "preflight": (3, "SC104", ("preflight", "--world-size", 4, BUG)),
-    "estimate a script": (3, "SC104", ("estimate", BUG, "--world-size", 4, *CLUSTER)),
+    "run": (3, "SC104", ("run", "--standalone", "--nproc-per-node", 3, BUG)),
+    "preflight": (3, "SC104", ("preflight", "--world-size", 3, BUG)),
+    "estimate a script": (3, "SC104", ("estimate", BUG, "--world-size", 3, *CLUSTER)),
     "estimate a collective": (0, "all_reduce", ("estimate", "all_reduce", "--bytes", "1GiB", *CLUSTER)),
     "simulate": (3, "SC204", ("simulate", "SC204")),
     "simulate on Gloo": (3, "SC104", ("simulate", "SC104", "--backend", "gloo")),
@@ -45,7 +45,7 @@ def test_a_command(name: str, tmp_path: Path) -> None:
 
 
 def test_what_a_job_under_another_launcher_left_is_verified(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(BUG)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(BUG)]
     settings = ("env", "SIMCOLL_MODE=detail", f"SIMCOLL_OUT={tmp_path / 'records'}")
     subprocess.run([*settings, *command], cwd=tmp_path, capture_output=True, timeout=200, check=False)
     ended = start(tmp_path, "verify", tmp_path / "records")

@@ -17,7 +17,7 @@ from tests.reports.pages import HOSTILE, crossed, hostile, large, mismatched, pa
 
 pytestmark = pytest.mark.slow
 
-SIZES = {4: 60, 512: 2000, 4096: 200}
+SIZES = {4: 60, 512: 500, 4096: 60}
 """Calls of each rank, by ranks."""
 
 

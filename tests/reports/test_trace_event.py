@@ -296,9 +296,9 @@ def test_a_compressed_file_is_the_same_each_time(tmp_path):
 
 @pytest.mark.slow
 def test_thousands_of_ranks_have_a_process_each(tmp_path):
-    traces = wrong_job(4096)
+    traces = wrong_job(2048)
     events = written(tmp_path / "t.json.gz", recorded(traces, findings=judge(traces).findings))
-    assert sum(event["ph"] == "M" and event["name"] == "process_name" for event in events) == 4096
+    assert sum(event["ph"] == "M" and event["name"] == "process_name" for event in events) == 2048
     assert sum(event["ph"] == "X" for event in events) == sum(len(trace.slots) for trace in traces)
     assert 1 <= sum(event["ph"] == "i" for event in events) <= 64 * 4
     assert (tmp_path / "t.json.gz").stat().st_size < 2_000_000

@@ -45,6 +45,7 @@ from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.selection import Selection
 from simcoll.verifier.views.view import View, viewed
 from tests.support.jobs import write_job
+from tests.support.seeds import ALL
 from tests.support.timed import Made, call, timed
 
 HOSTILE = "\x1b[31m[red]x[/red]\x9b2J\x07\u202e\r\n\u200b[/]\\ \xe4\u6f22"
@@ -247,12 +248,12 @@ def rendered(monkeypatch, picture: RenderableType, way: Way, width: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 4, 512, 4096])
+@pytest.mark.parametrize("ranks", [1, 4, pytest.param(512, marks=pytest.mark.nightly), 4096])
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_fits_in_every_way(monkeypatch, view, ranks):
     picture = VIEWS[view](ranks)
     for way in WAYS.values():
-        for width in WIDTHS:
+        for width in WIDTHS if ranks <= 4 or ALL else (40,):
             text = rendered(monkeypatch, picture, way, width)
             check(text, way, width)
             assert not re.search(r"(\d+[,;]\s+){24}", text), "ranks are listed one by one"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import logging
 import multiprocessing.util
 import os
@@ -164,6 +165,18 @@ def become_rank(dry_run: DryRun, rank: int) -> NoReturn:
         end_as_interpreter(code)
 
 
+def _is_running(dry_run: DryRun, rank: int) -> bool:
+    """Whether a rank has begun and not ended; False too where the file system has no locks."""
+    try:
+        with open(dry_run.folder / log_name(rank), "rb") as log:
+            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _run(dry_run: DryRun) -> dict[str, Any]:
     """Run the program and return its variables."""
     if dry_run.module:
@@ -179,6 +192,8 @@ def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     atexit.register(logging.shutdown)
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     log = os.open(dry_run.folder / log_name(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    with contextlib.suppress(OSError):  # a file system may have no locks
+        fcntl.flock(log, fcntl.LOCK_EX)  # held as long as this process, or one that it has started, runs
     for number in (1, 2):
         os.dup2(log, number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # ranks side by side cannot share a terminal's input
@@ -194,7 +209,7 @@ def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     counter = _counter(patches) if dry_run.counts else None
     inputs = InputsFile(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)
     taint = install_fake_distributed(patches, rank, dry_run.world_size, inputs, counter)
-    metadata = StageMetadata(dry_run.folder, rank, lambda other: (dry_run.folder / log_name(other)).exists())
+    metadata = StageMetadata(dry_run.folder, rank, lambda other: _is_running(dry_run, other))
     share_stage_metadata(patches, metadata)
     if dry_run.steps is not None:
         _end_after(dry_run.steps)

@@ -31,10 +31,10 @@ def stage_name(rank: int, stage: int) -> str:
 class StageMetadata:
     """The metadata that this rank's stages send, and those that others have written."""
 
-    def __init__(self, folder: Path, rank: int, has_started: Callable[[int], bool]) -> None:
+    def __init__(self, folder: Path, rank: int, is_running: Callable[[int], bool]) -> None:
         self._folder = folder
         self._rank = rank
-        self._has_started = has_started
+        self._is_running = is_running
         self._published: list[dict[str, Any]] | None = None
 
     def publish(self, metas: Any, stage: int) -> None:
@@ -51,8 +51,8 @@ class StageMetadata:
     def read(self, source: int, stage: int) -> list[dict[str, Any]]:
         """The metadata for a stage from rank ``source``; raises RuntimeError where no rank has written any."""
         path = self._folder / stage_name(source, stage)
-        until = time.monotonic() + (_PATIENCE_SECONDS if source < self._rank and self._has_started(source) else 0)
-        while not path.exists() and time.monotonic() < until:
+        until = time.monotonic() + (_PATIENCE_SECONDS if source < self._rank else 0)
+        while not path.exists() and time.monotonic() < until and self._is_running(source):
             time.sleep(_LOOK_SECONDS)
         if path.exists():
             return _read(path)

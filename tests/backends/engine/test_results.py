@@ -471,7 +471,9 @@ def gloo_results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Re
 
 @pytest.mark.slow
 @pytest.mark.gloo
-@pytest.mark.parametrize("size", WORLD_SIZES)
+@pytest.mark.parametrize(
+    "size", [pytest.param(size, marks=[pytest.mark.nightly] if size != 3 else []) for size in WORLD_SIZES]
+)
 @pytest.mark.parametrize("spelling", [spelling for spelling in FORMS if available(spelling)])
 def test_gloo_computes_the_result(spelling: str, size: int, gloo_results: Callable[[int], Results]) -> None:
     results = gloo_results(size)
