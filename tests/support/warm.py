@@ -145,6 +145,7 @@ class Warm:
         process.returncode = 0  # it ends with this process, and nobody waits for it
         theirs.close()
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        atexit.register(ours.close)
         self.adopt(ours, environment)
 
     def _ask(self, request: dict[str, Any], handles: Sequence[int]) -> int | None:
