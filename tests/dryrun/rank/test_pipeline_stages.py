@@ -25,9 +25,9 @@ def never(rank: int) -> bool:
 
 
 def test_a_stage_reads_what_another_rank_has_published(tmp_path: Path) -> None:
-    metas = [torch.empty(2, 8, requires_grad=True)]
-    StageMetadata(tmp_path, 0, never).publish(metas, 1)
-    assert StageMetadata(tmp_path, 1, never).read(0, 1) == [META | {"dtype": "torch.float32"}]
+    meta = SimpleNamespace(shape=(2, 8), stride=(8, 1), dtype=torch.float32, requires_grad=True)
+    StageMetadata(tmp_path, 0, never).publish([meta], 1)
+    assert StageMetadata(tmp_path, 1, never).read(0, 1) == [META]
 
 
 def test_a_stage_waits_for_a_rank_as_long_as_it_runs(tmp_path: Path) -> None:
