@@ -98,7 +98,7 @@ def _played_in(folder: Path, page: Path, limit: float) -> list[Fault]:
         return [Fault(0, str(error))]
     here = folder / "page"
     shutil.copytree(ROOT / "examples", here / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    shell = Shell(here, folder / "home", limit, cold=any("$!" in block.text for block in blocks))
+    shell = Shell(here, folder / "home", limit)
     try:
         faults = list(_Player(page, blocks, here, shell).faults())
     finally:

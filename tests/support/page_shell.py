@@ -33,15 +33,15 @@ class Ran:
 class Shell:
     """A bash that is given one command after the other, as by somebody who reads the page.
 
-    What ``cd``, ``export`` and ``&`` do holds for the commands that follow. With ``cold`` each command is a program of
-    its own, whose process bash knows: ``$!`` is its parent where a warm process runs it.
+    What ``cd``, ``export`` and ``&`` do holds for the commands that follow. A command in the background is started cold:
+    a warm process would be the one that runs it, and ``$!`` another one.
     """
 
-    def __init__(self, folder: Path, home: Path, limit: float = LIMIT, *, cold: bool = False) -> None:
+    def __init__(self, folder: Path, home: Path, limit: float = LIMIT) -> None:
         home.mkdir()
         self._warm: dict[str, str] = {}
         self._handles: list[int] = []
-        if not cold and warm.COLD_VARIABLE not in os.environ:
+        if warm.COLD_VARIABLE not in os.environ:
             self._warm, handle = warm.WARM.for_shell(home.parent / "warm")
             self._handles = [handle]
         self._folder, self._home, self._limit = folder, home, limit
@@ -53,6 +53,8 @@ class Shell:
         if self._bash.poll() is not None:
             self._start()
         self._ran += 1
+        if command.rstrip().endswith("&"):
+            command = f"PATH={shlex.quote(self._cold_path())} {command}"
         printed = self._home / f"printed-{self._ran}.txt"
         words = f"exec >{shlex.quote(str(printed))} 2>&1\neval {shlex.quote(command)} </dev/null 3>&-\necho $? >&3\n"
         assert self._bash.stdin is not None
@@ -75,7 +77,7 @@ class Shell:
         """What a page's programs find, whoever runs the tests: a home, a width, this interpreter first."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "SIMCOLL", "PET_"))}
         return kept | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": self._cold_path(),
             "HOME": str(self._home),
             "COLUMNS": "80",
             "LC_ALL": "C.UTF-8",
@@ -86,6 +88,9 @@ class Shell:
             "PET_MASTER_PORT": str(_free_port()),
             **self._warm,
         }
+
+    def _cold_path(self) -> str:
+        return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
     def _start(self) -> None:
         self._status, write = os.pipe()
