@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -215,21 +215,8 @@ class MemoryTrace:
 
 def altered(trace: Trace, slots: Slots, events: Sequence[Event]) -> MemoryTrace:
     """A trace with other records and events, which says the rest as it did."""
-    return MemoryTrace(
-        trace.rank,
-        trace.world_size,
-        trace.mode,
-        trace.groups,
-        trace.signatures,
-        trace.sources,
-        events,
-        slots,
-        trace.dropped,
-        trace.problems,
-        trace.dropped_p2p,
-        trace.unknown,
-        trace.seen_ns,
-    )
+    said = {one.name: getattr(trace, one.name) for one in fields(MemoryTrace)}
+    return MemoryTrace(**said | {"slots": slots, "events": events})
 
 
 def trace_of(

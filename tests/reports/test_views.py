@@ -42,8 +42,7 @@ from simcoll.topology.summary import render_summary, render_tree, summarise
 from simcoll.verifier.findings.finding import Finding, RankSource, RankState, RankStatus, Report, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.views.selection import Selection
-from simcoll.verifier.views.view import View, viewed
+from simcoll.verifier.views.view import Selection, View, viewed
 from tests.support.jobs import write_job
 from tests.support.timed import Made, call, timed
 

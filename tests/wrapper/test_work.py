@@ -16,9 +16,8 @@ import torch.distributed as dist  # noqa: E402
 from simcoll.blackbox import read_black_box  # noqa: E402
 from simcoll.recorder.arguments import arguments  # noqa: E402
 from simcoll.recorder.recorder import Entry, GroupLog, Recorder  # noqa: E402
-from simcoll.wrapper.queued_work import QueuedWork  # noqa: E402
+from simcoll.wrapper.queued_work import QueuedWork, WorkerThreads  # noqa: E402
 from simcoll.wrapper.work import RecordedWork  # noqa: E402
-from simcoll.wrapper.worker_threads import WorkerThreads  # noqa: E402
 
 
 class Done(dist.Work):  # type: ignore[misc]
