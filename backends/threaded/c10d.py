@@ -262,7 +262,7 @@ def _meet(rank: TorchRank, name: str, members: tuple[int, ...], place: int, time
 
 
 @contextmanager
-def torch_answered_for_ranks(patches: Patches) -> Iterator[None]:
+def torch_for_ranks(patches: Patches) -> Iterator[None]:
     """Let torch.distributed serve ranks that are threads, within the block; ``patches`` are restored after it."""
     plugins = dist.Backend._plugins
     plugins[_PLUGIN] = dist.Backend._BackendPlugin(_create, True)
