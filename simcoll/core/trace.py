@@ -219,30 +219,6 @@ def altered(trace: Trace, slots: Slots, events: Sequence[Event]) -> MemoryTrace:
     return MemoryTrace(**said | {"slots": slots, "events": events})
 
 
-def trace_of(
-    rank: int,
-    world_size: int,
-    groups: Sequence[Group],
-    records: Sequence[Record],
-    *,
-    mode: str = "detail",
-    events: Sequence[Event] = (),
-) -> MemoryTrace:
-    """Columns from records; each record's ``group`` names one of ``groups``."""
-    names = {group.name: index for index, group in enumerate(groups)}
-    calls: dict[Call, int] = {}
-    sources: dict[Source, int] = {}
-    slots = np.zeros(len(records), SLOT)
-    for slot, record in zip(slots, records, strict=True):
-        slot["group"] = names[record.group]
-        slot["signature"] = calls.setdefault(record.call, len(calls))
-        slot["source"] = sources.setdefault(record.source, len(sources))
-        slot["flags"] = ASYNCHRONOUS * record.asynchronous | AWAITED * record.awaited | ON_DEVICE * record.on_device
-        for column in ("sequence", "p2p_sequence", "state", "scheduled_ns", "started_ns", "finished_ns"):
-            slot[column] = getattr(record, column)
-    return MemoryTrace(rank, world_size, mode, tuple(groups), tuple(calls), tuple(sources), tuple(events), slots)
-
-
 Life: TypeAlias = tuple[str, tuple[int, ...], int]
 """A group by name and members, and how often it had been made before."""
 
