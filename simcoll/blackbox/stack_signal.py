@@ -15,7 +15,7 @@ import signal
 from pathlib import Path
 
 from simcoll.blackbox.stacks import catches
-from simcoll.core.forks import ProcessOwned
+from simcoll.core.rank_local import ProcessOwned
 
 SUFFIX = ".stacks.txt"
 

@@ -34,7 +34,7 @@ import torch
 from torch.distributed import Work
 
 from simcoll.backends.base import Backend
-from simcoll.core.forks import ProcessOwned
+from simcoll.core.rank_local import ProcessOwned
 from simcoll.recorder.arguments import Arguments
 
 

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
-from simcoll.core.forks import ProcessOwned
 from simcoll.core.ranges import ranks_text
+from simcoll.core.rank_local import ProcessOwned
 
 _SIOCGIFADDR = 0x8915
 """ioctl of linux/sockios.h: the IPv4 address of an interface."""

@@ -24,8 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from simcoll.core.forks import ProcessOwned
-from simcoll.core.rank_local import RankLocal
+from simcoll.core.rank_local import ProcessOwned, RankLocal
 from simcoll.cuda.launch_order import LAUNCHES
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.failures import report_change, report_overlap

@@ -14,8 +14,7 @@ from simcoll.core.trace import MemoryTrace
 from simcoll.dryrun.rank.fake_streams import Streams
 from simcoll.pricing.device_ops import EVENT, DeviceOrder, Item, Key
 from simcoll.pricing.device_trace import DevicePrograms
-from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program
-from simcoll.pricing.steps import Steps
+from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program, Steps
 from simcoll.spec.call import Buffer, Call
 from tests.support.traces import trace_of
 

@@ -30,8 +30,7 @@ from simcoll.core.text import safe
 from simcoll.core.trace import MemoryTrace
 from simcoll.estimator.measured import Measurement
 from simcoll.pricing.price import price
-from simcoll.pricing.views.picture import PricingPicture
-from simcoll.pricing.views.text import PricingText
+from simcoll.pricing.views.text import PricingPicture, PricingText
 from simcoll.reports.rules import render_rule, render_rules_table
 from simcoll.reports.terminal import TerminalReport
 from simcoll.simulation.backends import Run
