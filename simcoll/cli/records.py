@@ -7,9 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from stat import S_ISDIR
 
-from simcoll.blackbox.gather import LAUNCH_PATTERN, Evidence, matching, outcome_of, read_launch
-from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
-from simcoll.blackbox.stall_file import read_stall, together
+from simcoll.blackbox.gather import (
+    LAUNCH_PATTERN,
+    STALL_PATTERN,
+    Evidence,
+    matching,
+    outcome_of,
+    read_launch,
+    read_stall,
+    together,
+)
 from simcoll.cli.output import warn
 from simcoll.core.trace import LaunchOutcome, Stall
 from simcoll.errors import UsageError

@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any
 from simcoll.backends.engine.outcome import Outcome
 from simcoll.backends.simulated import simulate
 from simcoll.backends.simulated.comm import Comm
-from simcoll.blackbox.gather import LAUNCH_PATTERN, files_of, gather, matching, read_launch
-from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
-from simcoll.blackbox.stall_file import read_stall, together
+from simcoll.blackbox.gather import (
+    LAUNCH_PATTERN,
+    STALL_PATTERN,
+    files_of,
+    gather,
+    matching,
+    read_launch,
+    read_stall,
+    together,
+)
 from simcoll.core.trace import Trace
 from simcoll.errors import CANNOT_START, SimcollError
 from simcoll.launch.preconditions import PreconditionError

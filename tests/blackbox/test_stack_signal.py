@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.blackbox.stack_signal import ask_for_dump, remove_unused
-from simcoll.blackbox.stacks import catches, read_stacks
+from simcoll.blackbox.stacks import ask_for_dump, catches, read_stacks, remove_unused
 
 pytestmark = pytest.mark.slow
 
 HEAD = """
 import faulthandler, os, re, signal, sys, threading
 from pathlib import Path
-from simcoll.blackbox.stack_signal import answer_into, answer_no_more, answer_signal
+from simcoll.blackbox.stacks import answer_into, answer_no_more, answer_signal
 path = Path("rank00000.stacks.txt").absolute()
 def up():
     print("up", flush=True)
