@@ -332,6 +332,11 @@ def read_stall(path: Path) -> Stall | None:
         return None
 
 
+def read_stalls(paths: Iterable[Path]) -> Stall | None:
+    """The accounts in these files, one of each node, as one; None where there is none."""
+    return together(filter(None, map(read_stall, paths)))
+
+
 def together(stalls: Iterable[Stall]) -> Stall | None:
     """The accounts of all nodes as one; None where there is none."""
     known = list(stalls)

@@ -14,8 +14,7 @@ from simcoll.blackbox.gather import (
     matching,
     outcome_of,
     read_launch,
-    read_stall,
-    together,
+    read_stalls,
 )
 from simcoll.cli.output import warn
 from simcoll.core.trace import LaunchOutcome, Stall
@@ -74,7 +73,7 @@ def _outcome(evidence: Evidence) -> LaunchOutcome | None:
 
 def _stall(evidence: Evidence) -> Stall | None:
     """What the monitors saw, where the job stood still."""
-    return together(filter(None, map(read_stall, _beside(evidence, STALL_PATTERN))))
+    return read_stalls(_beside(evidence, STALL_PATTERN))
 
 
 def _beside(evidence: Evidence, pattern: str) -> list[Path]:

@@ -22,8 +22,7 @@ from simcoll.blackbox.gather import (
     gather,
     matching,
     read_launch,
-    read_stall,
-    together,
+    read_stalls,
 )
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, remove_unused, stack_path
 from simcoll.cli.output import Output
@@ -107,7 +106,7 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
             remove_unused(path)
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
     evidence = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
-    stall = together(filter(None, map(read_stall, _fresh(folder, STALL_PATTERN, since_ns))))
+    stall = read_stalls(_fresh(folder, STALL_PATTERN, since_ns))
     if launch.node != 0 and len(evidence.traces) == launch.world_size:
         # Another node sees the same files and reports on them all.
         report = judge(evidence.traces, evidence.outcome, stall)
