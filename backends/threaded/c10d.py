@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FrameType
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
@@ -31,6 +30,7 @@ from simcoll.backends.threaded.store import RankStore
 from simcoll.core.patches import Patches
 from simcoll.core.rank_local import RankLocal, RankThreads
 from simcoll.core.record import Group
+from simcoll.recorder.group_creation import declared
 from simcoll.spec.call import Call
 from simcoll.wrapper import hooks
 from simcoll.wrapper.python_group import RecordedPythonGroup
@@ -79,11 +79,8 @@ def with_rank_store(initialise: Callable[..., Any]) -> Callable[..., Any]:
 
 def _place(rank: TorchRank, given: Mapping[str, Any]) -> tuple[int, int]:
     """The rank and world size that a call declares, or else those of the launcher."""
-    query = parse_qs(urlsplit(given.get("init_method") or "").query)
-    number, size = given.get("rank", -1), given.get("world_size", -1)
-    number = int(query["rank"][0]) if "rank" in query else number
-    size = int(query["world_size"][0]) if "world_size" in query else size
-    return (rank.rank if number in (-1, None) else number), (rank.world.size if size in (-1, None) else size)
+    number, size = declared(given, "rank"), declared(given, "world_size")
+    return (rank.rank if number is None else number), (rank.world.size if size is None else size)
 
 
 def replace_stores(patches: Patches) -> None:

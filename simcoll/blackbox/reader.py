@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.entries import KnownEntries, TableEntries, is_blank, read_entries
 from simcoll.blackbox.format import intact, settle
 from simcoll.blackbox.header import Header, unpack_header
+from simcoll.blackbox.table import KnownEntries, TableEntries, is_blank, read_entries
 from simcoll.core.io import open_at_once, opened_record
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Source, State
 from simcoll.errors import UnreadableError

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from simcoll.core.record import Event, Group, Record
 from simcoll.core.trace import MemoryTrace
-from simcoll.dryrun.rank.fake_streams import Streams
+from simcoll.dryrun.rank.fake_cuda import Streams
 from simcoll.pricing.device_ops import EVENT, DeviceOrder, Item, Key
 from simcoll.pricing.device_trace import DevicePrograms
 from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program, Steps
