@@ -135,4 +135,4 @@ def recorded_devices(place: Place) -> None:
 
 
 def _calls(box: Any) -> list[Any]:
-    return [box.record(index).call for index in reversed(range(len(box.slots)))]
+    return [box.signatures[index] for index in reversed(box.slots["signature"].tolist())]

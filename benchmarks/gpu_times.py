@@ -10,6 +10,7 @@ import torch.distributed as dist
 from benchmarks.gpu_checks import Figures, Place, check
 from simcoll.blackbox import read_black_box
 from simcoll.core.record import Record
+from simcoll.core.trace import record_at
 from simcoll.recorder.recorder import box_name
 from simcoll.recorder.session import own_recorders
 from simcoll.spec.collectives import COLLECTIVES
@@ -24,7 +25,8 @@ def recorded(place: Place, count: int) -> list[Record]:
     for recorder in own_recorders():
         recorder.event("flush")
     box = read_black_box(place.folder / box_name(place.rank))
-    return [box.record(index) for index in range(len(box.slots))][-count:]
+    records = (record_at(box, index) for index in range(len(box.slots)))
+    return [record for record in records if record is not None][-count:]
 
 
 def between_events(place: Place, tensor: torch.Tensor) -> list[float]:

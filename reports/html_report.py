@@ -1,26 +1,242 @@
 """The report as one self-contained HTML page: nothing from the network, and every character from a trace escaped.
 
-The tables of a page: where ranks ended, and the timeline for who reads it by ear or without scripts.
+It has findings as words and fields, ranks that wait for each other in a circle as boxes and arrows, and tables: where
+ranks ended, and the timeline for who reads it by ear or without scripts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import hypot
+from pathlib import PurePath
 
+import networkx as nx
 import numpy as np
 from markupsafe import Markup
 
 from simcoll.core.ranges import ranks_text
+from simcoll.core.text import safe
 from simcoll.reports.overview import bandwidth_text, history_rows, job_text, place_text, progress_text
-from simcoll.reports.page_findings import finding_views
 from simcoll.reports.page_shell import Figure, PageTable, chart_data, chart_letters, chart_ops, page
 from simcoll.reports.terminal import ended_text, shown_texts, summary_line
-from simcoll.verifier.findings.describe import group_name, record_text
-from simcoll.verifier.findings.finding import Mark, RankState, Report, Severity, Verdict
-from simcoll.verifier.findings.rules import RULES
+from simcoll.verifier.findings.describe import (
+    Field,
+    apart_text,
+    fields_of,
+    fields_text,
+    group_name,
+    group_text,
+    marked_in,
+    record_text,
+    source_text,
+)
+from simcoll.verifier.findings.finding import (
+    Finding,
+    Mark,
+    RankSource,
+    RankState,
+    Report,
+    Rule,
+    Severity,
+    Side,
+    Verdict,
+)
+from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, RULES
 from simcoll.verifier.views.chart import Chart
 from simcoll.verifier.views.timeline import SEVERITIES
+
+_SIDES_SHOWN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PageLine:
+    """A line of the user's program: where, and its text."""
+
+    place: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class SideView:
+    """Ranks that stated the same; ``culprit`` where all of them are."""
+
+    ranks: str
+    culprit: bool
+    fields: tuple[Field, ...]
+    note: str
+    lines: tuple[PageLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingView:
+    """One finding. ``place`` is its group and collective, ``hidden`` how many sides are not shown."""
+
+    number: int
+    rule: Rule
+    severity: str
+    message: str
+    place: str
+    culprits: str
+    unknown: str
+    before: str
+    came_apart: str
+    sides: tuple[SideView, ...]
+    hidden: int
+    waits: WaitPicture | None
+
+
+def finding_views(findings: Sequence[Finding]) -> list[FindingView]:
+    """Findings in their order; ``number`` counts from 0."""
+    return [_view(number, finding) for number, finding in enumerate(findings)]
+
+
+def _view(number: int, finding: Finding) -> FindingView:
+    place = "" if finding.group is None else f"in {group_text(finding.group)}"
+    if place and finding.sequence is not None:
+        place += f", collective {finding.sequence}"
+    return FindingView(
+        number,
+        RULES[finding.code],
+        finding.severity.value,
+        finding.message,
+        place,
+        ranks_text(finding.culprits) if finding.culprits else "no majority names one",
+        fields_text(finding.unknown),
+        ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before),
+        apart_text(finding),
+        tuple(_side(side, finding) for side in finding.sides[:_SIDES_SHOWN]),
+        max(len(finding.sides) - _SIDES_SHOWN, 0),
+        wait_picture(finding) if is_circle(finding) else None,
+    )
+
+
+def _side(side: Side, finding: Finding) -> SideView:
+    fields = () if side.call is None else tuple(fields_of(side.call, finding.group, marked_in(finding)))
+    culprit = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
+    return SideView(
+        ranks_text(side.ranks), culprit, fields, side.note, tuple(_line(stated, side) for stated in side.sources)
+    )
+
+
+def _line(stated: RankSource, side: Side) -> PageLine:
+    lone = len(side.sources) > 1 and len(side.ranks) > 1
+    return PageLine(
+        (f"rank {stated.rank} at " if lone else "") + source_text(stated.source), stated.source.code.strip()
+    )
+
+
+_MOST = 12
+_BOX = (190.0, 78.0)
+_LETTERS = 25
+_BEND = 0.22
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitBox:
+    """Ranks that wait in one call: the middle of their box, the call, its group and its line."""
+
+    x: float
+    y: float
+    ranks: str
+    call: str
+    group: str
+    line: str
+    culprit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WaitArrow:
+    """From who waits to whom they wait for: a quadratic curve."""
+
+    start: Point
+    bend: Point
+    end: Point
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPicture:
+    """A circle of waits, in units of the picture. ``text`` says the same, ``left_out`` how many sides are not drawn."""
+
+    width: float
+    height: float
+    box: tuple[float, float]
+    boxes: tuple[WaitBox, ...]
+    arrows: tuple[WaitArrow, ...]
+    text: str
+    left_out: int
+
+
+def wait_picture(finding: Finding) -> WaitPicture:
+    """The picture of a finding each side of which waits for the next one, and the last for the first."""
+    sides = finding.sides[:_MOST]
+    left_out = len(finding.sides) - len(sides)
+    graph: nx.DiGraph[int] = nx.cycle_graph(len(sides) + bool(left_out), create_using=nx.DiGraph)
+    places = _places(graph)
+    boxes = [_box(side, places[number], finding) for number, side in enumerate(sides)]
+    if left_out:
+        boxes.append(WaitBox(*places[len(sides)], f"and {left_out:,} more", "that wait for each other", "", "", False))
+    width, height = (max(place[axis] for place in places.values()) + _BOX[axis] / 2 + 24 for axis in (0, 1))
+    arrows = tuple(_arrow(places[one], places[other], (width / 2, height / 2)) for one, other in graph.edges)
+    said = "; ".join(f"{ranks_text(side.ranks)} {side.note}" for side in sides)
+    return WaitPicture(width, height, _BOX, tuple(boxes), arrows, said, left_out)
+
+
+def _places(graph: nx.DiGraph[int]) -> dict[int, Point]:
+    """The nodes of a cycle on an ellipse that leaves room between their boxes, the first one at the left."""
+    number = len(graph)
+    across, down = max(190.0, number * 52.0), 10.0 if number == 2 else max(95.0, number * 34.0)
+    found = nx.circular_layout(graph)
+    middle = across + _BOX[0] / 2 + 24, down + _BOX[1] / 2 + (60 if number == 2 else 24)
+    return {node: (middle[0] - float(x) * across, middle[1] - float(y) * down) for node, (x, y) in found.items()}
+
+
+def _box(side: Side, place: Point, finding: Finding) -> WaitBox:
+    source = side.sources[0].source if side.sources else None
+    line = f"{PurePath(source.file).name}:{source.line}" if source is not None and source.file else ""
+    number = "" if side.place is None else f" #{side.place.number}"
+    call = "" if side.call is None else f"in {side.call.op}{number}"
+    group = finding.group if side.place is None else side.place.group
+    of = "" if group is None else f"of {group_name(group)}"
+    culprit = bool(finding.culprits) and set(side.ranks) <= set(finding.culprits)
+    return WaitBox(*place, _cut(ranks_text(side.ranks)), _cut(call), _cut(of), _cut(line), culprit)
+
+
+def _arrow(one: Point, other: Point, middle: Point) -> WaitArrow:
+    """A curve from the edge of one box to that of another, bent away from the middle of the picture."""
+    (x1, y1), (x2, y2) = one, other
+    across = -(y2 - y1) * _BEND, (x2 - x1) * _BEND
+    centre = (x1 + x2) / 2, (y1 + y2) / 2
+    ways = [(centre[0] + sign * across[0], centre[1] + sign * across[1]) for sign in (-1, 1)]
+    bend = max(ways, key=lambda way: _outwards(way, middle, upwards=x1 < x2))
+    return WaitArrow(_edge(one, bend, 4), bend, _edge(other, bend, 9))
+
+
+def _outwards(way: Point, middle: Point, *, upwards: bool) -> tuple[float, bool]:
+    """How far out a bend lies; of two that lie equally far, to the right above and to the left below."""
+    return round(hypot(way[0] - middle[0], way[1] - middle[1]), 3), (way[1] < middle[1]) == upwards
+
+
+def _edge(box: Point, towards: Point, gap: float) -> Point:
+    """Where the line from the middle of a box leaves it, and a little farther."""
+    dx, dy = towards[0] - box[0], towards[1] - box[1]
+    length = hypot(dx, dy) or 1.0
+    reach = min(_BOX[0] / 2 / abs(dx) if dx else float("inf"), _BOX[1] / 2 / abs(dy) if dy else float("inf"))
+    part = min(reach + gap / length, 1.0)
+    return box[0] + dx * part, box[1] + dy * part
+
+
+def _cut(text: str) -> str:
+    text = safe(text)
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 3]}..."
+
+
+def is_circle(finding: Finding) -> bool:
+    """Whether the sides of a finding are waits, each for the next one."""
+    return finding.code == DEADLOCK_CYCLE.code and len(finding.sides) > 1
+
 
 _NOTHING_WRONG = "Nothing wrong"
 _MOST_PLACES, _MOST_HISTORIES, _MOST_GROUPS = 200, 64, 100

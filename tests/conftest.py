@@ -197,8 +197,10 @@ class Ranks:
 
     def records(self, rank: int) -> list[Any]:
         """The records of a rank's black box."""
+        from tests.support.traces import record_of
+
         box = self.box(rank)
-        return [box.record(index) for index in range(len(box.slots))]
+        return [record_of(box, index) for index in range(len(box.slots))]
 
     @staticmethod
     def error_of(call: Callable[[], object]) -> Exception | None:

@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Callable
 
 from simcoll.backends.base import Backend, negative_tag
-from simcoll.backends.engine.mailbox import Mailbox, Meetings
+from simcoll.backends.engine.mailbox import Mailbox, Meetings, Settling
 from simcoll.backends.engine.parking import ParkingPlace, RankScheduler, StuckError, WaitTimeoutError
 from simcoll.backends.engine.schedules import Choices, Decision, InOrder
-from simcoll.backends.engine.settling import Settling
 from simcoll.backends.engine.tickets import DestroyedError, RefusedCallError, Ticket, peer_failed, waiting_text
 from simcoll.backends.engine.virtual_time import VirtualTime
 from simcoll.core.record import Group

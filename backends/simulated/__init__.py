@@ -23,7 +23,7 @@ from simcoll.backends.engine.turns import PATIENCE, Turns
 from simcoll.backends.engine.virtual_time import VirtualTime, nanoseconds
 from simcoll.backends.engine.world import World
 from simcoll.backends.simulated.object_calls import ObjectComm
-from simcoll.backends.simulated.rank import Rank, raising_line
+from simcoll.backends.simulated.requests import Rank, raising_line
 from simcoll.core.record import Group
 from simcoll.core.trace import Stall
 from simcoll.errors import ConfigurationError

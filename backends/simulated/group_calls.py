@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 
-from simcoll.backends.simulated.rank import Rank, calling_line
-from simcoll.backends.simulated.requests import Membership, Request
+from simcoll.backends.simulated.requests import Membership, Rank, Request, calling_line
 from simcoll.core.record import Group, source_document
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import METHODS

@@ -4,8 +4,8 @@ It has the process group on the engine, and a copy for each rank of the state th
 stores, random state, c10d's tables.
 
 In PyTorch's own test harness ranks run freely, and an alarm stands where the harness looks for collectives in progress
-(:mod:`simcoll.backends.threaded.jobs`). Otherwise ranks take turns, and the wrapper of real jobs stands around the
-group, so that findings are the same by construction. A clock runs while its rank has the turn; sleep, events and
+(:mod:`simcoll.backends.threaded.process_group`). Otherwise ranks take turns, and the wrapper of real jobs stands around
+the group, so that findings are the same by construction. A clock runs while its rank has the turn; sleep, events and
 timeouts are waits in that time: where no rank can go on, the wait that is over first ends. A thread that waits in C++
 keeps its rank's turn; so a future is handed out only when the others have gone as far as they can, and one that goes to
 C++ only when it has ended (:mod:`simcoll.backends.threaded.work`).

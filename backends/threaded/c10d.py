@@ -1,29 +1,171 @@
-"""torch.distributed for ranks that are threads: the engine runs their groups, whatever backend they ask for."""
+"""torch.distributed for ranks that are threads: the engine runs their groups, whatever backend they ask for.
+
+Each rank has tables of groups of its own, and in-memory stores, whatever address or store its program names.
+"""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch._C._distributed_c10d import _register_process_group
 from torch.distributed import device_mesh, distributed_c10d
 
 from simcoll.backends.engine.tensor_data import TensorData
 from simcoll.backends.engine.tickets import Ticket
-from simcoll.backends.threaded.c10d_tables import TorchRank, torch_ranks
+from simcoll.backends.engine.world import World
 from simcoll.backends.threaded.process_group import ThreadedProcessGroup
-from simcoll.backends.threaded.rendezvous import accept_default_group, replace_stores, with_rank_store
+from simcoll.backends.threaded.session import RankSession, RankWaits
+from simcoll.backends.threaded.store import RankStore
 from simcoll.core.patches import Patches
+from simcoll.core.rank_local import RankLocal, RankThreads
 from simcoll.core.record import Group
+from simcoll.recorder.group_creation import declared
 from simcoll.spec.call import Call
 from simcoll.wrapper import hooks
 from simcoll.wrapper.python_group import RecordedPythonGroup
+
+
+def accept_default_group(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    """``init_process_group`` that accepts once an implicit default group as the one that the program asks for."""
+
+    @functools.wraps(initialise)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        rank = torch_ranks.here
+        if rank is None or rank.initialising:
+            return initialise(*args, **kwargs)
+        if rank.default_group_is_implicit and rank.tables.default_pg is not None:
+            rank.default_group_is_implicit = False
+            return None
+        rank.initialising = True
+        try:
+            return initialise(*args, **kwargs)
+        finally:
+            rank.initialising = False
+            rank.lives += 1
+
+    return init_process_group
+
+
+def with_rank_store(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    """``init_process_group`` with the ranks' store in place of the one that the program names."""
+    signature = inspect.signature(initialise)
+
+    @functools.wraps(initialise)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        rank = torch_ranks.here
+        if rank is None:
+            return initialise(*args, **kwargs)
+        given = signature.bind(*args, **kwargs).arguments
+        number, size = _place(rank, given)
+        if not 0 <= number < size:
+            raise ValueError(f"rank {number} of {size}: expected a rank below the world size, from 0")
+        given |= {"rank": number, "world_size": size, "store": rank.stores["life", rank.lives], "init_method": None}
+        given.pop("device_id", None)
+        return initialise(**given)
+
+    return init_process_group
+
+
+def _place(rank: TorchRank, given: Mapping[str, Any]) -> tuple[int, int]:
+    """The rank and world size that a call declares, or else those of the launcher."""
+    number, size = declared(given, "rank"), declared(given, "world_size")
+    return (rank.rank if number is None else number), (rank.world.size if size is None else size)
+
+
+def replace_stores(patches: Patches) -> None:
+    """Replace the stores that a program makes by the ranks' own: a wait in another one would keep the turn."""
+    names: dict[str, Callable[..., Any]] = {"TCPStore": _tcp_store, "FileStore": _file_store, "rendezvous": _rendezvous}
+    for module in (dist, distributed_c10d):
+        for name, own in names.items():
+            patches.wrap(module, name, functools.partial(_for_ranks, own=own))
+
+
+def _for_ranks(original: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original, updated=())
+    def make(*args: Any, **kwargs: Any) -> Any:
+        rank = torch_ranks.here
+        return original(*args, **kwargs) if rank is None else own(rank, *args, **kwargs)
+
+    return make
+
+
+def _tcp_store(rank: TorchRank, host_name: str, port: int = 0, *args: Any, **kwargs: Any) -> RankStore:
+    return rank.stores["tcp", port]
+
+
+def _file_store(rank: TorchRank, file_name: str, *args: Any, **kwargs: Any) -> RankStore:
+    return rank.stores["file", str(file_name)]
+
+
+def _rendezvous(rank: TorchRank, url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[RankStore, int, int]]:
+    given = dict(zip(("rank", "world_size"), args, strict=False)) | kwargs | {"init_method": url}
+    yield (rank.stores["rendezvous", url], *_place(rank, given))
+
+
+@dataclass
+class C10dTables:
+    """The tables of c10d, for one rank."""
+
+    default_pg: Any = None
+    pg_map: dict[Any, Any] = field(default_factory=dict)
+    pg_names: dict[Any, Any] = field(default_factory=dict)
+    pg_group_ranks: dict[Any, Any] = field(default_factory=dict)
+    pg_backend_config: dict[Any, Any] = field(default_factory=dict)
+    group_count: int = 0
+    tags_to_pg: dict[Any, Any] = field(default_factory=dict)
+    pg_to_tag: dict[Any, Any] = field(default_factory=dict)
+    pg_coalesce_state: dict[Any, Any] = field(default_factory=dict)
+    comms: list[Any] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class TorchRank:
+    """One rank: its place in the engine, its records, its tables of c10d.
+
+    ``creates_default_group``: a default group is made when the program needs one that it has not made itself;
+    ``default_group_is_implicit``: that has happened. ``lives`` counts the default groups, ``group_counts`` new groups
+    by name and members.
+    """
+
+    rank: int
+    world: World
+    session: RankSession
+    waits: RankWaits
+    stores: Mapping[tuple[str, object], RankStore]
+    creates_default_group: bool
+    tables: C10dTables = field(default_factory=C10dTables)
+    lives: int = 0
+    initialising: bool = False
+    default_group_is_implicit: bool = False
+    group_counts: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter)
+
+
+torch_ranks: RankLocal[TorchRank | None] = RankLocal(lambda: None)
+"""The calling thread's rank; None in a thread that belongs to no rank."""
+
+
+def register_groups(rank: TorchRank) -> None:
+    """Register the groups of a rank with C++ in a thread that the rank has started."""
+    for group, name in list(rank.tables.pg_names.items()):
+        _register_process_group(name, group)
+
+
+def of_thread(rank: RankThreads) -> TorchRank:
+    """The torch state of a rank; raises KeyError for a rank of another run."""
+    found: TorchRank = rank.values[torch_ranks]
+    return found
+
 
 _PLUGIN = "SIMCOLL_RANKS"
 _MEETING = Call("barrier", "barrier")
@@ -124,9 +266,9 @@ def torch_for_ranks(patches: Patches) -> Iterator[None]:
     patches.wrap(distributed_c10d, "_world", PerRankWorld)
     patches.replace(distributed_c10d, "BackendConfig", RankBackendConfig)
     # Meshes of different ranks are different ones, though they look equal: torch distinguishes them for this backend.
-    patches.wrap(device_mesh, "get_backend", functools.partial(_for_ranks, "threaded"))
+    patches.wrap(device_mesh, "get_backend", functools.partial(_answered_for_ranks, "threaded"))
     # From torch 2.15 on, a Python group that has a device is taken for a C++ one.
-    patches.wrap(distributed_c10d, "_maybe_attach_flight_recorder", functools.partial(_for_ranks, None))
+    patches.wrap(distributed_c10d, "_maybe_attach_flight_recorder", functools.partial(_answered_for_ranks, None))
     replace_stores(patches)
     patches.replace(sys, "excepthook", sys.excepthook)  # to restore it: programs may set another one
     isolate: Callable[[bool], None] = c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
@@ -139,6 +281,6 @@ def torch_for_ranks(patches: Patches) -> Iterator[None]:
         plugins.pop(_PLUGIN, None)
 
 
-def _for_ranks(answer: object, original: Callable[..., Any]) -> Callable[..., Any]:
+def _answered_for_ranks(answer: object, original: Callable[..., Any]) -> Callable[..., Any]:
     """A function that returns ``answer`` in threads of ranks, and works as before elsewhere."""
     return lambda *args: answer if torch_ranks.here is not None else original(*args)

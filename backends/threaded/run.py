@@ -29,8 +29,7 @@ from simcoll.backends.engine.schedules import Choices, RecordedSchedule, choices
 from simcoll.backends.engine.turns import PATIENCE, Turns
 from simcoll.backends.engine.world import World
 from simcoll.backends.gloo import GLOO
-from simcoll.backends.threaded.c10d import torch_for_ranks
-from simcoll.backends.threaded.c10d_tables import TorchRank, of_thread, register_groups, torch_ranks
+from simcoll.backends.threaded.c10d import TorchRank, of_thread, register_groups, torch_for_ranks, torch_ranks
 from simcoll.backends.threaded.environment import exit_functions, join_own_threads, replace_environment
 from simcoll.backends.threaded.session import (
     RankSession,

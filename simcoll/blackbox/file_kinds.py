@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from simcoll.blackbox import BlackBox, read_black_box
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.entries import KnownEntries
 from simcoll.blackbox.format import SUFFIX
+from simcoll.blackbox.table import KnownEntries
 from simcoll.core.io import opened_record
 from simcoll.errors import UnreadableError
 from simcoll.verifier.flight_recorder import Dump, looks_like_dump, read_dump

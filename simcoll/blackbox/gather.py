@@ -1,4 +1,10 @@
-"""What a job left behind, gathered for the verifier: the ranks' traces of one run, the launcher's account of them."""
+"""What a job left behind, gathered for the verifier: the ranks' traces of one run, the launcher's account of them.
+
+What each node's monitor saw of a job that stood still is kept beside the black boxes for who judges them later:
+
+{"schema": "simcoll.stall/1", "since_ns": ..., "seen_ns": ..., "over": true, "blocked": [0], "busy": [],
+"stopped": [], "connecting": [], "places": {"3": ["train.py", 9, "evaluate", "event.wait()"]}}
+"""
 
 from __future__ import annotations
 
@@ -13,11 +19,10 @@ from simcoll.blackbox import BlackBox, UnreadableError
 from simcoll.blackbox.file_kinds import is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.reader_pool import Progress, read_files
-from simcoll.blackbox.stack_signal import SUFFIX as DUMP_SUFFIX
-from simcoll.blackbox.stacks import SUFFIX as STACK_SUFFIX
-from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
-from simcoll.core.io import open_at_once
-from simcoll.core.trace import LaunchOutcome, RankExit, Trace
+from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX
+from simcoll.core.io import open_at_once, write_whole
+from simcoll.core.record import Source
+from simcoll.core.trace import LaunchOutcome, RankExit, Stall, Trace
 from simcoll.verifier.flight_recorder import Dump, traces_of
 from simcoll.verifier.flight_recorder.jobs import merge
 
@@ -224,8 +229,8 @@ def read_launch(path: Path) -> LaunchAccount:
         tuple(ranks),
         error if isinstance(error, str) else None,
         interrupted if isinstance(interrupted, str) else None,
-        _whole(document.get("node")),
-        _whole(document.get("world_size")),
+        _whole_or_0(document.get("node")),
+        _whole_or_0(document.get("world_size")),
     )
 
 
@@ -238,7 +243,7 @@ def outcome_of(launches: Sequence[LaunchAccount]) -> LaunchOutcome:
     return LaunchOutcome(ranks, launched=bool(ranks))
 
 
-def _whole(value: object) -> int:
+def _whole_or_0(value: object) -> int:
     return value if type(value) is int else 0
 
 
@@ -246,7 +251,7 @@ def _rank(entry: dict[str, object]) -> LaunchedRank:
     rank, code, ended, pid = entry["rank"], entry["exit_code"], entry["ended_ns"], entry.get("pid")
     if type(rank) is not int or type(ended) is not int or not (code is None or type(code) is int):
         raise TypeError("rank")
-    return LaunchedRank(rank, code, ended, entry["stopped"] is True, _whole(pid))
+    return LaunchedRank(rank, code, ended, entry["stopped"] is True, _whole_or_0(pid))
 
 
 def _one_run(boxes: Sequence[BlackBox]) -> tuple[list[BlackBox], list[str]]:
@@ -283,3 +288,79 @@ def _is_beside(box: BlackBox, other: BlackBox) -> bool:
 
 def _run_of(box: BlackBox) -> tuple[str, int, int]:
     return box.run, box.world_size, box.attempt
+
+
+STALL_SCHEMA = "simcoll.stall/1"
+STALL_PATTERN = "stall*.json"
+_STALL_LIMIT = 16 << 20
+
+
+def write_stall(path: Path, stall: Stall) -> None:
+    """Write one node's account; raises OSError."""
+    document = {
+        "schema": STALL_SCHEMA,
+        "since_ns": stall.since_ns,
+        "seen_ns": stall.seen_ns,
+        "over": stall.over,
+        "blocked": sorted(stall.blocked),
+        "busy": sorted(stall.busy),
+        "stopped": sorted(stall.stopped),
+        "connecting": sorted(stall.connecting),
+        "places": {str(rank): [at.file, at.line, at.function, at.code] for rank, at in sorted(stall.places.items())},
+    }
+    write_whole(path, json.dumps(document) + "\n")
+
+
+def read_stall(path: Path) -> Stall | None:
+    """Read what :func:`write_stall` wrote; None where the file is missing or is no such account."""
+    try:
+        with open_at_once(path) as file:
+            document = json.loads(file.read(_STALL_LIMIT))
+        if document["schema"] != STALL_SCHEMA:
+            return None
+        return Stall(
+            _whole(document["since_ns"]),
+            _whole(document["seen_ns"]),
+            {int(rank): _source(value) for rank, value in document["places"].items()},
+            blocked=frozenset(map(_whole, document["blocked"])),
+            busy=frozenset(map(_whole, document["busy"])),
+            stopped=frozenset(map(_whole, document["stopped"])),
+            connecting=frozenset(map(_whole, document.get("connecting", ()))),
+            over=document["over"] is True,
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def read_stalls(paths: Iterable[Path]) -> Stall | None:
+    """The accounts in these files, one of each node, as one; None where there is none."""
+    return together(filter(None, map(read_stall, paths)))
+
+
+def together(stalls: Iterable[Stall]) -> Stall | None:
+    """The accounts of all nodes as one; None where there is none."""
+    known = list(stalls)
+    if not known:
+        return None
+    return Stall(
+        min(stall.since_ns for stall in known),
+        max(stall.seen_ns for stall in known),
+        {rank: place for stall in known for rank, place in stall.places.items()},
+        frozenset().union(*(stall.blocked for stall in known)),
+        frozenset().union(*(stall.busy for stall in known)),
+        frozenset().union(*(stall.stopped for stall in known)),
+        frozenset().union(*(stall.connecting for stall in known)),
+        over=any(stall.over for stall in known),
+    )
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"expected an integer, got {value!r:.80}")
+    return value
+
+
+def _source(value: object) -> Source:
+    if not isinstance(value, list) or len(value) != 4 or not all(isinstance(value[i], str) for i in (0, 2, 3)):
+        raise TypeError(f"expected file, line, function and code, got {value!r:.80}")
+    return Source(value[0], _whole(value[1]), value[2], value[3])

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.blackbox import format as layout
-from simcoll.blackbox.entries import KnownEntries, TableEntries, is_blank, read_entries
 from simcoll.blackbox.format import intact, settle
 from simcoll.blackbox.header import Header, unpack_header
+from simcoll.blackbox.table import KnownEntries, TableEntries, is_blank, read_entries
 from simcoll.core.io import open_at_once, opened_record
-from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
+from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Source, State
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Call
 
@@ -85,24 +85,6 @@ class BlackBox:
     def seen_ns(self) -> int:
         """Up to when it tells of the rank: to its end, if it ended by itself, or to when it was copied."""
         return self.closed_ns or self.dumped_ns
-
-    def record(self, index: int) -> Record:
-        """The record of one slot, by its place in ``slots``."""
-        slot = self.slots[index]
-        return Record(
-            self.groups[int(slot["group"])].name,
-            int(slot["sequence"]),
-            self.signatures[int(slot["signature"])],
-            self.sources[int(slot["source"])],
-            State(int(slot["state"])),
-            bool(int(slot["flags"]) & layout.ASYNCHRONOUS),
-            bool(int(slot["flags"]) & layout.AWAITED),
-            int(slot["p2p_sequence"]),
-            int(slot["scheduled_ns"]),
-            int(slot["started_ns"]),
-            int(slot["finished_ns"]),
-            bool(int(slot["flags"]) & layout.ON_DEVICE),
-        )
 
 
 def read_black_box(path: str | Path, known: KnownEntries | None = None) -> BlackBox:

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 from simcoll.blackbox import UnreadableError
-from simcoll.blackbox.entries import KnownEntries
 from simcoll.blackbox.file_kinds import RecordFile, read_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.reader_wire import Receiver
 from simcoll.blackbox.reader_worker import LENGTH, READY
+from simcoll.blackbox.table import KnownEntries
 from simcoll.verifier.findings.failures import signal_name
 
 Outcome: TypeAlias = "RecordFile | UnreadableError"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from simcoll.blackbox import BlackBox
-from simcoll.blackbox.entries import CommonData
+from simcoll.blackbox.table import CommonData
 from simcoll.core.record import Event, Group, Members, Source
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Buffer, Call

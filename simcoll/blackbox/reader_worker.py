@@ -14,9 +14,9 @@ from pathlib import Path
 from struct import Struct
 
 from simcoll.blackbox import UnreadableError
-from simcoll.blackbox.entries import KnownEntries
 from simcoll.blackbox.file_kinds import RecordFile, read_record_file
 from simcoll.blackbox.reader_wire import Sender
+from simcoll.blackbox.table import KnownEntries
 
 LENGTH = Struct("<I")
 """What precedes a path."""

@@ -1,21 +1,31 @@
-"""The black box's growing table: entries appended to the file, and a disk that may fill up meanwhile."""
+"""The black box's growing table: entries appended to the file, and a disk that may fill up meanwhile; and read back.
+
+Entries are groups, call signatures, source lines and events. They carry their own index and checksum, so that one that
+is damaged costs itself alone: reading goes on at the next marker, which cannot occur inside an entry's JSON (it has a
+line break, and JSON escapes those).
+"""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import re
 import secrets
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
+from typing import TypeVar
 
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import EntryKind
+from simcoll.core.record import Event, Group, Source
+from simcoll.spec.call import Call
 
 _RETRY_NS = 1_000_000_000
 _HEAD = Struct("<4sII")
@@ -134,3 +144,147 @@ def write_all(fd: int, data: bytes | bytearray, offset: int) -> None:
     while view:
         written = os.pwrite(fd, view, offset)
         view, offset = view[written:], offset + written
+
+
+_Value = TypeVar("_Value")
+_PATIENCE = 64 << 20
+"""So many bytes of entries may turn out to be damaged, besides the table's own, before its rest is given up."""
+_LEAST = 1 << 10
+"""Bytes for which each damaged entry counts at least."""
+_MAKING = re.compile(rb'\{"kind":"(creating|created)","time_ns":(\d{1,19}),"data":(?=\{)')
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntries:
+    """What the table held, by the index under which slots refer to it. ``damaged`` counts what could not be read."""
+
+    groups: dict[int, Group] = field(default_factory=dict)
+    signatures: dict[int, Call] = field(default_factory=dict)
+    sources: dict[int, Source] = field(default_factory=dict)
+    events: dict[int, Event] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+
+
+class CommonData(dict[str, object]):
+    """The data of an event that many ranks tell alike; as a key it stands for itself."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEntries:
+    """Groups, signatures and source lines by their entries' JSON: what many ranks state alike is parsed once."""
+
+    groups: dict[bytes, Group] = field(default_factory=dict)
+    signatures: dict[bytes, Call] = field(default_factory=dict)
+    sources: dict[bytes, Source] = field(default_factory=dict)
+    makings: dict[bytes, CommonData] = field(default_factory=dict)
+
+
+def read_entries(table: bytes, known: KnownEntries | None = None) -> TableEntries:
+    """Read a table from its first byte to its last entry; never raises, whatever the bytes are.
+
+    ``known`` is what the tables of other files held, and takes in what this one holds.
+    """
+    entries, known = TableEntries(), known or KnownEntries()
+    for kind, index, payload in _sound_entries(table, entries.damaged):
+        try:
+            _keep(entries, known, kind, index, payload)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            entries.damaged.append(f"entry {index} of kind {kind} is malformed ({type(error).__name__})")
+    return entries
+
+
+def _sound_entries(table: bytes, damaged: list[str]) -> Iterator[tuple[int, int, bytes]]:
+    """The entries whose checksum is right. What a hostile file can make this cost is bounded by ``budget``."""
+    position, budget, written = 0, 4 * len(table) + _PATIENCE, len(table.rstrip(b"\0"))
+    while 0 <= position <= len(table) - layout.ENTRY.size and budget > 0:
+        marker, size, crc, index, kind = layout.ENTRY.unpack_from(table, position)
+        end = position + layout.ENTRY.size + size
+        if marker == layout.ENTRY_MARKER and size <= layout.ENTRY_LIMIT and end <= len(table):
+            if zlib.crc32(memoryview(table)[position + layout.ENTRY_CRC_START : end]) == crc:
+                yield kind, index, table[position + layout.ENTRY.size : end]
+                position = -(-end // 4) * 4
+                continue
+            budget -= size
+        if position >= written:
+            return
+        following = table.find(layout.ENTRY_MARKER, position + 1)
+        if marker != b"\0\0\0\0" or following >= 0:
+            damaged.append(f"the entry at byte {position} of the table is damaged")
+            budget -= _LEAST
+        position = following
+
+
+def is_blank(data: bytes) -> bool:
+    """Whether there is nothing but zeros."""
+    return data == bytes(len(data))
+
+
+def _keep(entries: TableEntries, known: KnownEntries, kind: int, index: int, payload: bytes) -> None:
+    if kind == EntryKind.GROUP:
+        entries.groups.setdefault(index, _once(known.groups, payload, _group))
+    elif kind == EntryKind.SIGNATURE:
+        entries.signatures.setdefault(index, _once(known.signatures, payload, Call.from_json))
+    elif kind == EntryKind.SOURCE:
+        entries.sources.setdefault(index, _once(known.sources, payload, _source))
+    elif kind == EntryKind.EVENT:
+        entries.events.setdefault(index, _made_alike(known, payload) or _event(json.loads(payload)))
+    else:
+        raise ValueError(kind)
+
+
+def _made_alike(known: KnownEntries, payload: bytes) -> Event | None:
+    """The making of a group, of which every rank of a large job tells hundreds of times, and all but the time alike."""
+    found = _MAKING.match(payload)
+    if found is None or not payload.endswith(b"}}"):
+        return None
+    data = known.makings.get(payload[found.end() : -1])
+    if data is None:
+        data = known.makings[payload[found.end() : -1]] = CommonData(_event(json.loads(payload)).data)
+    return Event(found[1].decode(), int(found[2]), data)
+
+
+def _once(known: dict[bytes, _Value], payload: bytes, read: Callable[[object], _Value]) -> _Value:
+    value = known.get(payload)
+    if value is None:
+        value = known[payload] = read(json.loads(payload))
+    return value
+
+
+def _group(document: object) -> Group:
+    values = _object(document)
+    ranks = values["ranks"]
+    if not isinstance(ranks, list) or not all(type(rank) is int and rank >= 0 for rank in ranks):
+        raise ValueError("ranks")
+    return Group(_text(values, "name"), _text(values, "description"), tuple(ranks))
+
+
+def _source(document: object) -> Source:
+    values = _object(document)
+    return Source(_text(values, "file"), _integer(values, "line"), _text(values, "function"), _text(values, "code"))
+
+
+def _event(document: object) -> Event:
+    values = _object(document)
+    return Event(_text(values, "kind"), _integer(values, "time_ns"), _object(values["data"]))
+
+
+def _object(document: object) -> dict[str, object]:
+    if not isinstance(document, dict):
+        raise TypeError("object")
+    return document
+
+
+def _text(values: dict[str, object], name: str) -> str:
+    value = values[name]
+    if not isinstance(value, str):
+        raise TypeError(name)
+    return value
+
+
+def _integer(values: dict[str, object], name: str) -> int:
+    value = values[name]
+    if type(value) is not int:
+        raise TypeError(name)
+    return value

@@ -25,7 +25,7 @@ from simcoll.blackbox.box import NO_TICKET, Slot
 from simcoll.blackbox.format import EntryKind, seal
 from simcoll.blackbox.header import pack_header
 from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
-from simcoll.core.forks import ProcessOwned
+from simcoll.core.rank_local import ProcessOwned
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Call
 

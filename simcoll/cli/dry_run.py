@@ -19,11 +19,10 @@ from pathlib import Path
 from simcoll.blackbox.reader_pool import cores
 from simcoll.cli.output import Output
 from simcoll.cli.progress import progress_bar
-from simcoll.dryrun.distributed import SharedDryRun
+from simcoll.dryrun.distributed import GivenUpError, Rendezvous, SharedDryRun, join
 from simcoll.dryrun.driver import DryRunPlan, Runner, preflight, remove_earlier
 from simcoll.dryrun.outer_job import OuterJob
 from simcoll.dryrun.rank.main import DryRun
-from simcoll.dryrun.rendezvous import GivenUpError, Rendezvous, join
 from simcoll.errors import BAD_INPUT, CANNOT_START
 from simcoll.launch.preconditions import PreconditionError
 from simcoll.verifier.findings.finding import Report

@@ -23,8 +23,7 @@ from simcoll.pricing.job import RecordedJob, recorded_job
 from simcoll.pricing.price import Pricing, PricingScenario, price_job
 from simcoll.pricing.views.document import pricing_document
 from simcoll.pricing.views.notes import notes_of, notes_on_replay
-from simcoll.pricing.views.picture import PricingPicture
-from simcoll.pricing.views.text import PricingText
+from simcoll.pricing.views.text import PricingPicture, PricingText
 from simcoll.pricing.what_if import (
     parse_compute,
     parse_peak,

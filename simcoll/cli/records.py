@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from stat import S_ISDIR
 
-from simcoll.blackbox.gather import LAUNCH_PATTERN, Evidence, matching, outcome_of, read_launch
-from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
-from simcoll.blackbox.stall_file import read_stall, together
+from simcoll.blackbox.gather import (
+    LAUNCH_PATTERN,
+    STALL_PATTERN,
+    Evidence,
+    matching,
+    outcome_of,
+    read_launch,
+    read_stalls,
+)
 from simcoll.cli.output import warn
 from simcoll.core.trace import LaunchOutcome, Stall
 from simcoll.errors import UsageError
@@ -67,7 +73,7 @@ def _outcome(evidence: Evidence) -> LaunchOutcome | None:
 
 def _stall(evidence: Evidence) -> Stall | None:
     """What the monitors saw, where the job stood still."""
-    return together(filter(None, map(read_stall, _beside(evidence, STALL_PATTERN))))
+    return read_stalls(_beside(evidence, STALL_PATTERN))
 
 
 def _beside(evidence: Evidence, pattern: str) -> list[Path]:

@@ -14,6 +14,7 @@ from simcoll.blackbox.file_kinds import is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.gather import (
     LAUNCH_PATTERN,
+    STALL_PATTERN,
     Evidence,
     LaunchAccount,
     dumps_beside,
@@ -21,13 +22,9 @@ from simcoll.blackbox.gather import (
     gather,
     matching,
     read_launch,
+    read_stalls,
 )
-from simcoll.blackbox.stack_signal import SUFFIX as DUMP_SUFFIX
-from simcoll.blackbox.stack_signal import remove_unused
-from simcoll.blackbox.stacks import SUFFIX as STACK_SUFFIX
-from simcoll.blackbox.stacks import stack_path
-from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
-from simcoll.blackbox.stall_file import read_stall, together
+from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, remove_unused, stack_path
 from simcoll.cli.output import Output
 from simcoll.core.io import open_at_once
 from simcoll.core.trace import Stall
@@ -109,7 +106,7 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
             remove_unused(path)
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
     evidence = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
-    stall = together(filter(None, map(read_stall, _fresh(folder, STALL_PATTERN, since_ns))))
+    stall = read_stalls(_fresh(folder, STALL_PATTERN, since_ns))
     if launch.node != 0 and len(evidence.traces) == launch.world_size:
         # Another node sees the same files and reports on them all.
         report = judge(evidence.traces, evidence.outcome, stall)

@@ -13,8 +13,7 @@ from simcoll.core.io import stated_path
 from simcoll.core.text import plain
 from simcoll.core.units import counted
 from simcoll.errors import BAD_INPUT, OK, TopologyError
-from simcoll.topology.file import dump_json, write_text, write_topology
-from simcoll.topology.format import document_of
+from simcoll.topology.file import document_of, dump_json, write_text, write_topology
 from simcoll.topology.graph import Topology
 from simcoll.topology.request import TopologyRequest
 from simcoll.topology.summary import render_summary, render_tree, summarise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -215,45 +215,8 @@ class MemoryTrace:
 
 def altered(trace: Trace, slots: Slots, events: Sequence[Event]) -> MemoryTrace:
     """A trace with other records and events, which says the rest as it did."""
-    return MemoryTrace(
-        trace.rank,
-        trace.world_size,
-        trace.mode,
-        trace.groups,
-        trace.signatures,
-        trace.sources,
-        events,
-        slots,
-        trace.dropped,
-        trace.problems,
-        trace.dropped_p2p,
-        trace.unknown,
-        trace.seen_ns,
-    )
-
-
-def trace_of(
-    rank: int,
-    world_size: int,
-    groups: Sequence[Group],
-    records: Sequence[Record],
-    *,
-    mode: str = "detail",
-    events: Sequence[Event] = (),
-) -> MemoryTrace:
-    """Columns from records; each record's ``group`` names one of ``groups``."""
-    names = {group.name: index for index, group in enumerate(groups)}
-    calls: dict[Call, int] = {}
-    sources: dict[Source, int] = {}
-    slots = np.zeros(len(records), SLOT)
-    for slot, record in zip(slots, records, strict=True):
-        slot["group"] = names[record.group]
-        slot["signature"] = calls.setdefault(record.call, len(calls))
-        slot["source"] = sources.setdefault(record.source, len(sources))
-        slot["flags"] = ASYNCHRONOUS * record.asynchronous | AWAITED * record.awaited | ON_DEVICE * record.on_device
-        for column in ("sequence", "p2p_sequence", "state", "scheduled_ns", "started_ns", "finished_ns"):
-            slot[column] = getattr(record, column)
-    return MemoryTrace(rank, world_size, mode, tuple(groups), tuple(calls), tuple(sources), tuple(events), slots)
+    said = {one.name: getattr(trace, one.name) for one in fields(MemoryTrace)}
+    return MemoryTrace(**said | {"slots": slots, "events": events})
 
 
 Life: TypeAlias = tuple[str, tuple[int, ...], int]

@@ -17,8 +17,7 @@ from simcoll.cuda.coalesced import Section
 from simcoll.cuda.timing import Timed
 from simcoll.cuda.watcher import DeviceTimes
 from simcoll.errors import MissingRankError
-from simcoll.proof.check_rounds import Made
-from simcoll.proof.checker import Checker
+from simcoll.proof.checker import Checker, Made
 from simcoll.proof.prover import Prover
 from simcoll.proof.queue import ProofQueue
 from simcoll.recorder.pending_errors import PENDING_ERRORS

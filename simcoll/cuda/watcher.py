@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from simcoll.core.forks import ProcessOwned
-from simcoll.cuda.clock import Device
-from simcoll.cuda.timing import DevicePlace, Timed, TimedRecord, calls_between_times
+from simcoll.core.rank_local import ProcessOwned
+from simcoll.cuda.timing import Device, DevicePlace, Timed, TimedRecord, calls_between_times
 
 _PAUSE_SECONDS = 0.05
 _LAST_PAUSE_SECONDS = 0.002

@@ -1,19 +1,273 @@
-"""A dry run shared by several processes: each takes ranks while it has free cores, and the first gets their records."""
+"""A dry run shared by several processes: each takes ranks while it has free cores, and the first gets their records.
+
+Their rendezvous is a c10d store with heartbeats and the reason of a failure. Each process has a child, its *heartbeat*,
+which increments a key once a second as long as the process lives; that of the first process also holds the store, where
+the launcher has none. So no process waits for one that has died.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NoReturn
+
+import torch.distributed as dist
 
 from simcoll.core.io import make_sparse
 from simcoll.dryrun.driver import DryRunPlan, run_ranks
+from simcoll.dryrun.outer_job import OuterJob
 from simcoll.dryrun.process_pool import ProcessEnd
 from simcoll.dryrun.rank.main import DryRun, log_name
-from simcoll.dryrun.rendezvous import Rendezvous
+from simcoll.errors import SimcollError
+from simcoll.launch.fork import fork
 from simcoll.recorder.recorder import box_name
+
+_JOIN_SECONDS = 300.0
+_HEARTBEAT_SECONDS = 1.0
+_SILENT_SECONDS = 20.0
+"""A process without a heartbeat for so long counts as dead; a busy host may delay some."""
+
+_LOOK_SECONDS = 0.02
+_PART_BYTES = 4 << 20
+"""The store takes at most 8 MiB at a time (source: kMaxPayloadLen of torch's TCPStoreLibUvBackend.cpp)."""
+
+
+_FAREWELL_SECONDS = 3.0
+_GIVEN_UP = "given-up"
+_CANNOT_GO_ON = 1
+
+
+class GivenUpError(SimcollError):
+    """The dry run cannot go on in any of its processes; ``code`` is the exit code.
+
+    ``is_shown`` is whether the first process shows the reason, which all have received already.
+    """
+
+    def __init__(self, code: int, text: str, *, is_shown: bool = False) -> None:
+        super().__init__(text)
+        self.code = code
+        self.is_shown = is_shown
+
+
+@dataclass(slots=True)
+class Rendezvous:
+    """One process's side of the rendezvous. Each key is set once."""
+
+    job: OuterJob
+    store: dist.Store
+    _heartbeat: Connection
+    _pid: int
+    _last_heartbeats: dict[int, tuple[bytes, float]] = field(default_factory=dict)
+    _looked: float = 0.0
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set a key, of any size."""
+        with self._store_errors():
+            for part, begin in enumerate(range(0, max(1, len(value)), _PART_BYTES)):
+                self.store.set(f"{key}/{part}", value[begin : begin + _PART_BYTES])  # type: ignore[arg-type]  # takes bytes
+            self.store.set(key, str(part + 1))
+
+    def take(self, key: str, *, of: int | None = None, keep: bool = False) -> bytes:
+        """Wait for a key as :meth:`wait` does and return its value; removes it unless ``keep``, for other processes."""
+        self.wait([key], of=of)
+        with self._store_errors():
+            parts = [f"{key}/{part}" for part in range(int(self.store.get(key)))]
+            value = b"".join(map(self.store.get, parts))
+            for name in () if keep else (key, *parts):
+                self.store.delete_key(name)
+            return value
+
+    def has(self, key: str) -> bool:
+        """Whether a key is set."""
+        with self._store_errors():
+            return bool(self.store.check([key]))
+
+    def add(self, key: str, amount: int = 1) -> int:
+        """Add to a counter and return its new value."""
+        with self._store_errors():
+            return int(self.store.add(key, amount))
+
+    def wait(self, keys: Sequence[str], *, of: int | None = None, while_waiting: Callable[[], object] = int) -> None:
+        """Wait for keys; raises :class:`GivenUpError` if a process has given up or died meanwhile.
+
+        ``of`` names the one process that matters, None where all do.
+        """
+        while not all(map(self.has, keys)):
+            self.check(of)
+            while_waiting()
+            time.sleep(_LOOK_SECONDS)
+
+    def check(self, of: int | None = None) -> None:
+        """Raise :class:`GivenUpError` if a process has given up, or has not been heard of for too long."""
+        now = time.monotonic()
+        if now - self._looked < _HEARTBEAT_SECONDS:
+            return
+        self._looked = now
+        if self.has(_GIVEN_UP):
+            raise _from_other(self.store.get(_GIVEN_UP))
+        for number in range(self.job.count) if of is None else (of,):
+            self._check_heartbeat(number, now)
+
+    def _check_heartbeat(self, number: int, now: float) -> None:
+        with self._store_errors():
+            beat = bytes(str(self.store.add(f"heartbeat/{number}", 0)), "ascii")
+        known, since = self._last_heartbeats.get(number, (b"", now))
+        if beat != known:
+            self._last_heartbeats[number] = beat, now
+        elif now - since > _SILENT_SECONDS:
+            with self._store_errors():
+                name = self.store.get(f"here/{number}").decode()
+            raise GivenUpError(_CANNOT_GO_ON, f"{name} cannot be reached any more; what it ran is lost")
+
+    def give_up(self, code: int, reason: str) -> None:
+        """Send the others the reason why this process does not go on, as far as they can be reached."""
+        with contextlib.suppress(GivenUpError):
+            if not self.has(_GIVEN_UP):
+                self.put_plain(_GIVEN_UP, json.dumps([code, reason, True]))
+
+    def put_plain(self, key: str, value: str) -> None:
+        """Set a key to a short value."""
+        with self._store_errors():
+            self.store.set(key, value)
+
+    @contextlib.contextmanager
+    def _store_errors(self) -> Iterator[None]:
+        """Raise :class:`GivenUpError` for what the store raises when the process that holds it has gone."""
+        try:
+            yield
+        except RuntimeError as error:
+            where = f"{self.job.host}:{self.job.port}"
+            raise GivenUpError(
+                _CANNOT_GO_ON, f"{self.job.name}: the store at {where} is gone: {error!s:.200}"
+            ) from error
+
+    def leave(self) -> None:
+        """End this process's heartbeat, and with it the store where it is held here."""
+        with contextlib.suppress(OSError):
+            self._heartbeat.send("")
+        limit = time.monotonic() + _FAREWELL_SECONDS
+        while not os.waitpid(self._pid, os.WNOHANG)[0]:
+            if time.monotonic() > limit:  # it waits for a store that does not answer
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+                return
+            time.sleep(_LOOK_SECONDS)
+
+
+def _from_other(message: bytes) -> GivenUpError:
+    code, text, is_shown = json.loads(message)
+    return GivenUpError(int(code), text, is_shown=bool(is_shown))
+
+
+def join(job: OuterJob) -> Rendezvous:
+    """Join the other processes; raises :class:`GivenUpError` where some of them do not come."""
+    here, there = Pipe()
+    pid = fork(ends_by=signal.SIGTERM)
+    if pid == 0:
+        here.close()
+        _run_heartbeat(job, there)
+    there.close()
+    try:
+        run, reason = here.recv()
+    except EOFError:
+        run, reason = 0, "its heartbeat has died"
+    if reason:
+        raise GivenUpError(_CANNOT_GO_ON, f"{job.name} cannot meet the others at {job.host}:{job.port}: {reason:.300}")
+    meeting = Rendezvous(job, _prefixed(job, run, _connect(job)), here, pid)
+    meeting.put_plain(f"here/{job.number}", job.name)
+    _await_all(meeting)
+    return meeting
+
+
+def _await_all(meeting: Rendezvous) -> None:
+    limit = time.monotonic() + _JOIN_SECONDS
+    count = meeting.job.count
+    while missing := [number for number in range(count) if not meeting.has(f"here/{number}")]:
+        if time.monotonic() > limit:
+            who = ", ".join(map(str, missing[:10]))
+            raise GivenUpError(
+                _CANNOT_GO_ON,
+                f"of the {count} processes of this dry run, {who} did not come within {_JOIN_SECONDS:g} s",
+            )
+        if meeting.has(_GIVEN_UP):
+            raise _from_other(meeting.store.get(_GIVEN_UP))
+        time.sleep(_LOOK_SECONDS)
+
+
+class _ParentGoneError(BaseException):
+    """The heartbeat's parent has died, or both have received SIGTERM."""
+
+
+def _run_heartbeat(job: OuterJob, pipe: Connection) -> NoReturn:
+    """Run the process that reports, once a second, that its parent lives, and finally that it has died."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends this process
+        signal.signal(signal.SIGTERM, _parent_gone)
+        _beat(job, pipe)
+    except (EOFError, RuntimeError):
+        pass  # the parent has closed its end, or the store has gone: the parent sees that too
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        # Whatever happens, the program of the parent does not go on here.
+        os._exit(0)
+
+
+def _parent_gone(number: int, frame: object) -> NoReturn:
+    raise _ParentGoneError
+
+
+def _beat(job: OuterJob, pipe: Connection) -> None:
+    try:
+        held = _own_store(job)
+        run = held.add(f"simcoll/preflight/{job.attempt}/runs/{job.number}", 1)
+    except RuntimeError as error:
+        pipe.send((0, str(error).partition("\n")[0]))
+        return
+    pipe.send((run, ""))
+    store = _prefixed(job, run, held)
+    try:
+        while not pipe.poll(_HEARTBEAT_SECONDS):
+            store.add(f"heartbeat/{job.number}", 1)
+    except _ParentGoneError:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if not store.check([_GIVEN_UP]):
+            store.set(
+                _GIVEN_UP, json.dumps([_CANNOT_GO_ON, f"{job.name} has died; what it ran is lost", job.number != 0])
+            )
+        if job.number == 0 and not job.agent:
+            time.sleep(_FAREWELL_SECONDS)  # the store goes with this process
+
+
+def _own_store(job: OuterJob) -> dist.Store:
+    """The store: created here by the first process, unless there is one at that port already."""
+    if job.number == 0 and not job.agent:
+        with contextlib.suppress(RuntimeError):
+            return dist.TCPStore(job.host, job.port, is_master=True, wait_for_workers=False)
+    return _connect(job)
+
+
+def _connect(job: OuterJob) -> dist.Store:
+    return dist.TCPStore(
+        job.host, job.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=_JOIN_SECONDS)
+    )
+
+
+def _prefixed(job: OuterJob, run: int, store: dist.Store) -> dist.Store:
+    """The store for the ``run``-th dry run of this launch: a launcher's store outlives the processes."""
+    return dist.PrefixStore(f"simcoll/preflight/{job.attempt}/{run}", store)
+
 
 _AHEAD = 16
 """At most so many ranks' records wait in the store for the first process."""

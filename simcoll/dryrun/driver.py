@@ -18,8 +18,7 @@ from pathlib import Path
 from simcoll.blackbox.gather import gather
 from simcoll.blackbox.reader_pool import cores
 from simcoll.core.trace import MemoryTrace, Trace
-from simcoll.dryrun.divergence import branch_lines
-from simcoll.dryrun.endings import RankEnding, RankEndings, endings_of
+from simcoll.dryrun.endings import RankEnding, RankEndings, branch_lines, endings_of
 from simcoll.dryrun.extrapolate import first_choice, next_choice
 from simcoll.dryrun.process_pool import ProcessEnd, run_rank_processes
 from simcoll.dryrun.rank.known_inputs import GivenInputs, InputsByRank, KnownInputs, inputs_name, read_inputs

@@ -21,8 +21,16 @@ import numpy.typing as npt
 from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Source, State
 from simcoll.core.trace import AWAITED, LaunchOutcome, MemoryTrace, Stall, Trace, reached
-from simcoll.dryrun.divergence import Divergence, first_divergences, guessed_divergences, ranks_on_same_branches
-from simcoll.dryrun.endings import RankEnding, RankEndings, among, until_divergence
+from simcoll.dryrun.endings import (
+    Divergence,
+    RankEnding,
+    RankEndings,
+    among,
+    first_divergences,
+    guessed_divergences,
+    ranks_on_same_branches,
+    until_divergence,
+)
 from simcoll.dryrun.p2p_matching import ANY_SOURCE_SPELLING, never_met
 from simcoll.dryrun.rank.event_kinds import THREAD
 from simcoll.dryrun.rank.main import DryRun, log_name

@@ -18,10 +18,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from simcoll.blackbox.gather import LaunchAccount, files_of, gather, read_launch
+from simcoll.blackbox.gather import LaunchAccount, files_of, gather, read_launch, write_stall
 from simcoll.blackbox.reader import last_activity
 from simcoll.blackbox.stacks import Stack, ask, read_stacks, stack_path
-from simcoll.blackbox.stall_file import write_stall
 from simcoll.core.trace import Stall
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.postmortem import standstill

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Final, Protocol
 
-from simcoll.blackbox.stack_signal import ask_for_dump
+from simcoll.blackbox.stacks import ask_for_dump
 
 DUMPS: Final = "flight_recorder_rank_"
 """What the names of the dumps begin with; torch puts the rank behind it."""

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from simcoll.errors import PricingError
 from simcoll.pricing.job import RecordedJob
-from simcoll.pricing.rank_program import WAIT, Program
+from simcoll.pricing.rank_program import WAIT, Program, Steps
 from simcoll.pricing.roofline import PEAKS, Rates
-from simcoll.pricing.steps import Steps
 
 Floats = npt.NDArray[np.float64]
 

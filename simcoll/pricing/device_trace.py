@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from simcoll.core.trace import Trace
 from simcoll.pricing.device_ops import EVENT, Key
-from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program
+from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program, Steps
 from simcoll.pricing.roofline import NOTHING, PEAKS, Rates, Work, WorkBetween, parse_work
-from simcoll.pricing.steps import Steps
 
 _KINDS = {"l": LAUNCH, "s": LAUNCH, "w": WAIT}
 _NOMINAL = Rates(PEAKS["h100"].flops, PEAKS["h100"].memory)

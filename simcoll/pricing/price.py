@@ -18,8 +18,7 @@ from simcoll.pricing.collective_prices import PLAIN, Choice, JobPrices, prices_o
 from simcoll.pricing.compute import COUNTED, Counted, Straggler, with_compute, with_stragglers
 from simcoll.pricing.job import Floats, RecordedJob, recorded_job
 from simcoll.pricing.replay import Replayed, replay
-from simcoll.pricing.scaling import scaled
-from simcoll.pricing.what_if import SlowLink, slowed
+from simcoll.pricing.what_if import SlowLink, scaled, slowed
 
 __all__ = ["Pricing", "PricingError", "PricingScenario", "price", "price_job"]
 

@@ -13,8 +13,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from simcoll.blackbox.box import NoBox
-from simcoll.blackbox.format import SUFFIX as BOX_SUFFIX
-from simcoll.blackbox.stack_signal import SUFFIX
+from simcoll.blackbox.format import SUFFIX
+from simcoll.blackbox.stacks import DUMP_SUFFIX
 from simcoll.blackbox.writer import BlackBoxWriter
 from simcoll.errors import ConfigurationError, SimcollError
 
@@ -54,7 +54,7 @@ def dump(dir: str | os.PathLike[str] | None = None) -> Path:  # noqa: A002
 
 def stacks_name(box_name: str) -> str:
     """The name of the file of stacks that goes with a black box."""
-    return box_name.removesuffix(BOX_SUFFIX) + SUFFIX
+    return box_name.removesuffix(SUFFIX) + DUMP_SUFFIX
 
 
 def write_stacks(path: Path, who: str) -> None:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from time import sleep
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -73,6 +74,13 @@ def _given(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[
         return signature.bind(*args, **kwargs).arguments
     except TypeError:
         return kwargs
+
+
+def declared(given: Mapping[str, Any], name: str) -> int | None:
+    """The ``rank`` or ``world_size`` that a call of ``init_process_group`` gives, first in its URL; None where none."""
+    query = parse_qs(urlsplit(given.get("init_method") or "").query)
+    number = int(query[name][0]) if name in query else given.get(name)
+    return None if number == -1 else number
 
 
 def _declared_size(given: Mapping[str, Any]) -> int | None:

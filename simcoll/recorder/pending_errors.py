@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from simcoll.core.forks import ProcessOwned
+from simcoll.core.rank_local import ProcessOwned
 from simcoll.errors import CollectiveMismatchError
 
 

@@ -15,8 +15,7 @@ from simcoll.backends.base import Backend
 from simcoll.blackbox import BlackBoxWriter
 from simcoll.blackbox.box import Box, NoBox, Slot
 from simcoll.blackbox.format import ASYNCHRONOUS, AWAITED, CAPTURED, HANDED_ON, LET_GO, REPLAYED
-from simcoll.blackbox.stack_signal import answer_into
-from simcoll.blackbox.stacks import offer_recorded_stacks, stack_path
+from simcoll.blackbox.stacks import answer_into, offer_recorded_stacks, stack_path
 from simcoll.core.device_errors import device_error
 from simcoll.core.record import Group, Record, Source, State, source_document
 from simcoll.errors import MissingRankError

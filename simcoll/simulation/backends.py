@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 from simcoll.backends.engine.outcome import Outcome
 from simcoll.backends.simulated import simulate
 from simcoll.backends.simulated.comm import Comm
-from simcoll.blackbox.gather import LAUNCH_PATTERN, files_of, gather, matching, read_launch
-from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
-from simcoll.blackbox.stall_file import read_stall, together
+from simcoll.blackbox.gather import LAUNCH_PATTERN, STALL_PATTERN, files_of, gather, matching, read_launch, read_stalls
 from simcoll.core.trace import Trace
 from simcoll.errors import CANNOT_START, SimcollError
 from simcoll.launch.preconditions import PreconditionError
@@ -116,5 +114,5 @@ def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
         lines = done.stderr.strip().splitlines()
         why = lines[-1] if lines else f"exit code {done.returncode}"
         raise PreconditionError(CANNOT_START, f"the Gloo ranks did not start: {why}")
-    stalls = together(filter(None, map(read_stall, matching(folder, STALL_PATTERN))))
+    stalls = read_stalls(matching(folder, STALL_PATTERN))
     return Run("gloo", judge(evidence.traces, evidence.outcome, stalls), results, traces=evidence.traces)

@@ -13,7 +13,7 @@ from simcoll.backends.engine.schedules import SENDS
 from simcoll.simulation.read_calls import DTYPES, CallReader, FaultReader
 from simcoll.simulation.scenario import BufferPlan, Expectation, Expected, GroupPlan, Scenario
 from simcoll.simulation.table import WORLD_NAME, Names, ScenarioTable, new_name
-from simcoll.simulation.toml import TomlDocument, parse_toml, read_toml
+from simcoll.simulation.toml import TomlDocument, read_toml
 from simcoll.topology.request import TopologyRequest
 from simcoll.verifier.findings.rules import RULES
 
@@ -24,11 +24,6 @@ MAX_RANKS = 4096
 def read_scenario(path: Path) -> Scenario:
     """Read a scenario file; raises TomlError, one line that names the file, the line and the key."""
     return scenario_of(read_toml(path))
-
-
-def parse_scenario(text: str, name: str = "scenario.toml") -> Scenario:
-    """A scenario from text; raises TomlError."""
-    return scenario_of(parse_toml(name, text))
 
 
 def scenario_of(document: TomlDocument) -> Scenario:

@@ -49,9 +49,10 @@ class ScenarioStep:
     """One step of a rank: a call of torch.distributed, an action, or an end that a fault inserts.
 
     ``op`` is one of :data:`~simcoll.simulation.operations.VERBS` or :data:`~simcoll.simulation.operations.ACTIONS`, or
-    one of :data:`RANK_ENDS`. ``line`` is its line in the file, ``shapes`` one shape for each tensor of the call. Roots
-    and peers are group ranks, splits and parts count rows. ``buffer`` and ``output`` name buffers; ``of`` names the
-    calls that a wait is for. ``order`` lists the dimensions, outermost in memory first.
+    how a fault ends a rank: ``crash`` with an exception, ``exit`` with an exit code, ``hang`` never. ``line`` is its
+    line in the file, ``shapes`` one shape for each tensor of the call. Roots and peers are group ranks, splits and
+    parts count rows. ``buffer`` and ``output`` name buffers; ``of`` names the calls that a wait is for. ``order`` lists
+    the dimensions, outermost in memory first.
     """
 
     op: str
@@ -78,10 +79,6 @@ class ScenarioStep:
     exception: str = ""
     message: str = ""
     exit_code: int = 0
-
-
-RANK_ENDS = ("crash", "exit", "hang")
-"""How a fault ends a rank: with an exception, with an exit code, or never."""
 
 
 @dataclass(frozen=True, slots=True)

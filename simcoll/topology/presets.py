@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simcoll.errors import TopologyError
-from simcoll.topology.clusters import Servers, on_one_network, plan
+from simcoll.topology.clusters import Host, Servers, on_one_network, plan
 from simcoll.topology.fat_trees import Layers, on_fat_tree
 from simcoll.topology.graph import Topology
 from simcoll.topology.hardware import nearest
-from simcoll.topology.server import Host
 
 _RADIX = 64
 """Ports of an NVIDIA Quantum-2 or Spectrum-4 leaf at 400 Gbit/s."""
@@ -28,8 +27,8 @@ CUBE_MESH = (
 class Preset:
     """A named cluster: one server (``nic_gbps`` Gbit/s each), how many by default, and what the network looks like.
 
-    ``sockets`` and ``pairs`` as in `simcoll.topology.server.Host`; ``domain`` the GPUs that NVLink joins, None for the
-    family's own default. ``levels`` 1 is one ideal switch, 2 or 3 a fat tree. ``any_gpu``: the GPU family may be
+    ``sockets`` and ``pairs`` as in `simcoll.topology.clusters.Host`; ``domain`` the GPUs that NVLink joins, None for
+    the family's own default. ``levels`` 1 is one ideal switch, 2 or 3 a fat tree. ``any_gpu``: the GPU family may be
     chosen.
     """
 

@@ -1,6 +1,6 @@
 """A topology as an SVG picture: layers from the core switches down to the GPUs, each server in a column of its own.
 
-Of a large cluster a server of each kind is drawn, and stacks stand for the others (`simcoll.topology.stacking`). The
+Of a large cluster a server of each kind is drawn, and stacks stand for the others (`simcoll.topology.summary`). The
 picture needs nothing beside itself, is readable in light and in dark, and says in words what its colours say. All text
 from outside is escaped.
 """
@@ -15,8 +15,7 @@ from xml.sax.saxutils import escape
 import networkx as nx
 
 from simcoll.core.units import counted
-from simcoll.topology.stacking import Stacks, stacked
-from simcoll.topology.summary import LinkClass, TopologySummary, summarise
+from simcoll.topology.summary import LinkClass, Stacks, TopologySummary, stacked, summarise
 
 _STEP, _LAYER, _MARGIN, _BOX = 84, 96, 40, (72, 30)
 _LAYERS = ("core", "spine", "leaf", "nic", "cpu", "pcie", "gpu", "nvswitch")

@@ -29,8 +29,7 @@ from torch._C._distributed_c10d import (
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp_module
 
-from simcoll.blackbox.stack_signal import answer_no_more, answer_signal
-from simcoll.blackbox.stacks import withdraw_stacks
+from simcoll.blackbox.stacks import answer_no_more, answer_signal, withdraw_stacks
 from simcoll.core.patches import Patches
 from simcoll.cuda.graphs import ignore_graphs, watch_graphs
 from simcoll.cuda.timing import calls_between_times

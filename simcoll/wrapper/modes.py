@@ -15,15 +15,13 @@ from torch.distributed import PrefixStore
 from simcoll.backends.registry import KNOWN
 from simcoll.core.record import Group
 from simcoll.cuda.watcher import DeviceTimes
-from simcoll.proof.check_rounds import LATE, Rounds
-from simcoll.proof.checker import Checker, MessageChecker, calls_between_rounds
+from simcoll.proof.checker import LATE, Checker, MessageChecker, Rounds, calls_between_rounds
 from simcoll.proof.p2p_check import DigestExchange
 from simcoll.proof.p2p_detail import LATE_END, Messages, StandIn
 from simcoll.proof.prover import Prover
 from simcoll.proof.side_channel import PolledStore, own_connection
 from simcoll.recorder.recorder import GroupLog
-from simcoll.wrapper.checked_pipeline import CheckedPipeline
-from simcoll.wrapper.pipeline import Pipeline, RecordedPipeline
+from simcoll.wrapper.pipeline import CheckedPipeline, Pipeline, RecordedPipeline
 from simcoll.wrapper.proved_pipeline import ProvedPipeline
 
 _UNPROVABLE_BACKENDS = ("fake", "mpi")

@@ -30,11 +30,9 @@ from simcoll.recorder.recorder import Entry, GroupLog
 from simcoll.recorder.source import current_source
 from simcoll.spec.table import Kind
 from simcoll.wrapper.async_checks import flights
-from simcoll.wrapper.checked_pipeline import BackgroundPipeline
 from simcoll.wrapper.ddp import take_claim
-from simcoll.wrapper.pipeline import Launch, recorded, watch
-from simcoll.wrapper.queued_work import QueuedWork, as_called, profiled
-from simcoll.wrapper.worker_threads import WorkerThreads
+from simcoll.wrapper.pipeline import BackgroundPipeline, Launch, recorded, watch
+from simcoll.wrapper.queued_work import QueuedWork, WorkerThreads, as_called, profiled
 
 _FUTURE_THREADS = 2
 """As many as a Gloo group has: the callback of one future may wait for what another completes."""

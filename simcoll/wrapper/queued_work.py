@@ -1,21 +1,22 @@
 """The ``Work`` of a call that its group's queue proves and launches later: ``detail`` mode, asynchronous calls.
 
-Makes a call that another thread launches behave as if the thread that made it had launched it.
-
-Keeps queued calls in the user's profile.
-
-The profiler watches threads, and a queued call is launched from another thread than the one that made it. So the
-events that the dispatcher and the backend would have recorded are recorded for it: under the same names, with the same
-input shapes, the dispatcher's for the moment of the call, the backend's from the call to its end.
+Daemon threads launch the calls of a group in order. A call that another thread launches behaves as if the thread that
+made it had launched it, also in the user's profile: the profiler watches threads, and a queued call is launched from
+another thread than the one that made it. So the events that the dispatcher and the backend would have recorded are
+recorded for it: under the same names, with the same input shapes, the dispatcher's for the moment of the call, the
+backend's from the call to its end.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import torch
@@ -26,15 +27,59 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from simcoll.backends.base import Backend
 from simcoll.core.record import State
-from simcoll.cuda.launch_order import LOOK_UP_SECONDS
-from simcoll.cuda.streams import CallerStream
+from simcoll.cuda.launch_order import LOOK_UP_SECONDS, CallerStream
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.wrapper.async_checks import Flight
 from simcoll.wrapper.work import NO_TIMEOUT, RecordedWork
-from simcoll.wrapper.worker_threads import WorkerThreads
+
+_Work = Callable[[], object]
+
+
+class WorkerThreads:
+    """``count`` threads that take work from one queue; they belong to the process that gave the work."""
+
+    def __init__(self, name: str, count: int = 1) -> None:
+        self._name = name
+        self._count = count
+        self._queue: SimpleQueue[_Work | None] | None = None
+        self._pid = os.getpid()
+        self._guard = threading.Lock()
+
+    def run(self, work: _Work) -> None:
+        """Have ``work`` called soon; with one thread, after all that was given before."""
+        with self._guard:
+            # Threads do not survive a fork; what they had to do is the parent's.
+            if self._queue is None or self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._queue = SimpleQueue()
+                for _ in range(self._count):
+                    threading.Thread(target=_serve, args=(self._queue,), name=self._name, daemon=True).start()
+            self._queue.put(work)
+
+    def close(self) -> None:
+        """End the threads after the work that they were given; later work starts new ones."""
+        with self._guard:
+            if self._queue is not None and self._pid == os.getpid():
+                for _ in range(self._count):
+                    self._queue.put(None)
+            self._queue = None
+
+
+def _serve(queue: SimpleQueue[_Work | None]) -> None:
+    # The work is held by nothing while the thread waits for the next: it may keep tensors alive.
+    while (work := queue.get()) is not None:
+        try:
+            work()
+        except Exception:
+            kind, error, traceback = sys.exc_info()
+            assert kind is not None
+            threading.excepthook(threading.ExceptHookArgs((kind, error, traceback, threading.current_thread())))
+            del error, traceback
+        del work
+
 
 _DISPATCHED_AS = {
     "barrier": "barrier",

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.blackbox import BlackBoxWriter, Slot, read_black_box, reader
-from simcoll.blackbox.entries import KnownEntries, read_entries
 from simcoll.blackbox.format import ENTRY_MARKER, EntryKind, seals
 from simcoll.blackbox.reader import SLOT_DTYPE, _sound_slots, _whole_ring
-from simcoll.blackbox.table import encode, pack_entry
+from simcoll.blackbox.table import KnownEntries, encode, pack_entry, read_entries
 from simcoll.core.record import Event, Group, Source, State
 from simcoll.spec.call import Call
 

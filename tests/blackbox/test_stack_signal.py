@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.blackbox.stack_signal import ask_for_dump, remove_unused
-from simcoll.blackbox.stacks import catches, read_stacks
+from simcoll.blackbox.stacks import ask_for_dump, catches, read_stacks, remove_unused
 
 pytestmark = pytest.mark.slow
 
 HEAD = """
 import faulthandler, os, re, signal, sys, threading
 from pathlib import Path
-from simcoll.blackbox.stack_signal import answer_into, answer_no_more, answer_signal
+from simcoll.blackbox.stacks import answer_into, answer_no_more, answer_signal
 path = Path("rank00000.stacks.txt").absolute()
 def up():
     print("up", flush=True)
@@ -95,6 +94,7 @@ def test_the_signal_looks_free_to_the_program(tmp_path: Path) -> None:
 
 
 USES = {
+    # Not by print, which refuses to be entered while the program is still printing that it is up.
     "a handler of Python's": "signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'mine\\n'))",
     "faulthandler": "faulthandler.register(signal.SIGUSR1, file=sys.stdout, all_threads=False)",
 }

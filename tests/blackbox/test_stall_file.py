@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.blackbox.stall_file import read_stall, together, write_stall
+from simcoll.blackbox.gather import read_stall, together, write_stall
 from simcoll.core.record import Source
 from simcoll.core.trace import Stall
 

@@ -14,8 +14,7 @@ from simcoll.topology.fat_trees import fat_tree, rail_optimised
 from simcoll.topology.file import read_topology, write_topology
 from simcoll.topology.graph import TopologyError, flat, hosts, ranks
 from simcoll.topology.presets import PRESETS, preset
-from simcoll.topology.stacking import stacked
-from simcoll.topology.summary import render_tree, summarise
+from simcoll.topology.summary import render_tree, stacked, summarise
 from simcoll.topology.svg import draw
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,6 +10,7 @@ from simcoll.blackbox import BlackBox, read_black_box
 from simcoll.core.record import Record, State
 from simcoll.verifier.postmortem import judge
 from tests.cuda_double.ranks import run_ranks
+from tests.support.traces import record_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -53,7 +54,7 @@ def run(program: str, folder: Path, implementation: str, mode: str = "record", *
 
 
 def records(box: BlackBox) -> list[Record]:
-    return [box.record(row) for row in range(len(box.slots))]
+    return [record_of(box, row) for row in range(len(box.slots))]
 
 
 EVERYTHING = """

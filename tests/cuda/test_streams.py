@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
-from simcoll.cuda import streams  # noqa: E402
+from simcoll.cuda import launch_order  # noqa: E402
 from simcoll.recorder.arguments import arguments  # noqa: E402
 
 GPU = torch.device("cuda", 0)
@@ -56,7 +56,7 @@ def current(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: found.stream())
-    monkeypatch.setattr(streams, "_streams", streams._Streams())
+    monkeypatch.setattr(launch_order, "_streams", launch_order._Streams())
     return found
 
 
@@ -70,7 +70,7 @@ def on_thread(work: Any) -> Any:
 
 
 def test_the_launch_waits_for_the_moment_of_the_call_alone(current: SimpleNamespace) -> None:
-    called = streams.CallerStream(GPU)
+    called = launch_order.CallerStream(GPU)
     current.default.wait_event("what the caller does since")
 
     def launch() -> Any:
@@ -86,7 +86,7 @@ def test_each_thread_launches_on_a_stream_of_its_own(current: SimpleNamespace) -
     def launch() -> Any:
         found = []
         for _ in range(2):
-            with streams.CallerStream(GPU):
+            with launch_order.CallerStream(GPU):
                 found.append(current.stream())
         assert found[0] is found[1]
         return found[0]
@@ -98,7 +98,7 @@ def test_each_thread_launches_on_a_stream_of_its_own(current: SimpleNamespace) -
 def test_another_stream_of_the_caller_is_what_the_launch_waits_for(current: SimpleNamespace) -> None:
     side = Stream(GPU)
     with current.enter(side):
-        called = streams.CallerStream(GPU)
+        called = launch_order.CallerStream(GPU)
     with called:
         assert current.stream().waits == [(side, 0)]
 
@@ -137,14 +137,14 @@ def test_the_stream_waits_for_what_was_allocated_on_it(
     found = arguments(method, ([torch.zeros(2)],), {})
     found.tensors, found.place = {}, GPU
     work = Work()
-    called = streams.CallerStream.of(found, backend)
+    called = launch_order.CallerStream.of(found, backend)
     with called:
         called.launched(work)
     assert work.waited == waits
 
 
 def test_a_call_on_the_cpu_has_no_stream(current: SimpleNamespace) -> None:
-    with streams.CallerStream.of(arguments("allreduce", ([torch.zeros(2)],), {}), NCCL):
+    with launch_order.CallerStream.of(arguments("allreduce", ([torch.zeros(2)],), {}), NCCL):
         assert current.stream() is current.default
-    with streams.CallerStream.of(arguments("barrier", (), {}), NCCL):
+    with launch_order.CallerStream.of(arguments("barrier", (), {}), NCCL):
         assert current.stream() is current.default

@@ -7,8 +7,7 @@ import weakref
 
 import pytest
 
-from simcoll.cuda.clock import Anchor, DeviceClock
-from simcoll.cuda.timing import DevicePlace, StreamLane, Timed, calls_between_times
+from simcoll.cuda.timing import Anchor, DeviceClock, DevicePlace, StreamLane, Timed, calls_between_times
 from simcoll.errors import ConfigurationError
 from tests.support.device_double import Clock, DoubleDevice, Mark, Work, Written, milliseconds
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from simcoll.core.record import Event, Group, Record
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.dryrun.extrapolate import extrapolate
 from simcoll.pricing.job import recorded_job
 from simcoll.spec.call import Buffer, Call
+from tests.support.traces import trace_of
 
 BUFFER = Buffer((4,), "float32", "cpu")
 STAGES, DATA = 4, 8

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace, RankExit, trace_of
+from simcoll.core.trace import MemoryTrace, RankExit
 from simcoll.dryrun.endings import RankEnding, RankEndings
 from simcoll.dryrun.replay import replay_programs
 from simcoll.dryrun.verdict import verdict
 from simcoll.spec.call import ANY_SOURCE, Buffer, Call
 from simcoll.verifier.findings.finding import Report
+from tests.support.traces import trace_of
 
 BUFFER = (Buffer((4,), "float32", "cpu"),)
 STEP = 1000

@@ -12,9 +12,8 @@ import pytest
 
 from simcoll.blackbox import Slot
 from simcoll.blackbox.format import AWAITED, ON_DEVICE
-from simcoll.blackbox.gather import LaunchAccount, LaunchedRank
+from simcoll.blackbox.gather import LaunchAccount, LaunchedRank, read_stall
 from simcoll.blackbox.stacks import Stack
-from simcoll.blackbox.stall_file import read_stall
 from simcoll.blackbox.writer import BlackBoxWriter
 from simcoll.core.record import Group, Source, State
 from simcoll.launch import monitor as module

@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("torch")
 
 from simcoll.core.record import Event, Group, Record
-from simcoll.core.trace import MemoryTrace, trace_of
-from simcoll.dryrun.rank.fake_streams import Streams
+from simcoll.core.trace import MemoryTrace
+from simcoll.dryrun.rank.fake_cuda import Streams
 from simcoll.pricing.device_ops import EVENT, DeviceOrder, Item, Key
 from simcoll.pricing.device_trace import DevicePrograms
-from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program
-from simcoll.pricing.steps import Steps
+from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT, Program, Steps
 from simcoll.spec.call import Buffer, Call
+from tests.support.traces import trace_of
 
 GROUP = Group("0", "world", (0, 1))
 CALL = Call("all_reduce", (Buffer((4,), "float32", "cpu"),), (Buffer((4,), "float32", "cpu"),))

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from simcoll.core.record import Record, State
-from simcoll.core.trace import HANDED_ON, trace_of
+from simcoll.core.trace import HANDED_ON
 from simcoll.pricing.job import recorded_job
 from simcoll.pricing.rank_program import BLOCK, LAUNCH, WAIT
 from tests.support.timed import BEGIN, Made, call, timed, world
+from tests.support.traces import trace_of
 
 
 def program(*made):

@@ -72,7 +72,7 @@ def test_a_mismatch_among_a_thousand_calls_is_raised_on_every_rank_and_named(ran
 
 def test_calls_that_agree_are_proved_in_rounds_of_k_and_at_the_end(ranks: Any) -> None:
     def program(rank: int) -> object:
-        from simcoll.proof.check_rounds import Rounds
+        from simcoll.proof.checker import Rounds
 
         settled: list[int | None] = []
         original = Rounds.meet

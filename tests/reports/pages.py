@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simcoll.core.record import Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.reports.html_report import html_report
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import (
@@ -24,6 +24,7 @@ from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.chart import Chart, ChartColumn, Spot
 from simcoll.verifier.views.timeline import ChartKind
 from simcoll.verifier.views.view import charted
+from tests.support.traces import trace_of
 
 SECOND = 10**9
 BEGIN = 1_800_000_000 * SECOND

@@ -13,8 +13,7 @@ from simcoll.cli import main
 from simcoll.estimator.estimate import estimate
 from simcoll.pricing.price import price
 from simcoll.pricing.views.estimate_page import estimate_sheet
-from simcoll.pricing.views.page import pricing_sheet
-from simcoll.pricing.views.spans import spans_of
+from simcoll.pricing.views.page import pricing_sheet, spans_of
 from simcoll.reports.price_page import COMPUTE, EXPOSED, WAITING, bandwidth_curve, laned, sheet_page
 from simcoll.topology.clusters import cluster
 from tests.reports.pages import HOSTILE

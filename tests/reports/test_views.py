@@ -30,8 +30,7 @@ from simcoll.core.text import safe
 from simcoll.core.trace import MemoryTrace
 from simcoll.estimator.measured import Measurement
 from simcoll.pricing.price import price
-from simcoll.pricing.views.picture import PricingPicture
-from simcoll.pricing.views.text import PricingText
+from simcoll.pricing.views.text import PricingPicture, PricingText
 from simcoll.reports.rules import render_rule, render_rules_table
 from simcoll.reports.terminal import TerminalReport
 from simcoll.simulation.backends import Run
@@ -42,8 +41,7 @@ from simcoll.topology.summary import render_summary, render_tree, summarise
 from simcoll.verifier.findings.finding import Finding, RankSource, RankState, RankStatus, Report, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.postmortem import judge
-from simcoll.verifier.views.selection import Selection
-from simcoll.verifier.views.view import View, viewed
+from simcoll.verifier.views.view import Selection, View, viewed
 from tests.support.jobs import write_job
 from tests.support.seeds import ALL
 from tests.support.timed import Made, call, timed

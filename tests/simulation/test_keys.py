@@ -12,9 +12,9 @@ from simcoll.simulation.backends import run_simulated
 from simcoll.simulation.keys import KEYS, KINDS
 from simcoll.simulation.operations import ACTIONS, VERBS, keys_of
 from simcoll.simulation.rank_steps import check_steps
-from simcoll.simulation.reader import parse_scenario
 from simcoll.simulation.report import unmet
 from simcoll.simulation.table import ScenarioTable
+from tests.support.scenarios import parse_scenario
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERYTHING = """

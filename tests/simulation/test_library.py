@@ -13,7 +13,7 @@ import pytest
 from simcoll.simulation.backends import Run, run_simulated, run_threaded
 from simcoll.simulation.player import Result, read_results
 from simcoll.simulation.rank_steps import check_steps
-from simcoll.simulation.reader import parse_scenario, read_scenario
+from simcoll.simulation.reader import read_scenario
 from simcoll.simulation.report import differences, unmet
 from simcoll.simulation.scenario import Scenario
 from simcoll.verifier.findings.finding import Report, Severity
@@ -21,6 +21,7 @@ from simcoll.verifier.findings.rules import RULES
 from tests.support.forked import ForkServer, Pool
 from tests.support.forked import Result as Job
 from tests.support.random_scenarios import random_scenario
+from tests.support.scenarios import parse_scenario
 
 LIBRARY = Path(__file__).parents[2] / "examples" / "scenarios"
 NEEDS_A_GPU = {"SC107": "a tensor of another device needs the device"}

@@ -14,11 +14,11 @@ from simcoll.core.trace import record_at
 from simcoll.simulation.backends import Run, run_simulated
 from simcoll.simulation.operations import VERBS, keys_of
 from simcoll.simulation.player import exception_named, shapes_of
-from simcoll.simulation.reader import parse_scenario
 from simcoll.simulation.scenario import ScenarioStep
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
+from tests.support.scenarios import parse_scenario
 
 
 def run(text: str, **options: Any) -> Run:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simcoll.simulation.keys import KINDS
 from simcoll.simulation.rank_steps import REWRITES, steps_of
-from simcoll.simulation.reader import parse_scenario
+from tests.support.scenarios import parse_scenario
 
 THREE = """
 ranks = 3

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simcoll.core.record import Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
+from tests.support.traces import trace_of
 
 BEGIN = 1_800_000_000_000_000_000
 TOOK = 1_000_000

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.topology.clusters import cluster
+from simcoll.topology.clusters import cluster, shared
 from simcoll.topology.graph import LINKS, Topology, TopologyError, check, hosts, ranks
 from simcoll.topology.hardware import FABRICS, GPUS, gpu_of
-from simcoll.topology.server import shared
 
 
 def of_kind(graph, kind):

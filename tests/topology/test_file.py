@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import simcoll
-from simcoll.topology.file import read_topology, write_topology
-from simcoll.topology.format import SCHEMA, document_of
+from simcoll.topology.file import SCHEMA, document_of, read_topology, write_topology
 from simcoll.topology.graph import TopologyError, flat, hosts
 from simcoll.topology.import_hints import Hints
 from simcoll.topology.presets import PRESETS, preset

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.explanations import EXPLANATIONS, SHOWN
 from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.postmortem import judge
+from tests.support.traces import trace_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECOND = 10**9

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import SLOT, LaunchOutcome, MemoryTrace, RankExit, trace_of
+from simcoll.core.trace import SLOT, LaunchOutcome, MemoryTrace, RankExit
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import RankStatus, Report, Severity, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
+from tests.support.traces import trace_of
 
 RANKS = 4
 WORLD = Group("0", "default_pg", tuple(range(RANKS)))

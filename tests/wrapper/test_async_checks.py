@@ -255,7 +255,7 @@ def test_a_tensor_that_cannot_say_where_it_lies_is_not_watched(
     def refuse(*arguments: object, **options: object) -> None:
         raise RuntimeError("no storage")
 
-    monkeypatch.setattr("simcoll.wrapper.memory.region_of", refuse)
+    monkeypatch.setattr("simcoll.wrapper.async_checks.region_of", refuse)
     found = arguments("allreduce", ([torch.ones(4)],), {})
     entry = program.log.begin(found, Source("train.py", 1, "step"))
     assert program.flights.open(entry, found) is None

@@ -20,8 +20,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch._C._distributed_c10d import HashStore, ProcessGroup  # noqa: E402
 
-from simcoll.wrapper.group_store import lend_store  # noqa: E402
-from simcoll.wrapper.process_group import RecordedProcessGroup  # noqa: E402
+from simcoll.wrapper.process_group import RecordedProcessGroup, lend_store  # noqa: E402
 
 FORWARDED = {
     "_register_backend",

@@ -354,18 +354,6 @@ def _only_dumped(dump: Trace, boxes: Sequence[Trace], alike: set[str]) -> Trace:
     groups = tuple(known.get(group.name, group) for group in dump.groups)
     foreign = [index for index, group in enumerate(groups) if group.name in known and group.name not in alike]
     kept = ~np.isin(dump.slots["group"], foreign) | (dump.slots["p2p_sequence"] > 0)
-    return MemoryTrace(
-        dump.rank,
-        max(dump.world_size, *(box.world_size for box in boxes)),
-        dump.mode,
-        groups,
-        dump.signatures,
-        dump.sources,
-        [Event(DUMPED, dump.seen_ns, {}), *dump.events],
-        dump.slots[kept],
-        {**dump.dropped, **dict.fromkeys(foreign, _ALL)},
-        dump.problems,
-        dump.dropped_p2p,
-        dump.unknown,
-        dump.seen_ns,
-    )
+    found = altered(dump, dump.slots[kept], [Event(DUMPED, dump.seen_ns, {}), *dump.events])
+    size = max(dump.world_size, *(box.world_size for box in boxes))
+    return replace(found, world_size=size, groups=groups, dropped={**dump.dropped, **dict.fromkeys(foreign, _ALL)})

@@ -4,14 +4,14 @@ All of it runs inside the rank's own process, around the user's unchanged script
 together and the verdict live in ``simcoll.dryrun``.
 
 ``environment`` says which rank it is, in the variables of torchrun, and of Slurm and MPI where these are set;
-``fake_distributed`` puts fake groups and stores in the place of all that the script asks for; ``spawned`` runs scripts
-that start their ranks themselves; ``saved_files`` keeps what they save. ``fake_cuda`` answers for ``torch.cuda``; two
-modes of torch keep all memory on the CPU and carry *marks* through operators: the GPU that a tensor claims to be on,
-and whether its values depend on what other ranks would have sent. A fake group gives what the table says that the rank
+``fake_distributed`` puts fake groups and stores in the place of all that the script asks for, and runs scripts that
+start their ranks themselves; ``saved_files`` keeps what they save. ``fake_cuda`` answers for ``torch.cuda``; two modes
+of torch keep all memory on the CPU and carry *marks* through operators: the GPU that a tensor claims to be on, and
+whether its values depend on what other ranks would have sent. A fake group gives what the table says that the rank
 would get if all others had its inputs.
 
 For ``simcoll estimate script.py`` another mode counts FLOPs and bytes of each operator (``flop_counter``), with streams
-and events that know who waits for whom (``fake_streams``); both go into the record in the order in which a GPU's
-default stream would run them. Ranks that did not run get the program of one with the same place in its groups, and the
-roofline of :mod:`simcoll.pricing.roofline` turns work into seconds of the topology's GPU.
+and events that know who waits for whom (``fake_cuda``); both go into the record in the order in which a GPU's default
+stream would run them. Ranks that did not run get the program of one with the same place in its groups, and the roofline
+of :mod:`simcoll.pricing.roofline` turns work into seconds of the topology's GPU.
 """

@@ -41,7 +41,7 @@ class UnknownValuesError(RuntimeError):
 
 
 class FakeTensors:
-    """Runs operators: a :data:`~simcoll.dryrun.rank.torch_modes.Compute`."""
+    """Runs operators: a :data:`~simcoll.dryrun.rank.torch_patches.Compute`."""
 
     def __init__(self) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)

@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from simcoll.core.patches import Patches
-from simcoll.dryrun.rank.fake_cuda import FakeCudaStream
-from simcoll.dryrun.rank.fake_streams import Streams
+from simcoll.dryrun.rank.fake_cuda import FakeCudaStream, Streams
 from simcoll.dryrun.rank.tensor_marks import tensors_in
 from simcoll.pricing.device_ops import DeviceOrder, Key
 from simcoll.wrapper.dispatch_mode import answers_itself

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcoll.estimator.flow.algorithms import schedule
+from simcoll.estimator.flow.engine import schedule
 from simcoll.estimator.flow.layout import Layout, layout
 from simcoll.estimator.flow.schedule import Schedule, TransferStep, steps
 from simcoll.spec.collectives import COLLECTIVES

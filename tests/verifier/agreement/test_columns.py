@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.core.record import Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.agreement.columns import GroupColumns, columns_of
 from simcoll.verifier.agreement.mismatches import check_agreement
 from simcoll.verifier.postmortem import judge
+from tests.support.traces import trace_of
 
 
 def reduced(elements: int = 4, dtype: str = "float32") -> Call:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Group
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.spec.ddp_model import ModelParameter, Parameters, claim_of, from_json, to_json
 from simcoll.verifier.agreement.ddp_models import compare_models, model_mismatches, unnamed_mismatch
 from simcoll.verifier.findings.finding import Finding
+from tests.support.traces import trace_of
 
 WORLD = Group("0", "default_pg", (0, 1, 2))
 LAYERS = (

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.reports.html_report import html_report
 from simcoll.reports.sarif import sarif_report
 from simcoll.reports.terminal import TerminalReport
@@ -19,6 +19,7 @@ from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Finding, Report
 from simcoll.verifier.postmortem import judge
 from tests.support.documents import check_sarif, valid_report
+from tests.support.traces import trace_of
 
 SECOND = 10**9
 

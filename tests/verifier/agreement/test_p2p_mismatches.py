@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, trace_of
+from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit
 from simcoll.spec.call import ANY_SOURCE, Buffer, Call
 from simcoll.verifier.agreement.p2p_matching import match_messages
 from simcoll.verifier.agreement.p2p_mismatches import disagreement
 from simcoll.verifier.findings.finding import Finding, Severity
 from simcoll.verifier.postmortem import judge
+from tests.support.traces import trace_of
 
 RANKS = 4
 WORLD = Group("0", "default_pg", tuple(range(RANKS)))

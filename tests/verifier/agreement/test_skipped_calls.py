@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import SLOT, LaunchOutcome, MemoryTrace, RankExit, trace_of
+from simcoll.core.trace import SLOT, LaunchOutcome, MemoryTrace, RankExit
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.agreement.columns import columns_of
 from simcoll.verifier.agreement.mismatches import check_agreement
 from simcoll.verifier.findings.finding import Finding, Severity
 from simcoll.verifier.postmortem import judge
 from tests.support.seeds import drawn
+from tests.support.traces import trace_of
 
 SECOND = 10**9
 STEP = "abcd"

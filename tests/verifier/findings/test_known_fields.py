@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from simcoll.core.record import Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.reports.html_report import html_report
 from simcoll.reports.json_report import call_document
 from simcoll.reports.sarif import sarif_report
@@ -28,6 +28,7 @@ from simcoll.verifier.findings.describe import fields_text
 from simcoll.verifier.findings.finding import Finding, Report
 from simcoll.verifier.findings.sides import flow_sum, unknown_fields
 from simcoll.verifier.postmortem import exit_code, judge
+from tests.support.traces import trace_of
 
 UNKNOWN = frozenset({"reduce_op", "root", "input_splits", "output_splits", "tag", "device", "order"})
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import HANDED_ON, MemoryTrace, trace_of
+from simcoll.core.trace import HANDED_ON, MemoryTrace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Severity
 from simcoll.verifier.halts.async_misuse import memory_findings, never_waited
 from simcoll.verifier.postmortem import judge
+from tests.support.traces import trace_of
 
 PAIR = Group("0", "default_pg", (0, 1))
 TENSORS = (Buffer((4,), "float32"),)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import DUMPED, LaunchOutcome, MemoryTrace, RankExit, Stall, trace_of
+from simcoll.core.trace import DUMPED, LaunchOutcome, MemoryTrace, RankExit, Stall
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import RankStatus
 from simcoll.verifier.halts.failed_calls import when_it_was_ended
 from simcoll.verifier.postmortem import judge
+from tests.support.traces import trace_of
 
 SECOND = 10**9
 WORLD = Group("0", "default_pg", (0, 1, 2))

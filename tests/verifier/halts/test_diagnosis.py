@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall, trace_of
+from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import CallPlace, Finding, Severity
 from simcoll.verifier.postmortem import judge, standstill
+from tests.support.traces import trace_of
 
 BUFFER = (Buffer((4,), "float32"),)
 CALL = Call("all_reduce", "allreduce", BUFFER, BUFFER, reduce_op="sum")

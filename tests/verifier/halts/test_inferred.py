@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Activity, Finding, Report, Severity
 from simcoll.verifier.postmortem import exit_code, judge
+from tests.support.traces import trace_of
 
 SECOND = 10**9
 BUFFER = (Buffer((4,), "float32"),)

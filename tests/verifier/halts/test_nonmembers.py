@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Report, Severity
 from simcoll.verifier.postmortem import judge
+from tests.support.traces import trace_of
 
 WORLD = Group("0", "default_pg", (0, 1, 2))
 EVENS = Group("1", "", (0, 2))

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import HANDED_ON, LET_GO, LaunchOutcome, MemoryTrace, RankExit, Stall, trace_of
+from simcoll.core.trace import HANDED_ON, LET_GO, LaunchOutcome, MemoryTrace, RankExit, Stall
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Severity
 from simcoll.verifier.postmortem import judge, standstill
+from tests.support.traces import trace_of
 
 WORLD = Group("0", "default_pg", (0, 1))
 STALL = Stall(0, 10**10)

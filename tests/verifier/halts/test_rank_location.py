@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import LaunchOutcome, RankExit, Stall, trace_of
+from simcoll.core.trace import LaunchOutcome, RankExit, Stall
 from simcoll.spec.call import Call
 from simcoll.verifier.findings.finding import Severity
 from simcoll.verifier.postmortem import judge, standstill
+from tests.support.traces import trace_of
 
 GROUP = Group("0", "default_pg", (0, 1))
 SECOND = 10**9

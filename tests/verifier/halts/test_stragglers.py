@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from simcoll.core.record import Event, Group, Record, State
-from simcoll.core.trace import trace_of
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Severity
 from simcoll.verifier.postmortem import exit_code, judge
+from tests.support.traces import trace_of
 
 BUFFER = (Buffer((4,), "float32"),)
 CALL = Call("all_reduce", "allreduce", BUFFER, BUFFER, reduce_op="sum")

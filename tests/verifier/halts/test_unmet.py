@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import ON_DEVICE, LaunchOutcome, MemoryTrace, RankExit, Stall, lives, trace_of
+from simcoll.core.trace import ON_DEVICE, LaunchOutcome, MemoryTrace, RankExit, Stall, lives
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.device_queue import device_lives, queued
 from simcoll.verifier.findings.finding import Finding, Severity
 from simcoll.verifier.postmortem import judge, standstill
+from tests.support.traces import trace_of
 
 BUFFER = (Buffer((4,), "float32", "cuda", 0),)
 BARRIER = Call("barrier", "barrier")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.core.record import Group, Record, State
-from simcoll.core.trace import Trace, trace_of
+from simcoll.core.trace import Trace
 from simcoll.reports.overview import bandwidth_text
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import COLLECTIVES
@@ -18,6 +18,7 @@ from simcoll.verifier.findings.finding import Bandwidth
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.summary import bandwidths
 from tests.support.documents import valid_report
+from tests.support.traces import trace_of
 
 MICROSECOND = 1000
 MIB = 1 << 20

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.core.record import Group, Record, Source, State
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import CallPlace, Finding, Mark, Severity, Side
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.chart import Chart, chart_of, coarser
 from simcoll.verifier.views.selection import Selection
 from simcoll.verifier.views.timeline import SEVERITIES
+from tests.support.traces import trace_of
 
 WORLD = Group("0", "default_pg", (0, 1, 2))
 TENSORS = (Buffer((4,), "float32"),)

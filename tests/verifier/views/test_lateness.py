@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from simcoll.core.record import Group, Record, State
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.views import chart as charts
 from simcoll.verifier.views.chart import Chart, chart_of
 from simcoll.verifier.views.selection import Selection
+from tests.support.traces import trace_of
 
 BEGIN = 10**18
 TENSORS = (Buffer((4,), "float32"),)

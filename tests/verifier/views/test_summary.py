@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.core.record import Event, Group, Record, Source, State
-from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall, trace_of
+from simcoll.core.trace import LaunchOutcome, MemoryTrace, RankExit, Stall
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Activity, Summary
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.summary import progress_of
+from tests.support.traces import trace_of
 
 SECOND = 10**9
 LINE = Source("train.py", 41, "step")

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.core.record import Group, Record, State
-from simcoll.core.trace import MemoryTrace, trace_of
+from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Finding, Mark, Severity, Timeline
 from simcoll.verifier.postmortem import judge
 from simcoll.verifier.views.selection import Selection
 from simcoll.verifier.views.timeline import timeline_of
+from tests.support.traces import trace_of
 
 SECOND = 10**9
 TENSORS = (Buffer((4,), "float32"),)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from simcoll.core.record import Group, Record, Source, State
-from simcoll.core.trace import SLOT, MemoryTrace, trace_of
+from simcoll.core.trace import SLOT, MemoryTrace
 from simcoll.reports.json_report import json_report
 from simcoll.reports.terminal import TerminalReport
 from simcoll.spec.call import Buffer, Call
@@ -23,6 +23,7 @@ from simcoll.verifier.postmortem import exit_code, judge
 from simcoll.verifier.views.selection import Selection, SelectionError
 from simcoll.verifier.views.view import View, viewed
 from tests.support.documents import check_report
+from tests.support.traces import trace_of
 
 TENSORS = (Buffer((4,), "float32"),)
 WORLD = Group("0", "default_pg", (0, 1, 2, 3))

@@ -1,0 +1,12 @@
+"""Scenarios from texts, as tests write them."""
+
+from __future__ import annotations
+
+from simcoll.simulation.reader import scenario_of
+from simcoll.simulation.scenario import Scenario
+from simcoll.simulation.toml import parse_toml
+
+
+def parse_scenario(text: str, name: str = "scenario.toml") -> Scenario:
+    """A scenario from text; raises TomlError."""
+    return scenario_of(parse_toml(name, text))
