@@ -179,16 +179,6 @@ def calls_of_outsiders(job: Job) -> list[Mismatch]:
     return sorted(found, key=lambda mismatch: mismatch.time_ns)
 
 
-def explained_by_outsiders(job: Job, finding: Finding) -> bool:
-    """Whether ranks wait in a call that others made who do not belong to the group: one slip of the group's name."""
-    here = _lines(finding)
-    return any(here & _lines(one.finding) for one in job.mismatches if one.finding.code == NON_MEMBER_CALL.code)
-
-
-def _lines(finding: Finding) -> set[tuple[str, int]]:
-    return {(one.source.file, one.source.line) for side in finding.sides for one in side.sources}
-
-
 def _judge(job: Job, case: _Case) -> Mismatch:
     candidates = {rank: _groups_that_call(job, case, rank) for rank in case.events}
     alone = [rank for rank, groups in candidates.items() if not groups]

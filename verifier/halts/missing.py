@@ -21,7 +21,7 @@ from simcoll.core.trace import ASYNCHRONOUS, AWAITED, Trace, record_at
 from simcoll.verifier.agreement.p2p_matching import Unmatched
 from simcoll.verifier.findings.failures import Nature, number, source_of
 from simcoll.verifier.findings.finding import Finding, Side
-from simcoll.verifier.findings.rules import CALL_SKIPPED, MISSING_RANK, RANK_EXITED_EARLY
+from simcoll.verifier.findings.rules import CALL_SKIPPED, MISSING_RANK, NON_MEMBER_CALL, RANK_EXITED_EARLY
 from simcoll.verifier.findings.sides import lines
 from simcoll.verifier.halts.job import Creation, Job, left_group, rank_locations, waiting_makers
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, fallen
@@ -243,9 +243,19 @@ def not_making(job: Job, made: Mapping[int, Creation]) -> list[int]:
 _WORTH_SAYING_MS = 100
 
 
-def missing_ranks(job: Job) -> list[Finding]:
-    """One finding for each such collective whose ranks nothing connects with those of another one."""
-    return [_report(job, wait) for wait in reported_waits(job)]
+def missing_ranks(job: Job, kept: Collection[int]) -> list[Finding]:
+    """One finding for each such collective whose ranks nothing connects with those of another one.
+
+    Not where a message keeps one of the missing (``kept``), nor where others, who do not belong to the group, made the
+    call that is waited in: one slip of the group's name.
+    """
+    found = [_report(job, wait) for wait in reported_waits(job)]
+    called = [_lines(one.finding) for one in job.mismatches if one.finding.code == NON_MEMBER_CALL.code]
+    return [one for one in found if not set(kept) & set(one.culprits) and not any(_lines(one) & of for of in called)]
+
+
+def _lines(finding: Finding) -> set[tuple[str, int]]:
+    return {(one.source.file, one.source.line) for side in finding.sides for one in side.sources}
 
 
 def _report(job: Job, wait: ReportedWait) -> Finding:
