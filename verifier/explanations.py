@@ -346,7 +346,7 @@ _WARNINGS: Final = (
     Explanation("straggler", ("SC801",), _stragglers),
 )
 
-EXPLANATIONS: Final = (*_PARTED, *_WAITS, _FAILED, *_HALTS, _LOST, *_WARNINGS)
+EXPLANATIONS: Final[tuple[Explanation, ...]] = (*_PARTED, *_WAITS, _FAILED, *_HALTS, _LOST, *_WARNINGS)
 """All that a verdict asks, in order: what is believed before what."""
 
 _UNFINISHED: Final = (
@@ -355,7 +355,7 @@ _UNFINISHED: Final = (
     _WAITS[0],
 )
 
-STANDSTILL: Final = (
+STANDSTILL: Final[tuple[Explanation, ...]] = (
     *_UNFINISHED,
     *(
         replace(one, only_if_halted=True, yields_to=(*_names(_UNFINISHED), *one.yields_to))
