@@ -30,6 +30,7 @@ from simcoll.blackbox.stall_file import PATTERN as STALL_PATTERN
 from simcoll.blackbox.stall_file import read_stall, together
 from simcoll.cli.output import Output
 from simcoll.core.io import open_at_once
+from simcoll.core.process import signal_name
 from simcoll.core.trace import Stall
 from simcoll.errors import BAD_INPUT, CANNOT_START, OK
 from simcoll.launch.monitor import Monitor
@@ -37,7 +38,6 @@ from simcoll.launch.preconditions import PreconditionError, check_request, prepa
 from simcoll.launch.supervisor import DUMPS, JobEnd, run_job, with_dumps_in
 from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest, RunUsageError, split
 from simcoll.recorder.store_hint import OWN_RANKS
-from simcoll.verifier.findings.failures import signal_name
 from simcoll.verifier.findings.finding import Report, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
 

@@ -35,6 +35,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.launcher import api
 
 from simcoll.autoload import autoload
+from simcoll.core.process import signal_name
 
 SCHEMA = "simcoll.launch/1"
 _SETTLE_SECONDS = 2.0
@@ -87,7 +88,7 @@ class Ledger:
             if entry["exit_code"] is not None:
                 return
             entry["exit_code"] = exit_code
-            entry["signal"] = signal_name(exit_code)
+            entry["signal"] = signal_name(-exit_code) if exit_code < 0 else None
             entry["ended_ns"] = time.time_ns()
             entry["stopped"] = self._closing and exit_code in _ENDING
             self._write()
@@ -150,16 +151,6 @@ class Ledger:
 
 
 _RUNNING: dict[str, Any] = {"exit_code": None, "signal": None, "ended_ns": 0, "stopped": False, "message": ""}
-
-
-def signal_name(exit_code: int) -> str | None:
-    """The name of the signal that an exit code stands for; None for an ordinary exit."""
-    if exit_code >= 0:
-        return None
-    try:
-        return signal.Signals(-exit_code).name
-    except ValueError:
-        return f"signal {-exit_code}"
 
 
 def observed_agent(ledger: Ledger) -> type[LocalElasticAgent]:

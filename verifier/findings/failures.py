@@ -11,6 +11,7 @@ from enum import Enum
 import numpy as np
 
 from simcoll.core.device_errors import DeviceError, device_error
+from simcoll.core.process import signal_name
 from simcoll.core.record import UNKNOWN_SOURCE, Event, Source, State
 from simcoll.core.trace import DUMPED, LaunchOutcome, Trace
 from simcoll.verifier.findings.device_queue import open_rows
@@ -177,14 +178,6 @@ def source_of(data: Mapping[str, object]) -> Source:
     if not isinstance(file, str) or type(line) is not int or not isinstance(function, str):
         return UNKNOWN_SOURCE
     return Source(file, line, function, code if isinstance(code, str) else "")
-
-
-def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``signal 99`` for one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def first_line(message: str) -> str:
