@@ -14,8 +14,8 @@ from simcoll.blackbox.file_kinds import is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.gather import (
     LAUNCH_PATTERN,
-    Evidence,
     LaunchAccount,
+    RunRecords,
     dumps_beside,
     files_of,
     gather,
@@ -86,8 +86,8 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
     # Nodes may share the folder: each has an account of its own, and another host's clock may be behind.
     result = folder / ("launch.json" if alone else f"launch-{socket.gethostname()}-{os.getpid()}.json")
     since_ns = time.time_ns() - (0 if alone else _OTHER_HOST_GRACE_NS)
-    told = [str(os.getpid()), str(result), request.mode, str(folder)]
-    command = [sys.executable, "-m", "simcoll.launch.launcher_process", *told, *request.torchrun]
+    arguments = [str(os.getpid()), str(result), request.mode, str(folder)]
+    command = [sys.executable, "-m", "simcoll.launch.launcher_process", *arguments, *request.torchrun]
     monitor = Monitor(folder, result, since_ns, request.stall, output.warn)
     end = run_job(command, with_dumps_in(folder, _environment()), sys.stderr.fileno() if output.json else None, monitor)
     launch = read_launch(result)
@@ -108,14 +108,14 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
         for path in folder.glob(f"rank{rank.rank:05d}*{DUMP_SUFFIX}"):
             remove_unused(path)
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
-    evidence = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
+    records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
     stall = together(filter(None, map(read_stall, _fresh(folder, STALL_PATTERN, since_ns))))
-    if launch.node != 0 and len(evidence.traces) == launch.world_size:
+    if launch.node != 0 and len(records.traces) == launch.world_size:
         # Another node sees the same files and reports on them all.
-        report = judge(evidence.traces, evidence.outcome, stall)
+        report = judge(records.traces, records.outcome, stall)
         output.say(report, f"simcoll: the report on all ranks is that of node 0, in {folder}")
         return exit_code(report) or (OK if end.exit_code == 0 else CANNOT_START)
-    return _conclude(evidence, launch, end, stall, output, folder, nothing)
+    return _conclude(records, launch, end, stall, output, folder, nothing)
 
 
 def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
@@ -143,7 +143,7 @@ def _all_nodes(folder: Path, own: LaunchAccount, since_ns: int) -> list[LaunchAc
 
 
 def _conclude(
-    evidence: Evidence,
+    records: RunRecords,
     launch: LaunchAccount,
     end: JobEnd,
     stall: Stall | None,
@@ -152,11 +152,11 @@ def _conclude(
     nothing: tuple[str, str],
 ) -> int:
     """Judge what the job left, show it, and choose the exit code; ``nothing`` is the word on a job without a group."""
-    report = judge(evidence.traces, evidence.outcome, stall)
-    for text in (*evidence.unreadable, *evidence.notes, *_remarks(launch, end, stall)):
+    report = judge(records.traces, records.outcome, stall)
+    for text in (*records.unreadable, *records.notes, *_remarks(launch, end, stall)):
         output.warn(text)
-    output.save(report, folder, evidence.traces)
-    unrecorded = not any(box.groups for box in evidence.traces)
+    output.save(report, folder, records.traces)
+    unrecorded = not any(box.groups for box in records.traces)
     if unrecorded and (end.signal is not None or (report.verdict is Verdict.OK and end.exit_code == 0)):
         output.warn(nothing[1])
         output.say(report, f"simcoll: no collective was recorded: {nothing[0]}")

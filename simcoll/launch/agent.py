@@ -217,7 +217,7 @@ def launch(ledger: Ledger, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         ledger.say(interrupted="SIGINT")
         return 1
-    except _UsageError as error:
+    except _TorchrunArgumentsError as error:
         ledger.say(error=str(error))
         return 2
     except Exception as error:
@@ -228,7 +228,7 @@ def launch(ledger: Ledger, arguments: list[str]) -> int:
     return 0
 
 
-class _UsageError(Exception):
+class _TorchrunArgumentsError(Exception):
     """The arguments are not torchrun's."""
 
 
@@ -236,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = torchrun.get_args_parser()
 
     def refuse(message: str) -> NoReturn:
-        raise _UsageError(message)
+        raise _TorchrunArgumentsError(message)
 
     setattr(parser, "error", refuse)  # noqa: B010
     return parser
@@ -269,11 +269,11 @@ def _message(failure: Any) -> str:
     return str(message.get("message", "")) if isinstance(message, dict) else str(message)
 
 
-def main(told: Sequence[str]) -> int:
-    """``told``: RESULT (the account), MODE, OUT and torchrun's arguments; the exit code of :func:`launch`."""
-    result, mode, out, *arguments = told
+def main(arguments: Sequence[str]) -> int:
+    """``arguments``: RESULT (the account), MODE, OUT and torchrun's arguments; the exit code of :func:`launch`."""
+    result, mode, out, *torchrun_arguments = arguments
     # Sent to a whole job it is for the ranks; a handler, as what is ignored they would inherit.
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
     # For the ranks alone: torch has been imported here without them, so that this process is not recorded.
     os.environ.update(SIMCOLL_MODE=mode, SIMCOLL_OUT=out, SIMCOLL_STACKS=out, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
-    return launch(Ledger(Path(result)), arguments)
+    return launch(Ledger(Path(result)), torchrun_arguments)

@@ -217,7 +217,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class CameApart:
+class EarlierDivergence:
     """The collective at which sides of a finding came apart before it: their calls look alike, their lines differ."""
 
     sequence: int
@@ -245,7 +245,7 @@ class Finding:
     differing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     before: tuple[Record, ...] = ()
-    came_apart: CameApart | None = None
+    came_apart: EarlierDivergence | None = None
 
 
 class RankStatus(Enum):

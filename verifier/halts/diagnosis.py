@@ -23,7 +23,7 @@ from simcoll.verifier.findings.sides import record_side
 from simcoll.verifier.halts.inferred import for_how_long, standing_calls
 from simcoll.verifier.halts.job import Job, in_the_making, left_group, rank_locations
 from simcoll.verifier.halts.membership import membership_mismatches
-from simcoll.verifier.halts.missing import ended_ranks, late_ranks, outvoted
+from simcoll.verifier.halts.missing import ended_ranks, late_ranks, wrong_leavers
 from simcoll.verifier.halts.p2p_unmatched import unmet_message
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, in_time, waits_of
 
@@ -140,7 +140,7 @@ def ended_peer(job: Job, waits: WaitGraph) -> list[Finding]:
                 record_side(wait.rank, wait.group, wait.record, "waits"),
                 *rank_locations(job, gone, group=wait.group),
             )
-            return [_finding(RANK_EXITED_EARLY, None, message, wait, outvoted(job, wait.group, gone), sides, gone)]
+            return [_finding(RANK_EXITED_EARLY, None, message, wait, wrong_leavers(job, wait.group, gone), sides, gone)]
     return []
 
 

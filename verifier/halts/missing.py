@@ -136,7 +136,7 @@ def _groups_of_open_calls(trace: Trace) -> set[tuple[int, ...]]:
     return {trace.groups[index].ranks for index in np.unique(rows["group"]).tolist() if index < len(trace.groups)}
 
 
-def outvoted(job: Job, group: Group, left: Sequence[int]) -> tuple[int, ...]:
+def wrong_leavers(job: Job, group: Group, left: Sequence[int]) -> tuple[int, ...]:
     """Who is wrong where some of a group left: those, or the others if most of those left of whom anything is known."""
     known = [rank for rank in group.ranks if rank in job.traces]
     if 2 * len(left) <= len(known):
@@ -275,7 +275,7 @@ def _report(job: Job, wait: ReportedWait) -> Finding:
         group=wait.group,
         sequence=wait.sequence,
         ranks={*missing, *came},
-        culprits=outvoted(job, wait.group, missing) if rule is RANK_EXITED_EARLY else tuple(missing),
+        culprits=wrong_leavers(job, wait.group, missing) if rule is RANK_EXITED_EARLY else tuple(missing),
         sides=(_waiting_side(wait, came, record), *rank_locations(job, missing, group=wait.group)),
         before=_before(job, came, wait),
     )
