@@ -14,10 +14,10 @@ from typing import Final, TypeAlias
 
 from simcoll.core.record import Record, State
 from simcoll.core.trace import Trace, record_at
-from simcoll.verifier.findings.device_queue import open_rows
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, MISSING_RANK, NON_MEMBER_CALL
 from simcoll.verifier.halts.async_misuse import never_waited
+from simcoll.verifier.halts.device_queue import open_rows
 from simcoll.verifier.halts.diagnosis import (
     deadlock,
     deadlock_before_failures,

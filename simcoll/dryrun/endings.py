@@ -12,13 +12,12 @@ from enum import Enum
 
 import numpy as np
 
-from simcoll.core.record import Source
+from simcoll.core.record import Source, source_of, text
 from simcoll.core.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
 from simcoll.dryrun.divergence import branch_lines
 from simcoll.dryrun.process_pool import ProcessEnd
 from simcoll.dryrun.rank.event_kinds import STEPS_MADE, UNKNOWN_OBJECTS
 from simcoll.dryrun.records import Line, last_ns, tainted_reads
-from simcoll.verifier.findings.failures import source_of, text
 
 _FAILURES_OF_OTHERS = ("DistStoreError", "CheckpointException")
 """Exceptions for a missing key that another rank sets, and for failures that ranks send each other as objects."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from simcoll.verifier.agreement.alignment import LINE, STATEMENT, UNKNOWN, Ints, Words
 from simcoll.verifier.agreement.columns import GroupColumns, Part
-from simcoll.verifier.findings.finding import EarlierDivergence, Finding, Severity, Side
+from simcoll.verifier.findings.finding import EarlierDivergence, Finding, Severity, Side, lines
 from simcoll.verifier.findings.rules import (
     CALL_SKIPPED,
     FIELD_RULES,
@@ -24,7 +24,6 @@ from simcoll.verifier.findings.rules import (
     SHAPE_MISMATCH,
     SPLIT_MISMATCH,
 )
-from simcoll.verifier.findings.sides import lines
 
 _WINDOW = 1024
 """Collectives before a finding that are looked at."""

@@ -25,10 +25,9 @@ from simcoll.verifier.agreement.majority import (
     votes,
 )
 from simcoll.verifier.findings.describe import call_text, record_text, source_text
-from simcoll.verifier.findings.finding import Finding, RankSource, Rule, Severity, Side
+from simcoll.verifier.findings.finding import SOURCES_PER_SIDE, Finding, RankSource, Rule, Severity, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, ORDER_SWAPPED
 
-_SOURCES_PER_SIDE = 4
 _ASKED = 64
 """Ranks of a side whose lines are looked at."""
 
@@ -71,7 +70,7 @@ class RanksAlike:
         for index in sorted(self.places)[:_ASKED]:
             part = self.columns.parts[index]
             place = part.place(self.start + self.places[index] + offset)
-            if place is None or int(part.tokens[place]) in lines or len(lines) == _SOURCES_PER_SIDE:
+            if place is None or int(part.tokens[place]) in lines or len(lines) == SOURCES_PER_SIDE:
                 continue
             record = part.record(place)
             if record is not None and record.source.file:
@@ -163,7 +162,7 @@ def swapped(did: RanksAlike, rest: RanksAlike, split: Split, *, silent: bool = F
 
 def _both(alike: RanksAlike, later: int) -> tuple[RankSource, ...]:
     """The lines of the call of ranks and of the one so many behind it; a line that makes both is one."""
-    return tuple(dict.fromkeys((*alike.sources(), *alike.sources(later))))[:_SOURCES_PER_SIDE]
+    return tuple(dict.fromkeys((*alike.sources(), *alike.sources(later))))[:SOURCES_PER_SIDE]
 
 
 def _later(alike: RanksAlike, size: int, wanted: int | None) -> int:

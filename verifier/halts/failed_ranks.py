@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 
 from simcoll.core.device_errors import device_error
 from simcoll.core.ranges import ranks_text
-from simcoll.core.record import Event, Group, Record, Source, State
+from simcoll.core.record import Event, Group, Record, Source, State, source_of, text
 from simcoll.verifier.findings.describe import record_text
-from simcoll.verifier.findings.failures import Failure, Nature, first_line, nature_of, source_of, text
-from simcoll.verifier.findings.finding import Finding, Severity, Side
+from simcoll.verifier.findings.finding import Finding, Severity, Side, lines
 from simcoll.verifier.findings.rules import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
-from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.halts.failures import Failure, Nature, first_line, nature_of
 from simcoll.verifier.halts.job import Job, device_record, rank_locations
 from simcoll.verifier.halts.missing import ended_ranks, wrong_leavers
 

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simcoll.core.ranges import ranks_text, verb
-from simcoll.core.record import Event, Group, Source
+from simcoll.core.record import Event, Group, Source, number, source_of, text
 from simcoll.core.trace import Trace
 from simcoll.verifier.agreement.mismatches import Mismatch
-from simcoll.verifier.findings.failures import Nature, number, source_of, text
-from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side, lines
 from simcoll.verifier.findings.rules import MEMBERSHIP_MISMATCH, MISSING_RANK, NON_MEMBER_CALL, RANK_EXITED_EARLY
-from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.halts.failures import Nature
 from simcoll.verifier.halts.job import Creation, Job, by_place, rank_locations, waiting_makers
 from simcoll.verifier.halts.missing import not_connecting, not_making
 

@@ -16,13 +16,12 @@ import numpy as np
 from networkx.utils import UnionFind
 
 from simcoll.core.ranges import ranks_text
-from simcoll.core.record import Event, Group, Record, State
+from simcoll.core.record import Event, Group, Record, State, number, source_of
 from simcoll.core.trace import ASYNCHRONOUS, AWAITED, Trace, record_at
 from simcoll.verifier.agreement.p2p_matching import Unmatched
-from simcoll.verifier.findings.failures import Nature, number, source_of
-from simcoll.verifier.findings.finding import Finding, Side
+from simcoll.verifier.findings.finding import Finding, Side, lines
 from simcoll.verifier.findings.rules import CALL_SKIPPED, MISSING_RANK, NON_MEMBER_CALL, RANK_EXITED_EARLY
-from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.halts.failures import Nature
 from simcoll.verifier.halts.job import Creation, Job, left_group, rank_locations, waiting_makers
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, fallen
 
