@@ -12,6 +12,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from simcoll.core.process import signal_name
 from simcoll.core.ranges import ranks_text
 from simcoll.core.text import Outside, plain, safe
 from simcoll.core.units import counted
@@ -26,7 +27,6 @@ from simcoll.verifier.findings.describe import (
     record_text,
     source_text,
 )
-from simcoll.verifier.findings.failures import signal_name
 from simcoll.verifier.findings.finding import DRY_RUN, Activity, Finding, RankState, Report, Severity, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Final, TypeAlias
 
 from simcoll.core.record import Record, State
 from simcoll.core.trace import Trace, record_at
-from simcoll.verifier.findings.device_queue import open_rows
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, MISSING_RANK, NON_MEMBER_CALL
 from simcoll.verifier.halts.async_misuse import never_waited
+from simcoll.verifier.halts.device_queue import open_rows
 from simcoll.verifier.halts.diagnosis import (
     deadlock,
     deadlock_before_failures,
@@ -29,12 +29,7 @@ from simcoll.verifier.halts.diagnosis import (
 )
 from simcoll.verifier.halts.failed_ranks import failed_ranks, lost_peers, refused_instead, refused_on_some
 from simcoll.verifier.halts.job import Job
-from simcoll.verifier.halts.membership import (
-    explained_by_outsiders,
-    membership_mismatches,
-    unconnected_ranks,
-    unmade_groups,
-)
+from simcoll.verifier.halts.membership import membership_mismatches, unconnected_ranks, unmade_groups
 from simcoll.verifier.halts.missing import missing_ranks
 from simcoll.verifier.halts.p2p_unmatched import (
     assumed_unmet,
@@ -51,10 +46,15 @@ _MEMORY: Final = (BUFFER_CHANGED.code, BUFFERS_OVERLAP.code)
 
 @dataclass
 class Inquiry:
-    """A job, and what the explanations that have been asked so far have found in it, by their names."""
+    """A job, and what the explanations that have been asked so far have found in it, by their names.
+
+    Every explanation that there is has its list from the beginning: a name that none has is a KeyError.
+    """
 
     job: Job
-    found: dict[str, list[Finding]] = field(default_factory=dict)
+    found: dict[str, list[Finding]] = field(
+        default_factory=lambda: {one.name: [] for one in (*EXPLANATIONS, *STANDSTILL)}
+    )
 
     @cached_property
     def waits(self) -> WaitGraph:
@@ -63,12 +63,13 @@ class Inquiry:
 
     def of(self, *names: str) -> list[Finding]:
         """What these explanations have found."""
-        return [finding for name in names for finding in self.found.get(name, ())]
+        return [finding for name in names for finding in self.found[name]]
 
     def ask(self, explanations: Sequence[Explanation]) -> Inquiry:
         """Walk a list of explanations, in order."""
         for one in explanations:
-            findings = [] if self.of(*one.yields_to) else one.find(self)
+            silent = bool(self.of(*one.yields_to)) or (one.only_if_halted and not self.job.halted)
+            findings = [] if silent else one.find(self)
             for name in one.replaces if findings else ():
                 kept = (
                     old for old in self.of(name) if not any(one.in_place_of(self.job, new, old) for new in findings)
@@ -78,8 +79,19 @@ class Inquiry:
         return self
 
 
+Find: TypeAlias = Callable[[Inquiry], list[Finding]]
+"""What explains the job one way; its docstring says what it reports, and on what evidence."""
+
 Replaces: TypeAlias = Callable[[Job, Finding, Finding], bool]
 """Whether a new finding of a job takes the place of an old one; its docstring says it in words."""
+
+
+def _of_job(find: Callable[[Job], list[Finding]]) -> Find:
+    return wraps(find)(lambda inquiry: find(inquiry.job))
+
+
+def _of_waits(find: Callable[[Job, WaitGraph], list[Finding]]) -> Find:
+    return wraps(find)(lambda inquiry: find(inquiry.job, inquiry.waits))
 
 
 def _whatever(job: Job, new: Finding, old: Finding) -> bool:
@@ -91,57 +103,41 @@ def _whatever(job: Job, new: Finding, old: Finding) -> bool:
 class Explanation:
     """One thing that can have gone wrong: the ``codes`` it can report, and what finds it.
 
-    That is a function of the job, of the job and who waits for whom there, or of all that has been found before; its
-    docstring says what it reports, and on what evidence. Where an explanation named in ``yields_to`` has found
-    something, this one is not asked. What it finds takes the place of those findings of the explanations named in
-    ``replaces`` for which ``in_place_of`` holds.
+    It is not asked where an explanation named in ``yields_to`` has found something, nor, ``only_if_halted``, of a job
+    of which nothing says that it stood or failed. What it finds takes the place of those findings of the explanations
+    named in ``replaces`` for which ``in_place_of`` holds.
     """
 
     name: str
     codes: tuple[str, ...]
-    of_job: Callable[[Job], list[Finding]] | None = None
-    of_waits: Callable[[Job, WaitGraph], list[Finding]] | None = None
-    of_found: Callable[[Inquiry], list[Finding]] | None = None
+    find: Find
+    only_if_halted: bool = False
     yields_to: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
     in_place_of: Replaces = _whatever
 
-    def find(self, inquiry: Inquiry) -> list[Finding]:
-        """What explains the job this way. Waits are looked at where something says that it stood, or failed."""
-        if self.of_waits is not None:
-            return self.of_waits(inquiry.job, inquiry.waits) if inquiry.job.halted else []
-        if self.of_job is not None:
-            return self.of_job(inquiry.job)
-        assert self.of_found is not None
-        return self.of_found(inquiry)
 
-    @property
-    def text(self) -> str:
-        """What it reports, and on what evidence."""
-        return (self.of_job or self.of_waits or self.of_found).__doc__ or ""
-
-
-def _disagreements(job: Job) -> list[Finding]:
+def _disagreements(inquiry: Inquiry) -> list[Finding]:
     """Ranks that met in a collective, or at the two ends of a message, stated different things; or their sequences of
     calls differ by a call that is skipped, extra or exchanged.
 
     The sequences are aligned first, so that calls which only follow from an earlier difference are not compared.
     """
     others = (*_MEMORY, NON_MEMBER_CALL.code)
-    return [one.finding for one in job.mismatches if one.finding.code not in others]
+    return [one.finding for one in inquiry.job.mismatches if one.finding.code not in others]
 
 
-def _harmful_non_member_calls(job: Job) -> list[Finding]:
+def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:
     """Ranks called a group to which they do not belong, and that did harm.
 
     There is no group whose members all made the call, so that it was meant for none, or the rank failed next.
     """
-    return [one.finding for one in job.mismatches if one.finding.code == NON_MEMBER_CALL.code]
+    return [one.finding for one in inquiry.job.mismatches if one.finding.code == NON_MEMBER_CALL.code]
 
 
-def _memory_in_flight(job: Job) -> list[Finding]:
+def _memory_in_flight(inquiry: Inquiry) -> list[Finding]:
     """Memory was used while an asynchronous call still needed it. This makes no rank wait: it explains no halt."""
-    return [one.finding for one in job.mismatches if one.finding.code in _MEMORY]
+    return [one.finding for one in inquiry.job.mismatches if one.finding.code in _MEMORY]
 
 
 def _reported_missing(inquiry: Inquiry) -> list[Finding]:
@@ -150,12 +146,8 @@ def _reported_missing(inquiry: Inquiry) -> list[Finding]:
     Not where a mismatch among the same ranks came before, where a message keeps the rank, and where its call went to
     another group. Waits that may follow from each other give one finding.
     """
-    waiting = {rank for one in inquiry.of("message let go", "message unmatched") for rank in one.ranks}
-    return [
-        one
-        for one in missing_ranks(inquiry.job)
-        if not waiting & set(one.culprits) and not explained_by_outsiders(inquiry.job, one)
-    ]
+    messages = inquiry.of("message let go", "message unmatched")
+    return missing_ranks(inquiry.job, kept={rank for one in messages for rank in one.ranks})
 
 
 def _refused_instead(inquiry: Inquiry) -> list[Finding]:
@@ -217,22 +209,47 @@ def _swallowed(inquiry: Inquiry) -> list[Finding]:
     return [] if certain else swallowed_messages(inquiry.job)
 
 
-def _tolerated(job: Job) -> list[Finding]:
+def _tolerated(inquiry: Inquiry) -> list[Finding]:
     """Warnings: what ranks state differently but may mean, or what does no harm as far as is known."""
-    return [one.finding for one in job.tolerated]
+    return [one.finding for one in inquiry.job.tolerated]
 
 
-def _never_waited(job: Job) -> list[Finding]:
+def _never_waited(inquiry: Inquiry) -> list[Finding]:
     """A warning: in a job that ended well nobody waited for the work of a call that brings a result.
 
     Not where the line waits for its earlier calls and for none after.
     """
-    return never_waited(list(job.traces.values()), job.matching.unmatched) if job.clean else []
+    return never_waited(list(inquiry.job.traces.values()), inquiry.job.matching.unmatched) if inquiry.job.clean else []
 
 
-def _stragglers(job: Job) -> list[Finding]:
+def _stragglers(inquiry: Inquiry) -> list[Finding]:
     """A warning: one rank came last again and again, and cost the others at least two fifths of their time."""
-    return stragglers(job.columns)
+    return stragglers(inquiry.job.columns)
+
+
+def _unfinished_disagreements(inquiry: Inquiry) -> list[Finding]:
+    """The ranks state different things, or call in different orders, in a collective that a rank, or its device, is
+    still in.
+    """
+    return [one.finding for one in inquiry.job.mismatches if _is_unfinished(inquiry.job, one.finding)]
+
+
+def _is_unfinished(job: Job, finding: Finding) -> bool:
+    """Whether a rank still sits in the collective that a finding is about, or its device does."""
+    place = None if finding.group is None else (finding.group.name, finding.sequence)
+    return any(
+        (record.group, record.sequence) == place and record.state in (State.SCHEDULED, State.STARTED)
+        for rank in finding.ranks
+        if rank in job.last
+        for record in (job.last[rank], *_queued_at(job.traces[rank], finding.sequence))
+    )
+
+
+def _queued_at(trace: Trace, sequence: int | None) -> list[Record]:
+    """The calls of a number that a device has not ended, of whatever groups."""
+    rows = open_rows(trace)
+    mine = rows[trace.slots["sequence"][rows] == (sequence or 0)]
+    return [record for row in mine.tolist() if (record := record_at(trace, row)) is not None]
 
 
 def _names(explanations: Sequence[Explanation]) -> tuple[str, ...]:
@@ -262,14 +279,14 @@ _PARTED: Final = (
 _DISAGREEMENT: Final = _names(_PARTED[:2])
 
 _WAITS: Final = (
-    Explanation("message let go", ("SC501",), lost_messages),
-    Explanation("message unmatched", ("SC303", "SC304"), unmatched_messages),
-    Explanation("reported missing", ("SC201", "SC702"), of_found=_reported_missing),
-    Explanation("refused on some ranks", ("SC601",), refused_on_some, replaces=("reported missing",)),
+    Explanation("message let go", ("SC501",), _of_job(lost_messages)),
+    Explanation("message unmatched", ("SC303", "SC304"), _of_job(unmatched_messages)),
+    Explanation("reported missing", ("SC201", "SC702"), _reported_missing),
+    Explanation("refused on some ranks", ("SC601",), _of_job(refused_on_some), replaces=("reported missing",)),
     Explanation(
         "refused instead of missing",
         ("SC601",),
-        of_found=_refused_instead,
+        _refused_instead,
         yields_to=("refused on some ranks",),
         replaces=("reported missing",),
         in_place_of=_same_call,
@@ -277,35 +294,37 @@ _WAITS: Final = (
     Explanation(
         "deadlock given up",
         ("SC204",),
-        of_found=_deadlock_given_up,
+        _deadlock_given_up,
         yields_to=_names(_PARTED),
         replaces=("reported missing",),
         in_place_of=_holds_its_culprits,
     ),
 )
-_FAILED: Final = Explanation("rank failed", ("SC601", "SC701"), of_found=_failed)
+_FAILED: Final = Explanation("rank failed", ("SC601", "SC701"), _failed)
+
+_SWALLOWED: Final = "message swallowed"
 
 _HALTS: Final = _first_of(
-    Explanation("stopped process", ("SC201",), of_waits=stopped_processes),
-    Explanation("not at init_process_group", ("SC201", "SC401", "SC702"), unconnected_ranks),
+    Explanation("stopped process", ("SC201",), _of_waits(stopped_processes), only_if_halted=True),
+    Explanation("not at init_process_group", ("SC201", "SC401", "SC702"), _of_job(unconnected_ranks)),
     Explanation(
         "group of other members",
         ("SC401",),
-        membership_mismatches,
+        _of_job(membership_mismatches),
         yields_to=(*_DISAGREEMENT, "stopped process", "not at init_process_group"),
         replaces=("reported missing", "rank failed"),
         in_place_of=_made_apart,
     ),
-    Explanation("group not made", ("SC401",), unmade_groups),
-    Explanation("deadlock", ("SC204", "SC304"), of_waits=deadlock),
-    Explanation("peer ended", ("SC702",), of_waits=ended_peer),
-    Explanation("late rank", ("SC201", "SC202", "SC702"), of_waits=late_rank),
-    Explanation("message assumed unmatched", ("SC304",), of_waits=assumed_unmet),
-    Explanation("nobody missing", ("SC201", "SC204"), of_waits=nobody_missing),
+    Explanation("group not made", ("SC401",), _of_job(unmade_groups)),
+    Explanation("deadlock", ("SC204", "SC304"), _of_waits(deadlock), only_if_halted=True),
+    Explanation("peer ended", ("SC702",), _of_waits(ended_peer), only_if_halted=True),
+    Explanation("late rank", ("SC201", "SC202", "SC702"), _of_waits(late_rank), only_if_halted=True),
+    Explanation("message assumed unmatched", ("SC304",), _of_waits(assumed_unmet), only_if_halted=True),
+    Explanation("nobody missing", ("SC201", "SC204"), _of_waits(nobody_missing), only_if_halted=True),
     Explanation(
-        "message swallowed",
+        _SWALLOWED,
         ("SC501",),
-        of_found=_swallowed,
+        _swallowed,
         replaces=("late rank", "nobody missing"),
         in_place_of=_names_nobody,
     ),
@@ -313,7 +332,7 @@ _HALTS: Final = _first_of(
 )
 
 _LOST: Final = Explanation(
-    "peer lost", ("SC701", "SC702"), lost_peers, yields_to=_names((*_PARTED, *_WAITS, _FAILED, *_HALTS))
+    "peer lost", ("SC701", "SC702"), _of_job(lost_peers), yields_to=_names((*_PARTED, *_WAITS, _FAILED, *_HALTS))
 )
 
 _WARNINGS: Final = (
@@ -322,13 +341,30 @@ _WARNINGS: Final = (
         ("SC107", "SC108", "SC109", "SC202", "SC203", "SC402", "SC502", "SC503", "SC504"),
         _tolerated,
     ),
-    Explanation("message not received", ("SC304",), unreceived_messages),
+    Explanation("message not received", ("SC304",), _of_job(unreceived_messages)),
     Explanation("work not waited for", ("SC501",), _never_waited, yields_to=_names(_PARTED)),
     Explanation("straggler", ("SC801",), _stragglers),
 )
 
-EXPLANATIONS: Final = (*_PARTED, *_WAITS, _FAILED, *_HALTS, _LOST, *_WARNINGS)
+EXPLANATIONS: Final[tuple[Explanation, ...]] = (*_PARTED, *_WAITS, _FAILED, *_HALTS, _LOST, *_WARNINGS)
 """All that a verdict asks, in order: what is believed before what."""
+
+_UNFINISHED: Final = (
+    Explanation("calls disagree and do not end", _PARTED[0].codes, _unfinished_disagreements),
+    _WAITS[1],
+    _WAITS[0],
+)
+
+STANDSTILL: Final[tuple[Explanation, ...]] = (
+    *_UNFINISHED,
+    *(
+        replace(one, only_if_halted=True, yields_to=(*_names(_UNFINISHED), *one.yields_to))
+        for one in _HALTS
+        if one.name != _SWALLOWED
+    ),
+)
+"""All that is asked, in order, about a job that stands while it runs. Whether a message was swallowed is told only of
+jobs that were given up."""
 
 _FAILURES: Final = _names((_FAILED, _LOST))
 _CAUSES: Final = ("group of other members", "refused on some ranks", "refused instead of missing")
@@ -345,9 +381,11 @@ def explained(job: Job) -> list[Finding]:
     inquiry = Inquiry(job).ask(EXPLANATIONS)
     failed = inquiry.of(*_FAILURES)
     # A failure that no mismatch explains and that came first is the cause of what the others report.
-    first = failed if _came_first(job, failed) else []
-    rest = (name for name in SHOWN[len(_PARTED) :] if not first or name not in _FAILURES)
-    return [*first, *(one.finding for one in job.mismatches), *inquiry.of(*rest)]
+    first = _FAILURES if _came_first(job, failed) else ()
+    parted = {id(one) for one in inquiry.of(*_names(_PARTED))}
+    by_time = [one.finding for one in job.mismatches if id(one.finding) in parted]
+    rest = (name for name in SHOWN if name not in (*first, *_names(_PARTED)))
+    return [*inquiry.of(*first), *by_time, *inquiry.of(*rest)]
 
 
 def _came_first(job: Job, failed: Sequence[Finding]) -> bool:
@@ -363,29 +401,7 @@ def explained_while_it_runs(job: Job) -> tuple[list[Finding], bool]:
     collective that disagrees and does not end. A rank that is only late, to a call or to the making of a group, may
     still come.
     """
-    stuck = [one.finding for one in job.mismatches if _is_unfinished(job, one.finding)]
-    stuck += [*unmatched_messages(job), *lost_messages(job)]
-    if stuck:
-        return stuck, True
-    # Whether a message was swallowed is told of jobs only that were given up.
-    inquiry = Inquiry(job).ask(_HALTS[:-1] if job.halted else ())
-    findings = inquiry.of(*SHOWN)
-    return findings, any(is_final(job, finding, inquiry.waits) for finding in findings)
-
-
-def _is_unfinished(job: Job, finding: Finding) -> bool:
-    """Whether a rank still sits in the collective that a finding is about, or its device does."""
-    place = None if finding.group is None else (finding.group.name, finding.sequence)
-    return any(
-        (record.group, record.sequence) == place and record.state in (State.SCHEDULED, State.STARTED)
-        for rank in finding.ranks
-        if rank in job.last
-        for record in (job.last[rank], *_queued_at(job.traces[rank], finding.sequence))
-    )
-
-
-def _queued_at(trace: Trace, sequence: int | None) -> list[Record]:
-    """The calls of a number that a device has not ended, of whatever groups."""
-    rows = open_rows(trace)
-    mine = rows[trace.slots["sequence"][rows] == (sequence or 0)]
-    return [record for row in mine.tolist() if (record := record_at(trace, row)) is not None]
+    inquiry = Inquiry(job).ask(STANDSTILL)
+    findings = inquiry.of(*_names(STANDSTILL))
+    proved = inquiry.of(*_names(_UNFINISHED)) or any(is_final(job, finding, inquiry.waits) for finding in findings)
+    return findings, bool(proved)

@@ -62,7 +62,7 @@ class LaunchAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RunRecords:
     """The traces of one run by rank, what became of the processes (None: unknown), and what was left out and why.
 
     ``folders`` are those beside whose records a launcher may have left its account.
@@ -82,7 +82,7 @@ def gather(
     since_ns: int = 0,
     workers: int | None = None,
     progress: Progress | None = None,
-) -> Evidence:
+) -> RunRecords:
     """Read black boxes and Flight Recorder dumps; of black boxes those of one run: the newest, its last attempt.
 
     The dumps of that run are put together with its black boxes (:mod:`simcoll.verifier.flight_recorder.jobs`).
@@ -107,7 +107,7 @@ def gather(
         traces, notes = merged.traces, [*notes, *merged.notes]
     outcome = outcome_of(launches) if launches else None
     folders = _folders(dict(zip(paths, found, strict=True)), boxes, chosen or dumps)
-    return Evidence(tuple(traces), outcome, tuple(notes), tuple(_first(unreadable)), folders)
+    return RunRecords(tuple(traces), outcome, tuple(notes), tuple(_first(unreadable)), folders)
 
 
 def _of_run(dumps: Sequence[Dump], boxes: Sequence[BlackBox], notes: list[str]) -> list[Dump]:

@@ -26,7 +26,7 @@ from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.reader_wire import Receiver
 from simcoll.blackbox.reader_worker import LENGTH, READY
 from simcoll.blackbox.table import KnownEntries
-from simcoll.verifier.findings.failures import signal_name
+from simcoll.core.process import signal_name
 
 Outcome: TypeAlias = "RecordFile | UnreadableError"
 Progress: TypeAlias = Callable[[int, int], None]

@@ -51,7 +51,7 @@ class _Command(Protocol):
         """Carry the command out; the exit code of the contract."""
 
 
-class _UsageError(Exception):
+class _CommandLineError(Exception):
     """A command line that cannot be understood; the text says why, and where its options are explained."""
 
     def __init__(self, command: str, reason: str) -> None:
@@ -65,7 +65,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": HelpPage, **options})
 
     def error(self, message: str) -> NoReturn:
-        raise _UsageError(self.prog, message)
+        raise _CommandLineError(self.prog, message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sorted(arguments) == ["--json", "--version"]:
             return _show_versions()
         return _run_parsed(arguments)
-    except _UsageError as error:
+    except _CommandLineError as error:
         return _refuse(str(error), json="--json" in arguments)
     except KeyboardInterrupt:
         return _end_early("interrupted", 130)
@@ -145,7 +145,7 @@ def _run_parsed(arguments: Sequence[str]) -> int:
     command = cast(_Command, import_module(f"simcoll.cli.{asked}")) if known else None
     options, unknown = _parser(asked, command).parse_known_args(arguments)
     if unknown or command is None:
-        raise _UsageError(f"simcoll {options.command}", f"unrecognized arguments: {' '.join(unknown)}")
+        raise _CommandLineError(f"simcoll {options.command}", f"unrecognized arguments: {' '.join(unknown)}")
     if after:
         options.after = after
     return command.run_command(options)

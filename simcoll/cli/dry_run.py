@@ -20,7 +20,7 @@ from simcoll.blackbox.reader_pool import cores
 from simcoll.cli.output import Output
 from simcoll.cli.progress import progress_bar
 from simcoll.dryrun.distributed import GivenUpError, Rendezvous, SharedDryRun, join
-from simcoll.dryrun.driver import DryRunPlan, Runner, preflight, remove_earlier
+from simcoll.dryrun.driver import DryRunPlan, Runner, remove_earlier, run_and_judge
 from simcoll.dryrun.outer_job import OuterJob
 from simcoll.dryrun.rank.main import DryRun
 from simcoll.errors import BAD_INPUT, CANNOT_START
@@ -146,7 +146,7 @@ def _lead_in(dry_run: DryRun, request: DryRunRequest, meeting: Rendezvous | None
     team = None if meeting is None else SharedDryRun(meeting, dry_run, plan)
     run: Runner | None = None if team is None else team.run
     with progress_bar("dry run", shown=not output.plain) as progress:
-        report, traces = preflight(dry_run, plan, progress, run)
+        report, traces = run_and_judge(dry_run, plan, progress, run)
     output.save(report, dry_run.folder, traces)
     code = request.conclude(report, dry_run, output)
     if team is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from simcoll.blackbox.gather import gather
 from simcoll.cli.output import Output
 from simcoll.cli.preflight import PreflightRequest, preflight
-from simcoll.cli.price import Named, PricingRequest, show_prices
+from simcoll.cli.price import NamedScenario, PricingRequest, show_prices
 from simcoll.core.ranges import ranks_text
 from simcoll.errors import BAD_INPUT, SimcollError
 from simcoll.pricing.collective_prices import check_room
@@ -30,9 +30,9 @@ def price_script(dry_run: PreflightRequest, pricing: PricingRequest, output: Out
     try:
         named = pricing.scenarios()
         size, _ = dry_run.sizes()
-        for _, topology, _ in named:
+        for one in named:
             # Before minutes are spent on a dry run that could not be priced.
-            check_room(size, topology)
+            check_room(size, one.topology)
     except (SimcollError, ValueError) as error:
         return output.refuse(BAD_INPUT, str(error))
 
@@ -53,7 +53,7 @@ def _priced(
     pricing: PricingRequest,
     dry_run: DryRun,
     report: Report,
-    named: Sequence[Named],
+    named: Sequence[NamedScenario],
     output: Output,
     *,
     are_steps_given: bool,

@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 from rich.console import Group
 
-from simcoll.blackbox.gather import Evidence, gather
+from simcoll.blackbox.gather import RunRecords, gather
 from simcoll.cli.files import write_timeline
 from simcoll.cli.output import Output
 from simcoll.cli.progress import progress_bar
@@ -40,8 +40,14 @@ from simcoll.verifier.findings.finding import Severity
 _DEFAULT_MFU = "0.4"
 _CHANGES = ("algorithm", "protocol", "slow_link", "straggler", "world_size")
 
-Named = tuple[str, Topology, PricingScenario]
-"""A scenario with its name and its topology."""
+
+@dataclass(frozen=True, slots=True)
+class NamedScenario:
+    """A scenario with its name and its topology."""
+
+    name: str
+    topology: Topology
+    scenario: PricingScenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +75,17 @@ class PricingRequest:
     svg: Path | None
     html: Path | None
 
-    def scenarios(self) -> list[Named]:
+    def scenarios(self) -> list[NamedScenario]:
         """The job as it is, with what is to change, and on further topologies; raises TopologyError, PricingError."""
         topology, scenario = self.topology.build(), self._changed()
         unchanged = PricingScenario(self._choice(chosen=False), scenario.compute)
         name = str(topology.graph.get("name", "topology"))
-        found: list[Named] = [(name, topology, unchanged)]
+        found = [NamedScenario(name, topology, unchanged)]
         if changes := self._changes():
-            found.append((f"{name}, {changes}", topology, scenario))
+            found.append(NamedScenario(f"{name}, {changes}", topology, scenario))
         others = map(topology_named, self.compare)
         there = replace(unchanged, world_size=self.world_size)
-        return [*found, *((str(other.graph.get("name", "topology")), other, there) for other in others)]
+        return [*found, *(NamedScenario(str(other.graph.get("name", "topology")), other, there) for other in others)]
 
     def refuse_rates(self) -> None:
         """Raise PricingError for rates without the operations that they go with."""
@@ -126,15 +132,15 @@ def price_records(request: PricingRequest, paths: Sequence[Path], output: Output
         return output.refuse(BAD_INPUT, str(error))
     check_reachable(paths)
     with progress_bar(then="pricing", shown=not output.plain) as progress:
-        evidence = gather(paths, progress=progress)
-    warn_of_damage(evidence)
-    if not evidence.traces:
+        records = gather(paths, progress=progress)
+    warn_of_damage(records)
+    if not records.traces:
         raise no_records(paths)
     try:
-        job = recorded_job(evidence.traces)
+        job = recorded_job(records.traces)
         if not job.counted:
             request.refuse_rates()
-        return show_prices(request, evidence.traces, job, scenarios, output, warnings=_errors(evidence))
+        return show_prices(request, records.traces, job, scenarios, output, warnings=_errors(records))
     except ValueError as error:
         return output.refuse(BAD_INPUT, str(error))
 
@@ -143,7 +149,7 @@ def show_prices(
     request: PricingRequest,
     traces: Sequence[Trace],
     job: RecordedJob,
-    named: Sequence[Named],
+    named: Sequence[NamedScenario],
     output: Output,
     *,
     notes: Sequence[str] = (),
@@ -152,12 +158,13 @@ def show_prices(
     """Price a job in each scenario and show it; raises PricingError, TopologyError and EstimateError."""
     _refuse_empty(job)
     named = _fitting(named, job)
-    priced = [price_job(job, topology, scenario, name) for name, topology, scenario in named]
+    priced = [price_job(job, one.topology, one.scenario, one.name) for one in named]
     # Shown in full is the job with what is to change, or as it is.
-    main = [one for one, (_, topology, _) in zip(priced, named, strict=True) if topology is named[0][1]][-1]
+    as_is = named[0]
+    main = [one for one, asked in zip(priced, named, strict=True) if asked.topology is as_is.topology][-1]
     for text in warnings:
         output.warn(text)
-    notes = [*notes, *notes_of(traces, job, named[0][2]), *notes_on_replay(main)]
+    notes = [*notes, *notes_of(traces, job, as_is.scenario), *notes_on_replay(main)]
     if request.timeline is not None:
         notes += _write_timeline(request.timeline, main)
     if request.svg is not None:
@@ -169,17 +176,16 @@ def show_prices(
     return OK
 
 
-def _fitting(named: Sequence[Named], job: RecordedJob) -> Sequence[Named]:
+def _fitting(named: Sequence[NamedScenario], job: RecordedJob) -> Sequence[NamedScenario]:
     """Without the job as it is, where the topology has room for the smaller one alone that is asked for."""
-    smaller = len(named) > 1 and named[1][2].world_size is not None
-    return named[1:] if smaller and len(ranks(named[0][1])) < job.world_size else named
+    smaller = len(named) > 1 and named[1].scenario.world_size is not None
+    return named[1:] if smaller and len(ranks(named[0].topology)) < job.world_size else named
 
 
-def _as_priced(named: Sequence[Named], priced: Sequence[Pricing], main: Pricing) -> nx.DiGraph[Any]:
+def _as_priced(named: Sequence[NamedScenario], priced: Sequence[Pricing], main: Pricing) -> nx.DiGraph[Any]:
     """The topology that ``main`` was priced on, slow links included."""
     place = next(place for place, one in enumerate(priced) if one is main)
-    _, topology, scenario = named[place]
-    return slowed(topology, scenario.slow_links)
+    return slowed(named[place].topology, named[place].scenario.slow_links)
 
 
 def _refuse_empty(job: RecordedJob) -> None:
@@ -187,9 +193,9 @@ def _refuse_empty(job: RecordedJob) -> None:
         raise PricingError("the records hold no collective and no message whose two ends are known; nothing to price")
 
 
-def _errors(evidence: Evidence) -> list[str]:
+def _errors(records: RunRecords) -> list[str]:
     """A warning where the job was wrong: it is priced as it was recorded all the same."""
-    codes = dict.fromkeys(found.code for found in judged(evidence).findings if found.severity is Severity.ERROR)
+    codes = dict.fromkeys(found.code for found in judged(records).findings if found.severity is Severity.ERROR)
     if not codes:
         return []
     return [

@@ -10,7 +10,7 @@ from stat import S_ISDIR
 from simcoll.blackbox.gather import (
     LAUNCH_PATTERN,
     STALL_PATTERN,
-    Evidence,
+    RunRecords,
     matching,
     outcome_of,
     read_launch,
@@ -41,21 +41,21 @@ def _unreachable(path: Path) -> str:
     return ""
 
 
-def judged(evidence: Evidence) -> Report:
+def judged(records: RunRecords) -> Report:
     """What the verifier finds in a job, with what its launchers and monitors saw of it."""
-    return judge(evidence.traces, _outcome(evidence), _stall(evidence))
+    return judge(records.traces, _outcome(records), _stall(records))
 
 
-def failed_at_once(evidence: Evidence) -> Report | None:
+def failed_at_once(records: RunRecords) -> Report | None:
     """The report on ranks that failed before they recorded anything; None where no launcher tells of that."""
-    outcome = None if evidence.unreadable else _outcome(evidence)
+    outcome = None if records.unreadable else _outcome(records)
     report = None if outcome is None else judge((), outcome)
     return report if report is not None and report.verdict is Verdict.FAILED else None
 
 
-def warn_of_damage(evidence: Evidence) -> None:
+def warn_of_damage(records: RunRecords) -> None:
     """Name the files that were left out and what is wrong with the others, a line each on stderr."""
-    for text in (*evidence.unreadable, *(evidence.notes if evidence.traces else ())):
+    for text in (*records.unreadable, *(records.notes if records.traces else ())):
         warn(text)
 
 
@@ -65,16 +65,16 @@ def no_records(paths: Sequence[Path]) -> UsageError:
     return UsageError(f"no readable black box (*.simcoll) or Flight Recorder dump in {places}")
 
 
-def _outcome(evidence: Evidence) -> LaunchOutcome | None:
+def _outcome(records: RunRecords) -> LaunchOutcome | None:
     """The launchers' accounts that lie beside the records; None where the job ran under another launcher."""
-    launches = [launch for launch in map(read_launch, _beside(evidence, LAUNCH_PATTERN)) if launch.ranks]
+    launches = [launch for launch in map(read_launch, _beside(records, LAUNCH_PATTERN)) if launch.ranks]
     return outcome_of(launches) if launches else None
 
 
-def _stall(evidence: Evidence) -> Stall | None:
+def _stall(records: RunRecords) -> Stall | None:
     """What the monitors saw, where the job stood still."""
-    return read_stalls(_beside(evidence, STALL_PATTERN))
+    return read_stalls(_beside(records, STALL_PATTERN))
 
 
-def _beside(evidence: Evidence, pattern: str) -> list[Path]:
-    return [file for folder in evidence.folders for file in matching(folder, pattern)]
+def _beside(records: RunRecords, pattern: str) -> list[Path]:
+    return [file for folder in records.folders for file in matching(folder, pattern)]

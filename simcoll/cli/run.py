@@ -15,8 +15,8 @@ from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.gather import (
     LAUNCH_PATTERN,
     STALL_PATTERN,
-    Evidence,
     LaunchAccount,
+    RunRecords,
     dumps_beside,
     files_of,
     gather,
@@ -27,6 +27,7 @@ from simcoll.blackbox.gather import (
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, remove_unused, stack_path
 from simcoll.cli.output import Output
 from simcoll.core.io import open_at_once
+from simcoll.core.process import signal_name
 from simcoll.core.trace import Stall
 from simcoll.errors import BAD_INPUT, CANNOT_START, OK
 from simcoll.launch.monitor import Monitor
@@ -34,7 +35,6 @@ from simcoll.launch.preconditions import PreconditionError, check_request, prepa
 from simcoll.launch.supervisor import DUMPS, JobEnd, run_job, with_dumps_in
 from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest, RunUsageError, split
 from simcoll.recorder.store_hint import OWN_RANKS
-from simcoll.verifier.findings.failures import signal_name
 from simcoll.verifier.findings.finding import Report, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
 
@@ -83,8 +83,8 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
     # Nodes may share the folder: each has an account of its own, and another host's clock may be behind.
     result = folder / ("launch.json" if alone else f"launch-{socket.gethostname()}-{os.getpid()}.json")
     since_ns = time.time_ns() - (0 if alone else _OTHER_HOST_GRACE_NS)
-    told = [str(os.getpid()), str(result), request.mode, str(folder)]
-    command = [sys.executable, "-m", "simcoll.launch.launcher_process", *told, *request.torchrun]
+    arguments = [str(os.getpid()), str(result), request.mode, str(folder)]
+    command = [sys.executable, "-m", "simcoll.launch.launcher_process", *arguments, *request.torchrun]
     monitor = Monitor(folder, result, since_ns, request.stall, output.warn)
     end = run_job(command, with_dumps_in(folder, _environment()), sys.stderr.fileno() if output.json else None, monitor)
     launch = read_launch(result)
@@ -105,14 +105,14 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
         for path in folder.glob(f"rank{rank.rank:05d}*{DUMP_SUFFIX}"):
             remove_unused(path)
     launches = [launch] if alone else _all_nodes(folder, launch, since_ns)
-    evidence = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
+    records = gather([*files_of(folder), *dumps_beside(folder)], launches, since_ns=since_ns)
     stall = read_stalls(_fresh(folder, STALL_PATTERN, since_ns))
-    if launch.node != 0 and len(evidence.traces) == launch.world_size:
+    if launch.node != 0 and len(records.traces) == launch.world_size:
         # Another node sees the same files and reports on them all.
-        report = judge(evidence.traces, evidence.outcome, stall)
+        report = judge(records.traces, records.outcome, stall)
         output.say(report, f"simcoll: the report on all ranks is that of node 0, in {folder}")
         return exit_code(report) or (OK if end.exit_code == 0 else CANNOT_START)
-    return _conclude(evidence, launch, end, stall, output, folder, nothing)
+    return _conclude(records, launch, end, stall, output, folder, nothing)
 
 
 def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
@@ -140,7 +140,7 @@ def _all_nodes(folder: Path, own: LaunchAccount, since_ns: int) -> list[LaunchAc
 
 
 def _conclude(
-    evidence: Evidence,
+    records: RunRecords,
     launch: LaunchAccount,
     end: JobEnd,
     stall: Stall | None,
@@ -149,11 +149,11 @@ def _conclude(
     nothing: tuple[str, str],
 ) -> int:
     """Judge what the job left, show it, and choose the exit code; ``nothing`` is the word on a job without a group."""
-    report = judge(evidence.traces, evidence.outcome, stall)
-    for text in (*evidence.unreadable, *evidence.notes, *_remarks(launch, end, stall)):
+    report = judge(records.traces, records.outcome, stall)
+    for text in (*records.unreadable, *records.notes, *_remarks(launch, end, stall)):
         output.warn(text)
-    output.save(report, folder, evidence.traces)
-    unrecorded = not any(box.groups for box in evidence.traces)
+    output.save(report, folder, records.traces)
+    unrecorded = not any(box.groups for box in records.traces)
     if unrecorded and (end.signal is not None or (report.verdict is Verdict.OK and end.exit_code == 0)):
         output.warn(nothing[1])
         output.say(report, f"simcoll: no collective was recorded: {nothing[0]}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simcoll.blackbox.gather import Evidence, gather
+from simcoll.blackbox.gather import RunRecords, gather
 from simcoll.cli.arguments import add_output_arguments, add_report_files, add_topology_arguments, request_of
 from simcoll.cli.files import sarif_text, write_file, write_recorded_timeline
 from simcoll.cli.output import Output, warn
@@ -111,39 +111,39 @@ def verify(request: VerifyRequest) -> int:
         topology, view = request.page_topology(), request.view()
         check_reachable(request.paths)
         with progress_bar(shown=not request.plain) as progress:
-            evidence = gather(request.paths, progress=progress)
-            report = judged(evidence) if evidence.traces else failed_at_once(evidence)
-        warn_of_damage(evidence)
+            records = gather(request.paths, progress=progress)
+            report = judged(records) if records.traces else failed_at_once(records)
+        warn_of_damage(records)
         if report is None:
             raise no_records(request.paths)
-        shown = viewed(report, evidence.traces, view)
-        _write_files(request, evidence, report, lambda: _page(shown, evidence, view, topology))
+        shown = viewed(report, records.traces, view)
+        _write_files(request, records, report, lambda: _page(shown, records, view, topology))
     except SimcollError as error:
         return output.refuse(BAD_INPUT, str(error))
     output.show(shown, speeds=True)
     return exit_code(report)
 
 
-def _write_files(request: VerifyRequest, evidence: Evidence, report: Report, page: Callable[[], str]) -> None:
+def _write_files(request: VerifyRequest, records: RunRecords, report: Report, page: Callable[[], str]) -> None:
     """Write the files that were asked for; raises UsageError. SARIF is for gates, and has every finding."""
     if request.trace_events is not None:
-        write_recorded_timeline(request.trace_events, evidence.traces, report.findings)
+        write_recorded_timeline(request.trace_events, records.traces, report.findings)
     if request.html is not None:
         write_file(request.html, page())
     if request.sarif is not None:
         write_file(request.sarif, sarif_text(report, exit_code(report), Path.cwd() / (request.srcroot or "")))
 
 
-def _page(shown: Report, evidence: Evidence, view: View, topology: Topology | None) -> str:
+def _page(shown: Report, records: RunRecords, view: View, topology: Topology | None) -> str:
     from simcoll.reports.html_report import html_report
 
-    chart = charted(shown, evidence.traces, view.selection)
+    chart = charted(shown, records.traces, view.selection)
     if topology is None:
         return html_report(shown, chart)
     from simcoll.pricing.views.page import priced_report
 
     try:
-        return html_report(shown, chart, **priced_report(evidence.traces, topology))
+        return html_report(shown, chart, **priced_report(records.traces, topology))
     except ValueError as error:
         warn(f"the job cannot be priced on this topology: {error}")
         return html_report(shown, chart)

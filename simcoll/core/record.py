@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import cast
@@ -149,3 +150,26 @@ class Event:
     def __reduce__(self) -> tuple[type[Event], tuple[str, int, dict[str, object]]]:
         # Ranks of a large job have many: the way that dataclasses are pickled by themselves takes five times as long.
         return Event, (self.kind, self.time_ns, self.data)
+
+
+def text(event: Event, name: str) -> str:
+    """A text of an event; empty where it is absent or no text."""
+    value = event.data.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def number(event: Event, name: str) -> int | None:
+    """An integer of an event; None where it is absent or none."""
+    value = event.data.get(name)
+    return value if type(value) is int else None
+
+
+def source_of(data: Mapping[str, object]) -> Source:
+    """The source line of an event, a list of file, line, function and code; unknown where it is malformed."""
+    value = data.get("source")
+    if not isinstance(value, list) or len(value) != 4:
+        return UNKNOWN_SOURCE
+    file, line, function, code = value
+    if not isinstance(file, str) or type(line) is not int or not isinstance(function, str):
+        return UNKNOWN_SOURCE
+    return Source(file, line, function, code if isinstance(code, str) else "")

@@ -25,7 +25,7 @@ from typing import NoReturn
 import torch.distributed as dist
 
 from simcoll.core.io import make_sparse
-from simcoll.dryrun.driver import DryRunPlan, run_ranks
+from simcoll.dryrun.driver import DryRunPlan, run_locally
 from simcoll.dryrun.outer_job import OuterJob
 from simcoll.dryrun.process_pool import ProcessEnd
 from simcoll.dryrun.rank.main import DryRun, log_name
@@ -329,7 +329,7 @@ class SharedDryRun:
             counted = count
 
         ranks = self._take_ranks(number, chosen)
-        return run_ranks(self._dry_run, self._plan, ranks, ended)
+        return run_locally(self._dry_run, self._plan, ranks, ended)
 
     def _take_ranks(self, number: int, chosen: Sequence[int]) -> Iterator[int]:
         """The ranks that this process takes: the next one that no other has taken."""

@@ -101,14 +101,14 @@ Runner = Callable[[Sequence[int], Callable[[int], None]], dict[int, ProcessEnd]]
 """Runs ranks, reports how many have ended as it goes, and leaves their records in the dry run's folder."""
 
 
-def run_ranks(
+def run_locally(
     dry_run: DryRun, plan: DryRunPlan, ranks: Iterable[int], done: Callable[[int], object]
 ) -> dict[int, ProcessEnd]:
     """Run ranks on this host alone."""
     return run_rank_processes(dry_run, ranks, timeout=plan.timeout, jobs=plan.jobs or cores(), done=done)
 
 
-def preflight(
+def run_and_judge(
     dry_run: DryRun, plan: DryRunPlan, progress: Callable[[int, int], None] | None = None, run: Runner | None = None
 ) -> tuple[Report, list[MemoryTrace]]:
     """Choose ranks, run each alone, replay and judge them together; returns the report and the real run's records.
@@ -117,7 +117,7 @@ def preflight(
     ranks that read some run again (:mod:`simcoll.dryrun.driver`), unless ``run`` runs them, which cannot do that.
     """
     ran = _RanRanks(dry_run, progress)
-    _run_chosen(ran, plan, run or functools.partial(run_ranks, dry_run, plan))
+    _run_chosen(ran, plan, run or functools.partial(run_locally, dry_run, plan))
     judged = _judge(ran)
     pass_notes: list[str] = []
     if run is None and _rests_on_guesses(ran, judged):
@@ -182,7 +182,7 @@ def _run_again(ran: _RanRanks, plan: DryRunPlan) -> list[str]:
     """Make passes until the ranks give the same inputs as in the one before; returns the report's notes on them."""
 
     def run_with(known: DryRun, ranks: Sequence[int]) -> None:
-        ran.run(ranks, functools.partial(run_ranks, known, plan))
+        ran.run(ranks, functools.partial(run_locally, known, plan))
 
     passes = Passes(ran.dry_run.folder, ran.ends)
     while passes.rerun(ran.dry_run, ran.traces, run_with):

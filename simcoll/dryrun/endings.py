@@ -20,12 +20,11 @@ from typing import TypeAlias
 import numpy as np
 
 from simcoll.core.ranges import ranks_text
-from simcoll.core.record import Source
+from simcoll.core.record import Source, source_of, text
 from simcoll.core.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
 from simcoll.dryrun.process_pool import ProcessEnd
 from simcoll.dryrun.rank.event_kinds import BRANCH, STEPS_MADE, UNKNOWN_OBJECTS
 from simcoll.dryrun.records import Line, last_ns, tainted_reads
-from simcoll.verifier.findings.failures import source_of, text
 from simcoll.verifier.findings.finding import Finding
 
 Branches: TypeAlias = tuple[tuple[Line, tuple[object, ...]], ...]

@@ -8,7 +8,6 @@ session are found too.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
 import resource
@@ -21,11 +20,11 @@ from typing import NoReturn
 
 from simcoll.blackbox.stacks import stack_path
 from simcoll.core.io import make_sparse
+from simcoll.core.process import adopt_orphans
 from simcoll.dryrun.rank.main import DryRun, become_rank, wanted_memory
 from simcoll.launch.fork import fork
 from simcoll.recorder.recorder import box_name
 
-_PR_SET_CHILD_SUBREAPER = 36
 _FAILED = 1
 
 
@@ -52,7 +51,7 @@ def _supervise(body: Callable[[], NoReturn]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
     try:
         signal.signal(signal.SIGTERM, _raise_terminated)
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        adopt_orphans()
         pid = fork()
         if pid == 0:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

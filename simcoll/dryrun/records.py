@@ -8,11 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from simcoll.core.record import Event, Source
+from simcoll.core.record import Event, Source, number, source_of, text
 from simcoll.core.trace import MemoryTrace, Trace, altered
 from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, TAINTED_READ, UNKNOWN_OBJECTS
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.failures import number, source_of, text
 from simcoll.verifier.findings.finding import DRY_RUN
 
 _STEP_NS = 1000

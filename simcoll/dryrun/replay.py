@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import State
+from simcoll.core.record import number as number_in
 from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Trace
 from simcoll.dryrun.p2p_matching import End, P2pMatcher
 from simcoll.dryrun.rank.event_kinds import THREAD
 from simcoll.pricing.job import Matched
 from simcoll.verifier.agreement.columns import columns_of
-from simcoll.verifier.findings.failures import number as number_in
 from simcoll.verifier.halts.job import Creation, creations_of
 
 LAUNCH, BLOCK, WAIT, CREATE = 0, 1, 2, 3

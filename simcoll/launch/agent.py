@@ -35,6 +35,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.launcher import api
 
 from simcoll.autoload import autoload
+from simcoll.core.process import signal_name
 
 SCHEMA = "simcoll.launch/1"
 _SETTLE_SECONDS = 2.0
@@ -87,7 +88,7 @@ class Ledger:
             if entry["exit_code"] is not None:
                 return
             entry["exit_code"] = exit_code
-            entry["signal"] = signal_name(exit_code)
+            entry["signal"] = signal_name(-exit_code) if exit_code < 0 else None
             entry["ended_ns"] = time.time_ns()
             entry["stopped"] = self._closing and exit_code in _ENDING
             self._write()
@@ -150,16 +151,6 @@ class Ledger:
 
 
 _RUNNING: dict[str, Any] = {"exit_code": None, "signal": None, "ended_ns": 0, "stopped": False, "message": ""}
-
-
-def signal_name(exit_code: int) -> str | None:
-    """The name of the signal that an exit code stands for; None for an ordinary exit."""
-    if exit_code >= 0:
-        return None
-    try:
-        return signal.Signals(-exit_code).name
-    except ValueError:
-        return f"signal {-exit_code}"
 
 
 def observed_agent(ledger: Ledger) -> type[LocalElasticAgent]:
@@ -226,7 +217,7 @@ def launch(ledger: Ledger, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         ledger.say(interrupted="SIGINT")
         return 1
-    except _UsageError as error:
+    except _TorchrunArgumentsError as error:
         ledger.say(error=str(error))
         return 2
     except Exception as error:
@@ -237,7 +228,7 @@ def launch(ledger: Ledger, arguments: list[str]) -> int:
     return 0
 
 
-class _UsageError(Exception):
+class _TorchrunArgumentsError(Exception):
     """The arguments are not torchrun's."""
 
 
@@ -245,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = torchrun.get_args_parser()
 
     def refuse(message: str) -> NoReturn:
-        raise _UsageError(message)
+        raise _TorchrunArgumentsError(message)
 
     setattr(parser, "error", refuse)  # noqa: B010
     return parser
@@ -278,11 +269,11 @@ def _message(failure: Any) -> str:
     return str(message.get("message", "")) if isinstance(message, dict) else str(message)
 
 
-def main(told: Sequence[str]) -> int:
-    """``told``: RESULT (the account), MODE, OUT and torchrun's arguments; the exit code of :func:`launch`."""
-    result, mode, out, *arguments = told
+def main(arguments: Sequence[str]) -> int:
+    """``arguments``: RESULT (the account), MODE, OUT and torchrun's arguments; the exit code of :func:`launch`."""
+    result, mode, out, *torchrun_arguments = arguments
     # Sent to a whole job it is for the ranks; a handler, as what is ignored they would inherit.
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
     # For the ranks alone: torch has been imported here without them, so that this process is not recorded.
     os.environ.update(SIMCOLL_MODE=mode, SIMCOLL_OUT=out, SIMCOLL_STACKS=out, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
-    return launch(Ledger(Path(result)), arguments)
+    return launch(Ledger(Path(result)), torchrun_arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -14,7 +13,7 @@ from typing import NoReturn
 
 import torch
 
-_PR_SET_PDEATHSIG = 1
+from simcoll.core.process import die_with_parent
 
 
 def fork(ends_by: signal.Signals = signal.SIGKILL) -> int:
@@ -24,9 +23,7 @@ def fork(ends_by: signal.Signals = signal.SIGKILL) -> int:
         warnings.simplefilter("ignore", DeprecationWarning)
         parent, pid = os.getpid(), os.fork()
     if pid == 0:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ends_by)
-        if os.getppid() != parent:
-            os._exit(1)
+        die_with_parent(parent, ends_by)
     return pid
 
 

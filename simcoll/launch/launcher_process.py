@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
+from simcoll.core.process import die_with_parent
 
 
 def main() -> int:
     """Run :func:`simcoll.launch.agent.main`; its exit code."""
     parent, *arguments = sys.argv[1:]
-    _end_with(int(parent))
+    die_with_parent(int(parent), signal.SIGTERM)  # torch's agent then ends the ranks
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
         # Ctrl-C during the import needs no traceback: the parent says it.
@@ -26,15 +24,6 @@ def main() -> int:
     if heeded:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return agent.main(arguments)
-
-
-def _end_with(parent: int) -> None:
-    """Let the kernel end this process when the one that started it is killed: torch's agent then ends the ranks."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        # It was killed before.
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -141,12 +141,12 @@ class Monitor:
 
     def _evaluate(self) -> bool:
         launch = read_launch(self.account)
-        evidence = gather(files_of(self.folder), [launch], since_ns=self.since_ns, workers=0)
+        records = gather(files_of(self.folder), [launch], since_ns=self.since_ns, workers=0)
         stall = self._stall(launch)
         if stall.connecting and self._idle() < (self.seconds or self.patience) + _CONNECT_SECONDS:
             # Whoever waits for these ranks waits for simcoll: of the program nothing is proved by it.
             return False
-        findings, proved = standstill(evidence.traces, evidence.outcome, stall)
+        findings, proved = standstill(records.traces, records.outcome, stall)
         if not proved and not any(finding.culprits for finding in findings):
             # All have come, and the call takes its time: a large transfer, or connections that are being made.
             findings = findings if self._idle() >= (self.seconds or math.inf) + _TRANSFER_SECONDS else ()

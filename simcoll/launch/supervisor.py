@@ -5,11 +5,9 @@ Where torch's Flight Recorder writes its dumps: beside the black boxes of ``simc
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from types import FrameType
 from typing import IO, Final, Protocol
 
 from simcoll.blackbox.stacks import ask_for_dump
+from simcoll.core.process import adopt_orphans
 
 DUMPS: Final = "flight_recorder_rank_"
 """What the names of the dumps begin with; torch puts the rank behind it."""
@@ -38,7 +37,6 @@ def with_dumps_in(folder: Path, environment: Mapping[str, str]) -> dict[str, str
     return {**environment, _FILES[0]: str(folder / DUMPS)}
 
 
-_PR_SET_CHILD_SUBREAPER = 36
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 0.5
 _GENTLE_SECONDS = 1.5
@@ -81,7 +79,7 @@ def run_job(
     does not end well, whatever its ranks left running is killed; daemons of a clean job are the program's business.
     """
     before = _children()
-    _adopt_orphans()
+    adopt_orphans()
     process = subprocess.Popen(command, env=dict(environment), stdout=stdout, start_new_session=True)
     received: list[int] = []
     with _passing_on(process, received), _asking_for_dumps(watch):
@@ -177,12 +175,6 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _adopt_orphans() -> None:
-    """Have the kernel give this process the children of a launcher that died, instead of losing them to init."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _children() -> set[int]:

@@ -26,7 +26,7 @@ from simcoll.spec.checksum import flow_word, joined_word, message_digest, statem
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.ddp_model import Claim
 from simcoll.spec.table import Kind
-from simcoll.verifier.findings.failures import Nature, nature_of
+from simcoll.verifier.halts.failures import Nature, nature_of
 
 _PREPARED_LIMIT = 8192
 """Distinct calls that a group keeps at hand; a program with ever-changing shapes starts over at this many."""

@@ -109,10 +109,10 @@ def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         results = {rank: found for rank in range(scenario.ranks) if (found := read_results(Path(results_folder), rank))}
-    evidence = gather(files_of(folder), [read_launch(path) for path in matching(folder, LAUNCH_PATTERN)])
-    if not evidence.traces:
+    records = gather(files_of(folder), [read_launch(path) for path in matching(folder, LAUNCH_PATTERN)])
+    if not records.traces:
         lines = done.stderr.strip().splitlines()
         why = lines[-1] if lines else f"exit code {done.returncode}"
         raise PreconditionError(CANNOT_START, f"the Gloo ranks did not start: {why}")
     stalls = read_stalls(matching(folder, STALL_PATTERN))
-    return Run("gloo", judge(evidence.traces, evidence.outcome, stalls), results, traces=evidence.traces)
+    return Run("gloo", judge(records.traces, records.outcome, stalls), results, traces=records.traces)

@@ -188,9 +188,9 @@ class _Job:
 
     def outcome(self, timeout: float) -> Outcome[Any]:
         """Judge what the ranks recorded."""
-        evidence = gather(files_of(self.folder), [read_launch(self._launch_file)], workers=0)
+        records = gather(files_of(self.folder), [read_launch(self._launch_file)], workers=0)
         stall = None if self.monitor is None else self.monitor.stall
-        report = judge(evidence.traces, evidence.outcome, stall)
+        report = judge(records.traces, records.outcome, stall)
         failed = any(rank.error() is not None and not rank.stopped for rank in self.ranks)
         if self.timed_out and not failed and not any(one.severity is Severity.ERROR for one in report.findings):
             problem = f"{ranks_text(self.timed_out)} of {self.size} did not end within {timeout:g} s"
@@ -198,7 +198,7 @@ class _Job:
         results = {
             rank.rank: rank.answer[1] for rank in self.ranks if rank.answer is not None and rank.answer[0] == "result"
         }
-        return Outcome(report, results, _errors(self.ranks), cast(Sequence[MemoryTrace], evidence.traces))
+        return Outcome(report, results, _errors(self.ranks), cast(Sequence[MemoryTrace], records.traces))
 
     @property
     def _launch_file(self) -> Path:

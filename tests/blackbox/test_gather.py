@@ -7,7 +7,7 @@ import pytest
 
 from simcoll.blackbox import BlackBoxWriter, UnreadableError
 from simcoll.blackbox.format import ABOUT_OFFSET, COUNTERS, COUNTERS_OFFSET
-from simcoll.blackbox.gather import Evidence, LaunchAccount, LaunchedRank, files_of, gather, outcome_of, read_launch
+from simcoll.blackbox.gather import LaunchAccount, LaunchedRank, RunRecords, files_of, gather, outcome_of, read_launch
 from simcoll.core.trace import RankExit
 
 
@@ -222,7 +222,7 @@ def test_dumps_that_cannot_be_put_together(tmp_path, monkeypatch):
 
     monkeypatch.setattr("simcoll.blackbox.gather.traces_of", refuse)
     path = dump(tmp_path / "trace")
-    assert gather([path]) == Evidence((), None, (), (f"{path}: whose is it?",))
+    assert gather([path]) == RunRecords((), None, (), (f"{path}: whose is it?",))
 
 
 def test_what_is_no_dump_is_refused_when_it_is_named(tmp_path):

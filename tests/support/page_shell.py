@@ -33,7 +33,7 @@ class Ran:
 class Shell:
     """A bash that is given one command after the other, as by somebody who reads the page.
 
-    What ``cd``, ``export`` and ``&`` do holds for the commands that follow. A command in the background is started cold:
+    What ``cd``, ``export`` and ``&`` do holds for the commands that follow. A command in the background is cold:
     a warm process would be the one that runs it, and ``$!`` another one.
     """
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from simcoll.core.record import Record
+from simcoll.core.record import Record, number, text
 from simcoll.core.trace import Trace, record_at
 from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.failures import number, text
 
 Place = tuple[int, str, int, int]
 """A rank, a group's name, a sequence number and a p2p sequence number."""

@@ -11,8 +11,10 @@ import pytest
 from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import MemoryTrace
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.explanations import EXPLANATIONS, SHOWN
+from simcoll.verifier.agreement.p2p_matching import Matching
+from simcoll.verifier.explanations import EXPLANATIONS, SHOWN, STANDSTILL, Explanation, Inquiry
 from simcoll.verifier.findings.rules import RULES
+from simcoll.verifier.halts.job import Job
 from simcoll.verifier.postmortem import judge
 from tests.support.traces import trace_of
 
@@ -39,7 +41,18 @@ def test_an_explanation_gives_way_only_to_those_before_it(place: int) -> None:
     one = EXPLANATIONS[place]
     assert one.name not in before
     assert {*one.yields_to, *one.replaces} <= before
-    assert one.text, "the page says what it reports"
+    assert one.find.__doc__, "the page says what it reports"
+
+
+def test_a_halt_of_a_job_that_runs_gives_way_to_what_cannot_end() -> None:
+    certain = {one.name for one in STANDSTILL[:3]}
+    assert all(one.only_if_halted and certain <= set(one.yields_to) for one in STANDSTILL[3:])
+
+
+def test_a_name_that_no_explanation_has_is_an_error() -> None:
+    job = Job.of([], None, None, [], Matching())
+    with pytest.raises(KeyError, match="calls agree"):
+        Inquiry(job).ask([Explanation("calls disagree", (), lambda inquiry: [], yields_to=("calls agree",))])
 
 
 def test_what_is_found_is_shown() -> None:

@@ -30,21 +30,11 @@ from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.flows import Flows, SparseFlow
 from simcoll.spec.table import Content, Kind
 from simcoll.verifier.agreement.fields import Difference, differing_fields, differing_ops, faulty_calls, shown_root
+from simcoll.verifier.agreement.known_fields import known_statement, moved, unknown_fields
+from simcoll.verifier.agreement.voices import Parts, Voice, each, finding, outvoted, part, side
 from simcoll.verifier.findings.describe import order_text
 from simcoll.verifier.findings.finding import Finding, Rule, Severity
 from simcoll.verifier.findings.rules import LAYOUT_MISMATCH, SHAPE_MISMATCH, SIZE_MISMATCH, SPLIT_MISMATCH
-from simcoll.verifier.findings.sides import (
-    Parts,
-    Voice,
-    each,
-    finding,
-    known_statement,
-    moved,
-    outvoted,
-    part,
-    side,
-    unknown_fields,
-)
 
 Matrix: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

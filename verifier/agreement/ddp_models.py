@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simcoll.core.ranges import ranks_text
-from simcoll.core.record import Event, Group, Source
+from simcoll.core.record import Event, Group, Source, source_of, text
 from simcoll.core.trace import Trace
 from simcoll.spec.ddp_model import ModelParameter, Parameters, from_json
 from simcoll.verifier.agreement.mismatches import Mismatch
-from simcoll.verifier.findings.failures import source_of, text
-from simcoll.verifier.findings.finding import Finding, Side
+from simcoll.verifier.findings.finding import Finding, Side, lines
 from simcoll.verifier.findings.rules import DDP_PARAMETER_MISMATCH
-from simcoll.verifier.findings.sides import lines
 
 _NAMED = 3
 """Differing parameters that a message spells out."""

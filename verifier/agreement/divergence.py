@@ -13,7 +13,7 @@ import numpy as np
 
 from simcoll.verifier.agreement.alignment import LINE, STATEMENT, UNKNOWN, Ints, Words
 from simcoll.verifier.agreement.columns import GroupColumns, Part
-from simcoll.verifier.findings.finding import CameApart, Finding, Severity, Side
+from simcoll.verifier.findings.finding import EarlierDivergence, Finding, Severity, Side, lines
 from simcoll.verifier.findings.rules import (
     CALL_SKIPPED,
     FIELD_RULES,
@@ -24,7 +24,6 @@ from simcoll.verifier.findings.rules import (
     SHAPE_MISMATCH,
     SPLIT_MISMATCH,
 )
-from simcoll.verifier.findings.sides import lines
 
 _WINDOW = 1024
 """Collectives before a finding that are looked at."""
@@ -85,7 +84,7 @@ class _Courses:
         return int(np.where(made.any(axis=1), made.shape[1] - made.argmax(axis=1), 0).min())
 
 
-def _divergence(finding: Finding, columns: GroupColumns, features: _Features) -> CameApart | None:
+def _divergence(finding: Finding, columns: GroupColumns, features: _Features) -> EarlierDivergence | None:
     """Where sides of a finding first came from other lines than its largest, of the collectives right before it."""
     sides = sorted((side for side in finding.sides if side.ranks), key=lambda side: -len(side.ranks))
     parts = [_parts(columns, side) for side in sides]
@@ -106,7 +105,7 @@ def _divergence(finding: Finding, columns: GroupColumns, features: _Features) ->
     apart = [0, *(number for number, other in enumerate(places, 1) if other == place)]
     made = [_side_there(sides[number], courses[number], place, first + place, features) for number in apart]
     known = tuple(side for side in made if side is not None)
-    return CameApart(first + place, known) if len(known) == len(made) else None
+    return EarlierDivergence(first + place, known) if len(known) == len(made) else None
 
 
 def _parts(columns: GroupColumns, side: Side) -> list[Part]:

@@ -9,6 +9,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group
 from simcoll.spec.call import SPARSE, UNEQUAL, Buffer
 from simcoll.spec.table import Content
+from simcoll.verifier.agreement.voices import Parts, Voice, each, part
 from simcoll.verifier.findings.finding import Rule
 from simcoll.verifier.findings.rules import (
     COALESCED_MISMATCH,
@@ -21,7 +22,6 @@ from simcoll.verifier.findings.rules import (
     ROOT_MISMATCH,
     SIZE_MISMATCH,
 )
-from simcoll.verifier.findings.sides import Parts, Voice, each, part
 
 _FAULTS_SHOWN = 4
 _FORMS = {

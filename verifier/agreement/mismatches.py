@@ -15,7 +15,7 @@ from simcoll.core.trace import Trace
 from simcoll.verifier.agreement.columns import GroupColumns, Suspect, columns_of
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.majority import consensus
-from simcoll.verifier.agreement.skipped_calls import Departed, by_lines, departed
+from simcoll.verifier.agreement.skipped_calls import EditFinding, by_lines, edit_finding
 from simcoll.verifier.findings.finding import Finding, Severity
 from simcoll.verifier.findings.rules import CALL_SKIPPED
 
@@ -97,7 +97,7 @@ def _of_group(columns: GroupColumns, steady: bool) -> tuple[list[Mismatch], int]
         departures = by_lines(columns)
         last = columns.last_ns() if departures else 0
         for found in departures:
-            causes.add_departed(columns, found, last)
+            causes.add_edit(columns, found, last)
     return causes.mismatches(), tolerated
 
 
@@ -109,9 +109,9 @@ def _aligned(columns: GroupColumns, by_position: list[Mismatch]) -> list[Mismatc
     causes, last = _Causes(), columns.last_ns()
     agreed.realigned.check()
     for split in agreed.splits:
-        found = departed(columns, agreed.start, split)
+        found = edit_finding(columns, agreed.start, split)
         if found is not None:
-            causes.add_departed(agreed.realigned, found, last)
+            causes.add_edit(agreed.realigned, found, last)
     for suspect in agreed.realigned.suspects():
         causes.judge(agreed.realigned, suspect, False)
     return causes.mismatches() if causes.errors() else by_position
@@ -153,7 +153,7 @@ class _Causes:
         if key not in self._found and len(self._found) < _FOLDED:
             self._found[key] = Mismatch(found, time_ns, max(time_ns, until_ns))
 
-    def add_departed(self, columns: GroupColumns, found: Departed, last_ns: int) -> None:
+    def add_edit(self, columns: GroupColumns, found: EditFinding, last_ns: int) -> None:
         """Take in a call skipped, extra or exchanged; ``columns`` are in line, ``last_ns`` is when they ended."""
         witness = columns.group.ranks.index(found.finding.ranks[0])
         before = columns.before(found.finding.sequence or 0, (witness,))

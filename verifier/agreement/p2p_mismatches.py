@@ -13,9 +13,8 @@ from simcoll.core.trace import record_at
 from simcoll.spec.call import Buffer, Call, bytes_of
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.agreement.p2p_matching import ChannelRecords, Matching
-from simcoll.verifier.findings.finding import CallPlace, Finding, Rule, Side
+from simcoll.verifier.findings.finding import CallPlace, Finding, Rule, Side, lines
 from simcoll.verifier.findings.rules import P2P_DTYPE_MISMATCH, P2P_SIZE_MISMATCH
-from simcoll.verifier.findings.sides import lines
 
 _RAW = "uint8"
 _Good = dict[object, set[tuple[int, int]]]

@@ -25,24 +25,23 @@ from simcoll.verifier.agreement.majority import (
     votes,
 )
 from simcoll.verifier.findings.describe import call_text, record_text, source_text
-from simcoll.verifier.findings.finding import Finding, RankSource, Rule, Severity, Side
+from simcoll.verifier.findings.finding import SOURCES_PER_SIDE, Finding, RankSource, Rule, Severity, Side
 from simcoll.verifier.findings.rules import CALL_SKIPPED, ORDER_SWAPPED
 
-_SOURCES_PER_SIDE = 4
 _ASKED = 64
 """Ranks of a side whose lines are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
-class Departed:
-    """A finding on one departure, and when the first of its calls was made (wall clock, nanoseconds)."""
+class EditFinding:
+    """A finding on a call skipped, extra or exchanged, and when it was first made (wall clock, nanoseconds)."""
 
     finding: Finding
     time_ns: int
 
 
 @dataclass(slots=True, eq=False)
-class Camp:
+class RanksAlike:
     """Ranks that did alike, by part, each with its place counted from ``start`` on; ``ranks`` are the global ones."""
 
     columns: GroupColumns
@@ -71,7 +70,7 @@ class Camp:
         for index in sorted(self.places)[:_ASKED]:
             part = self.columns.parts[index]
             place = part.place(self.start + self.places[index] + offset)
-            if place is None or int(part.tokens[place]) in lines or len(lines) == _SOURCES_PER_SIDE:
+            if place is None or int(part.tokens[place]) in lines or len(lines) == SOURCES_PER_SIDE:
                 continue
             record = part.record(place)
             if record is not None and record.source.file:
@@ -80,12 +79,12 @@ class Camp:
         return tuple(lines.values())
 
 
-def departed(columns: GroupColumns, start: int, split: Split) -> Departed | None:
+def edit_finding(columns: GroupColumns, start: int, split: Split) -> EditFinding | None:
     """The finding on a split of the ranks; None where its records cannot be read.
 
     ``columns`` has the ranks' own sequence numbers, and ``start`` is the position from which places count.
     """
-    did, rest = Camp(columns, start, split.did), Camp(columns, start, split.rest)
+    did, rest = RanksAlike(columns, start, split.did), RanksAlike(columns, start, split.rest)
     if split.edit.kind is EditKind.SWAPPED:
         return swapped(did, rest, split)
     makers, lackers = (rest, did) if split.edit.kind is EditKind.SKIPPED else (did, rest)
@@ -100,16 +99,16 @@ def departed(columns: GroupColumns, start: int, split: Split) -> Departed | None
         Side(makers.ranks, record.call, makers.sources(), "" if size == 1 else f"made {size} calls here"),
         Side(lackers.ranks, None, (), _around(lackers, size)),
     ]
-    return _departed(columns, CALL_SKIPPED, CALL_SKIPPED.severity, message, sequence, culprits, sides, record)
+    return _edit_finding(columns, CALL_SKIPPED, CALL_SKIPPED.severity, message, sequence, culprits, sides, record)
 
 
-def _minority(a: Camp, b: Camp) -> tuple[int, ...]:
+def _minority(a: RanksAlike, b: RanksAlike) -> tuple[int, ...]:
     if len(a.places) == len(b.places):
         return ()
-    return min(a, b, key=lambda camp: len(camp.places)).ranks
+    return min(a, b, key=lambda one: len(one.places)).ranks
 
 
-def _presence(makers: Camp, lackers: Camp, op: str, sequence: int, size: int, slack: int) -> str:
+def _presence(makers: RanksAlike, lackers: RanksAlike, op: str, sequence: int, size: int, slack: int) -> str:
     """Who made what, and who did not: skipped, too many, or, where there is no majority, neither."""
     made, lack = ranks_text(makers.ranks), ranks_text(lackers.ranks)
     culprits = _minority(makers, lackers)
@@ -130,14 +129,14 @@ def _presence(makers: Camp, lackers: Camp, op: str, sequence: int, size: int, sl
     return f"{made} made {calls}, as {own}, which {lack} did not; no majority says who is wrong{unclear}"
 
 
-def _around(lackers: Camp, size: int) -> str:
+def _around(lackers: RanksAlike, size: int) -> str:
     before, after = lackers.record(-1), lackers.record()
     calls = [f"after {record_text(before)}"] if before is not None else []
     calls += [f"before {record_text(after)}"] if after is not None else []
     return f"made no such {'call' if size == 1 else 'calls'}" + (f" ({', '.join(calls)})" if calls else "")
 
 
-def swapped(did: Camp, rest: Camp, split: Split, *, silent: bool = False) -> Departed | None:
+def swapped(did: RanksAlike, rest: RanksAlike, split: Split, *, silent: bool = False) -> EditFinding | None:
     """SC203; ``silent`` is an exchange that nothing but the lines gives away: a warning."""
     size = split.edit.high - split.edit.low
     usual, odd = rest.record(), did.record()
@@ -158,18 +157,18 @@ def swapped(did: Camp, rest: Camp, split: Split, *, silent: bool = False) -> Dep
     ]
     severity = Severity.WARNING if silent else ORDER_SWAPPED.severity
     culprits = _minority(did, rest)
-    return _departed(rest.columns, ORDER_SWAPPED, severity, message, split.sequence, culprits, sides, usual)
+    return _edit_finding(rest.columns, ORDER_SWAPPED, severity, message, split.sequence, culprits, sides, usual)
 
 
-def _both(camp: Camp, later: int) -> tuple[RankSource, ...]:
-    """The lines of a camp's call and of the one so many behind it; a line that makes both is one."""
-    return tuple(dict.fromkeys((*camp.sources(), *camp.sources(later))))[:_SOURCES_PER_SIDE]
+def _both(alike: RanksAlike, later: int) -> tuple[RankSource, ...]:
+    """The lines of the call of ranks and of the one so many behind it; a line that makes both is one."""
+    return tuple(dict.fromkeys((*alike.sources(), *alike.sources(later))))[:SOURCES_PER_SIDE]
 
 
-def _later(camp: Camp, size: int, wanted: int | None) -> int:
-    """How far behind its place a camp makes the call that this token stands for."""
-    features = camp.columns.words.features()
-    tokens = [camp.token(offset) for offset in range(1, size)]
+def _later(alike: RanksAlike, size: int, wanted: int | None) -> int:
+    """How far behind their place ranks make the call that this token stands for."""
+    features = alike.columns.words.features()
+    tokens = [alike.token(offset) for offset in range(1, size)]
     for kind in (slice(None), STATEMENT):
         for offset, token in enumerate(tokens, 1):
             if token is not None and wanted is not None and (features[token, kind] == features[wanted, kind]).all():
@@ -189,7 +188,7 @@ def _names(usual: Record, odd: Record) -> tuple[str, str]:
     return f"the {usual.call.op} at {source_text(usual.source)}", f"the {odd.call.op} at {source_text(odd.source)}"
 
 
-def _departed(
+def _edit_finding(
     columns: GroupColumns,
     rule: Rule,
     severity: Severity,
@@ -198,7 +197,7 @@ def _departed(
     culprits: tuple[int, ...],
     sides: Sequence[Side],
     first: Record,
-) -> Departed:
+) -> EditFinding:
     found = rule.finding(
         message,
         severity=severity,
@@ -208,14 +207,14 @@ def _departed(
         culprits=culprits,
         sides=tuple(sorted(sides, key=lambda one: -len(one.ranks))),
     )
-    return Departed(found, first.scheduled_ns)
+    return EditFinding(found, first.scheduled_ns)
 
 
 _CLEAR = 2 / 3
 """The share of ranks that must do alike before two lines of one function count as exchanged: roles may alternate."""
 
 
-def by_lines(columns: GroupColumns) -> list[Departed]:
+def by_lines(columns: GroupColumns) -> list[EditFinding]:
     """Calls skipped or made too often where all calls look alike, and pairs of them that a rank exchanged."""
     lineup = line_up(columns)
     if len(lineup.courses) < 2 or not lineup.complete:
@@ -225,7 +224,7 @@ def by_lines(columns: GroupColumns) -> list[Departed]:
     splits = [split for split in splits if _witnessed(columns, lineup, split)]
     for split in splits:
         split.sequence = lineup.start + split.edit.low
-    found = [departed(columns, lineup.start, split) for split in splits]
+    found = [edit_finding(columns, lineup.start, split) for split in splits]
     if not splits:
         found = [_warning(columns, lineup, split) for split in _exchanges(columns, lineup)]
     return [one for one in found if one is not None]
@@ -268,11 +267,11 @@ def _exchanges(columns: GroupColumns, lineup: Lineup) -> Iterator[Split]:
     yield from sorted(splits.values(), key=lambda split: split.edit.low)
 
 
-def _warning(columns: GroupColumns, lineup: Lineup, split: Split) -> Departed | None:
+def _warning(columns: GroupColumns, lineup: Lineup, split: Split) -> EditFinding | None:
     """A warning, if the majority is clear, or the two calls stand in two functions."""
     if len(split.did) >= len(split.rest):
         return None
-    did, rest = Camp(columns, lineup.start, split.did), Camp(columns, lineup.start, split.rest)
+    did, rest = RanksAlike(columns, lineup.start, split.did), RanksAlike(columns, lineup.start, split.rest)
     first, second = rest.record(), rest.record(1)
     if first is None or second is None:
         return None

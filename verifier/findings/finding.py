@@ -17,6 +17,9 @@ from simcoll.spec.call import Call
 DRY_RUN = "preflight"
 """The mode of what ranks recorded one by one, alone: there is no time at which anything happened."""
 
+SOURCES_PER_SIDE = 4
+"""So many lines of a side are shown."""
+
 
 class Activity(Enum):
     """What a rank did when it was last seen; ``open``: a call had not ended, and nobody was seen to wait for it."""
@@ -216,8 +219,22 @@ class Side:
     place: CallPlace | None = field(default=None, compare=False)
 
 
+def lines(stated: Iterable[tuple[int, Source]]) -> tuple[RankSource, ...]:
+    """The distinct lines that ranks name, each with its first rank, as far as they are known; at most four."""
+    found: dict[object, RankSource] = {}
+    for rank, source in stated:
+        if source.file and len(found) < SOURCES_PER_SIDE:
+            found.setdefault((source.file, source.line), RankSource(rank, source))
+    return tuple(found.values())
+
+
+def record_side(rank: int, group: Group, record: Record, note: str = "") -> Side:
+    """The side of one rank (global) at one of its calls."""
+    return Side((rank,), record.call, lines([(rank, record.source)]), note, CallPlace.of(group, record, rank))
+
+
 @dataclass(frozen=True, slots=True)
-class CameApart:
+class EarlierDivergence:
     """The collective at which sides of a finding came apart before it: their calls look alike, their lines differ."""
 
     sequence: int
@@ -245,7 +262,7 @@ class Finding:
     differing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     before: tuple[Record, ...] = ()
-    came_apart: CameApart | None = None
+    came_apart: EarlierDivergence | None = None
 
 
 class RankStatus(Enum):

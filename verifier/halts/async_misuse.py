@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.ranges import ranks_text
-from simcoll.core.record import Event, Group, Source, State
+from simcoll.core.record import Event, Group, Source, State, number, source_of, text
 from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.agreement.p2p_matching import Unmatched
 from simcoll.verifier.findings.describe import call_text, source_text
-from simcoll.verifier.findings.failures import number, source_of, text
 from simcoll.verifier.findings.finding import Finding, RankSource, Rule, Severity, Side
 from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, WORK_NEVER_WAITED
 

@@ -9,8 +9,7 @@ from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import State
 from simcoll.verifier.agreement.p2p_matching import Matching
 from simcoll.verifier.findings.describe import record_text
-from simcoll.verifier.findings.failures import Nature
-from simcoll.verifier.findings.finding import Finding, Rule, Severity, Side
+from simcoll.verifier.findings.finding import Finding, Rule, Severity, Side, record_side
 from simcoll.verifier.findings.rules import (
     CALL_SKIPPED,
     DEADLOCK_CYCLE,
@@ -19,11 +18,11 @@ from simcoll.verifier.findings.rules import (
     P2P_UNMATCHED,
     RANK_EXITED_EARLY,
 )
-from simcoll.verifier.findings.sides import record_side
+from simcoll.verifier.halts.failures import Nature
 from simcoll.verifier.halts.inferred import for_how_long, standing_calls
 from simcoll.verifier.halts.job import Job, in_the_making, left_group, rank_locations
 from simcoll.verifier.halts.membership import membership_mismatches
-from simcoll.verifier.halts.missing import ended_ranks, late_ranks, outvoted
+from simcoll.verifier.halts.missing import ended_ranks, late_ranks, wrong_leavers
 from simcoll.verifier.halts.p2p_unmatched import unmet_message
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, in_time, waits_of
 
@@ -140,7 +139,7 @@ def ended_peer(job: Job, waits: WaitGraph) -> list[Finding]:
                 record_side(wait.rank, wait.group, wait.record, "waits"),
                 *rank_locations(job, gone, group=wait.group),
             )
-            return [_finding(RANK_EXITED_EARLY, None, message, wait, outvoted(job, wait.group, gone), sides, gone)]
+            return [_finding(RANK_EXITED_EARLY, None, message, wait, wrong_leavers(job, wait.group, gone), sides, gone)]
     return []
 
 

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 
 from simcoll.core.device_errors import device_error
 from simcoll.core.ranges import ranks_text
-from simcoll.core.record import Event, Group, Record, Source, State
+from simcoll.core.record import Event, Group, Record, Source, State, source_of, text
 from simcoll.verifier.findings.describe import record_text
-from simcoll.verifier.findings.failures import Failure, Nature, first_line, nature_of, source_of, text
-from simcoll.verifier.findings.finding import Finding, Severity, Side
+from simcoll.verifier.findings.finding import Finding, Severity, Side, lines
 from simcoll.verifier.findings.rules import INVALID_ARGUMENT, RANK_EXITED_EARLY, RANK_FAILED
-from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.halts.failures import Failure, Nature, first_line, nature_of
 from simcoll.verifier.halts.job import Job, device_record, rank_locations
-from simcoll.verifier.halts.missing import ended_ranks, outvoted
+from simcoll.verifier.halts.missing import ended_ranks, wrong_leavers
 
 
 def refused_on_some(job: Job) -> list[Finding]:
@@ -254,6 +253,6 @@ def _exited(job: Job, group: Group, last: Record, victim: Failure, gone: Sequenc
         group=group,
         sequence=last.sequence,
         ranks=[victim.rank, *gone],
-        culprits=outvoted(job, group, gone),
+        culprits=wrong_leavers(job, group, gone),
         sides=(waited, *rank_locations(job, gone)),
     )

@@ -34,10 +34,9 @@ from simcoll.core.trace import (
     Trace,
     altered,
 )
-from simcoll.verifier.findings.device_queue import queued
-from simcoll.verifier.findings.finding import CallPlace, Finding, Side
+from simcoll.verifier.findings.finding import CallPlace, Finding, Side, lines
 from simcoll.verifier.findings.rules import DEADLOCK_CYCLE, MISSING_RANK
-from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.halts.device_queue import queued
 from simcoll.verifier.halts.failed_calls import failed_calls
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.missing import unseen_ranks

@@ -13,16 +13,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
+from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State, number, source_of
 from simcoll.core.trace import ON_DEVICE, LaunchOutcome, Life, Stall, Trace, lives, record_at
 from simcoll.verifier.agreement.columns import GroupColumns
 from simcoll.verifier.agreement.mismatches import Mismatch
 from simcoll.verifier.agreement.p2p_matching import Matching
 from simcoll.verifier.findings.describe import record_text
-from simcoll.verifier.findings.device_queue import open_rows
-from simcoll.verifier.findings.failures import Failure, failures_of, number, source_of
-from simcoll.verifier.findings.finding import CallPlace, Severity, Side
-from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.findings.finding import CallPlace, Severity, Side, lines
+from simcoll.verifier.halts.device_queue import open_rows
+from simcoll.verifier.halts.failures import Failure, failures_of
 
 
 def device_record(traces: Mapping[int, Trace], rank: int) -> Record | None:

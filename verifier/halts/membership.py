@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simcoll.core.ranges import ranks_text, verb
-from simcoll.core.record import Event, Group, Source
+from simcoll.core.record import Event, Group, Source, number, source_of, text
 from simcoll.core.trace import Trace
 from simcoll.verifier.agreement.mismatches import Mismatch
-from simcoll.verifier.findings.failures import Nature, number, source_of, text
-from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side, lines
 from simcoll.verifier.findings.rules import MEMBERSHIP_MISMATCH, MISSING_RANK, NON_MEMBER_CALL, RANK_EXITED_EARLY
-from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.halts.failures import Nature
 from simcoll.verifier.halts.job import Creation, Job, by_place, rank_locations, waiting_makers
 from simcoll.verifier.halts.missing import not_connecting, not_making
 
@@ -177,16 +176,6 @@ def calls_of_outsiders(job: Job) -> list[Mismatch]:
                 case.counts[rank] = number(event, "count") or 1
     found = [_judge(job, case) for case in cases.values()]
     return sorted(found, key=lambda mismatch: mismatch.time_ns)
-
-
-def explained_by_outsiders(job: Job, finding: Finding) -> bool:
-    """Whether ranks wait in a call that others made who do not belong to the group: one slip of the group's name."""
-    here = _lines(finding)
-    return any(here & _lines(one.finding) for one in job.mismatches if one.finding.code == NON_MEMBER_CALL.code)
-
-
-def _lines(finding: Finding) -> set[tuple[str, int]]:
-    return {(one.source.file, one.source.line) for side in finding.sides for one in side.sources}
 
 
 def _judge(job: Job, case: _Case) -> Mismatch:

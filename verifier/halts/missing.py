@@ -16,13 +16,12 @@ import numpy as np
 from networkx.utils import UnionFind
 
 from simcoll.core.ranges import ranks_text
-from simcoll.core.record import Event, Group, Record, State
+from simcoll.core.record import Event, Group, Record, State, number, source_of
 from simcoll.core.trace import ASYNCHRONOUS, AWAITED, Trace, record_at
 from simcoll.verifier.agreement.p2p_matching import Unmatched
-from simcoll.verifier.findings.failures import Nature, number, source_of
-from simcoll.verifier.findings.finding import Finding, Side
-from simcoll.verifier.findings.rules import CALL_SKIPPED, MISSING_RANK, RANK_EXITED_EARLY
-from simcoll.verifier.findings.sides import lines
+from simcoll.verifier.findings.finding import Finding, Side, lines
+from simcoll.verifier.findings.rules import CALL_SKIPPED, MISSING_RANK, NON_MEMBER_CALL, RANK_EXITED_EARLY
+from simcoll.verifier.halts.failures import Nature
 from simcoll.verifier.halts.job import Creation, Job, left_group, rank_locations, waiting_makers
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, fallen
 
@@ -136,7 +135,7 @@ def _groups_of_open_calls(trace: Trace) -> set[tuple[int, ...]]:
     return {trace.groups[index].ranks for index in np.unique(rows["group"]).tolist() if index < len(trace.groups)}
 
 
-def outvoted(job: Job, group: Group, left: Sequence[int]) -> tuple[int, ...]:
+def wrong_leavers(job: Job, group: Group, left: Sequence[int]) -> tuple[int, ...]:
     """Who is wrong where some of a group left: those, or the others if most of those left of whom anything is known."""
     known = [rank for rank in group.ranks if rank in job.traces]
     if 2 * len(left) <= len(known):
@@ -243,9 +242,19 @@ def not_making(job: Job, made: Mapping[int, Creation]) -> list[int]:
 _WORTH_SAYING_MS = 100
 
 
-def missing_ranks(job: Job) -> list[Finding]:
-    """One finding for each such collective whose ranks nothing connects with those of another one."""
-    return [_report(job, wait) for wait in reported_waits(job)]
+def missing_ranks(job: Job, kept: Collection[int]) -> list[Finding]:
+    """One finding for each such collective whose ranks nothing connects with those of another one.
+
+    Not where a message keeps one of the missing (``kept``), nor where others, who do not belong to the group, made the
+    call that is waited in: one slip of the group's name.
+    """
+    found = [_report(job, wait) for wait in reported_waits(job)]
+    called = [_lines(one.finding) for one in job.mismatches if one.finding.code == NON_MEMBER_CALL.code]
+    return [one for one in found if not set(kept) & set(one.culprits) and not any(_lines(one) & of for of in called)]
+
+
+def _lines(finding: Finding) -> set[tuple[str, int]]:
+    return {(one.source.file, one.source.line) for side in finding.sides for one in side.sources}
 
 
 def _report(job: Job, wait: ReportedWait) -> Finding:
@@ -265,7 +274,7 @@ def _report(job: Job, wait: ReportedWait) -> Finding:
         group=wait.group,
         sequence=wait.sequence,
         ranks={*missing, *came},
-        culprits=outvoted(job, wait.group, missing) if rule is RANK_EXITED_EARLY else tuple(missing),
+        culprits=wrong_leavers(job, wait.group, missing) if rule is RANK_EXITED_EARLY else tuple(missing),
         sides=(_waiting_side(wait, came, record), *rank_locations(job, missing, group=wait.group)),
         before=_before(job, came, wait),
     )

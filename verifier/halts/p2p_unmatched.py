@@ -24,10 +24,9 @@ from simcoll.core.record import Record, State
 from simcoll.core.trace import AWAITED, LET_GO, Trace, record_at
 from simcoll.verifier.agreement.p2p_matching import ChannelRecords, Unmatched
 from simcoll.verifier.findings.describe import record_text
-from simcoll.verifier.findings.failures import Nature
-from simcoll.verifier.findings.finding import Finding, Severity
+from simcoll.verifier.findings.finding import Finding, Severity, record_side
 from simcoll.verifier.findings.rules import P2P_TAG_MISMATCH, P2P_UNMATCHED, WORK_NEVER_WAITED
-from simcoll.verifier.findings.sides import record_side
+from simcoll.verifier.halts.failures import Nature
 from simcoll.verifier.halts.job import Job, rank_locations
 from simcoll.verifier.halts.missing import ended_ranks, never_comes, waits_in_a_call
 from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, waits_of

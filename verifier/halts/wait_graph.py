@@ -4,7 +4,7 @@ A rank that waits in a collective needs every member that has not come to it (AN
 sender is enough (OR). A rank with several waits has several threads: it goes on when one of them does. Whoever waits
 for nobody is free, and so is everybody whose needs are met by those who are; the others are stuck.
 
-Of calls that a device runs (:mod:`simcoll.verifier.findings.device_queue`) each waits by itself: for the hosts of ranks
+Of calls that a device runs (:mod:`simcoll.verifier.halts.device_queue`) each waits by itself: for the hosts of ranks
 that have not made it, and for the calls at which the devices of others stand before they come to it. The host of such a
 rank goes on, unless it waits for its device.
 """
@@ -23,8 +23,8 @@ from simcoll.core.record import Group, Record, State
 from simcoll.core.trace import AWAITED, HANDED_ON, Life, Stall, Trace, lives, reached, record_at
 from simcoll.verifier.agreement.p2p_matching import Unmatched
 from simcoll.verifier.findings.describe import group_text
-from simcoll.verifier.findings.device_queue import Head, Stand, device_lives, open_rows, queued, stands
-from simcoll.verifier.findings.failures import Nature
+from simcoll.verifier.halts.device_queue import Head, Stand, device_lives, open_rows, queued, stands
+from simcoll.verifier.halts.failures import Nature
 from simcoll.verifier.halts.job import Job
 
 _Actor: TypeAlias = "int | Head"

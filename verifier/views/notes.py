@@ -14,9 +14,9 @@ import numpy as np
 from simcoll.core.ranges import ranks_text, verb
 from simcoll.core.record import Group, Record
 from simcoll.core.trace import Life, Trace, lives, reached, record_at
+from simcoll.verifier.agreement.known_fields import unknown_fields
 from simcoll.verifier.findings.describe import fields_text, group_text, source_text
 from simcoll.verifier.findings.finding import Finding
-from simcoll.verifier.findings.sides import unknown_fields
 from simcoll.verifier.halts.inferred import are_dated, is_dump, open_waits, patience_of
 from simcoll.verifier.halts.job import Job
 

@@ -25,8 +25,8 @@ from simcoll.spec.call import Call, bytes_of
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.columns import GroupColumns, Part
 from simcoll.verifier.findings.describe import NAMELESS
-from simcoll.verifier.findings.failures import Failure
 from simcoll.verifier.findings.finding import Activity, Bandwidth, Place, Progress, RankState, RankStatus, Summary
+from simcoll.verifier.halts.failures import Failure
 from simcoll.verifier.halts.job import device_row
 
 _OPEN = (State.SCHEDULED, State.STARTED)

@@ -18,7 +18,7 @@ from simcoll.pricing.views.predicted_trace import predicted
 from simcoll.pricing.views.summary import (
     GroupKind,
     LinkCost,
-    Spread,
+    MeanAndRange,
     StepCosts,
     groups_of,
     kinds_of,
@@ -210,7 +210,7 @@ def _facts(main: Pricing, steps: StepCosts | None) -> list[Fact]:
     return facts
 
 
-def _share(seconds: float) -> Callable[[Spread], str]:
+def _share(seconds: float) -> Callable[[MeanAndRange], str]:
     return lambda spread: f"{spread.mean / seconds:.0%} of the time" if seconds else "no time"
 
 

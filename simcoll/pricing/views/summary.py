@@ -21,7 +21,7 @@ from simcoll.verifier.findings.describe import group_name
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class MeanAndRange:
     """Seconds of all ranks: their mean, the least and the most, and the ranks that have these."""
 
     mean: float
@@ -39,11 +39,11 @@ class Totals:
     rank was held up, ``overlapped`` the rest; ``waiting`` is for ranks that come later.
     """
 
-    communication: Spread
-    exposed: Spread
-    overlapped: Spread
-    waiting: Spread
-    compute: Spread
+    communication: MeanAndRange
+    exposed: MeanAndRange
+    overlapped: MeanAndRange
+    waiting: MeanAndRange
+    compute: MeanAndRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +123,14 @@ def totals_of(priced: Pricing) -> Totals:
     )
     overlapped = np.maximum(communication - done.rank_exposed, 0.0)
     columns = communication, done.rank_exposed, overlapped, done.rank_waited, done.rank_compute
-    return Totals(*(_spread(column, ranks) for column in columns))
+    return Totals(*(_mean_and_range(column, ranks) for column in columns))
 
 
-def _spread(seconds: Floats, ranks: tuple[int, ...]) -> Spread:
+def _mean_and_range(seconds: Floats, ranks: tuple[int, ...]) -> MeanAndRange:
     if not len(seconds):
-        return Spread(0.0, 0.0, 0.0, 0, 0)
+        return MeanAndRange(0.0, 0.0, 0.0, 0, 0)
     low, high = int(seconds.argmin()), int(seconds.argmax())
-    return Spread(float(seconds.mean()), float(seconds[low]), float(seconds[high]), ranks[low], ranks[high])
+    return MeanAndRange(float(seconds.mean()), float(seconds[low]), float(seconds[high]), ranks[low], ranks[high])
 
 
 def kinds_of(priced: Pricing) -> list[GroupKind]:

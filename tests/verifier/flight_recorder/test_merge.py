@@ -13,7 +13,7 @@ import pytest
 
 from simcoll.blackbox import BlackBoxWriter, Slot
 from simcoll.blackbox.format import AWAITED
-from simcoll.blackbox.gather import Evidence, gather
+from simcoll.blackbox.gather import RunRecords, gather
 from simcoll.core.record import Group, Source, State
 from simcoll.core.trace import DUMPED, ON_DEVICE, LaunchOutcome, RankExit, Trace
 from simcoll.spec.call import Buffer, Call
@@ -86,7 +86,7 @@ def job(
     return ranks
 
 
-def judged(folder: Path, exits: int = -6, age: int = 20) -> tuple[Report, Evidence]:
+def judged(folder: Path, exits: int = -6, age: int = 20) -> tuple[Report, RunRecords]:
     evidence = gather([folder], workers=0)
     end = time.time_ns() + age * SECOND
     outcome = LaunchOutcome({rank: RankExit(exits, end + rank) for rank in range(SIZE)})

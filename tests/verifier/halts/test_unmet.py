@@ -10,8 +10,8 @@ import pytest
 from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import ON_DEVICE, LaunchOutcome, MemoryTrace, RankExit, Stall, lives
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.device_queue import device_lives, queued
 from simcoll.verifier.findings.finding import Finding, Severity
+from simcoll.verifier.halts.device_queue import device_lives, queued
 from simcoll.verifier.postmortem import judge, standstill
 from tests.support.traces import trace_of
 

@@ -24,9 +24,9 @@ from simcoll.reports.terminal import TerminalReport
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.compare import compare
+from simcoll.verifier.agreement.known_fields import flow_sum, unknown_fields
 from simcoll.verifier.findings.describe import fields_text
 from simcoll.verifier.findings.finding import Finding, Report
-from simcoll.verifier.findings.sides import flow_sum, unknown_fields
 from simcoll.verifier.postmortem import exit_code, judge
 from tests.support.traces import trace_of
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import DUMPED, ON_DEVICE, LaunchOutcome, MemoryTrace, RankExit, Stall
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.device_queue import open_rows, queued, stands
 from simcoll.verifier.findings.finding import Finding, Severity
+from simcoll.verifier.halts.device_queue import open_rows, queued, stands
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.wait_graph import waits_of
 from simcoll.verifier.postmortem import judge, standstill

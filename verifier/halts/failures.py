@@ -11,9 +11,10 @@ from enum import Enum
 import numpy as np
 
 from simcoll.core.device_errors import DeviceError, device_error
-from simcoll.core.record import UNKNOWN_SOURCE, Event, Source, State
+from simcoll.core.process import signal_name
+from simcoll.core.record import UNKNOWN_SOURCE, Event, Source, State, source_of, text
 from simcoll.core.trace import DUMPED, LaunchOutcome, Trace
-from simcoll.verifier.findings.device_queue import open_rows
+from simcoll.verifier.halts.device_queue import open_rows
 
 _SIGNAL_SEEN_NS = 500_000_000
 """A launcher sees a signal's victim at its next look; peers notice at once and write down when."""
@@ -154,37 +155,6 @@ def nature_of(kind: str, message: str) -> Nature:
     if device_error(kind, message) is not None:
         return Nature.OWN
     return Nature.CONNECTION if _CONNECTION.search(message) else Nature.OWN
-
-
-def text(event: Event, name: str) -> str:
-    """A text of an event; empty where it is absent or no text."""
-    value = event.data.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def number(event: Event, name: str) -> int | None:
-    """An integer of an event; None where it is absent or none."""
-    value = event.data.get(name)
-    return value if type(value) is int else None
-
-
-def source_of(data: Mapping[str, object]) -> Source:
-    """The source line of an event, a list of file, line, function and code; unknown where it is malformed."""
-    value = data.get("source")
-    if not isinstance(value, list) or len(value) != 4:
-        return UNKNOWN_SOURCE
-    file, line, function, code = value
-    if not isinstance(file, str) or type(line) is not int or not isinstance(function, str):
-        return UNKNOWN_SOURCE
-    return Source(file, line, function, code if isinstance(code, str) else "")
-
-
-def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``signal 99`` for one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def first_line(message: str) -> str:
