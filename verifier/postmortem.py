@@ -1,6 +1,6 @@
-"""The verdict on a job: its records are read, aligned and explained, and what was found is shown in one report.
+"""Judges a job: reads and aligns its records, runs the explanations, and makes one report.
 
-What is believed before what stands in :mod:`simcoll.verifier.explanations`.
+:mod:`simcoll.verifier.explanations` has the order in which explanations are believed.
 """
 
 from __future__ import annotations

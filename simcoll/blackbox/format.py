@@ -107,7 +107,7 @@ SLOT_FIELDS = (
     ("check", "Q"),
 )
 """One record. ``index`` counts records from 1 and stands at both ends (``check``): a slot torn by a kill
-shows. ``seal`` is :mod:`simcoll.blackbox.format`'s.
+shows. ``seal`` is what :func:`seal` computes.
 """
 
 ENTRY_FIELDS = (("marker", "4s"), ("size", "I"), ("crc", "I"), ("index", "I"), ("kind", "I"))

@@ -1,4 +1,4 @@
-"""What each node's monitor saw of a job that stood still, kept beside the black boxes for who judges them later.
+"""The stall file: what a node's monitor observed when the job stalled, kept beside the black boxes.
 
 {"schema": "simcoll.stall/1", "since_ns": ..., "seen_ns": ..., "over": true, "blocked": [0], "busy": [],
 "stopped": [], "connecting": [], "places": {"3": ["train.py", 9, "evaluate", "event.wait()"]}}

@@ -1,4 +1,4 @@
-"""What belongs to one process: a forked child has the objects, but not the threads that use them."""
+"""Objects of one process that reset themselves in a forked child, which lacks the threads that use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When something happened on a device, by the host's wall clock.
+"""Converts the times of CUDA events to the host's wall clock.
 
 An event tells how long after another event it came. So one that comes when the host looks at its clock, an *anchor*,
 dates every other. What an event tells is a float of 32 bits in milliseconds, 1 µs apart after ten seconds, and two

@@ -1,4 +1,4 @@
-"""Keeps a call that is launched later, from another thread, in its place among the work of its CUDA stream.
+"""Keeps a call that another thread launches later in the order of its CUDA stream.
 
 A backend orders a call behind the stream that is current where it is launched. In the queue's thread that is a stream
 of that thread's own, which waits for the point that the caller's stream had come to when it made the call, and for

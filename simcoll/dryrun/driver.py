@@ -34,7 +34,7 @@ MOST_PASSES = 3
 
 
 class Passes:
-    """The inputs that are known from pass to pass."""
+    """Repeated passes; each uses the inputs that the one before saved."""
 
     def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
         self._folder = folder
@@ -115,7 +115,7 @@ def preflight(
     """Choose ranks, run each alone, replay and judge them together; returns the report and the real run's records.
 
     Black boxes and the ranks' output are left in the dry run's folder. Where the verdict rests on guessed values, the
-    ranks that read some run again (:mod:`simcoll.dryrun.driver`), unless ``run`` runs them, which cannot do that.
+    ranks that read some run again (:class:`Passes`), unless ``run`` runs them, which cannot do that.
     """
     ran = _RanRanks(dry_run, progress)
     _run_chosen(ran, plan, run or functools.partial(run_ranks, dry_run, plan))

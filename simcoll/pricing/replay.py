@@ -218,9 +218,9 @@ class _Replay:
         self._now[ranks] = np.maximum(self._now[ranks], self._end[self._instance[self._at[ranks]]])
 
     def _force(self, held: Integers) -> Integers:
-        """Nobody can go on: senders do as if messages were buffered, else those who only wait, else one call runs.
+        """Break a deadlock of the replay: buffer sends, else skip waits, else run one call with the ranks that came.
 
-        Gives the ranks that go on; a call that runs does so with those who came. The real run went on here: its
+        Returns the ranks that go on. The real run went on here: its
         messages were buffered, a wait was not where it is taken to be, or the records have gaps.
         """
         at = self._at[held]

@@ -136,7 +136,7 @@ class Chart:
     ``cells`` has a row for each way in which ranks went, a column for each of ``columns``, and in it the place of a
     ``kinds``, which are sorted from harmless to bad; ``rows`` says which row each of ``ranks`` has. ``groups`` are the
     groups, with how many of one kind share the columns. ``late`` says for each rank and column how long after the first
-    rank it came (:mod:`simcoll.verifier.views.chart`), and is empty where that is too much. ``notes`` say in words
+    rank it came, and is empty where that is too much. ``notes`` say in words
     what is left out.
     """
 

@@ -72,7 +72,7 @@ def algorithms(op: str) -> tuple[str, ...]:
 
 
 def schedule(op: str, algorithm: str, layout: Layout, size: float, root: int = 0) -> Schedule:
-    """What the algorithm sends; pipelines in one chunk (`Step.split`).
+    """What the algorithm sends; pipelines in one chunk (`TransferStep.split`).
 
     ``size`` is nccl-tests' size in bytes, ``root`` a place in the group. Raises TopologyError for an algorithm that the
     row does not have, or that needs another topology.

@@ -71,7 +71,7 @@ def plan(
     root: int = 0,
     overheads: Overheads | None = None,
 ) -> FlowPlan:
-    """The same, as priced steps."""
+    """Plan a collective: its cheapest applicable algorithm, or the one given, as priced steps."""
     names = algorithms(op) if algorithm is None else (algorithm,)
     if not size >= 0:
         raise TopologyError(f"size is {size!r}, expected bytes of at least 0")

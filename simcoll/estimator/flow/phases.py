@@ -30,7 +30,7 @@ Cost = Callable[[int], "tuple[float, float]"]
 
 
 def sampled(count: int, period: int, cost: Cost) -> dict[int, float]:
-    """Some of the distances 1 to ``count - 1``, and for how many each stands.
+    """Sampled distances of 1 to ``count - 1``, each with its weight: for how many distances it stands.
 
     Distances that leave the same rest by ``period`` are a series. The first and last three of each are taken, and what
     is between two taken ones is a straight line if its middle is on it, and else halved.
