@@ -1,6 +1,7 @@
-"""SC401, and SC201 or SC702 in ``init_process_group``: process groups that the ranks did not make alike.
+"""SC401 and SC402: process groups that ranks made differently, and calls on groups to which a rank does not belong.
 
-SC402: calls that ranks made on groups to which they do not belong, and whether that did harm.
+In ``init_process_group`` ranks that do not meet give SC201 or SC702. Of an outsider's calls, SC402, it is judged
+whether they did harm.
 """
 
 from __future__ import annotations
