@@ -1,6 +1,6 @@
 """The report as one self-contained HTML page: nothing from the network, and every character from a trace escaped.
 
-The tables of a page: where ranks ended, and the timeline for who reads it by ear or without scripts.
+The page's tables show where ranks ended, and repeat the timeline for readers without scripts or with a screen reader.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Findings as a page shows them: words and fields, ready to be escaped.
 
-Ranks that wait for each other in a circle, as boxes and arrows of a picture: where everything stands, no colours.
+Ranks that wait for each other in a circle are a picture of boxes and arrows: their places, without colours.
 """
 
 from __future__ import annotations

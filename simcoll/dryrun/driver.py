@@ -1,10 +1,10 @@
 """A dry run as a whole: chooses ranks, runs each alone, replays them together, judges them and reports.
 
-Runs ranks again where the verdict rests on guessed values: their inputs to calls are known from the pass before.
-
-A pass works out results from the inputs that the pass before has saved (:mod:`simcoll.dryrun.rank.known_inputs`). It is
-the last one if all ranks give the same inputs again: then each result follows from what the ranks really give. In the
-third of these passes, results count as guessed, though they are the same on all ranks.
+Where the verdict rests on guessed values, :class:`Passes` runs ranks again: their inputs to calls are known from the
+pass before. A pass works out results from the inputs that the pass before has saved
+(:mod:`simcoll.dryrun.rank.known_inputs`). It is the last one if all ranks give the same inputs again: then each result
+follows from what the ranks really give. In the third of these passes, results count as guessed, though they are the
+same on all ranks.
 """
 
 from __future__ import annotations

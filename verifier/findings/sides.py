@@ -1,11 +1,10 @@
-"""Who states what: ranks parted by a field's value, the majority among them, and the sides that a report shows.
+"""Groups ranks by the value that they state, finds the majority, and makes the sides of a finding.
 
-What a call says as far as its record can tell: fields that the record leaves out are compared by nobody.
-
-A Flight Recorder dump has no reduce op, root, splits, tag or device. What rests on such a field is left out of the
-statement, and flows that rest on it are not computed. Two things can still be said. The buffers of a rooted call may
-give the root away, which alone has a part for every rank. And where splits are hidden, the ranks of a group still
-receive as much as they send, all together.
+A call is compared only in what its record states: fields that the record leaves out are compared by nobody. A Flight
+Recorder dump has no reduce op, root, splits, tag or device. What rests on such a field is left out of the statement,
+and flows that rest on it are not computed. Two conclusions remain. The buffers of a rooted call may show which rank is
+the root, since only the root has a part for every rank. And where splits are hidden, the ranks of a group still receive
+as much as they send, all together.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ three seconds is required; a device may hold a call back behind its computation 
 does, and only what others did later shows when that was, or it is a copy, which says when it was made: there half a
 minute is required.
 
-:func:`standing_calls` finds the calls that stood, and for how long.
+:func:`standing_calls` finds calls that take longer than they may though all known members have come.
 """
 
 from __future__ import annotations

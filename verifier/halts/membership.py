@@ -1,7 +1,6 @@
 """SC401 and SC402: process groups that ranks made differently, and calls on groups to which a rank does not belong.
 
-In ``init_process_group`` ranks that do not meet give SC201 or SC702. Of an outsider's calls, SC402, it is judged
-whether they did harm.
+Ranks that do not meet in ``init_process_group`` are SC201 or SC702. SC402 also says whether the calls did harm.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Every function of torch.cuda, torch.accelerator and their modules returns an empty value of its declared return type: 0
 for a number, a mapping with 0 for every key, None otherwise. A table has the functions whose answers programs use.
 
-CPU implementations of the operators of synchronised batch normalisation, which torch has for GPUs only.
+:func:`register_operators` adds CPU implementations of the operators of synchronised batch normalisation, which torch
+has for GPUs only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs a dry run's program in a patched torch: its modes, in all threads, files in the run's folder, no compiler.
 
-FSDP2 makes only the shards that a rank uses: of hundreds, its own one and the size of the first.
-Where tensors have no memory, a rank of a large job would spend most of its time on the others.
+:func:`use_lazy_shards` has FSDP2 make only the shards that a rank uses: of hundreds, its own one and the size of the
+first. Where tensors have no memory, a rank of a large job would spend most of its time on the others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A priced job as a page: figures, scenarios beside each other, the timeline, the topology with what holds it up.
+"""A priced job as a page: figures, scenarios beside each other, the timeline, and tables of what calls cost.
 
-What a page has of a job that is priced on a topology: its picture, what holds the job up, what calls cost.
+Of a job priced on a topology, the page has the topology's picture, with the links that hold the job up.
 """
 
 from __future__ import annotations
