@@ -1,4 +1,4 @@
-"""Draws a report: on the terminal, as JSON, as HTML.
+"""Renders reports and prices: terminal, JSON, HTML, SARIF, trace events. Nothing here judges or prices.
 
 ``report.html`` and the pages of prices have one shell (:mod:`simcoll.reports.page_shell`). What a page shows is a value
 that Python computes in full; timelines go into the page as packed numbers, and its scripts only paint what is in view,

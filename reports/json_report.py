@@ -1,8 +1,7 @@
 """The report as JSON, schema ``simcoll.report/1``; ``docs/report.md`` describes it.
 
-The summary, and what every part of a report is made of (groups, records, lines), as JSON values.
-
-What was asked for beside the findings, as JSON values: the last calls of each rank, and the timeline.
+It has the summary, the findings and the parts of which they are made (groups, records, lines), and on request the last
+calls of each rank and the timeline.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The summary that a report begins with: how the job was recorded, how far its groups came, where its ranks are.
+"""The summary at the head of a report as text: how the job was recorded, its groups' progress, its ranks' places.
 
-The last calls of each rank as text, ranks that made the same ones together.
-
-A timeline as text: one row a crowd of ranks, one letter a call, marks that survive without colour.
+On request also the last calls of each rank, ranks that made the same ones together, and a timeline: one row a crowd of
+ranks, one letter a call, marks that survive without colour.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What every page of simcoll has: its templates, style sheet and scripts in one file, and the policy that guards it.
+"""The shell of every HTML page: template, style sheet and scripts in one file, and its content-security policy.
 
-A policy in the page names its own style sheet and script by their hashes, so that the browser runs nothing else, even
-if something were not escaped.
+The policy names the page's own style sheet and script by their hashes, so that the browser runs nothing else, even if
+something were not escaped.
 
-A chart as the data of a page: columns of numbers, deflated and in base64, and texts that are named by number.
+:func:`chart_data` packs a chart for the page: columns of numbers, deflated and in base64, and texts that are referred
+to by number.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """A page of priced figures: facts first, then bars, a curve, the timeline, the topology, and tables.
 
-What it shows is given as texts and numbers; whose prices they are is no business of this module.
-
-A curve over sizes as coordinates: a line for each topology, on logarithmic axes.
-
-A timeline of ranks over time as the data of a page: what each rank's program does, and its collectives below.
+The module is given texts and numbers, and does not depend on what was priced. A curve over sizes has a line for each
+topology, on logarithmic axes; a timeline has what each rank's program does, and its collectives below.
 """
 
 from __future__ import annotations

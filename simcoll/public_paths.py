@@ -1,4 +1,4 @@
-"""Where public names live: looked up when they are first used, also under the paths that their modules once had."""
+"""Lazy public names, and redirects from the former paths of modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can have gone wrong in a job, in the order in which it is believed: the list that every verdict walks.
+"""The ordered list of explanations of what went wrong in a job; earlier ones take precedence.
 
 An explanation is asked after those above it. What an earlier one has found may silence it (``yields_to``), and it may
 take the place of what an earlier one has found (``replaces``): one cause gives one finding. What is shown first is

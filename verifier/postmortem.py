@@ -1,7 +1,7 @@
-"""The verdict on a job: its records are read, aligned and explained, and what was found is shown in one report.
+"""Judges a job: reads and aligns its records, runs the explanations, and makes one report.
 
-What is believed before what stands in :mod:`simcoll.verifier.explanations`; docs/verdict.md has the steps before and
-after.
+The order in which explanations are believed stands in :mod:`simcoll.verifier.explanations`; docs/verdict.md has the
+steps before and after.
 """
 
 from __future__ import annotations

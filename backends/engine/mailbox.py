@@ -3,7 +3,7 @@
 Messages of one sender and one tag stay in order. A receive from any source may take the first message of any sender;
 the schedule decides which.
 
-For a collective that waits for ranks it is known which ranks have come, which have not, and which never will.
+:class:`Meetings` knows of a collective that waits which ranks have come, which have not, and which never will.
 """
 
 from __future__ import annotations

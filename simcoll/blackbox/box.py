@@ -1,4 +1,4 @@
-"""What a recorder needs of a black box: in a file, in memory, or none at all."""
+"""The interface of a black box as the recorder uses it, and a box that keeps nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One file that a rank left, whatever it is: a black box, told by its magic, or else a Flight Recorder dump."""
+"""Reads one file of a rank: a black box if it begins with the magic, else a Flight Recorder dump."""
 
 from __future__ import annotations
 

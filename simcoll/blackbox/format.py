@@ -3,8 +3,7 @@
 All integers are little-endian. The file is a header page, a table of groups, a ring of slots, and a table of entries
 that only grows. Everything before the entries has a fixed place, so that a writer needs one mapping and no bookkeeping.
 
-A slot's seal: 16 bits by which a reader tells a call as it was written from one that a damaged disk or copy made up.
-
+A slot's seal is 16 bits by which a reader tells a call as it was written from one that a damaged disk or copy made up.
 The seal covers what says which call it was. States and times change after it is made; they are bound to each other.
 """
 
@@ -107,7 +106,7 @@ SLOT_FIELDS = (
     ("check", "Q"),
 )
 """One record. ``index`` counts records from 1 and stands at both ends (``check``): a slot torn by a kill
-shows. ``seal`` is :mod:`simcoll.blackbox.format`'s.
+shows. ``seal`` is what :func:`seal` computes.
 """
 
 ENTRY_FIELDS = (("marker", "4s"), ("size", "I"), ("crc", "I"), ("index", "I"), ("kind", "I"))

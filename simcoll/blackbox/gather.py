@@ -137,7 +137,7 @@ def _counted(number: int, one: str, many: str) -> str:
 
 
 def _first(texts: Sequence[str]) -> Sequence[str]:
-    """As many as somebody reads, and how many more there are."""
+    """The first `_MOST_NAMED` texts, and the number of the rest."""
     more = len(texts) - _MOST_NAMED
     if more <= 0:
         return texts

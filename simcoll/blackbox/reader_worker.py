@@ -1,6 +1,6 @@
-"""A process that reads files for another one, within bounded memory: what goes wrong with a file ends here.
+"""Worker process that reads files within a memory limit, so that a faulty file harms no other process.
 
-It is told paths on its stdin, each behind its length, and answers on its stdout; it ends when its stdin does.
+It reads paths from stdin, each after its length, and answers on stdout; it ends at the end of stdin.
 """
 
 from __future__ import annotations

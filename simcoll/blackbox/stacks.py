@@ -1,4 +1,4 @@
-"""Where a rank's threads are, asked for from outside: also of one that sits in C++ with the GIL held.
+"""Requests and reads the stacks of a rank's threads from outside, even of one in C++ that holds the GIL.
 
 A rank lets Python's ``faulthandler`` write its stacks into ``rank00000.stack`` when a real-time signal comes that
 nobody else uses. The handler runs in C and needs no GIL. The file is there only while the handler is: without it the

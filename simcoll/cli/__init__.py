@@ -1,7 +1,8 @@
 """The command line: ``simcoll run``, ``verify``, ``simulate``, ``estimate``, ``topology``, ``rules`` and more.
 
-Nothing here imports torch, and each command imports what it needs when it is called. Exit codes: 0 nothing wrong, 1
-the program could not start or failed before any group existed, 2 usage or unreadable input, 3 findings.
+Importing the package and reading options imports no torch; each command imports what it needs when it is called.
+Among the modules here only ``dry_run`` imports code that needs torch. Exit codes: 0 nothing wrong, 1 the program could
+not start or failed before any group existed, 2 usage or unreadable input, 3 findings.
 """
 
 from __future__ import annotations

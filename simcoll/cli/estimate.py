@@ -103,7 +103,7 @@ def _add_pricing_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 _JOB_OPTIONS = ("compute", "flops", "gpu_peak", "mfu", "slow_link", "straggler", "world_size", "timeline", "picture")
-"""What goes with a recorded job alone."""
+"""Options of jobs, refused with one collective: recorded jobs and scripts take them."""
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -136,7 +136,7 @@ def _price_op(options: argparse.Namespace, output: Output) -> int:
 def _price_records(options: argparse.Namespace, output: Output) -> int:
     from simcoll.cli.price import PricingRequest, price_records
 
-    _refuse_op_options(options, "bytes", "factor", "ranks")
+    _refuse_op_options(options, "a recorded job", "bytes", "factor", "ranks")
     request = request_of(PricingRequest, options)
     return price_records(request, [Path(path) for path in options.subject], output)
 
@@ -147,7 +147,7 @@ def _price_script(options: argparse.Namespace, output: Output) -> int:
     from simcoll.cli.preflight import PreflightRequest
     from simcoll.cli.price import PricingRequest
 
-    _refuse_op_options(options, "bytes", "factor")
+    _refuse_op_options(options, "a script", "bytes", "factor")
     dry_run = request_of(
         PreflightRequest,
         options,
@@ -161,11 +161,11 @@ def _price_script(options: argparse.Namespace, output: Output) -> int:
     return price_script(dry_run, pricing, output, are_steps_given=options.steps is not None)
 
 
-def _refuse_op_options(options: argparse.Namespace, *names: str) -> None:
+def _refuse_op_options(options: argparse.Namespace, subject: str, *names: str) -> None:
     given = [name for name in names if getattr(options, name) is not None]
     given += ["explain"] if options.explain else []
     if given:
-        raise UsageError(f"--{given[0]} goes with one collective, not with a recorded job; leave it out")
+        raise UsageError(f"--{given[0]} goes with one collective, not with {subject}; leave it out")
 
 
 def _is_script(subject: str) -> bool:

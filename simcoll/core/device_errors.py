@@ -1,8 +1,8 @@
-"""Errors of a device as exceptions tell them: what they mean, and where they come from.
+"""Classifies device errors by the text of their exceptions: earlier kernel, memory, hardware or library.
 
-A CUDA error is kept by the device's context and comes up at whichever call asks next, which is often a collective: it
-tells of work that was queued before. The texts are those of CUDA's ``cudaGetErrorString``, of c10's exceptions, and of
-``ncclGetErrorString`` and ``getNcclErrorDetailStr`` (torch/csrc/distributed/c10d/NCCLUtils.cpp).
+The device's context keeps a CUDA error and raises it at whichever call asks next, which is often a collective: the
+error belongs to work that was queued before. The texts are those of CUDA's ``cudaGetErrorString``, of c10's exceptions,
+and of ``ncclGetErrorString`` and ``getNcclErrorDetailStr`` (torch/csrc/distributed/c10d/NCCLUtils.cpp).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What an estimate is, whichever engine made it.
+"""The value of an estimate, its bottleneck link, and the overheads that protocols and launches add; none by default.
 
-What protocols and launches add to the bare graph; none by default.
+Every engine gives its estimates in this form.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Opening what a command is given to read or to write, which may be no file at all.
+"""Opens input files safely, even if a path is a pipe or a device, and writes output files whole or not at all.
 
-Gives back the room on the disk that a file has reserved and not written.
+:func:`make_sparse` gives back the room on the disk that a file has reserved and not written.
 """
 
 from __future__ import annotations

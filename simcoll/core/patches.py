@@ -1,4 +1,4 @@
-"""Attributes of modules and classes that are replaced for a while, and then are what they were."""
+"""Replaces attributes of modules and classes, and restores them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _INHERITED = object()
 class Patches:
     """Replaces attributes, and restores them at the end of a ``with`` block or by :meth:`restore`, the last one first.
 
-    True while anything is replaced. Whoever never restores has replaced for good. Callers of several threads lock.
+    True while anything is replaced. Without a call of :meth:`restore` the replacement is permanent. Not thread-safe:
+    callers in several threads hold a lock.
     """
 
     def __init__(self) -> None:

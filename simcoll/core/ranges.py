@@ -1,4 +1,4 @@
-"""Ranks in text, so that four thousand of them still fit a line."""
+"""Formats and parses lists of ranks as ranges (`0-7, 16`), so that four thousand ranks still fit a line."""
 
 from __future__ import annotations
 

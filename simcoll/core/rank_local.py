@@ -1,4 +1,4 @@
-"""What there is once a rank: once a process where a rank is one, once a rank where ranks are threads of one process.
+"""Values of which each rank has its own, whether a rank is a process or one of several threads of a process.
 
 A process whose ranks are threads says of each thread to which rank it belongs (:func:`acting_as`); everywhere else
 there is one rank, and a value is found at the cost of one look.

@@ -121,7 +121,7 @@ class Event:
     * ``failed``: a call failed while it ran (a connection closed, a timeout): ``group``, ``sequence``, ``type``,
       ``message``, ``source``;
     * ``creating`` and ``created``: the rank began, and finished, to make a process group: ``life`` (how often the
-      default group was made), ``ordinal`` (the how-manieth group since, from 1; 0 for the default group itself),
+      default group was made), ``ordinal`` (the number of the group since then, from 1; 0 for the default group itself),
       ``ranks`` (global ranks, as given), ``source``;
     * ``destroyed``: the rank is about to destroy a process group: ``group`` (null: all of them), ``source``;
     * ``parameters``: DistributedDataParallel begins to check a model: ``group``, ``digest`` (of the list), ``count``,
@@ -136,7 +136,7 @@ class Event:
       ``both_write``, ``running`` (the other one had not ended), ``other`` (its ``group``, ``sequence``, ``op``,
       ``source``), ``count`` as above;
     * ``device``: what a dry run counted and in which order a device would do it: ``items``
-    (`simcoll.pricing.device_ops`);
+      (`simcoll.pricing.device_ops`);
     * ``captured`` and ``replayed``: a CUDA graph has captured calls, or is about to run them again: ``graph`` (its
       number in the process), ``calls`` (how many), ``source``, and of a replay ``count`` (replays so far; written
       whenever it has doubled);

@@ -1,4 +1,4 @@
-"""What the post-mortem reads: one trace per rank, and what the launcher saw of the ranks' processes."""
+"""Input of the verifier: one trace per rank, the launcher's outcome, and how a job stalled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The versions of simcoll and of what it stands on, told without importing any of it."""
+"""Versions of simcoll and its dependencies, read without importing them."""
 
 from __future__ import annotations
 

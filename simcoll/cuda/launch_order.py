@@ -1,4 +1,4 @@
-"""The order in which a process gives calls on its GPUs to their communicators: that in which its program made them.
+"""Launches a process's GPU calls of different groups in the order in which its program made them.
 
 NCCL wants it so: operations of several communicators that can hold each other up must be launched in one order on all
 ranks, and a program that keeps to it must not lose it because its calls are proved by several threads (source: NCCL

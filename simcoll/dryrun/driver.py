@@ -1,10 +1,10 @@
 """A dry run as a whole: chooses ranks, runs each alone, replays them together, judges them and reports.
 
-Runs ranks again where the verdict rests on guessed values: their inputs to calls are known from the pass before.
-
-A pass works out results from the inputs that the pass before has saved (:mod:`simcoll.dryrun.rank.known_inputs`). It is
-the last one if all ranks give the same inputs again: then each result follows from what the ranks really give. In the
-third of these passes, results count as guessed, though they are the same on all ranks.
+Where the verdict rests on guessed values, :class:`Passes` runs ranks again: their inputs to calls are known from the
+pass before. A pass works out results from the inputs that the pass before has saved
+(:mod:`simcoll.dryrun.rank.known_inputs`). It is the last one if all ranks give the same inputs again: then each result
+follows from what the ranks really give. In the third of these passes, results count as guessed, though they are the
+same on all ranks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_PASSES = 3
 
 
 class Passes:
-    """The inputs that are known from pass to pass."""
+    """Repeated passes; each uses the inputs that the one before saved."""
 
     def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
         self._folder = folder
@@ -114,7 +114,7 @@ def run_and_judge(
     """Choose ranks, run each alone, replay and judge them together; returns the report and the real run's records.
 
     Black boxes and the ranks' output are left in the dry run's folder. Where the verdict rests on guessed values, the
-    ranks that read some run again (:mod:`simcoll.dryrun.driver`), unless ``run`` runs them, which cannot do that.
+    ranks that read some run again (:class:`Passes`), unless ``run`` runs them, which cannot do that.
     """
     ran = _RanRanks(dry_run, progress)
     _run_chosen(ran, plan, run or functools.partial(run_locally, dry_run, plan))

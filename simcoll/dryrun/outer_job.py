@@ -1,4 +1,4 @@
-"""The job that a dry run itself is started in: several processes of torchrun, srun, mpirun or Ray.
+"""The launcher's job (torchrun, Slurm, MPI, Ray) whose processes share a dry run.
 
 It is read from the environment, without torch.
 """

@@ -1,8 +1,8 @@
 """Runs ranks of a dry run in parallel, each in a child that is forked from this process when a core is free.
 
-The process above a rank ends whatever the rank has started when the rank or the dry run ends.
-It is a *subreaper* (prctl(2)): orphans of the rank become its children, so that those which have left the rank's
-session are found too.
+Each rank runs below a process that ends whatever the rank has started when the rank or the dry run ends. That process
+is a *subreaper* (prctl(2)): orphans of the rank become its children, so that those which have left the rank's session
+are found too.
 """
 
 from __future__ import annotations

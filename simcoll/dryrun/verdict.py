@@ -1,12 +1,11 @@
 """The verdict on a dry run: what the ranks' programs disagree about, and where the real run would block.
 
-The programs are replayed together (`simcoll.dryrun.replay`), every rank's record is truncated where it would block,
-and the records are judged as those of a real run that was ended there. But a rank that ran
-alone has recorded its whole program, so that a skipped call is found from the calls after it, which the real run would
-never reach.
+The programs are replayed together (`simcoll.dryrun.replay`), and every rank's record is truncated where it would block:
+as in the records that the real run would leave, calls that would not complete are pending, and last. The records are
+judged as those of a real run that was ended there. But a rank that ran alone has recorded its whole program, so that a
+skipped call is found from the calls after it, which the real run would never reach.
 
-The notes of the report say which ranks ran, how they ended, what was only guessed. In the records that the real run
-would leave, from a replay, calls that would not complete are pending, and last.
+The notes of the report say which ranks ran, how they ended, and what was only guessed.
 """
 
 from __future__ import annotations

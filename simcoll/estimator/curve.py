@@ -83,7 +83,7 @@ class Curve:
         return named
 
     def _apart(self, ideal: float, size: int) -> Terms:
-        """The links within domains and those between them, busy one after the other."""
+        """Bandwidth terms where the links within domains and those between them are busy one after the other."""
         other = "intra" if self.where == "inter" else "inter"
         beside = min(self.beside * size, ideal)
         return ((_BANDWIDTH[self.where], ideal - beside), (_BANDWIDTH[other], beside))

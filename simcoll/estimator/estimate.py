@@ -63,7 +63,7 @@ def estimate(
     if not (type(op) is str and type(algorithm) in _NAME and type(protocol) in _NAME and calibrated in _EITHER):
         _check_choice(spec_named(op), algorithm, protocol, calibrated)
     group = None if ranks is None else _listed(ranks)
-    question = _Question("estimate", op, algorithm, protocol, calibrated, group)
+    question = _PlanKey("estimate", op, algorithm, protocol, calibrated, group)
     if type(size) is not int or not 0 <= size <= LARGEST:
         size = _size(size)
     plan = derived(topology, question, lambda graph: _plan(graph, question))
@@ -73,8 +73,8 @@ def estimate(
     return found if engine == "closed" else _flow(engine, size, topology, plan)
 
 
-class _Question(NamedTuple):
-    """What is asked of a topology, but for the size: the key under which the answer is kept."""
+class _PlanKey(NamedTuple):
+    """Cache key of a plan, kept with its topology: everything that is asked but the size."""
 
     kind: str
     op: str
@@ -84,7 +84,7 @@ class _Question(NamedTuple):
     group: tuple[int, ...] | None
 
 
-def _plan(graph: nx.DiGraph[Any], asked: _Question) -> _Plan:
+def _plan(graph: nx.DiGraph[Any], asked: _PlanKey) -> _Plan:
     """A topology that carries measurements is priced by them, and what they do not tell by its bare links."""
     known = curves(graph)
     if not known or not asked.calibrated or asked.protocol is not None:
@@ -98,12 +98,12 @@ class _Plan:
 
     __slots__ = ("calibrated", "carries", "curves", "group", "op", "shape", "starts", "traffic", "weighed")
 
-    def __init__(self, graph: nx.DiGraph[Any], asked: _Question) -> None:
+    def __init__(self, graph: nx.DiGraph[Any], asked: _PlanKey) -> None:
         spec = spec_named(asked.op)
         _check_choice(spec, asked.algorithm, asked.protocol, asked.calibrated)
         self.group = _group(graph, spec, asked.group)
         shape = shape_of(graph, self.group)
-        self.weighed = _weighed(spec, asked.algorithm, asked.protocol, asked.calibrated, shape)
+        self.weighed = _candidates(spec, asked.algorithm, asked.protocol, asked.calibrated, shape)
         chosen = lowest(self.weighed)
         self.starts, self.curves = chosen.starts, chosen.curves
         self.op, self.shape, self.calibrated = asked.op, shape, asked.calibrated
@@ -141,7 +141,7 @@ class _MeasuredPlan(_Plan):
 
     __slots__ = ("known",)
 
-    def __init__(self, graph: nx.DiGraph[Any], asked: _Question) -> None:
+    def __init__(self, graph: nx.DiGraph[Any], asked: _PlanKey) -> None:
         super().__init__(graph, asked)
         self.known = curves(graph)
 
@@ -165,10 +165,10 @@ def _bottleneck(curve: Curve, rate: float) -> Bottleneck | None:
     return Bottleneck(link.source, link.target, link.kind, link.bandwidth, min(1.0, rate * curve.load / link.bandwidth))
 
 
-def _weighed(
+def _candidates(
     spec: CollectiveSpec, algorithm: str | None, protocol: str | None, calibrated: bool, shape: ClusterShape
 ) -> list[Curve]:
-    """What the least is taken of; raises EstimateError where nothing is as asked for."""
+    """The candidate curves, of which the least is the estimate; raises EstimateError if none fits the request."""
     if shape.ranks == 1:
         launch = calibration().launch if calibrated else 0.0
         return [Curve(spec.schedules[0], None, launch, 0.0, 0.0, 0.0, "intra", None, 0.0)]
@@ -257,7 +257,7 @@ def _check_group(group: tuple[int, ...], world: int) -> None:
 
 
 def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
-    """An array has `__index__` too, and one of several numbers refuses."""
+    """Whether a value is an integer; arrays of several numbers have `__index__` too, which raises."""
     try:
         index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -1,4 +1,4 @@
-"""What was measured on a cluster, and what it says of sizes and world sizes that were not.
+"""Measured times of a cluster's collectives, inter- and extrapolated over sizes and world sizes.
 
 A topology that ``simcoll calibrate`` has written carries its measurements as the graph's attribute ``measured``: a list
 of ``{"op", "ranks", "bytes", "seconds"}``, ``bytes`` as nccl-tests counts them. Between two sizes the time follows a

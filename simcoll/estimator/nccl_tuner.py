@@ -55,7 +55,7 @@ def chosen_from(spec: CollectiveSpec, shape: ClusterShape, constants: Calibratio
 
 
 def curves_of(op: str, algorithm: str, shape: ClusterShape, constants: Calibration) -> list[Curve]:
-    """A curve for each protocol in which NCCL can run ``op`` so on that shape; none where it cannot."""
+    """One curve per protocol in which NCCL runs ``op`` with this algorithm on this shape; empty if there is none."""
     return list(_Tuner(shape, constants).curves(op, algorithm))
 
 

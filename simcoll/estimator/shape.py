@@ -1,4 +1,4 @@
-"""What the closed form needs to know of a topology, or of some of its ranks: a handful of numbers.
+"""Reduces a topology, or some of its ranks, to the numbers of the closed form.
 
 The slowest link counts: a step of a collective ends when its slowest transfer does, so that one slow NIC or NVLink
 holds all ranks back. Bandwidths are bytes/s in each direction, latencies seconds from GPU to GPU.
@@ -238,7 +238,7 @@ def _outside(
 def _narrowed(
     placement: Placement, members: Sequence[int], sizes: dict[Hashable, int], out: dict[Hashable, float]
 ) -> tuple[float, float, float]:
-    """What is left of a domain's bandwidth to a ring, to an exchange, and to one of all pieces; see `Shape`.
+    """What is left of a domain's bandwidth to a ring, to an exchange, and to one of all pieces; see `ClusterShape`.
 
     A ring leaves each part of the network once. Of an exchange a part of k ranks sends k(n - k) pieces, a domain of p
     ranks p(n - p), or pn with those that stay inside.

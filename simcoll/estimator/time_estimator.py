@@ -1,10 +1,10 @@
-"""``simcoll.time_estimator``: what a piece of a torch program would spend on communication, with nothing sent.
+"""``simcoll.time_estimator``: the time that a piece of a torch program would spend on communication, with nothing sent.
 
 Every c10d call passes torch's dispatcher, whatever the backend and whoever makes it (torch.distributed, functional
 collectives, C++ such as DistributedDataParallel's reducer). A dispatch mode takes it there, prices it, and gives back a
 Work whose ``wait`` moves the estimator's clock.
 
-When overlapping collectives end: streams run side by side and share the links that they are held up by.
+:class:`LinkTimeline` says when overlapping collectives end: streams run side by side and share their bottleneck links.
 """
 
 from __future__ import annotations

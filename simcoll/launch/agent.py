@@ -270,7 +270,7 @@ def _message(failure: Any) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``arguments``: RESULT (the account), MODE, OUT and torchrun's arguments; the exit code of :func:`launch`."""
+    """Arguments are RESULT (the account's file), MODE, OUT and torchrun's; returns the exit code of :func:`launch`."""
     result, mode, out, *torchrun_arguments = arguments
     # Sent to a whole job it is for the ranks; a handler, as what is ignored they would inherit.
     signal.signal(signal.SIGUSR1, lambda number, frame: None)

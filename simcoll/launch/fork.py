@@ -1,4 +1,4 @@
-"""Forks this process, and gives a forked one the beginning and the end of an interpreter of its own."""
+"""Forks this process, and runs the start and exit steps of a fresh interpreter in the child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher's process from its first moment on: torch, which takes seconds to import, comes after what is here.
+"""Entry point of the launcher process: ties it to its parent's life, then imports torch, which takes seconds.
 
 ``python -m simcoll.launch.launcher_process PARENT RESULT MODE OUT torchrun-arguments...``; PARENT is who starts it.
 """

@@ -117,7 +117,7 @@ class Monitor:
             self._keep(replace(seen, over=False))
 
     def _keep(self, stall: Stall) -> None:
-        """Write it down beside the launcher's account, for the other nodes and for who reads the files later."""
+        """Save the stall beside the launcher's account, for the other nodes and for later verification."""
         self.stall = stall
         with contextlib.suppress(OSError):
             write_stall(self.account.with_name(self.account.name.replace("launch", "stall", 1)), stall)
@@ -136,7 +136,7 @@ class Monitor:
         stood, self._devices = self._devices, devices
         if not devices or devices != stood:
             return seen != before
-        # Whoever has no call on a device moves the job as ever.
+        # A rank without calls on a device counts as progress whenever its black box changes.
         return any(seen[path] != before.get(path) for path in seen.keys() - devices.keys())
 
     def _evaluate(self) -> bool:
@@ -144,7 +144,7 @@ class Monitor:
         records = gather(files_of(self.folder), [launch], since_ns=self.since_ns, workers=0)
         stall = self._stall(launch)
         if stall.connecting and self._idle() < (self.seconds or self.patience) + _CONNECT_SECONDS:
-            # Whoever waits for these ranks waits for simcoll: of the program nothing is proved by it.
+            # These ranks are still making simcoll's connections: a wait for them proves nothing about the program.
             return False
         findings, proved = standstill(records.traces, records.outcome, stall)
         if not proved and not any(finding.culprits for finding in findings):
@@ -163,7 +163,7 @@ class Monitor:
         return False
 
     def _report(self, finding: Finding) -> None:
-        """Say once that somebody is waited for; it is not for simcoll to give up on who may come."""
+        """Print once that a rank is waited for. The job goes on, as the rank may still come."""
         key = finding.code, finding.group, finding.sequence, finding.culprits
         line = f"{finding.message}; the job goes on until its own timeout (--stall SECONDS ends it sooner)"
         self._say_once(key, line)

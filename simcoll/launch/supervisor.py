@@ -1,6 +1,7 @@
-"""A running job: the launcher's process, the signals that end it, and what it must not leave behind.
+"""Runs the launcher's process: forwards signals, ends the job, and kills the orphans that the job leaves behind.
 
-Where torch's Flight Recorder writes its dumps: beside the black boxes of ``simcoll run``, unless the user says.
+torch's Flight Recorder writes its dumps beside the black boxes of ``simcoll run``, unless the user sets another place
+(:func:`with_dumps_in`).
 """
 
 from __future__ import annotations

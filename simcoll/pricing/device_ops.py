@@ -1,4 +1,4 @@
-"""In which order a device would do what a program asks of it: compute, collectives, waits; written down as it runs.
+"""Records the order in which a device's default stream would do compute, collectives and waits.
 
 A rank's *device program* is what its default stream does. A collective that is launched from a side stream begins when
 what that stream has waited for is done, which may be earlier in the device program than where the host launched it; of

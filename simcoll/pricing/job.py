@@ -1,7 +1,8 @@
 """A recorded job as columns: its collectives and messages, each once, and every rank's program of calls and waits.
 
-Which calls belong together, the verifier's own matching says (`simcoll.verifier.agreement.columns`, `matching`). What a
-record leaves open (when an asynchronous call was waited for) is decided in `simcoll.pricing.rank_program`.
+The verifier's own matching says which calls belong together (`simcoll.verifier.agreement.columns`,
+`simcoll.verifier.agreement.p2p_matching`). `simcoll.pricing.rank_program` decides what a record leaves open: when an
+asynchronous call was waited for.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Stream:
     """Calls that run one after the other: those of a group, or its messages from one rank to another.
 
     ``ranks`` are the global ranks that take part, of messages the sender first. ``members`` are the columns (see
-    `Job`) of those that left records.
+    `RecordedJob`) of those that left records.
     """
 
     group: Group

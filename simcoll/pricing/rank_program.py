@@ -1,4 +1,4 @@
-"""One rank's program as its record tells of it: calls, waits, and the time that it computed before each.
+"""A rank's program reconstructed from its record: calls, waits, and the compute time before each.
 
 *Compute* is all the time between two calls of a rank in which no call of it was blocking. A call *blocks* if it was
 synchronous and the rank made no other call before it ended. An asynchronous call is waited for where its record shows

@@ -1,15 +1,14 @@
-"""A job replayed in virtual time: when each collective would run, and how long each rank would wait for it.
+"""Replays a job in virtual time: when each collective would run, and how long each rank would wait for it.
 
 All ranks go on at once, call by call: a *wave* takes every rank that can go on over its next operation, with a few
 numpy operations for all of them. A collective begins when its last rank has come and its stream is free, as on a real
 communicator. Time is dataflow: the result does not depend on the order of the waves, but for links that two
-collectives of different groups want at once (`simcoll.pricing.replay`).
+collectives of different groups want at once.
 
-Links that collectives of different groups want at the same time: whoever begins later waits for what they share.
-
-Of each rank and each kind of link, in each direction, the time is kept in which it is taken. A collective keeps its
-bottleneck link for as much of its time as it uses it (`Estimate.bottleneck.utilisation`); where the link is taken then,
-its own part comes behind. So the last of several ends when the shared link has carried them all, as under fair sharing
+:class:`LinkQueue` shares such links: the collective that begins later waits for what they share. Of each rank and each
+kind of link, in each direction, the time is kept in which it is taken. A collective keeps its bottleneck link for as
+much of its time as it uses it (`Estimate.bottleneck.utilisation`); where the link is taken then, its own part comes
+behind. So the last of several ends when the shared link has carried them all, as under fair sharing
 (`simcoll.estimator.time_estimator`); the first is not slowed down, as it would be there. A collective takes a link in
 both directions, a message its sender's outwards and its receiver's inwards.
 """
@@ -218,9 +217,9 @@ class _Replay:
         self._now[ranks] = np.maximum(self._now[ranks], self._end[self._instance[self._at[ranks]]])
 
     def _force(self, held: Integers) -> Integers:
-        """Nobody can go on: senders do as if messages were buffered, else those who only wait, else one call runs.
+        """Break a deadlock of the replay: buffer sends, else skip waits, else run one call with the ranks that came.
 
-        Gives the ranks that go on; a call that runs does so with those who came. The real run went on here: its
+        Returns the ranks that go on. The real run went on here: its
         messages were buffered, a wait was not where it is taken to be, or the records have gaps.
         """
         at = self._at[held]

@@ -1,16 +1,15 @@
-"""The work that a rank does between its calls, and how long a GPU takes over it: the roofline.
+"""The roofline: how long a GPU takes over the work that a rank does between its calls.
 
 An operator takes as long as its FLOPs at the share of the peak that is reached, or as its bytes at the memory's
 bandwidth, whichever is longer (Williams, Waterman, Patterson: Roofline, CACM 52 (2009) 4). Operators of one dtype
 and about the same FLOPs a byte are added up first.
 
-What a GPU computes at most, by dtype, and what its memory carries: the figures of the makers' data sheets.
-
-Dense matrix products (where a sheet states figures with sparsity, half of these), with sums in float32; FLOPs/s and
-bytes/s. Sheets of a whole node or rack are divided by its GPUs. Where a sheet has no float64, it is a 64th of float32
-(A10, A10G, L4, L40S: NVIDIA Ampere GA102 and Ada GPU architecture whitepapers) or a 32nd (T4: NVIDIA Turing GPU
-architecture whitepaper). Volta and Turing have no bfloat16 in their tensor cores: it runs as float32 there (NVIDIA
-CUDA C++ Programming Guide, compute capabilities). Memory of B200 and B300 is what the DGX sheets say, 64 TB/s of eight.
+The peaks of each GPU, by dtype, and the bandwidth of its memory are figures of the makers' data sheets: dense matrix
+products (where a sheet states figures with sparsity, half of these), with sums in float32; FLOPs/s and bytes/s. Sheets
+of a whole node or rack are divided by its GPUs. Where a sheet has no float64, it is a 64th of float32 (A10, A10G, L4,
+L40S: NVIDIA Ampere GA102 and Ada GPU architecture whitepapers) or a 32nd (T4: NVIDIA Turing GPU architecture
+whitepaper). Volta and Turing have no bfloat16 in their tensor cores: it runs as float32 there (NVIDIA CUDA C++
+Programming Guide, compute capabilities). Memory of B200 and B300 is what the DGX sheets say, 64 TB/s of eight.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class CheckedGroup(Protocol[Made_contra]):
         """After how many seconds to meet again though there is no call; None: not at all."""
 
     def meet(self, calls: Sequence[Made_contra], /) -> int | None:
-        """Take in calls, from the first; how many, or None if ranks were found apart.
+        """Compare calls in order; returns how many were taken in, or None if ranks disagree.
 
         Raises OSError or RuntimeError if a rank or the store has gone, or after :meth:`stop`; UnreachableError.
         """

@@ -1,4 +1,4 @@
-"""Sockets between ranks that have a store in common: made through it, and shown to lead to the right process.
+"""Authenticated sockets between ranks, set up through a store that they have in common.
 
 Each rank that has a lower peer listens and publishes where, with a random token. The lower rank of a pair connects and
 shows the token and its rank; the higher answers with the token's other half; the lower confirms. Who does not know the

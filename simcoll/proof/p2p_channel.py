@@ -1,4 +1,4 @@
-"""One rank's end of a channel, the messages of one sender, receiver and tag: how many there were, and a running digest.
+"""One rank's end of a channel (one sender, receiver and tag): its count of messages and a running digest.
 
 The two ends of a channel are at different places at any moment. Each remembers the digests since the last message up to
 which they are known to agree, so that it can be held against the other end's at the other end's count.

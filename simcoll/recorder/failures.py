@@ -1,9 +1,9 @@
-"""Notes what goes wrong above the groups: calls that torch.distributed refuses, exceptions that end the rank.
+"""Records failures outside collectives: calls that torch.distributed refuses, exceptions that end the rank.
 
-Also calls that a rank makes on a group to which it does not belong, where torch warns, and returns without a call, and
-what was seen of the memory of calls in flight: that it was written to, that two calls use the same.
+Also calls that a rank makes on a group to which it does not belong, where torch warns and returns without a call, and
+misuse of the memory of calls in flight: it was written to, or two calls use the same.
 
-Events of which a loop makes many: the first of a kind is written down, and then each time that they have doubled.
+Of events that a loop repeats, the first of a kind is written down, and then each time that their number has doubled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Notes when this rank begins and ends to make a process group: a group that others do not make alike hangs there."""
+"""Records when this rank begins and ends to make a process group: ranks that do not make it alike hang there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Creations:
         return {"life": self._life, "ordinal": 0}
 
     def place(self) -> dict[str, int]:
-        """The place of the next other group: which life of the default group, and the how-manieth in it, from 1."""
+        """The place of the next other group: the default group's life, and its ordinal in that life, from 1."""
         self._ordinal += 1
         return {"life": self._life, "ordinal": self._ordinal}
 

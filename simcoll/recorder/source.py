@@ -74,7 +74,7 @@ def made_by_torch() -> bool:
 
 
 def _is_torchs(filename: str) -> bool | None:
-    """Whether a frame of this file is torch's; None for one that only passes the Work on."""
+    """Whether a frame of this file is torch's; None if it only forwards the Work."""
     path = os.path.realpath(filename)
     if path.startswith(torch_folder()):
         return None if os.path.basename(path) in _PUBLIC else True

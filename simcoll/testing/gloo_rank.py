@@ -1,7 +1,6 @@
 """The process of one rank of a test on real Gloo, from the fork to its end.
 
-Exceptions that are sent from one process to another with their tracebacks, since frames cannot be pickled.
-
+Exceptions are sent between processes as :class:`SentException`, with their tracebacks, since frames cannot be pickled.
 The unpacked exception has a traceback through the same lines of the same files, so that pytest, for instance, shows the
 program.
 """

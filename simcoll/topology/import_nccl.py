@@ -1,15 +1,13 @@
-"""NCCL's topology XML as a graph: full dumps (``NCCL_TOPO_DUMP_FILE``) and the files that clouds ship.
+"""Imports NCCL's XML as graphs: topologies (``NCCL_TOPO_DUMP_FILE``, clouds' files), graphs (``NCCL_GRAPH_DUMP_FILE``).
 
-The links carry what NCCL takes them for (2.30.7, ``src/graph/topo.h`` and ``topo.cc``). A cloud's file is *pre-fused*:
-it has the PCI tree alone, and NCCL adds GPUs, NVLinks and NICs at run time. Here their kinds come from PCI class codes,
-and families and speeds from device numbers or from `Hints`; what remains unknown is noted and left out.
+A topology's links carry what NCCL takes them for (2.30.7, ``src/graph/topo.h`` and ``topo.cc``). A cloud's file is
+*pre-fused*: it has the PCI tree alone, and NCCL adds GPUs, NVLinks and NICs at run time. Here their kinds come from PCI
+class codes, and families and speeds from device numbers (source: the PCI ID repository, pci.ids) or from `Hints`; what
+remains unknown is noted and left out.
 
-NCCL's graph XML (``NCCL_GRAPH_DUMP_FILE``) as a graph: not the machine, but what NCCL's search found it good for.
-
-A ring's channels, times the speed that the search gave each, is what every GPU can send at once (2.30.7,
-``src/graph/search.cc``): the graph is a star of that bandwidth around one node, with the NICs around the network.
-
-What PCI identifiers say: GPU families, NIC speeds, kinds of device. Source: the PCI ID repository (pci.ids).
+The graph XML does not describe the machine, but what NCCL's search found it good for. A ring's channels, times the
+speed that the search gave each, is what every GPU can send at once (2.30.7, ``src/graph/search.cc``): the graph is a
+star of that bandwidth around one node, with the NICs around the network.
 """
 
 from __future__ import annotations

@@ -293,14 +293,14 @@ class Flights(ProcessOwned):
                     self._by_storage.pop(storage, None)
 
     def orphaned(self, entry: Entry, written: list[weakref.ref[torch.Tensor]]) -> None:
-        """Note that nobody will wait for a call: no matter, if its result goes with it."""
+        """Note that a call's Work was dropped before it was waited for; harmless if its result is dropped with it."""
         tensors = [tensor for reference in written if (tensor := reference()) is not None]
         if tensors and len(tensors) == len(written):
             storages = tuple(StorageWeakRef(tensor.untyped_storage()) for tensor in tensors)
             self._orphans.append(_Orphan(entry, storages, time.monotonic(), self.waits))
 
     def look_after(self, *, last: bool = False) -> None:
-        """Absolve the calls whose result nobody can read, and give up on those whose result is there to be read.
+        """Mark dropped calls as harmless if their result can no longer be read, and report those whose result can.
 
         ``last`` gives those that have just been dropped a moment to end.
         """

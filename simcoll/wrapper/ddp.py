@@ -1,4 +1,4 @@
-"""Notes, and in ``detail`` mode has proved, the model that each rank gives to DistributedDataParallel.
+"""Records the model that each rank gives to DistributedDataParallel, and proves it in ``detail`` mode.
 
 torch compares the number of parameters and their sizes, with those of rank 0 alone: the ranks that differ raise, and
 rank 0 waits for them. It compares neither dtypes nor the order of parameters of one size. The list is written down

@@ -1,9 +1,10 @@
-"""Takes c10d calls out of torch's dispatcher before they reach a backend, whoever makes them.
+"""Intercepts c10d calls in torch's dispatcher before they reach a backend, whoever makes them.
 
 Python's torch.distributed, functional collectives and C++ (DistributedDataParallel's reducer) all pass it. A call that
-is taken is not made: its caller gets a Work that has ended, but for what its ``wait`` is to do.
+is taken is not made: its caller gets a Work that has ended, apart from what its ``wait`` is to do.
 
-The operators of functional collectives: which c10d method each stands for, and what its result is made of.
+:class:`Functional` says of each operator of functional collectives which c10d method it stands for, and what its result
+is made of.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             keep_for_good(self._inner)
 
     def reconfigure(self, opts: Any) -> Work:
-        """Give the backend other peers (torch 2.15): who they are nobody is told, so that recording ends here."""
+        """Give the backend other peers (torch 2.15): the new peers are unknown, so recording ends here."""
         if not self._reconfigured:
             self._reconfigured = True
             self._end()
@@ -302,7 +302,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         return self._inner.bound_device_id or torch.device("cuda", torch.cuda.current_device())
 
     def _pipeline_here(self) -> Pipeline | None:
-        """What carries out the group's calls; None where they go unrecorded."""
+        """The pipeline that carries out the group's calls; None if calls are not recorded."""
         session = self._session or active_session()
         if session is None or self._reconfigured or (unrecorded and is_unrecorded()):
             return None

@@ -125,12 +125,12 @@ class ProvedPipeline(BackgroundPipeline):
                 inner = self._prove_and_launch(entry, arguments, start, turn)
             except Exception as error:
                 failure = error
-            # First: who waits for the work may end the profile right after.
+            # End the profile before waiters resume: they may end the profiler right after.
             if end_profile is not None:
                 _when_ended(inner, end_profile)
             work.settle(inner, failure)
         finally:
-            # Last: whoever waits for the launches of the group finds that the Work knows of this one.
+            # Release the turn only when the Work is settled: whoever waits for the group's launches relies on that.
             if turn is not None:
                 turn.end()
             self._queue.leave(entry)

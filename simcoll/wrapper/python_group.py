@@ -1,4 +1,4 @@
-"""The recorded group around one that is written in Python: it asks the one inside what C++ would otherwise answer."""
+"""A recorded group around a process group written in Python, which answers what C++ would otherwise answer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """The ``Work`` of a call that its group's queue proves and launches later: ``detail`` mode, asynchronous calls.
 
-Daemon threads launch the calls of a group in order. A call that another thread launches behaves as if the thread that
-made it had launched it, also in the user's profile: the profiler watches threads, and a queued call is launched from
-another thread than the one that made it. So the events that the dispatcher and the backend would have recorded are
+Daemon threads launch the calls of a group in order.
+
+:func:`as_called` makes a call that another thread launches behave as if the thread that made it had launched it.
+
+:func:`profiled` keeps queued calls in the user's profile. The profiler watches threads, and a queued call is launched
+from another thread than the one that made it. So the events that the dispatcher and the backend would have recorded are
 recorded for it: under the same names, with the same input shapes, the dispatcher's for the moment of the call, the
 backend's from the call to its end.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +117,7 @@ def test_no_package_has_more_modules_than_a_reader_takes_in() -> None:
 
 
 @pytest.mark.parametrize("package", LAYERS)
-def test_a_package_says_what_lives_there(package: str) -> None:
+def test_a_package_says_in_two_sentences_or_more_what_lives_there(package: str) -> None:
     text = ast.get_docstring(ast.parse(MODULES[package].read_text(encoding="utf-8"))) or ""
     assert len(text.split()) > 8
+    assert len(re.findall(r"\w\W*[.](?=\s|$)", text)) >= 2

@@ -2,7 +2,8 @@
 
 Each collective is at one step at a time. The latencies of a step's rounds come first, then its bytes. What all its
 transfers do is one flow: they rise alike, and as none may be a round ahead of the others, a full link holds all of them
-back. Links are shared so that each transfer on a full link gets as much (max-min, `fair_sharing`).
+back. Links are shared so that each transfer on a full link gets as much (max-min, as by
+`simcoll.estimator.flow.phases.fair_rates`).
 """
 
 from __future__ import annotations

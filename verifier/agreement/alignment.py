@@ -5,7 +5,7 @@ in a band that grows until no better alignment can lie outside of it (Ukkonen: A
 matching, Information and Control 1985). The time is that of the shorter sequence times the width of the band, which is
 about twice the number of calls that differ.
 
-What each recorded call says: its word in the check, and its token in the alignment of the ranks' sequences.
+:class:`Words` has for each recorded call its word in the check, and its token in the alignment.
 """
 
 from __future__ import annotations

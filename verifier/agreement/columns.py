@@ -77,7 +77,7 @@ class Part:
         return self.stated.tokens[self.kinds]
 
     def course(self) -> tuple[bytes, bytes]:
-        """What is equal for parts that made the same calls, from the same lines, at the same positions."""
+        """A key that is equal for parts that made the same calls, from the same lines, at the same positions."""
         return fingerprint(self.sequences), fingerprint(self.tokens)
 
     def record(self, place: int) -> Record | None:

@@ -1,18 +1,15 @@
 """Judges the calls of one collective: all ranks' records in, findings SC101 to SC110 out.
 
-SC108 and SC109: equal element counts in other shapes, or in another memory order.
+**SC102 and SC106**, the law of flows: what rank i sends to rank j is what j expects from i. Who is wrong follows from
+the pairs that break the law: a rank whose own two statements contradict each other; a rank that stands in more broken
+pairs than any other; for a pair on its own, the one that leaves the pattern of all the agreed flows beside it. If none
+of these applies, no rank is named.
 
-Dimensions of size one are dropped first. The same remaining shape and order is no difference. One side being a
-flattened view of the other moves the same elements in the same order and is a warning. Anything else mixes up
-elements: an error for reductions; a warning for pure movement, where the receiver gets what was sent, but an error
-under ``strict`` where the shapes differ, because TORCH_DISTRIBUTED_DEBUG=DETAIL raises there (it compares shapes,
-never memory orders).
-
-SC102 and SC106: the law of flows, what rank i sends to rank j is what j expects from i.
-
-Who is wrong follows from the pairs that break the law: a rank whose own two statements contradict each other; a rank
-that stands in more broken pairs than any other; for a pair on its own, the one that leaves the pattern of all the
-agreed flows beside it. Where none of these speaks, nobody is named.
+**SC108 and SC109**: equal element counts in other shapes, or in another memory order. Dimensions of size one are
+dropped first. The same remaining shape and order is no difference. One side being a flattened view of the other moves
+the same elements in the same order and is a warning. Anything else mixes up elements: an error for reductions; a
+warning for pure movement, where the receiver gets what was sent, but an error under ``strict`` where the shapes differ,
+because TORCH_DISTRIBUTED_DEBUG=DETAIL raises there (it compares shapes, never memory orders).
 """
 
 from __future__ import annotations

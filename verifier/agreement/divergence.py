@@ -1,4 +1,4 @@
-"""Where ranks that end in different calls had come apart before: in calls that look alike, made from different lines.
+"""Finds where ranks diverged before a reported mismatch: in calls that look alike but have different lines.
 
 A rank that skips a call goes on unnoticed while what it calls instead looks like what the others call. The finding is
 on the first call that differs; the bug is where the lines did.

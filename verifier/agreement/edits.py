@@ -1,4 +1,4 @@
-"""What one sequence of calls did otherwise than the reference: calls skipped, extra, in another order, or replaced."""
+"""Edits between a sequence of calls and the reference: skipped, extra, reordered, replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the majority of a group's ranks did, call for call, and who departed from it.
+"""Determines the majority's sequence of calls in a group, and the ranks that deviate from it.
 
 Ranks are parted by the sequence of calls that they made; the sequence of most of them is the majority's. Calls that
 look alike on the wire are told apart by the lines that made them. Ranks may well reach one call from different lines

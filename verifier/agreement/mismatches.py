@@ -1,9 +1,7 @@
-"""Findings on the collectives of whole traces: which positions disagree, and which of those have their own cause.
+"""Checks on all groups of a job that their ranks make the same calls, and folds repeated findings by cause.
 
-Whether the ranks of a job make the same calls, also where some left a black box and others only a dump.
-
-What a dump leaves out is left out of the statements of all ranks that are compared with it. So those that state it are
-compared among themselves as well.
+Some ranks may have left a black box and others only a dump. A field that a dump leaves out is left out of the
+statements of all ranks that are compared with it; so the ranks that state it are compared among themselves as well.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Which send meets which receive: messages as the ranks' records tell of them, and what is left over.
+"""Matches sends with receives in the ranks' records, and reports the ends that are left over.
 
 Between two ranks of a group the messages of one tag are received in the order in which they were sent (Gloo). NCCL
-knows no tags: there all messages of the two stand in one order. A receive from any source belongs to whoever it took
-its message from, which its record says once it is known; until then it may take any message with its tag.
+knows no tags: there all messages of the two stand in one order. A receive from any source belongs to the sender that it
+took its message from, which its record says once it is known; until then it may take any message with its tag.
 
 What the records do not show is never guessed. Where a ring has overwritten records, only what is not done is looked at;
 where a rank has none, or where what is left over contradicts the records' own states, nothing is.
-
-Messages by the way that they take: the sends and receives of one lane, and an end that has no other one.
 """
 
 from __future__ import annotations

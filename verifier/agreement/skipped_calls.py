@@ -1,6 +1,6 @@
-"""SC202 and SC203: calls that one rank lacks, has too many, or makes in another order, as findings.
+"""SC202 and SC203: calls that one rank skips, makes in addition, or makes in another order, as findings.
 
-Findings that only the source lines give away, in a group whose collectives all agree position by position.
+Some show in the source lines alone, in a group whose collectives all agree position by position (:func:`by_lines`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Calls, sources and groups in words.
-
-A call as a row of fields, with those marked in which the ranks differ.
-"""
+"""Calls, sources and groups in words; also a call as a row of fields, with those marked in which the ranks differ."""
 
 from __future__ import annotations
 

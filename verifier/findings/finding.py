@@ -1,8 +1,7 @@
-"""The report as a value: findings, the ranks' states, the verdict. Renderers in ``simcoll.reports`` draw it.
+"""The report as a value: findings, rules, ranks' states, the verdict. Renderers in ``simcoll.reports`` draw it.
 
-The type of a rule: a finding's stable code, its name, its advice, and the page that explains it.
-
-What a report says before its findings, as values: what the job did, how far its groups came, where its ranks are.
+A :class:`Rule` is a finding's stable code, its name, its advice, and the page that explains it. A :class:`Summary`
+comes before the findings: what the job did, how far its groups came, where its ranks are.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 What an entry says is checked field by field, whatever version of torch wrote it; ``docs/flight-recorder.md`` tells the
 versions apart. An entry that makes no sense is counted, and the records before it are not judged.
 
-The line of the user's program in the frames of a Flight Recorder entry, which another machine wrote.
-
-The rule of :mod:`simcoll.recorder.source`, by the shape of the paths: frames of torch, of simcoll, of Python's library
-and of C++ are passed over; installed packages count where no frame of the user's own code is found.
+:class:`Frames` finds the line of the user's program in an entry's frames, which another machine wrote. It follows the
+rule of :mod:`simcoll.recorder.source`, by the shape of the paths: frames of torch, of simcoll, of Python's library and
+of C++ are passed over; installed packages count where no frame of the user's own code is found.
 """
 
 from __future__ import annotations

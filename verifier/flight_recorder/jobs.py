@@ -1,10 +1,9 @@
-"""The dumps of a job put together: which rank wrote each file, who belongs to which group, one trace a rank.
+"""Puts the dumps of a job together: which rank wrote each file, who belongs to which group, one trace a rank.
 
-What torch's Flight Recorder says of a rank, put together with the rank's black box.
-
-The black box wins for what it states. The dump adds what it knows better, how far the device came; that torch wrote it,
-and when; and the calls of ranks that left no black box. Both number the calls of a group, but not always alike: only
-calls whose numbers are shown to mean the same are put together, and what is not used is said.
+:func:`merge` joins a rank's dump with its black box. The black box wins for what it states. The dump adds what it knows
+better, how far the device came; that torch wrote it, and when; and the calls of ranks that left no black box. Both
+number the calls of a group, but not always alike: only calls whose numbers are shown to mean the same are put together,
+and what is not used is noted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where each rank's device stands, when its calls are queued on it while the host goes on, as NCCL's are.
+"""Plays the device queues to find the call at which each rank's device is blocked, as NCCL queues calls.
 
 Such a call returns once it is queued. So the last call of a rank says nothing of where its device is; that a rank has
 made a call does not say that its device has come to it; and of a call that is written down as unfinished the end may

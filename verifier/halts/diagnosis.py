@@ -163,7 +163,7 @@ def late_rank(job: Job, waits: WaitGraph) -> list[Finding]:
         message = f"{ranks_text(late)} did not come to {_number(wait)}, where {_who(wait, waiting)} waited"
         given_up = _until_ended(job, wait, waiting)
         message += given_up or for_how_long(job, wait)
-        # Whoever had not come when torch gave up did not come in time.
+        # A rank that had not arrived when torch's watchdog gave up is an error: it did not come in time.
         severity = Severity.ERROR if given_up else job.severity_of_delay
         note = f"waited{_queued_behind(job, wait)}"
         sides = (
@@ -181,9 +181,9 @@ def late_rank(job: Job, waits: WaitGraph) -> list[Finding]:
 
 
 def _who(wait: Wait, waiting: Sequence[int]) -> str:
-    """Those who waited: the host of a rank may be somewhere else than its device.
+    """The ranks that waited, or their devices where the hosts may have gone on.
 
-    What is still to be proved the device has not been given.
+    A call that is still to be proved has not been queued on the device.
     """
     if not wait.on_device or wait.record.state is State.SCHEDULED:
         return ranks_text(waiting)

@@ -1,13 +1,12 @@
-"""Calls that have failed, where a dump says of a call only that it has ended: a rank that they needed had not come.
+"""Marks calls that a Gloo dump shows as ended but that must have failed, since a rank that they needed had not come.
 
 Gloo retires a call that failed as it does one that ended well. But a dump shows to which calls its rank had come when
 it was written.
 
-A job as it stood when it was ended for standing still: what its ranks did when they were ended is no evidence.
-
-torch's own watchdog ends a job too: it has the ranks write their dumps, aborts the communicators, and ends the
-processes by SIGABRT. A kernel of a communicator that was aborted ends, and the calls behind it do, with whatever they
-hold: from the first dump on no call has ended because it was done.
+:func:`when_it_was_ended` restores a job as it stood when it was ended for standing still: what its ranks did when they
+were ended is no evidence. torch's own watchdog ends a job too: it has the ranks write their dumps, aborts the
+communicators, and ends the processes by SIGABRT. A kernel of a communicator that was aborted ends, and so do the calls
+behind it, with whatever data they hold: from the first dump on, the end of a call does not mean that it was done.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SC601, SC701 and SC702: ranks that failed, and which failure is the cause.
 
-SC601: calls that were refused on some ranks, which handled it, while others made them and waited.
+SC601 also where the job went on: calls that some ranks refused and handled, while others made them and waited.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""A job of which nobody tells but its ranks' own records: that it stands, since when at least, and who is not there.
+"""Infers from records alone that a job stalled, since when at least, and which ranks are late.
 
-Nobody has watched such a job: it ran under another launcher, or left Flight Recorder dumps. That a rank did not come is
-told only as far as its own record goes, so that three things are asked for before anybody is late. Somebody waits; its
-own record shows for how long; and the record of the other goes on for as long and shows that it did not come.
+No monitor has watched such a job: it ran under another launcher, or left Flight Recorder dumps. A rank's absence is
+known only as far as its own record goes, so a rank is late only if three things hold. Another rank waits; that rank's
+record shows for how long; and the record of the late rank goes on for as long and shows that it did not come.
 
 A dump ends when it was written, and is written because something is wrong. But torch needs seconds to write one: it
-looks up the names of all frames (2.4 s for four ranks on two cores), and the records are those of before. So three
-seconds are asked for; a device may hold a call back behind its computation for ten. A black box ends when its rank
-does, which nothing tells but what others still did, or is a copy, which says when it was made: there it takes half a
-minute.
+looks up the names of all frames (2.4 s for four ranks on two cores), and the records are those of before. So a wait of
+three seconds is required; a device may hold a call back behind its computation for ten. A black box ends when its rank
+does, and only what others did later shows when that was, or it is a copy, which says when it was made: there half a
+minute is required.
 
-What halted a job of which nobody tells but its ranks' own records: the calls that stand, and for how long.
-
-:mod:`simcoll.verifier.halts.inferred` tells which calls are waited in.
+:func:`standing_calls` finds calls that take longer than they may though all known members have come.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""SC401, and SC201 or SC702 in ``init_process_group``: process groups that the ranks did not make alike.
+"""SC401 and SC402: process groups that ranks made differently, and calls on groups to which a rank does not belong.
 
-SC402: calls that ranks made on groups to which they do not belong, and whether that did harm.
+Ranks that do not meet in ``init_process_group`` are SC201 or SC702. SC402 also says whether the calls did harm.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""SC303 and SC304: sends and receives whose other end does not come.
+"""SC303, SC304 and SC501: sends and receives whose other end does not come.
 
-SC304 on devices: a message whose other end has not been made keeps ranks apart that wait for each other.
+SC304 on devices: a message whose other end has not been made keeps ranks apart that wait for each other. The host that
+made such a message goes on, and the rank that lacks the other end comes to a collective: its device waits there for the
+sender's, which stands in the message. Both are seen in calls, so neither is late.
 
-The host that made such a message goes on, and the rank that lacks the other end comes to a collective: its device waits
-there for the sender's, which stands in the message. Both are seen in calls, so neither is late.
-
-SC501 where it stops a job: a message that one end let go before it had left, and for which the other end waits.
-
+SC501 where it stops a job: one end of a message was let go before the message had left, and the other end waits for it.
 Gloo keeps nothing of a send or a receive whose Work is gone, however much of the message is still to be moved.
 """
 

@@ -1,4 +1,4 @@
-"""SC801: one rank for which the others wait, again and again, and what that costs.
+"""SC801: a rank for which the others repeatedly wait, and the time that costs.
 
 How long a rank is inside a synchronous collective is told by its own clock alone: whoever comes last is inside for the
 shortest time. So hosts whose clocks differ do not matter. A dump tells when a call was queued and when its end was

@@ -1,4 +1,4 @@
-"""Who waits for whom in a job that came to a halt, and who of them can never go on.
+"""The wait-for graph of a job that halted, and the ranks that can never proceed.
 
 A rank that waits in a collective needs every member that has not come to it (AND); in a receive from any source one
 sender is enough (OR). A rank with several waits has several threads: it goes on when one of them does. Whoever waits

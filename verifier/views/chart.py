@@ -1,11 +1,10 @@
-"""Every call of every rank as a matrix of small numbers: what a picture that zooms is drawn from.
+"""A matrix of call states, ranks by calls, as small numbers: the data of a picture that zooms.
 
 Where there are more calls than a picture can hold, neighbouring collectives share a column, in which the worst of them
 shows; those near findings and the last ones keep columns of their own.
 
-How long after the first rank of its group each rank came to each call, in one byte a call.
-
-The times are those of the ranks' own clocks, and no better than these.
+:func:`lateness` gives, in one byte a call, how long after the first rank of its group each rank came to it. The times
+are those of the ranks' own clocks, and no better than these.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ class Chart:
     ``cells`` has a row for each way in which ranks went, a column for each of ``columns``, and in it the place of a
     ``kinds``, which are sorted from harmless to bad; ``rows`` says which row each of ``ranks`` has. ``groups`` are the
     groups, with how many of one kind share the columns. ``late`` says for each rank and column how long after the first
-    rank it came (:mod:`simcoll.verifier.views.chart`), and is empty where that is too much. ``notes`` say in words
+    rank it came, and is empty where that is too much. ``notes`` say in words
     what is left out.
     """
 

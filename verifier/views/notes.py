@@ -1,6 +1,6 @@
-"""What a report adds where records are all that is known: fields that they leave out, moments that they do not show.
+"""Notes of a report that rests on records alone: fields that they leave out, moments that they do not show.
 
-The call with which the dumps of a job end, and the ranks that left none.
+:func:`last_call` finds the call with which the dumps of a job end, and the ranks that left none.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""The summary of a job from its traces: when and how it was recorded, how far its groups came, where its ranks are.
+"""The summary of a job from its traces: when and how it was recorded, its groups' progress, its ranks' places.
 
-How fast devices ran collectives: bus bandwidth, from the times that devices gave.
+A group's progress is the last collective that all its recorded members finished, groups of one kind together.
 
-A rank that comes early to a collective is inside until the last one has come. So the time of a collective is the
-shortest that any of its ranks was inside: whoever came last waited for nobody. Bus bandwidth is that of nccl-tests: the
-row's factor times the larger side of the call, by that time (:attr:`simcoll.spec.table.CollectiveSpec.traffic`). Host
-times say nothing of it.
-
-How far each group came: the last collective that all its recorded members finished, groups of one kind together.
+:func:`bandwidths` gives the bus bandwidth of collectives, from the times that devices gave; host times say nothing of
+it. A rank that comes early to a collective is inside until the last one has come, and the last one waits for no rank.
+So the time of a collective is the shortest that any of its ranks was inside. Bus bandwidth is that of nccl-tests: the
+row's factor times the larger side of the call, by that time (:attr:`simcoll.spec.table.CollectiveSpec.traffic`).
 """
 
 from __future__ import annotations

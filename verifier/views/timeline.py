@@ -1,13 +1,11 @@
-"""Ranks by collectives: every call of every rank in a column, in order of time; the columns that tell most are kept.
+"""Ranks by collectives: every call of every rank in a column, in order of time; the most telling columns are kept.
 
-The cells of a timeline: what each rank did in each column, and which ranks did otherwise than the others.
+A cell says what a rank did in a column, and whether it did otherwise than the others. Calls that state the same from
+the same line, and went the same way, are one kind.
 
-Where a call stands in the life of its group, as one number: what calls of one column of a timeline have in common.
-
-Groups of one kind that have no rank in common (a tensor-parallel group for each node, say) share columns, so that ranks
-that do the same in different groups have equal rows.
-
-What the cells of a chart say: calls that state the same from the same line, and went the same way, are one kind.
+:class:`Coding` numbers the place of a call in the life of its group: calls of one column have one number. Groups of one
+kind that have no rank in common (a tensor-parallel group for each node, say) share columns, so that ranks that do the
+same in different groups have equal rows.
 """
 
 from __future__ import annotations

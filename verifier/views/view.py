@@ -1,6 +1,6 @@
-"""What a reader asks to see of a report: some groups and ranks, the last calls, the timeline.
+"""The parts of a report that a reader asks to see: some groups and ranks, the last calls, the timeline.
 
-The last calls of each rank, and more of what came before a finding.
+Each rank's last calls are its history; :func:`with_before` adds more of what came before a finding.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 All of it runs inside the rank's own process, around the user's unchanged script. Choosing ranks, replaying them
 together and the verdict live in ``simcoll.dryrun``.
 
-``environment`` says which rank it is, in the variables of torchrun, and of Slurm and MPI where these are set;
+``main`` sets the variables that say which rank it is: those of torchrun, and of Slurm and MPI where they are in use;
 ``fake_distributed`` puts fake groups and stores in the place of all that the script asks for, and runs scripts that
 start their ranks themselves; ``saved_files`` keeps what they save. ``fake_cuda`` answers for ``torch.cuda``; two modes
 of torch keep all memory on the CPU and carry *marks* through operators: the GPU that a tensor claims to be on, and

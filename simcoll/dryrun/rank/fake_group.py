@@ -1,16 +1,14 @@
 """A torch.distributed backend for one rank without peers: every call completes at once.
 
 A dry run uses it in place of whatever backend the program asks for. The result is the one that the rank would get if
-all ranks had its inputs; tensors without memory (fake ones, those on
-``meta``) stay unchanged. A receive from any source receives from the other ranks in turn.
+all ranks had its inputs; tensors without memory (fake ones, those on ``meta``) stay unchanged. A receive from any
+source receives from the other ranks in turn.
 
-The result of a collective on one rank if every rank has the same inputs, computed without the other ranks' parts.
-
-A dry run goes on with these values. They follow from the properties of the call's row (whether it reduces, which
-buffers it divides, where its root is) and equal the row's ``result`` where all ranks make the same call with the same
-inputs, up to the rounding of sums. Where ranks would send different amounts, this rank's data is repeated or truncated
-to the size that it expects. Unknown values are zero: the content of a message, and a part from another root. A
-broadcast leaves the buffer unchanged.
+:func:`symmetric_outputs` computes such a result without the other ranks' parts. It follows from the properties of the
+call's row (whether it reduces, which buffers it divides, where its root is) and equals the row's ``result`` where all
+ranks make the same call with the same inputs, up to the rounding of sums. Where ranks would send different amounts,
+this rank's data is repeated or truncated to the size that it expects. Unknown values are zero: the content of a
+message, and a part from another root. A broadcast leaves the buffer unchanged.
 """
 
 from __future__ import annotations

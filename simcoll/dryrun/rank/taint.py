@@ -5,9 +5,8 @@ that reads one (``item()``, ``if tensor:``) may take another branch in the real 
 recorded: integers and booleans where they are read, floats where they are compared, since most floats are only printed.
 The branch taken is recorded each time: calls of two ranks after they took different branches are not compared.
 
-Numbers that depend on values which a dry run can only guess: they stay tainted through arithmetic.
-
-A comparison of one decides which branch the program takes; listeners are called with its outcome.
+:class:`TaintedInt` and :class:`TaintedFloat` stay tainted through arithmetic. A comparison of one decides which branch
+the program takes; listeners are called with its outcome.
 """
 
 from __future__ import annotations

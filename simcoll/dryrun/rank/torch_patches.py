@@ -1,11 +1,11 @@
 """Runs a dry run's program in a patched torch: its modes, in all threads, files in the run's folder, no compiler.
 
-FSDP2 makes only the shards that a rank uses: of hundreds, its own one and the size of the first. Where tensors have no
-memory, a rank of a large job would spend most of its time on the others.
-
 Of the two torch modes one sees the functions that the program calls, the other every operator. They propagate marks
 (:mod:`simcoll.dryrun.rank.tensor_marks`) from an operator's inputs to its outputs, run operators for fake GPUs on the
 CPU, and let operators compute without memory.
+
+:func:`use_lazy_shards` has FSDP2 make only the shards that a rank uses: of hundreds, its own one and the size of the
+first. Where tensors have no memory, a rank of a large job would spend most of its time on the others.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def algorithms(op: str) -> tuple[str, ...]:
 
 
 def schedule(op: str, algorithm: str, layout: Layout, size: float, root: int = 0) -> Schedule:
-    """What the algorithm sends; pipelines in one chunk (`Step.split`).
+    """What the algorithm sends; pipelines in one chunk (`TransferStep.split`).
 
     ``size`` is nccl-tests' size in bytes, ``root`` a place in the group. Raises TopologyError for an algorithm that the
     row does not have, or that needs another topology.
@@ -150,7 +150,7 @@ def plan(
     root: int = 0,
     overheads: Overheads | None = None,
 ) -> FlowPlan:
-    """The same, as priced steps."""
+    """Plan a collective: its cheapest applicable algorithm, or the one given, as priced steps."""
     names = algorithms(op) if algorithm is None else (algorithm,)
     if not size >= 0:
         raise TopologyError(f"size is {size!r}, expected bytes of at least 0")

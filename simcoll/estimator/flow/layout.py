@@ -1,6 +1,7 @@
-"""Where the ranks of a group are: what a schedule needs to know of the topology to follow it.
+"""The arrangement of a group's ranks in hosts and domains, as schedules need it.
 
-Rings through GPUs that are joined by NVLinks without a switch (the cube mesh of V100 and MI-style boxes).
+:func:`mesh_rings` finds rings through GPUs that are joined by NVLinks without a switch (the cube mesh of V100 and
+MI-style boxes).
 """
 
 from __future__ import annotations

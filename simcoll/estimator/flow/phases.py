@@ -1,14 +1,12 @@
-"""How long each step of a schedule lasts on a topology, and how busy it keeps the links.
+"""Prices each step of a schedule on a topology: its duration, and the bytes on each link.
 
 A step lasts until its slowest transfer has arrived: its latency over all hops, and the end of its bytes at its fair
 share. What does not depend on the size is worked out once for a step and kept with the topology.
 
-Max-min fair shares of links, and how long transfers take that have them.
-
-This is progressive filling (Bertsekas and Gallager, Data Networks). All transfers' rates rise alike until a link is
-full; those that cross it keep their rate, and the others rise on.
-
-A sum over many alike things from a few of them: by straight lines where it is straight, and halving elsewhere.
+:func:`fair_rates` computes max-min fair shares of links by progressive filling (Bertsekas and Gallager, Data Networks):
+all transfers' rates rise alike until a link is full; those that cross it keep their rate, and the others rise on.
+:func:`sampled` makes a sum over many alike distances from a few of them: it interpolates where the cost is straight,
+and halves the interval elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ Cost = Callable[[int], "tuple[float, float]"]
 
 
 def sampled(count: int, period: int, cost: Cost) -> dict[int, float]:
-    """Some of the distances 1 to ``count - 1``, and for how many each stands.
+    """Sampled distances of 1 to ``count - 1``, each with its weight: for how many distances it stands.
 
     Distances that leave the same rest by ``period`` are a series. The first and last three of each are taken, and what
     is between two taken ones is a straight line if its middle is on it, and else halved.

@@ -1,20 +1,17 @@
-"""Which links each transfer uses, and how much of each: worked out for thousands of transfers at once.
+"""Routes: which links each transfer uses, and how much of each, for thousands of transfers at once.
 
 A way between two hosts is: the way out of a block to a port of it, over the fabric, into the other block. A transfer
 leaves and enters by the nearest ports (a GPU's own NICs); only where these are not joined, by any.
 
-What hangs on the switches: hosts, or whatever is joined without the network, each worked out once per shape.
+A *block* is a connected part of the topology without its switches: a host, or whatever is joined without the network.
+Blocks whose nodes and links are alike, in the graph's order, have one shape; the ways inside are found once for the
+shape and renumbered. The switches that a block hangs on are its ports.
 
-A block is a connected part of the topology without its switches. Blocks whose nodes and links are alike, in the graph's
-order, have one shape; the ways inside are found once for the shape and renumbered. The switches that a block hangs on
-are its ports.
-
-The switches between the hosts, with those that no route can tell apart taken together.
-
-The spines of a pod all join the same leaves, and traffic that is split evenly loads them alike: one node with the sum
-of their links has the same loads. Which switches are alike is found by refining colours until neighbours of like
-switches are alike (an equitable partition; the switches that hosts hang on keep a colour each), so that any edited link
-splits exactly those that it makes unlike.
+The *fabric* is the switches between the hosts, with those that no route can tell apart taken together. The spines of a
+pod all join the same leaves, and traffic that is split evenly loads them alike: one node with the sum of their links
+has the same loads. Which switches are alike is found by refining colours until neighbours of like switches are alike
+(an equitable partition; the switches that hosts hang on keep a colour each), so that any edited link splits exactly
+those that it makes unlike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What has to be said beside the price of a job: what the records left open, and what was done about it."""
+"""Notes shown with a job's price: gaps in the records, and how they were filled."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A priced job as a page: figures, scenarios beside each other, the timeline, the topology with what holds it up.
+"""A priced job as a page: figures, scenarios beside each other, the timeline, and tables of what calls cost.
 
-The timeline has the ranks' programs over time, and their collectives below.
+The timeline has the ranks' programs over time, and their collectives below. Of a job priced on a topology, the page has
+the topology's picture, with the links that hold the job up.
 """
 
 from __future__ import annotations

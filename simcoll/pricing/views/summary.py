@@ -33,7 +33,7 @@ class MeanAndRange:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Where the ranks' time goes.
+    """Seconds per rank by use.
 
     ``communication`` is the time of all collectives that a rank takes part in, ``exposed`` the part of it in which the
     rank was held up, ``overlapped`` the rest; ``waiting`` is for ranks that come later.
