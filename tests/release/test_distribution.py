@@ -184,7 +184,7 @@ def test_no_folder_of_the_sources_becomes_a_package_of_its_own(name, without_tor
     assert f"No module named '{name}'" in done.stderr
 
 
-@pytest.mark.parametrize("kind", ["without_torch", "with_torch"])
+@pytest.mark.parametrize("kind", ["without_torch", pytest.param("with_torch", marks=pytest.mark.nightly)])
 def test_users_programs_see_the_types(kind, tmp_path, request):
     """By a user's own mypy, which is strict; the last line is wrong on purpose."""
     home = request.getfixturevalue(kind)

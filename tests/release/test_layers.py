@@ -62,6 +62,15 @@ def package_of(module: str) -> str:
     return module if MODULES[module].stem == "__init__" else module.rpartition(".")[0]
 
 
+TESTS = Path(__file__).parents[1]
+PACKAGES = [layer for layer in LAYERS if package_of(layer) == layer]
+MIRRORED = [
+    path
+    for package in PACKAGES
+    for path in sorted((TESTS / package.partition(".")[2].replace(".", "/")).glob("test_*.py"))
+]
+
+
 def layer_of(module: str) -> str:
     return module if module in LAYERS else package_of(module)
 
@@ -116,8 +125,23 @@ def test_no_package_has_more_modules_than_a_reader_takes_in() -> None:
     assert {package: size for package, size in sizes.items() if size > MOST_MODULES} == {}
 
 
-@pytest.mark.parametrize("package", LAYERS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_says_in_two_sentences_or_more_what_lives_there(package: str) -> None:
     text = ast.get_docstring(ast.parse(MODULES[package].read_text(encoding="utf-8"))) or ""
     assert len(text.split()) > 8
     assert len(re.findall(r"\w\W*[.](?=\s|$)", text)) >= 2
+
+
+WHOLE_PACKAGE = {"test_cuda_double", "test_cuda_groups", "test_cuda_times", "test_nccl_hangs", "test_on_gpu"}
+"""Tests of the package ``cuda`` with everything above it, on a double of the CUDA libraries or on a GPU."""
+
+
+@pytest.mark.parametrize("test", MIRRORED, ids=lambda path: str(path.relative_to(TESTS)))
+def test_a_test_of_a_package_is_named_after_a_module(test: Path) -> None:
+    """``test_MODULE.py`` or ``test_MODULE_ASPECT.py``, in the folder of the tests that mirrors the module's."""
+    package = f"simcoll.{'.'.join(test.parent.relative_to(TESTS).parts)}"
+    modules = {name.rpartition(".")[2] for name in MODULES if name.rpartition(".")[0] == package}
+    name = test.stem.removeprefix("test_")
+    parts = name.split("_")
+    beginnings = {"_".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    assert beginnings & (modules | {package.rpartition(".")[2]}) or test.stem in WHOLE_PACKAGE

@@ -16,18 +16,18 @@ LONGEST = (
     "tests/cli/test_run.py",
     "tests/dryrun/test_driver.py",
     "tests/documents/test_gallery.py",
-    "tests/dryrun/test_preflight_programs.py",
+    "tests/dryrun/test_driver_programs.py",
     "tests/documents/test_examples_training.py",
     "tests/documents/test_docs_site.py",
-    "tests/reports/test_html_in_browser.py",
+    "tests/reports/test_html_report_in_browser.py",
     "tests/simulation/test_library.py",
     "tests/programs/test_equal_backends.py",
     "tests/cli/test_estimate_script.py",
-    "tests/dryrun/test_preflight_cuda.py",
-    "tests/verifier/flight_recorder/test_hostile.py",
+    "tests/dryrun/test_driver_cuda.py",
+    "tests/verifier/flight_recorder/test_entries_hostile.py",
     "tests/programs/test_dumped_programs.py",
     "tests/dryrun/test_distributed.py",
-    "tests/launch/test_nodes.py",
+    "tests/launch/test_agent_nodes.py",
 )
 """By the processor time that they took when all were measured, together with the time for which they wait."""
 

@@ -19,7 +19,7 @@ import torch.distributed as dist  # noqa: E402
 from simcoll.backends.engine.parking import StuckError, WaitTimeoutError  # noqa: E402
 from simcoll.backends.threaded.process_group import ThreadedProcessGroup, create_process_group  # noqa: E402
 from simcoll.errors import CollectiveMismatchError  # noqa: E402
-from tests.backends.engine.test_results import (  # noqa: E402
+from tests.backends.engine.test_world_results import (  # noqa: E402
     FORMS,
     Case,
     assert_equal,

@@ -17,7 +17,7 @@ from simcoll.estimator.flow.phases import fair_rates
 from simcoll.estimator.flow.routes import Routes
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.topology.graph import Topology, TopologyError, connect, flat
-from tests.estimator.flow.test_schedules import servers
+from tests.estimator.flow.test_schedule import servers
 from tests.support.concurrent_collectives import ConcurrentCollective, price_together
 
 GIB, BANDWIDTH, LATENCY = 1 << 30, 50e9, 1e-6
