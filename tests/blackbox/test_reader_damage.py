@@ -1,7 +1,7 @@
 """Every file that a command reads, damaged at random: never a traceback, a clear line, and what is sound is still used.
 
-A few rounds by default; ``SIMCOLL_DAMAGE_ROUNDS=10000 pytest tests/blackbox/test_reader_damage.py`` runs as many of each
-kind, and ``SIMCOLL_DAMAGE_SEED`` begins at another seed. A failure prints the seed of its round.
+A few rounds by default. ``SIMCOLL_DAMAGE_ROUNDS=10000 pytest tests/blackbox/test_reader_damage.py`` runs as many of
+each kind, and ``SIMCOLL_DAMAGE_SEED`` begins at another seed. A failure prints the seed of its round.
 """
 
 from __future__ import annotations
