@@ -147,8 +147,7 @@ def browser() -> Iterator[Any]:
         yield found
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 @pytest.mark.parametrize("name", READ)
 def test_a_page_is_read_in_a_browser(site: Path, browser: Any, name: str, width: int, scheme: str) -> None:
     page, size = site / f"{name}.html", {"width": width, "height": 900}
