@@ -83,7 +83,7 @@ class BlackBox:
 
     @property
     def seen_ns(self) -> int:
-        """The time up to which it records the rank: the end, if the rank ended by itself, or when the file was copied."""
+        """The time up to which it records the rank: its end, if it ended by itself, or when the file was copied."""
         return self.closed_ns or self.dumped_ns
 
 
