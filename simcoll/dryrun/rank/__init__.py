@@ -1,4 +1,4 @@
-"""What one rank of a dry run replaces by fakes: GPUs, tensors without memory, peers that answer, saved files.
+"""The fakes of one rank of a dry run: GPUs, tensors without memory, peers that answer, saved files.
 
 All of it runs inside the rank's own process, around the user's unchanged script. Choosing ranks, replaying them
 together and the verdict live in ``simcoll.dryrun``.
