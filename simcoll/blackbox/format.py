@@ -157,7 +157,7 @@ AWAITED = 2
 """The bit that says that a thread waits, or has waited, until the call is done."""
 
 HANDED_ON = 4
-"""The bit that says that the call's future was taken: whoever has it may wait, unseen."""
+"""The bit that says that the call's future was taken: its holder may wait, unseen."""
 
 LET_GO = 8
 """The bit that says that the program let the call's Work go before anybody had waited for it."""

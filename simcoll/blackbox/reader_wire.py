@@ -81,7 +81,7 @@ class _Pickler(pickle.Pickler):
 
 @dataclass(slots=True)
 class Receiver:
-    """Reads what a :class:`Sender` wrote; ``kept`` holds one object of each shared value, whoever sent it."""
+    """Reads what a :class:`Sender` wrote; ``kept`` holds one object of each shared value, whichever process sent it."""
 
     pipe: RawIOBase
     kept: dict[object, object]

@@ -79,7 +79,7 @@ class Section:
             entry.finished(state)
 
     def waited_for(self) -> None:
-        """Somebody has waited for it."""
+        """A thread has waited for it."""
         if self.timed is None:
             self.finished()
         else:

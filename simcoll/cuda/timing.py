@@ -31,7 +31,7 @@ _RENEWED_SECONDS = 2.0
 _PATIENCE_SECONDS = 0.001
 _POLL_SECONDS = 20e-6
 _TRIES = 64
-"""Looks without a pause, some 50 µs: whoever pauses may get the interpreter back late."""
+"""Looks without a pause, some 50 µs: a thread that pauses may get the interpreter back late."""
 
 
 class DeviceEvent(Protocol):

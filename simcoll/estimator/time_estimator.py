@@ -1,6 +1,6 @@
 """``simcoll.time_estimator``: the time that a piece of a torch program would spend on communication, with nothing sent.
 
-Every c10d call passes torch's dispatcher, whatever the backend and whoever makes it (torch.distributed, functional
+Every c10d call passes torch's dispatcher, whatever the backend and the caller (torch.distributed, functional
 collectives, C++ such as DistributedDataParallel's reducer). A dispatch mode takes it there, prices it, and gives back a
 Work whose ``wait`` moves the estimator's clock.
 

@@ -26,7 +26,7 @@ from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.postmortem import standstill
 
 DEFAULT_SECONDS = 30.0
-"""How many seconds a job that provably cannot go on may stand still."""
+"""Seconds for which a job that provably cannot go on may stand still."""
 
 LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 5.0
@@ -154,7 +154,7 @@ class Monitor:
             # While it was looked at: what was found is over.
             return False
         if findings and (proved or self.seconds is not None):
-            # Before the job ends: whoever reports on all nodes looks for it as soon as their ranks are gone.
+            # Before the job ends: the process that reports on all nodes looks for it as soon as their ranks are gone.
             self._keep(stall)
             return True
         self._witnessed = stall if findings else None
