@@ -182,7 +182,7 @@ class Stack:
         if not self.frames or self.frames[0].function != _CONNECTING:
             return False
         files = [os.path.realpath(frame.file) for frame in self.frames]
-        # Nobody waits for what the background connects.
+        # No call of the program waits for a connection made in the background.
         return files[0].startswith(simcoll_folders()) and not any(Path(file).name == _BACKGROUND for file in files)
 
     def works_for_user(self) -> bool:

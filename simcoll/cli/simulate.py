@@ -80,7 +80,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SimulateRequest:
-    """The options of a simulation: ``target`` (a scenario or a program), how and on which ranks it runs, the files.
+    """The options of a simulation: ``target`` (a scenario or a program), how and on which ranks it runs, output files.
 
     None: as the scenario has it, or not asked for. ``check`` compares with what the scenario expects.
     """

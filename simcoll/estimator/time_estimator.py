@@ -211,7 +211,7 @@ def time_estimator(topology: nx.DiGraph[Any]) -> Iterator[TimeEstimator]:
     a broadcast leave their tensors as they are, a gather finds this rank's own part in every place. Calls of one group
     run in order, those of several side by side, sharing the links that hold them up; the program's own computing takes
     no time. It is the block of its thread, with the backward passes that this one runs; other threads' calls are sent
-    as ever. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
+    as usual. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
     not have.
     """
     check(topology)
