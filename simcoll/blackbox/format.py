@@ -84,7 +84,7 @@ HEADER_FIELDS = (
 
 COUNTER_FIELDS = (("lost", "Q"), ("closed_ns", "Q"), ("dumped_ns", "Q"))
 """Numbers in the header page that change while the rank runs; they stand outside the header's CRC. ``dumped_ns`` is in
-a copy only, which tells of the rank up to then.
+a copy only: the time up to which the copy records the rank.
 """
 
 GROUP_FIELDS = (("dropped", "I"), ("dropped_p2p", "I"), ("dropped_records", "Q"))
@@ -110,7 +110,7 @@ shows. ``seal`` is what :func:`seal` computes.
 """
 
 ENTRY_FIELDS = (("marker", "4s"), ("size", "I"), ("crc", "I"), ("index", "I"), ("kind", "I"))
-"""What precedes an entry's JSON. The CRC-32 covers index, kind and JSON. Entries start at multiples of 4."""
+"""The header before an entry's JSON. The CRC-32 covers index, kind and JSON. Entries start at multiples of 4."""
 
 
 def _struct(fields: tuple[tuple[str, str], ...]) -> Struct:
@@ -157,7 +157,7 @@ AWAITED = 2
 """The bit that says that a thread waits, or has waited, until the call is done."""
 
 HANDED_ON = 4
-"""The bit that says that the call's future was taken: whoever has it may wait, unseen."""
+"""The bit that says that the call's future was taken: its holder may wait, unseen."""
 
 LET_GO = 8
 """The bit that says that the program let the call's Work go before anybody had waited for it."""
@@ -173,7 +173,7 @@ REPLAYED = 64
 
 
 class EntryKind(IntEnum):
-    """What an entry of the growing table holds."""
+    """The kind of an entry of the growing table."""
 
     GROUP = 1
     SIGNATURE = 2

@@ -1,6 +1,6 @@
-"""What a job left behind, gathered for the verifier: the ranks' traces of one run, the launcher's account of them.
+"""Gathers the files of a job for the verifier: the ranks' traces of one run and the launcher's account of them.
 
-What each node's monitor saw of a job that stood still is kept beside the black boxes for who judges them later:
+Each node's monitor writes what it saw of a stalled job into a file beside the black boxes, for a later verification:
 
 {"schema": "simcoll.stall/1", "since_ns": ..., "seen_ns": ..., "over": true, "blocked": [0], "busy": [],
 "stopped": [], "connecting": [], "places": {"3": ["train.py", 9, "evaluate", "event.wait()"]}}
@@ -36,7 +36,7 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class LaunchedRank:
-    """How one rank's process ended, as its launcher saw it. ``exit_code`` is None while it runs."""
+    """The end of one rank's process, as its launcher saw it. ``exit_code`` is None while it runs."""
 
     rank: int
     exit_code: int | None
@@ -177,7 +177,7 @@ def find_records(path: Path) -> Found:
     """The black boxes of a folder with the dumps beside them, or else its dumps, or else those of its sub-folders (one
     a host); a file is itself.
 
-    Dumps are told by what is in them, whatever their names; hidden files are passed over.
+    Dumps are recognised by their content, not by their names; hidden files are skipped.
     """
     if not os.path.isdir(path):
         return Found([path])
@@ -199,7 +199,7 @@ def _records_in(folder: Path) -> tuple[list[Path], int]:
 
 
 def dumps_beside(folder: Path) -> list[Path]:
-    """The Flight Recorder dumps in a folder of black boxes: files whose name says of which rank they are."""
+    """The Flight Recorder dumps in a folder of black boxes: files whose names contain a rank."""
     named = [path for path in _visible(folder) if _NAMES_RANK.search(path.name) and not path.name.endswith(_OWN)]
     return [path for path in named if os.path.isfile(path) and not _is_own(path) and is_record_file(path)]
 

@@ -179,7 +179,7 @@ def _restart_count() -> int:
 
 
 def _run_id() -> str:
-    """What the ranks of this job state alike, and those of another not; empty where no launcher tells."""
+    """Returns an identifier of the run that all ranks of the job share; empty where no launcher sets one."""
     known = os.environ.get("TORCHELASTIC_RUN_ID")
     if known is None and "SLURM_PROCID" in os.environ:
         names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
@@ -188,7 +188,7 @@ def _run_id() -> str:
 
 
 def _about() -> bytes:
-    """Who wrote the file, as JSON that fits the header page; a long command line is cut from its end."""
+    """Describes the writing process as JSON that fits the header page; a long command line is cut from its end."""
     argv = [argument[:500] for argument in sys.argv]
     while True:
         document = {

@@ -115,7 +115,7 @@ class MemoryBox:
         self._open = False
 
     def trace(self) -> MemoryTrace:
-        """What was written down so far, for the verifier."""
+        """Returns a copy of everything recorded so far, for the verifier."""
         with self._lock:
             rows = [tuple(getattr(slot, name) for name in SLOT.names or ()) for slot in self._slots]
             return MemoryTrace(

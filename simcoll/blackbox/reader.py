@@ -83,14 +83,14 @@ class BlackBox:
 
     @property
     def seen_ns(self) -> int:
-        """Up to when it tells of the rank: to its end, if it ended by itself, or to when it was copied."""
+        """The time up to which it records the rank: its end, if it ended by itself, or when the file was copied."""
         return self.closed_ns or self.dumped_ns
 
 
 def read_black_box(path: str | Path, known: KnownEntries | None = None) -> BlackBox:
     """Read a black box, finished, cut off, or still being written.
 
-    Whoever reads many gives ``known``: groups, signatures and lines that they have in common are one object each.
+    ``known`` is for reading many files: groups, signatures and lines that they have in common are one object each.
     Raises :class:`UnreadableError` where there is no black box of this format to read, and nothing else.
     """
     name = str(path)
@@ -100,7 +100,7 @@ def read_black_box(path: str | Path, known: KnownEntries | None = None) -> Black
 
 @dataclass(frozen=True, slots=True)
 class BoxActivity:
-    """What was last written into a black box: the newest record's index, and when any record changed (wall clock, ns).
+    """The last write into a black box: the newest record's index, and when any record changed (wall clock, ns).
 
     Of calls whose times are a device's, ``device_ns`` is when the device last began or ended one, as far as that is
     written down; 0 where it runs none.
@@ -112,7 +112,7 @@ class BoxActivity:
 
 
 def last_activity(path: str | Path) -> BoxActivity | None:
-    """What was last written into a black box, cheaply; None where there is none to read."""
+    """Returns the newest index and change time without decoding records; None if no black box can be read."""
     try:
         with open_at_once(Path(path)) as file:
             header = unpack_header(file.read(layout.PAGE), str(path))
@@ -259,7 +259,7 @@ def _resolve(slots: Slots, entries: TableEntries, last_gap: int) -> tuple[Slots,
     if not sound.all():
         last_gap = max(last_gap, int(slots["index"][~sound].max()))
     slots["group"], slots["signature"] = group, signature
-    # A line that is not known misleads nobody: it stands behind the last source.
+    # A record whose source line is unknown is kept; its index points past the last source.
     slots["source"] = np.where(known_source, source, len(entries.sources))
     return slots[sound], last_gap
 

@@ -69,12 +69,12 @@ def read_files(
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _workers_for(paths: Sequence[Path]) -> int:
-    """None for few small files: they are read here sooner than a process starts."""
+    """Returns the number of workers; 0 for few small files, which are read here sooner than a process starts."""
     if len(paths) < _MANY_FILES and not any(_is_large(path) for path in paths):
         return 0
     return min(cores(), len(paths), _MOST_WORKERS)
@@ -199,7 +199,7 @@ class _Pool:
 
 
 def _exit_code(worker: _Worker) -> int:
-    """How it ended by itself; a moment is given to it to do so."""
+    """Waits up to one second for the worker to end by itself, then ends it; returns its exit code."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         worker.process.wait(timeout=1.0)
     return worker.end()

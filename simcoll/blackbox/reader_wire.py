@@ -1,7 +1,7 @@
-"""How a reading process hands over what it read: pickles whose arrays travel beside them, and shared values once.
+"""The wire format of a reading process's results: pickles with their arrays sent out of band, and shared values once.
 
 Groups, calls and lines are the same in thousands of files. Each is sent when it is first seen, and a number stands for
-it from then on; whoever receives from several processes keeps one object of each value.
+it from then on; a receiver of several processes' results keeps one object of each value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Sender:
     _seen: dict[int, tuple[int, object]] = field(default_factory=dict)
 
     def send(self, value: object) -> None:
-        """Write one value; raises OSError where nobody receives any more."""
+        """Write one value; raises OSError where the receiver has closed its end."""
         fresh: list[object] = []
         buffers: list[pickle.PickleBuffer] = []
         stream = BytesIO()
@@ -81,7 +81,7 @@ class _Pickler(pickle.Pickler):
 
 @dataclass(slots=True)
 class Receiver:
-    """Reads what a :class:`Sender` wrote; ``kept`` holds one object of each shared value, whoever sent it."""
+    """Reads what a :class:`Sender` wrote; ``kept`` holds one object of each shared value, whichever process sent it."""
 
     pipe: RawIOBase
     kept: dict[object, object]

@@ -19,7 +19,7 @@ from simcoll.blackbox.reader_wire import Sender
 from simcoll.blackbox.table import KnownEntries
 
 LENGTH = Struct("<I")
-"""What precedes a path."""
+"""The length field before a path."""
 
 READY = "ready"
 """The first answer: it has started."""
@@ -27,7 +27,7 @@ READY = "ready"
 
 def main(limit: int) -> None:
     """Serve until stdin ends; ``limit`` is how many bytes of memory reading may take."""
-    # Ctrl-C reaches every process of the terminal; who asked for the files ends this one.
+    # Ctrl-C reaches every process of the terminal; the parent process ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = FileIO(os.dup(1), "w")
     os.dup2(2, 1)
@@ -70,5 +70,5 @@ def _bound(limit: int) -> None:
     wanted = now + limit
     if hard == resource.RLIM_INFINITY or wanted < hard:
         resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
-    # A crash is told by the exit code; its core would only fill the disk.
+    # The exit code reports a crash; a core file would only fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -1,7 +1,7 @@
 """Requests and reads the stacks of a rank's threads from outside, even of one in C++ that holds the GIL.
 
-A rank lets Python's ``faulthandler`` write its stacks into ``rank00000.stack`` when a real-time signal comes that
-nobody else uses. The handler runs in C and needs no GIL. The file is there only while the handler is: without it the
+A rank has Python's ``faulthandler`` write its stacks into ``rank00000.stack`` on a real-time signal that
+nothing else uses. The handler runs in C and needs no GIL. The file is there only while the handler is: without it the
 signal would end the process.
 
 SIGUSR1 has a process write them as well, in C too. The signal is never taken from a program. Nothing of this shows in
@@ -69,7 +69,7 @@ def offer_stacks(path: Path) -> None:
 
 
 def offer_recorded_stacks(path: Path) -> None:
-    """The same for a process that records: without a launcher of simcoll's nobody else removes the file."""
+    """Does the same for a recording process without simcoll's launcher, which removes the file itself when it ends."""
     if path not in _open:
         offer_stacks(path)
         _unwatched[path] = os.getpid()
@@ -88,7 +88,7 @@ def offer_rank_stacks() -> None:
     """The same for a rank of the launcher from its very beginning: it may hang before it makes any call."""
     out, rank = os.environ.get("SIMCOLL_STACKS"), os.environ.get("RANK", "")
     if out and rank.isdecimal() and len(rank) < 10:
-        # What the rank starts is no rank.
+        # Child processes of the rank are not ranks.
         del os.environ["SIMCOLL_STACKS"]
         offer_stacks(stack_path(Path(out), int(rank)))
 
@@ -123,7 +123,7 @@ _SYSTEM_CALLS: Mapping[str, Any] = _TABLES.get(platform.machine(), {})
 def _undisturbed(pid: int) -> int | None:
     """The thread that is to answer in place of a main thread that sleeps in C: the signal would end its sleep.
 
-    Waiting for a lock goes on after a signal. None where the main thread may answer itself, or nobody else can.
+    Waiting for a lock goes on after a signal. None where the main thread may answer itself, or no other thread can.
     """
     if not _SYSTEM_CALLS or _system_call(pid, pid) not in _SYSTEM_CALLS["cut short"]:
         return None
@@ -182,7 +182,7 @@ class Stack:
         if not self.frames or self.frames[0].function != _CONNECTING:
             return False
         files = [os.path.realpath(frame.file) for frame in self.frames]
-        # Nobody waits for what the background connects.
+        # No call of the program waits for a connection made in the background.
         return files[0].startswith(simcoll_folders()) and not any(Path(file).name == _BACKGROUND for file in files)
 
     def works_for_user(self) -> bool:

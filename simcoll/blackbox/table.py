@@ -156,7 +156,7 @@ _MAKING = re.compile(rb'\{"kind":"(creating|created)","time_ns":(\d{1,19}),"data
 
 @dataclass(frozen=True, slots=True)
 class TableEntries:
-    """What the table held, by the index under which slots refer to it. ``damaged`` counts what could not be read."""
+    """The table's entries, by the index with which slots refer to them. ``damaged`` lists what could not be read."""
 
     groups: dict[int, Group] = field(default_factory=dict)
     signatures: dict[int, Call] = field(default_factory=dict)

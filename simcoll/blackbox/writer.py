@@ -211,7 +211,7 @@ class BlackBoxWriter(ProcessOwned):
                 self._events += 1
 
     def close(self) -> None:
-        """Say that the rank ended by itself, and write no more. The mapping stays until nobody holds the object."""
+        """Record that the rank ended by itself, and write no more. The mapping lives as long as the object."""
         if not self._open:
             return
         with self._lock:
@@ -299,7 +299,7 @@ class BlackBoxWriter(ProcessOwned):
 
 
 def _identity(file: Path | int) -> tuple[int, int] | None:
-    """What tells a file from every other, whatever its name; None where there is none."""
+    """Returns a file's device and inode numbers, which identify it under any name; None if it does not exist."""
     try:
         found = os.stat(file)
     except FileNotFoundError:

@@ -36,7 +36,7 @@ _COMMANDS: Final = {
     "calibrate": "measure this cluster, and write a topology of it",
     "rules": "list the findings, or explain one",
 }
-"""What each command is for; the module of its name in this package is the command."""
+"""The help text of each command; the module of the same name in this package implements it."""
 
 _PASSING_ON: Final = ("run", "calibrate")
 """The commands that read their arguments themselves: what they do not know is torchrun's."""
@@ -153,7 +153,7 @@ def _run_parsed(arguments: Sequence[str]) -> int:
 
 
 def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """What follows ``--`` after ``estimate script.py`` is the script's."""
+    """Splits ``estimate``'s arguments at ``--``: those behind it are the script's."""
     if arguments[:1] != ["estimate"] or "--" not in arguments:
         return arguments, []
     place = list(arguments).index("--")

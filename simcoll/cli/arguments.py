@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Request = TypeVar("Request", bound=DataclassInstance)
 
 DRY_RUN_SECONDS = 600.0
-"""How long each rank of a dry run may take, unless an option changes that."""
+"""The default time limit of each rank of a dry run, in seconds."""
 
 _NARROWEST = 20
 _GAP = re.compile(r" {2,}(?=\S)")
@@ -63,7 +63,7 @@ def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the help page of ``run`` lists; :mod:`simcoll.launch.torchrun_arguments` reads the command line itself."""
+    """Adds what ``run --help`` lists; :mod:`simcoll.launch.torchrun_arguments` reads the command line itself."""
     parser.usage = "%(prog)s [options] [torchrun options] script.py [arguments]"
     parser.description = (
         "Start a job as torchrun does, record what every rank says to every other rank, and report what is wrong."
@@ -136,5 +136,5 @@ def add_topology_arguments(
 
 
 def topology_request(options: argparse.Namespace) -> TopologyRequest:
-    """What was given of the options of `add_topology_arguments`."""
+    """Returns the parsed options of `add_topology_arguments`."""
     return TopologyRequest(*(getattr(options, field.name) for field in fields(TopologyRequest)))

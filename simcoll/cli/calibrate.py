@@ -62,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What a run of the measuring ranks brought."""
+    """The result of a run of the measuring ranks."""
 
     backend: str
     device: str
@@ -113,7 +113,7 @@ def _graph(hosts: Sequence[str], bandwidth: float, latency: float) -> Topology:
 
 
 def read(document: object) -> Calibrated:
-    """What the measuring ranks wrote; raises TopologyError for anything else."""
+    """Parses the document that the measuring ranks wrote; raises TopologyError for anything else."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise TopologyError(
             f"expected what `simcoll.estimator.calibration_rank` writes ({SCHEMA}); run `simcoll calibrate` again"

@@ -81,7 +81,7 @@ def main(*, json: bool = False, plain: bool = False) -> int:
 
 
 def missed(report: Report) -> list[str]:
-    """What the report should say of the planted bug and does not."""
+    """Returns what is wrong with the report on the planted bug, a line each; empty if it is right."""
     if [finding.code for finding in report.findings] != [CODE]:
         return [f"findings are {[finding.code for finding in report.findings]}, expected [{CODE!r}]"]
     finding = report.findings[0]

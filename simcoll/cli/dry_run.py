@@ -56,7 +56,7 @@ _LEAST_FREE = 1 << 28
 
 
 Conclude = Callable[[Report, DryRun, Output], int]
-"""What is done with the verdict: shows it, or what follows from it, and gives the exit code."""
+"""Concludes a dry run: shows the verdict, or what follows from it, and returns the exit code."""
 
 
 def show(report: Report, dry_run: DryRun, output: Output) -> int:
@@ -155,7 +155,7 @@ def _lead_in(dry_run: DryRun, request: DryRunRequest, meeting: Rendezvous | None
 
 
 def _serve(request: DryRunRequest, meeting: Rendezvous) -> int:
-    # What the ranks leave goes to the first process, whose disk this one may not see.
+    # The ranks' files are sent to the first process, which may not share this one's disk.
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
         dry_run = replace(request.dry_run, folder=Path(folder))
         _warm(dry_run)

@@ -1,4 +1,4 @@
-"""What ``simcoll estimate OP`` does: price a collective, for one size or a range, on one topology or several."""
+"""The command ``simcoll estimate OP``: prices a collective, for one size or a range, on one topology or several."""
 
 from __future__ import annotations
 

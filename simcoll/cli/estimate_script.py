@@ -1,4 +1,4 @@
-"""What ``simcoll estimate script.py`` does: price a script before it runs anywhere.
+"""The command ``simcoll estimate script.py``: prices a script before it runs anywhere.
 
 A dry run (`simcoll.dryrun.driver`) of some of its ranks, the verdict on them, and the price of all ranks: those that
 did not run have the programs of those that did and have the same place in their groups (`simcoll.dryrun.extrapolate`).
@@ -74,7 +74,7 @@ def _ended(dry_run: DryRun, *, given: bool) -> str:
 
 
 def _assumed(filled: Extrapolation) -> list[str]:
-    """What was taken for granted of ranks that did not run."""
+    """Returns notes on what was assumed of ranks that did not run."""
     notes = []
     if filled.stand_ins:
         models = sorted(set(filled.stand_ins.values()))

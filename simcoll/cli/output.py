@@ -52,7 +52,7 @@ class Output:
     def __init__(self, *, json: bool = False, plain: bool = False) -> None:
         self.json = json
         self.plain = plain
-        # What an encoding such as ASCII lacks is said in escapes.
+        # Characters that an encoding such as ASCII lacks are written as escapes.
         if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
             sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -159,7 +159,7 @@ def warn(text: str) -> None:
     with contextlib.suppress(OSError):
         if sys.stderr is not None and sys.stderr.isatty():
             width = max(shutil.get_terminal_size().columns, _NARROWEST)
-            # What is to be copied, such as a path, stays whole.
+            # Long words such as paths are not broken, so that they can be copied.
             line = "\n".join(
                 textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
             )
@@ -167,12 +167,12 @@ def warn(text: str) -> None:
 
 
 def _bounded(text: str) -> str:
-    """A text of a length that somebody reads: both ends of it, for a path that is too long has its reason behind it."""
+    """Shortens a long text to its two ends: an error about a path that is too long ends with the reason."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
 def columns() -> int:
-    """How wide pictures on stdout are."""
+    """Returns the width of pictures on stdout, in columns."""
     asked = os.environ.get("COLUMNS", "")
     if asked.isascii() and asked.isdecimal() and int(asked):
         return min(max(int(asked), _NARROWEST), _WIDEST)

@@ -110,7 +110,7 @@ class PreflightRequest:
             check_script(self.script, compiles=True)
 
     def dry_run(self, size: int, local: int, ranks: list[int] | None, conclude: Conclude | None) -> DryRunRequest:
-        """What is carried out, by processes that import torch."""
+        """Returns the request of the dry run, which processes that import torch carry out."""
         from simcoll.cli.dry_run import DryRunRequest, show
         from simcoll.dryrun.driver import DryRunPlan
         from simcoll.dryrun.rank.main import DryRun

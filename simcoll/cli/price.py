@@ -1,4 +1,4 @@
-"""What ``simcoll estimate TRACE`` does: price the communication of a recorded job, and what would change it."""
+"""The command ``simcoll estimate TRACE``: prices the communication of a recorded job, and what would change it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class NamedScenario:
 
 @dataclass(frozen=True, slots=True)
 class PricingRequest:
-    """How a job is priced, what changes in it, and the files to write; texts are as typed.
+    """The options of pricing a job: how, with which changes, and the files to write; texts are as typed.
 
     ``compare`` names the further topologies on which it is priced.
     """

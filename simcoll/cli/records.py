@@ -42,12 +42,12 @@ def _unreachable(path: Path) -> str:
 
 
 def judged(records: RunRecords) -> Report:
-    """What the verifier finds in a job, with what its launchers and monitors saw of it."""
+    """Runs the verifier on a job, with what its launchers and monitors saw of it."""
     return judge(records.traces, _outcome(records), _stall(records))
 
 
 def failed_at_once(records: RunRecords) -> Report | None:
-    """The report on ranks that failed before they recorded anything; None where no launcher tells of that."""
+    """The report on ranks that failed before they recorded anything; None where no launcher's account shows that."""
     outcome = None if records.unreadable else _outcome(records)
     report = None if outcome is None else judge((), outcome)
     return report if report is not None and report.verdict is Verdict.FAILED else None
@@ -72,7 +72,7 @@ def _outcome(records: RunRecords) -> LaunchOutcome | None:
 
 
 def _stall(records: RunRecords) -> Stall | None:
-    """What the monitors saw, where the job stood still."""
+    """Reads the monitors' account of a stall, if the job stalled."""
     return read_stalls(_beside(records, STALL_PATTERN))
 
 

@@ -166,7 +166,7 @@ def _conclude(
 
 
 def _remarks(launch: LaunchAccount, end: JobEnd, stall: Stall | None) -> list[str]:
-    """What a reader of the report must know of how the job ended."""
+    """Returns remarks for the report on how the job ended."""
     remarks = []
     if stall is not None and stall.over:
         remarks.append(f"the job was ended after it had stood still for {stall.seconds:.0f} s")
@@ -186,7 +186,7 @@ def _died(end: JobEnd) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of the launcher; what the ranks are told of simcoll the launcher says to them, not to itself."""
+    """The launcher's environment, without the variables of simcoll that the launcher sets for the ranks only."""
     return {name: value for name, value in os.environ.items() if name not in ("SIMCOLL_MODE", "SIMCOLL_OUT")}
 
 

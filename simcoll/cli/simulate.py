@@ -80,7 +80,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SimulateRequest:
-    """What is played (``target`` is a scenario or a program), how, on which ranks, and the files to write.
+    """The options of a simulation: ``target`` (a scenario or a program), how and on which ranks it runs, output files.
 
     None: as the scenario has it, or not asked for. ``check`` compares with what the scenario expects.
     """
@@ -246,7 +246,7 @@ def _write_files(request: SimulateRequest, simulation: Simulation, output: Outpu
 
 
 def _priced(simulation: Simulation) -> PricedPage:
-    """What a page has of a run on a topology beside the report: the picture, and what the calls cost."""
+    """Returns the page's parts beside the report for a run on a topology: the picture, and the calls' costs."""
     from simcoll.pricing.views.simulated_calls import priced_lines, priced_sheet
     from simcoll.pricing.views.topology_figure import topology_figure
 

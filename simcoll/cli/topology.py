@@ -21,7 +21,7 @@ from simcoll.topology.svg import draw
 
 
 class _Actions(Protocol):
-    """What argparse's subparsers are used for here."""
+    """The part of argparse's subparsers that is used here."""
 
     def add_parser(self, name: str, *, help: str, description: str) -> argparse.ArgumentParser:  # noqa: A002
         """A parser for one more action."""

@@ -65,9 +65,9 @@ def run_command(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """What ``simcoll verify`` is asked for. ``ranks`` and ``last`` are as typed; ``srcroot`` is where sources lay.
+    """The options of ``simcoll verify``. ``ranks`` and ``last`` are as typed; ``srcroot`` is the sources' root folder.
 
-    ``groups``, ``ranks``, ``last`` and ``timeline`` say what is shown; what is judged is always the whole job.
+    ``groups``, ``ranks``, ``last`` and ``timeline`` select what is shown; the whole job is always judged.
     ``topology`` is where the page prices it.
     """
 
@@ -93,7 +93,7 @@ class VerifyRequest:
         return self.topology.build()
 
     def view(self) -> View:
-        """What is shown; raises UsageError where a value cannot be read."""
+        """Returns the selection to show; raises UsageError where a value cannot be read."""
         ranks = () if self.ranks is None else tuple(parse_ranks(self.ranks))
         if self.last is not None and _CALLS.fullmatch(self.last) is None:
             raise UsageError(f"--last {self.last!r:.80}: expected how many calls, such as 20")

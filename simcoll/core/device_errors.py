@@ -13,7 +13,7 @@ from typing import Final
 
 
 class DeviceError(Enum):
-    """What kind of error of a device it is; the value says in words what follows."""
+    """The kind of a device error; the value is the text that explains it."""
 
     EARLIER = (
         "its device failed in work that was queued before that call, which only met the error: "
@@ -58,7 +58,7 @@ _KINDS: Final = (
 
 
 def device_error(kind: str, message: str) -> DeviceError | None:
-    """What an exception (the name of its type, its text) tells of a device's error; None where it tells of none."""
+    """Classifies an exception (the name of its type, its text) as a device error; None where it is none."""
     if kind == "OutOfMemoryError":
         return DeviceError.MEMORY
     return next((one for one, pattern in _KINDS if pattern.search(message)), None)

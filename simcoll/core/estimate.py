@@ -42,11 +42,11 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one collective costs.
+    """The cost of one collective.
 
-    ``bytes`` is what nccl-tests means by size, ``ranks`` how many take part. Seconds and bytes/s: the bus bandwidth is
-    ``spec.traffic(ranks) * bytes / seconds``, the algorithm bandwidth ``bytes / seconds``. ``terms`` are named seconds
-    that add up to ``seconds``.
+    ``bytes`` is the size as nccl-tests counts it, ``ranks`` the number of ranks. Seconds and bytes/s: the bus bandwidth
+    is ``spec.traffic(ranks) * bytes / seconds``, the algorithm bandwidth ``bytes / seconds``. ``terms`` are named
+    seconds that add up to ``seconds``.
     """
 
     op: str

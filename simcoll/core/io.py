@@ -52,7 +52,7 @@ def opened_record(path: str, wanted: str) -> Iterator[int]:
 
 
 def open_at_once(path: Path) -> BinaryIO:
-    """Open for reading, without waiting for who writes into a named pipe: one that nobody does is empty.
+    """Open for reading, without waiting for a named pipe's writer: a pipe without a writer reads as empty.
 
     A pipe that has its writer (``<(nvidia-smi topo -m)``) is read as a file is. Raises OSError.
     """

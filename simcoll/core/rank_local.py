@@ -1,6 +1,6 @@
 """Values of which each rank has its own, whether a rank is a process or one of several threads of a process.
 
-A process whose ranks are threads says of each thread to which rank it belongs (:func:`acting_as`); everywhere else
+A process whose ranks are threads assigns each thread to its rank (:func:`acting_as`); everywhere else
 there is one rank, and a value is found at the cost of one look.
 
 What belongs to one process is set up anew in a forked child, which has the objects, but not the threads that use them.
@@ -70,7 +70,7 @@ def acting_rank() -> RankThreads | None:
 
 @contextmanager
 def acting_as(rank: RankThreads | None) -> Iterator[None]:
-    """What the calling thread does in the block, it does for ``rank``."""
+    """Assigns the calling thread to ``rank`` within the block."""
     before, _thread.rank = _thread.rank, rank
     try:
         yield

@@ -11,7 +11,7 @@ from simcoll.spec.call import Call
 
 
 class State(IntEnum):
-    """How far a call came. ``REJECTED`` is a call that the proof or the backend refused to run."""
+    """The progress of a call. ``REJECTED`` is a call that the proof or the backend refused to run."""
 
     SCHEDULED = 0
     STARTED = 1
@@ -67,7 +67,7 @@ class Members(tuple[int, ...]):
 class Group:
     """A process group: its c10d name, its description, and its members as global ranks in group-rank order.
 
-    ``partial`` says that no record states them, so that there may be more: those of whom calls are recorded are known.
+    ``partial``: no record states the members, so there may be more than the ranks with recorded calls, listed here.
     """
 
     name: str

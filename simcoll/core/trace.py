@@ -20,10 +20,10 @@ AWAITED = 2
 """Bit of ``flags``: a thread waits for the call, has waited, or has seen its end."""
 
 HANDED_ON = 4
-"""Bit of ``flags``: whoever has the call's future, or torch itself, may wait unseen; or nobody can read its result."""
+"""Bit of ``flags``: a holder of the call's future, or torch, may wait unseen; or nothing can read its result."""
 
 LET_GO = 8
-"""Bit of ``flags``: the program let the call's Work go before anybody had waited for it."""
+"""Bit of ``flags``: the program dropped the call's Work before any thread had waited for it."""
 
 ON_DEVICE = 16
 """Bit of ``flags``: its start, and its end if it has ended, are the device's own times: a call that has started runs
@@ -69,7 +69,7 @@ class Trace(Protocol):
 
     @property
     def world_size(self) -> int:
-        """How many ranks the job has."""
+        """The number of ranks of the job."""
         ...
 
     @property
@@ -94,7 +94,7 @@ class Trace(Protocol):
 
     @property
     def events(self) -> Sequence[Event]:
-        """What else the rank wrote down, in order."""
+        """Other events that the rank recorded, in order."""
         ...
 
     @property
@@ -114,7 +114,7 @@ class Trace(Protocol):
 
     @property
     def problems(self) -> Sequence[str]:
-        """What could not be read."""
+        """Messages about parts of the record that could not be read."""
         ...
 
     @property
@@ -124,13 +124,13 @@ class Trace(Protocol):
 
     @property
     def seen_ns(self) -> int:
-        """Up to when (wall clock, nanoseconds) it tells of the rank; 0 where that is not known."""
+        """The time (wall clock, nanoseconds) up to which it records the rank; 0 where that is not known."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """How one rank's process ended: a negative ``exit_code`` is a signal, None a process that has not ended.
+    """The end of one rank's process: a negative ``exit_code`` is a signal, None a process that has not ended.
 
     ``stopped`` says that its launcher ended it, because another rank had failed or the job was to end.
     """
@@ -142,7 +142,7 @@ class RankExit:
 
 @dataclass(frozen=True, slots=True)
 class LaunchOutcome:
-    """What the launcher saw: each global rank's end, and whether the ranks were started at all."""
+    """The job as the launcher saw it: each global rank's end, and whether the ranks were started at all."""
 
     ranks: Mapping[int, RankExit] = field(default_factory=dict)
     launched: bool = True
@@ -150,15 +150,15 @@ class LaunchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A job that stood still, as it was seen from outside: since when, and until when it was watched.
+    """A stalled job, as seen from outside: since when it stands still, and until when it was watched.
 
     ``places`` gives the line of the user's program at which a rank's main thread is, ``blocked`` the ranks whose main
     thread waits inside torch, ``busy`` those that compute or have threads at work elsewhere, ``stopped`` those whose
     process a signal has stopped, ``connecting`` those in which simcoll itself still connects to the store. ``over``
-    says that the job was ended for it: nobody was to come any more, or the time that was given for it had passed.
+    says that the job was ended for it: no further rank could arrive, or the time limit for the stall had passed.
 
-    Where nobody has watched the job, ``until`` says up to when the record of each rank tells of it, and ``patience_ns``
-    how long a rank must be seen not to come. ``dated`` is False where these times may be those of copies,
+    Where no monitor watched the job, ``until`` is the time up to which each rank's record goes, and ``patience_ns``
+    how long a rank must be seen not to arrive. ``dated`` is False where these times may be those of copies,
     ``guessed`` is True where a group may have more members than the records know. ``writing_ns`` is the most that any
     rank may have taken to write its record. ``never_met`` are messages (rank, name of the group, p2p sequence) of which
     it is known that no rank's program has the other end.
@@ -181,12 +181,12 @@ class Stall:
 
     @property
     def seconds(self) -> float:
-        """How long it stood still."""
+        """The duration of the stall, in seconds."""
         return (self.seen_ns - self.since_ns) / 1e9
 
     @property
     def watched(self) -> bool:
-        """Whether somebody has seen it from outside."""
+        """Whether a monitor saw it from outside."""
         return not self.until
 
     def misses(self, rank: int, since_ns: int) -> bool:

@@ -36,7 +36,7 @@ class Section:
         self._held.append(tensors)
 
     def launch(self, times: DeviceTimes, inner: Work | None, timed: Timed | None) -> None:
-        """The section was queued; ``timed`` is None where no device tells of its end."""
+        """The section was queued; ``timed`` is None where no device times its end."""
         held, self._held = self._held, []
         self.timed = timed
         if timed is None:
@@ -79,7 +79,7 @@ class Section:
             entry.finished(state)
 
     def waited_for(self) -> None:
-        """Somebody has waited for it."""
+        """A thread has waited for it."""
         if self.timed is None:
             self.finished()
         else:

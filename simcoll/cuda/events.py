@@ -70,11 +70,11 @@ class CudaDevice:
         device, before = _cuda_getDevice(), _cuda_getCurrentStream(self._index)
         _cuda_setStream(*self._behind_data)
         try:
-            # Where waiting is an order to the stream alone. Its other name, synchronize, warns whoever uses it.
+            # Here wait() only orders the stream. Its alias, synchronize, emits a warning.
             work.wait()
             _CudaEventBase.record(event, self._behind)
         finally:
-            # Whoever sets a stream sets its device too. A device that nobody has used is not made ready by going back.
+            # Setting a stream sets its device too. Going back does not initialise a device that was never used.
             _cuda_setStream(*before)
             if device != self._index:
                 _cuda_maybeExchangeDevice(device)

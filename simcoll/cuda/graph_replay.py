@@ -1,4 +1,4 @@
-"""What a CUDA graph has captured, and what goes on in a group when the graph runs it again.
+"""The calls that a CUDA graph has captured, and their records in a group when the graph runs them again.
 
 A captured call did not run. Each launch of its graph makes it anew: it is written down in its group's sequence, and
 compared with the other ranks' as any call is; in ``detail`` mode before the graph is launched.
@@ -35,13 +35,13 @@ class GroupOfGraph(Protocol):
         ...
 
     def replay(self, calls: Sequence[CapturedCall]) -> GroupReplay | None:
-        """What goes on in the group when a graph runs these calls; None where the group has ended."""
+        """Returns the group's part of a launch of a graph with these calls; None where the group has ended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedCall:
-    """One call that a graph captured: what it states, and its line. It holds no tensor, and no group."""
+    """One call that a graph captured: its arguments and its source line. It holds no tensor, and no group."""
 
     group: weakref.ref[GroupOfGraph]
     prepared: Prepared
@@ -54,7 +54,7 @@ class CapturedCall:
 
 
 class _Launched(Section):
-    """The calls of one launch. What lies around them in the graph takes time too, so that only their end is told."""
+    """The calls of one launch. The rest of the graph takes time too, so only the end of the calls is recorded."""
 
     def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
         """The device began the graph then, and ended it (0: it runs)."""
@@ -98,7 +98,7 @@ class GroupReplay:
             self._timed = self._times.begin(self._launched, self._entries[0].number, device)
 
     def launched(self) -> None:
-        """The graph was launched; where no device tells of its end, nobody does."""
+        """The graph was launched; where no device times its end, its calls are recorded as finished at once."""
         for entry in self._entries:
             if self._timed is None or self._launched is None:
                 entry.finished()

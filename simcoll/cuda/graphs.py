@@ -72,11 +72,11 @@ class GraphCalls:
 
 
 open_captures: list[GraphCalls] = []
-"""What the graphs capture that are being captured in this process; mostly empty, which is all that a call looks at."""
+"""The graphs being captured in this process; mostly empty, which is all that a call checks."""
 
 
 def capture_of(arguments: Arguments, devices: Sequence[torch.device]) -> GraphCalls | None:
-    """What the call is to be added to, where it is captured and does not run; ``devices`` are those of its group."""
+    """Returns the capture that the call belongs to; None if it is not captured. ``devices`` are its group's."""
     used = [tensor.device for tensors in arguments.tensors.values() for tensor in tensors[:1]]
     # A barrier has no tensors; it may be the GPU's.
     device = next((device for device in used or devices if device.type == "cuda"), None)

@@ -7,7 +7,7 @@ the program made before it, in whichever group.
 
 A program without one order for all ranks may work too, as long as its kernels fit onto the GPU together. Then a call
 can be proved while another, made before it, waits for a rank that only this one sets free. So a call waits for those
-before it no longer than :data:`PATIENCE` seconds, unless they would keep it waiting on the GPU as well; and nobody
+before it no longer than :data:`PATIENCE` seconds, unless they would keep it waiting on the GPU as well; and no call
 waits again for a call that one has stopped waiting for.
 
 A call that is launched later, from another thread, keeps its place among the work of its CUDA stream. A backend orders
@@ -137,7 +137,7 @@ class LaunchOrder(ProcessOwned):
             before = set(self._waiting)
         while before:
             with self._changed:
-                # Whoever comes now stands behind them.
+                # Calls that arrive now are behind them.
                 if self._changed.wait_for(lambda: not self._waiting or self._waiting[0] not in before, every):
                     return
             look_up()
@@ -154,7 +154,7 @@ class LaunchOrder(ProcessOwned):
 
 
 def patience(environment: Mapping[str, str]) -> float | None:
-    """How long a call waits for those before it; None: as long as it takes, as it would on the GPU."""
+    """Returns how many seconds a call waits for those before it; None: without limit, as it would on the GPU."""
     one_queue = any(environment.get(name) == value for name, value in _ONE_QUEUE.items())
     return None if one_queue else PATIENCE
 

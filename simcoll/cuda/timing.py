@@ -5,7 +5,7 @@ behind it: the host learns of no end. So an event goes into the stream before th
 asked now and then (:mod:`simcoll.cuda.watcher`), never waited for, and used again.
 
 Behind a call that says it is asynchronous the end is marked on a stream of ours, for which its Work must be asked to
-have that stream wait. Then torch takes the call for waited for, and lets the tensors go that it holds until somebody
+have that stream wait. Then torch takes the call for waited for, and drops the tensors that it holds until a thread
 has waited: so they are held here instead, as long as torch would have (source: ``stashed_for_allocator_safety_`` of
 ProcessGroupNCCL.cpp). Whatever holds a tensor last must let it go in a thread of the program's: views take a lock of
 autograd's. What a backend allocates itself only its Work can hold, so that the end of such a call is marked where the
@@ -31,7 +31,7 @@ _RENEWED_SECONDS = 2.0
 _PATIENCE_SECONDS = 0.001
 _POLL_SECONDS = 20e-6
 _TRIES = 64
-"""Looks without a pause, some 50 µs: whoever pauses may get the interpreter back late."""
+"""Looks without a pause, some 50 µs: a thread that pauses may get the interpreter back late."""
 
 
 class DeviceEvent(Protocol):
@@ -74,7 +74,7 @@ class Device(Protocol):
         ...
 
     def capturing(self) -> bool:
-        """Whether what the thread queues is captured into a graph, and does not run."""
+        """Whether the thread's calls are captured into a graph instead of run."""
         ...
 
 
@@ -86,7 +86,7 @@ class Anchor:
     at_ns: int
 
     def milliseconds(self, event: DeviceEvent) -> float:
-        """How long after the anchor an event came."""
+        """Returns the milliseconds from the anchor to an event."""
         return self.event.elapsed_time(event)
 
     def nanoseconds(self, milliseconds: float) -> int:
@@ -154,7 +154,7 @@ class DeviceClock:
 _FARTHEST = 1 << 20
 
 _PATIENT_LOOKS = 20
-"""Looks that are given to the first anchor; from then on calls are told of without times as long as there is none."""
+"""Looks that are given to the first anchor; from then on calls are recorded without times as long as there is none."""
 
 
 def calls_between_times() -> int:
@@ -226,7 +226,7 @@ class StreamLane:
 
 
 class DevicePlace:
-    """What is under way on one device of this process. The program's threads put it there; one at a time looks."""
+    """The calls in flight on one device of this process. The program's threads add them; one thread at a time polls."""
 
     def __init__(self, device: Device, clock: DeviceClock | None = None) -> None:
         self.device = device
@@ -245,7 +245,7 @@ class DevicePlace:
         self.failed = True
 
     def begin(self, recorded: TimedRecord, *, timed: bool) -> Timed | None:
-        """A call is about to be queued on the current stream; None where its end cannot be told."""
+        """A call is about to be queued on the current stream; None where its end cannot be timed."""
         if self._let_go:
             # In place: a list that the looking thread still adds to would be let go there.
             self._let_go.clear()
@@ -271,7 +271,7 @@ class DevicePlace:
     def queued(self, timed: Timed, lane: tuple[object, int], work: object, held: object, *, marked_late: bool) -> None:
         """The call was queued: ``work`` is its Work, None where it ends in its stream's order.
 
-        ``held`` are its tensors. A ``marked_late`` one ends when somebody has waited for it.
+        ``held`` are its tensors. A ``marked_late`` one ends when a thread has waited for it.
         """
         try:
             if work is None:
@@ -299,7 +299,7 @@ class DevicePlace:
                         self._look_at(lane)
                 self._undated -= self.clock.anchor is None
         except RuntimeError:
-            # All that a device that has failed says of its events is that it has failed.
+            # A query of any event on a failed device only repeats the device's error.
             self.fail()
         return self.under_way
 
@@ -309,7 +309,7 @@ class DevicePlace:
 
     @property
     def under_way(self) -> bool:
-        """Whether there are calls whose end is to be told."""
+        """Whether there are calls whose end is still to be recorded."""
         return not self.failed and any(lane.calls for lane in list(self.lanes.values()))
 
     def expects(self, log: object = None) -> bool:
@@ -334,7 +334,7 @@ class DevicePlace:
 
     def _settle(self, lane: StreamLane, timed: Timed) -> None:
         start, anchor = timed.start, self._anchor_of(timed)
-        # Whoever was given it may keep it: no ring of references.
+        # The record may keep the call, so the call drops the record: no reference cycle.
         recorded, timed.recorded = timed.recorded, None
         if recorded is None:
             return
@@ -358,7 +358,7 @@ class DevicePlace:
 
 
 def _ended(calls: deque[Timed]) -> int:
-    """How many have ended: those before one that has ended have too."""
+    """Returns the number of calls that have ended: those before one that has ended have too."""
     count = 0
     for number, timed in enumerate(list(calls), 1):
         if timed.marked:

@@ -42,12 +42,12 @@ class DeviceTimes:
 
     @property
     def wanted(self) -> bool:
-        """Whether any call is to be told the end of."""
+        """Whether the ends of calls on devices are recorded."""
         return self._every > 0
 
     def begin(self, recorded: TimedRecord, number: int, index: int) -> Timed | None:
         """The call of that number of its group is about to be queued on the device of that index; None where its end
-        cannot be told.
+        cannot be timed.
         """
         place = self._places.get(index)
         if place is None and (place := self._open(index)) is None:
@@ -86,7 +86,7 @@ class DeviceTimes:
         self._permitted = self._permit_queries()
         while not self._stop.is_set():
             self._wake.clear()
-            # Whoever queues a call from here on wakes the thread, which never looks twice within the pause: calls that
+            # A call that is queued from here on wakes the thread, which never looks twice within the pause: calls that
             # end at once must not wake it one by one.
             self._idle = True
             if not any(place.under_way for place in list(self._places.values())):
@@ -123,7 +123,7 @@ class DeviceTimes:
                 place.forget(key)
 
     def close(self, seconds: float) -> None:
-        """Look until no call is to end that can be told of, ``seconds`` at the most; then no more."""
+        """Poll until no call's end is outstanding, for at most ``seconds``; then stop."""
         self._look_until(lambda: not any(place.expects() for place in list(self._places.values())), seconds)
         self._stop.set()
         self._wake.set()

@@ -2,7 +2,7 @@
 
 The fakes of a single rank (its GPUs, its process groups, its peers' data) live in ``simcoll.dryrun.rank``.
 
-Alone a rank waits for nobody, so that its record has all of its program. The programs are then replayed together: each
+A rank that runs alone never waits, so its record has all of its program. The programs are then replayed together: each
 rank goes on until it waits for a collective, a message or a group whose other ranks have not come. Where no rank can go
 on, the real run would stop; every record is cut there and judged as that of a real run that was given up. A
 disagreement of whole programs on a call that the real run reaches goes before what it leads to, and a message whose

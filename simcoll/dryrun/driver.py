@@ -86,7 +86,7 @@ _LEFT_BEHIND = (
 
 @dataclass(frozen=True, slots=True)
 class DryRunPlan:
-    """How the ranks of a dry run are run.
+    """The plan for running the ranks of a dry run.
 
     ``ranks`` is None where they are chosen from what those before recorded; ``timeout`` is in seconds for each rank;
     ``jobs`` is how many run at a time, None for as many as there are cores.

@@ -1,4 +1,4 @@
-"""How the ranks of a dry run ended, and after whose end nothing is known.
+"""The ends of a dry run's ranks, and which ranks would have gone on in the real run.
 
 A rank that was ended by its time or memory limit, or by ``--steps``, would have gone on. So might one that failed at a
 line that reads a value from others, or a key that another rank would have set: a dry run can only guess those.
@@ -139,7 +139,7 @@ _FAILURES_OF_OTHERS = ("DistStoreError", "CheckpointException")
 
 
 class RankEnding(Enum):
-    """How a rank's process ended."""
+    """The kind of end of a rank's process."""
 
     FINISHED = "finished"
     FAILED = "failed"
@@ -155,7 +155,7 @@ _KNOWN = (RankEnding.FINISHED, RankEnding.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class RankEndings:
-    """How each rank ended, and the ranks' traces without what an end forced by the dry run caused."""
+    """The end of each rank, and the ranks' traces without the effects of an end that the dry run forced."""
 
     how: Mapping[int, RankEnding]
     exits: Mapping[int, RankExit]
@@ -254,12 +254,12 @@ def _without_forced_end(trace: MemoryTrace, how: RankEnding) -> MemoryTrace:
     stop = next((event.time_ns for event in events if event.kind == STEPS_MADE), None)
     if stop is None:
         return replace(trace, events=events)
-    # What the program does while its frames unwind, it would not have done at this place.
+    # Calls that the program makes while its frames unwind would not happen here in the real run.
     return _upto(replace(trace, events=events), stop)
 
 
 def _upto(trace: MemoryTrace, stop: int) -> MemoryTrace:
-    """What a rank that would have gone on had done by then."""
+    """Cuts the trace of a rank that would have gone on at time ``stop`` (nanoseconds)."""
     slots = trace.slots[trace.slots["scheduled_ns"] <= stop].copy()
     late = slots["finished_ns"] > stop
     slots["flags"][late] &= ~np.uint8(AWAITED)

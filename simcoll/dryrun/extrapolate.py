@@ -62,7 +62,7 @@ def _program(trace: Trace) -> bytes:
 
 
 def _common_part(call: Call) -> tuple[object, ...]:
-    """What is the same on all ranks of one program: not the device index, for instance."""
+    """Returns the parts of a call that are equal on all ranks of one program: not the device index, for instance."""
     buffers = [(buffer.shape, buffer.dtype, buffer.device) for buffer in (*call.inputs, *call.outputs)]
     return call.op, call.reduce_op, len(call.inputs), buffers
 

@@ -1,8 +1,9 @@
 """Matches the sends and receives of a dry run by sender, receiver and tag, in the order in which they are posted.
 
 Tags count on CPUs only, as with Gloo; NCCL has none. A receive from any source takes the message that was posted first.
-A message to or from a rank of which nothing is known counts as complete. A message with more bytes than the receive has
-room for, which Gloo would not survive, never completes; nor does one whose Work was dropped before the other end came.
+A message to or from a rank that did not run, or might have gone on after its end, counts as complete. A
+message with more bytes than the receive has room for, which Gloo would not survive, never completes; nor does one whose
+Work was dropped before the other end came.
 """
 
 from __future__ import annotations

@@ -108,12 +108,12 @@ def _exit_like(status: int) -> NoReturn:
 _COUNTERS = Path("/proc/vmstat")
 _LOOK_SECONDS = 0.01
 _GRACE_SECONDS = 5.0
-"""How long a subreaper has to end what its rank has started."""
+"""Seconds that a subreaper has to end the processes that its rank has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """How a rank's process ended: ``exit_code`` is negative for a signal; ``timed_out`` if it reached its time limit.
+    """The end of a rank's process: ``exit_code`` is negative for a signal; ``timed_out`` if it reached its time limit.
 
     ``out_of_memory`` is whether it failed after asking for memory beyond its limit, or was killed as the system had
     none.
@@ -178,7 +178,7 @@ def _ended(running: Mapping[int, tuple[int, float]]) -> dict[int, ProcessEnd]:
 
 
 def memory_kills() -> int | None:
-    """How many processes Linux has killed for lack of memory since it started; None where that is not known."""
+    """Returns the number of processes that Linux has killed for lack of memory since boot; None where unknown."""
     with contextlib.suppress(OSError):
         for line in _COUNTERS.read_text(encoding="ascii").splitlines():
             name, _, count = line.partition(" ")

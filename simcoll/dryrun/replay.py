@@ -6,7 +6,7 @@ handed on is waited for somewhere that no record shows: at the end, at the lates
 
 In the replay a collective completes when all its members that ran have launched it, a message when both ends are
 posted, the creation of a group when all its members that ran create it; nothing else blocks. Ranks that did not run,
-and ranks of which nothing is known after their end (``unknown_after``), are assumed to take part.
+and ranks that might have gone on after their end (``unknown_after``), are assumed to take part.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class ThreadProgress:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """How far each thread comes until no thread can go on; ``done`` masks the calls of each rank that completed.
+    """The progress of each thread until no thread can go on; ``done`` masks the calls of each rank that completed.
 
     ``taken`` has the source (a group rank) of receives from any source, ``pairs`` the other end of each message.
     """
@@ -287,7 +287,7 @@ class _Replay:
         return True
 
     def _assume_present(self, rank: int) -> None:
-        """Assume that a rank of which nothing more is known takes part: whatever waits for it goes on."""
+        """Assume that a rank that might have gone on takes part: everything that waits for it goes on."""
         self._unknown.add(rank)
         for number in self._collectives_after_last(rank):
             self._left[number] -= 1

@@ -292,7 +292,7 @@ def _judge_replayed(job: _Replayed) -> Report:
 
 
 def _count_agreed(traces: Sequence[MemoryTrace]) -> int:
-    """How many collectives all members that ran agree on."""
+    """Returns the number of collectives that all members that ran agree on."""
     run, agreed = {trace.rank for trace in traces}, 0
     for columns in columns_of(traces):
         columns.check()

@@ -20,7 +20,7 @@ GENERATION_NAMES = ("volta", "ampere", "hopper", "blackwell")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a GPU generation adds: seconds of a launch, a factor on LL's and LL128's latencies, NVLS's bus bandwidth.
+    """A GPU generation's constants: seconds of a launch, a factor on LL's and LL128's latencies, NVLS's bus bandwidth.
 
     ``nvls`` is relative to a GPU's NVLink bandwidth as NCCL plans with it.
     """

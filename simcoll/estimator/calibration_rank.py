@@ -79,7 +79,7 @@ OPS: dict[str, Callable[[int, int, str, dist.ProcessGroup], Run]] = {
     "all_to_all": _all_to_all,
     "broadcast": _broadcast,
 }
-"""What can be measured: each gives the call for a size as nccl-tests counts it, a number of ranks and a device."""
+"""The measurable collectives: each gives the call for a size as nccl-tests counts it, a number of ranks, a device."""
 
 
 def sizes(most: int) -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""Who sends how much to whom, by algorithm, as latency and bandwidth terms: the closed form of a bare schedule.
+"""The transfers of each algorithm as latency and bandwidth terms: the closed form of a bare schedule.
 
 A schedule of steps costs, in each step, the latency of its farthest transfer and the time of its busiest link. The
 terms are exact where all ranks are alike and a step's transfers share links evenly; in a pipelined schedule (ring
@@ -19,7 +19,7 @@ from simcoll.estimator.shape import ClusterShape
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a step and a byte cost: seconds of a step inside a domain and across domains, and bytes/s.
+    """The cost of a step and of a byte: seconds of a step inside a domain and across domains, and bytes/s.
 
     ``inside`` is of one rank's links within its domain; ``network`` of all links out of a domain for a ring,
     ``exchange`` of the same for an exchange of all with all, ``root`` of the links out of a single rank. The root's

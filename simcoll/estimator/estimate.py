@@ -52,9 +52,9 @@ def estimate(
     calibrated: bool = True,
     ranks: Sequence[int] | None = None,
 ) -> Estimate:
-    """What ``op`` of ``size`` bytes costs on a topology, or on the ``ranks`` of it.
+    """Returns the cost of ``op`` of ``size`` bytes on a topology, or on the ``ranks`` of it.
 
-    ``size`` is what nccl-tests means by it: the larger of the send and the receive buffer, so the total for all_gather,
+    ``size`` is as nccl-tests counts it: the larger of the send and the receive buffer, so the total for all_gather,
     reduce_scatter and all_to_all. ``algorithm`` is one of the op's row in the spec and ``protocol`` one of LL, LL128,
     Simple; where they are None, the least time wins, as in NCCL. ``calibrated=False`` prices the bare graph, without
     launches and protocols. A send goes from the first to the last of the ranks. Raises EstimateError for an argument
@@ -146,7 +146,7 @@ class _MeasuredPlan(_Plan):
         self.known = curves(graph)
 
     def at(self, size: int) -> Estimate:
-        """What the measurements say of a size in bytes."""
+        """Returns the estimate for a size in bytes from the measurements; the model's where they do not cover it."""
         seconds = measured_seconds(self.known, self.op, size, self.shape.ranks)
         if seconds is None:
             return super().at(size)
@@ -303,7 +303,7 @@ def _flow_of(curve: Curve, size: int, topology: nx.DiGraph[Any], plan: _Plan) ->
 
 
 def _overheads(curve: Curve, size: int, shape: ClusterShape) -> Overheads:
-    """What a step across the network takes beyond the graph's latency, and what a protocol leaves of the links."""
+    """Returns a network step's seconds beyond the graph's latency, and the protocol's share of the links."""
     from simcoll.core.estimate import Overheads
 
     achieved = curve.achieved(size)

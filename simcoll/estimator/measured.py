@@ -26,7 +26,7 @@ SCHEMA = "simcoll.measured/1"
 """Of the file that the measuring ranks write."""
 
 MEASURABLE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-"""What `simcoll calibrate` measures."""
+"""The collectives that `simcoll calibrate` measures."""
 
 SMALLEST = 1024
 """The smallest size that it measures, in bytes."""
@@ -140,7 +140,7 @@ def _never_falling(values: list[float]) -> list[float]:
 
 
 def seconds(found: Curves, op: str, size: int, ranks: int) -> float | None:
-    """What the measurements say of a call; None where the op was not measured."""
+    """Returns a call's seconds from the measurements; None where they do not cover it."""
     by_ranks = found.get(op)
     if not by_ranks or ranks < 2:
         return None

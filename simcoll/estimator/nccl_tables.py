@@ -68,7 +68,7 @@ LL_RING_SHARE = 0.5
 LL_TREE_SHARE = 1 / 3.8
 LL128_RING_SHARE = 0.92
 LL128_TREE_SHARE = (7 / 9, 120 / 128)
-"""What the protocol leaves of the bandwidth; LL128 over a tree: on one node, on several."""
+"""The protocol's share of the bandwidth; LL128 over a tree: on one node, on several."""
 
 TREE_SHARE = 0.92
 
@@ -80,7 +80,7 @@ TREE_CORRECTION = (
         *(0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
     ),
 )
-"""What is left of a tree's bandwidth in an all_reduce, by protocol and log2(bytes / 64)."""
+"""The share of a tree's bandwidth that an all_reduce achieves, by protocol and log2(bytes / 64)."""
 
 
 def ll_bandwidth(generation: int, nodes: int, cpu: str | None) -> float:

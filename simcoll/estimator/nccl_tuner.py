@@ -1,4 +1,4 @@
-"""What a collective costs in NCCL, by algorithm and protocol: its tuner's formulas with constants that were measured.
+"""The cost of a collective in NCCL, by algorithm and protocol: its tuner's formulas with measured constants.
 
 NCCL computes a latency and a bandwidth for each pair and takes the pair with the least time (2.30.7,
 ``src/graph/tuning.cc``). So does this, with two differences: bandwidths are those that were achieved, and a pipeline
@@ -29,15 +29,15 @@ _RUNS = {
     "reduce_scatter": ("ring", "nvls", "pat"),
     "barrier": ("ring", "tree"),
 }
-"""What NCCL chooses from; of the other rows it runs the first schedule only (``tuning.cc``; grouped sends)."""
+"""NCCL's algorithms by op; of the other rows it runs the first schedule only (``tuning.cc``; grouped sends)."""
 
 _ANY = ("ring", "tree", "nvls", "nvls_tree", "pat")
 _CONFIGURED = {"tcpx": (("ring",), ("Simple",)), "tcpxo": (("ring", "tree"), ("LL128", "Simple"))}
-"""What Google prescribes for its networks: NCCL_ALGO, NCCL_PROTO, NCCL_NVLS_ENABLE=0 (GPUDirect-TCPX and -TCPXO)."""
+"""Google's settings for its networks: NCCL_ALGO, NCCL_PROTO, NCCL_NVLS_ENABLE=0 (GPUDirect-TCPX and -TCPXO)."""
 
 
 def runs(spec: CollectiveSpec) -> tuple[str, ...]:
-    """What NCCL would run of a row's schedules."""
+    """Returns those of a row's schedules that NCCL would run."""
     return _RUNS.get(spec.name, spec.schedules[:1])
 
 

@@ -238,7 +238,7 @@ def _outside(
 def _narrowed(
     placement: Placement, members: Sequence[int], sizes: dict[Hashable, int], out: dict[Hashable, float]
 ) -> tuple[float, float, float]:
-    """What is left of a domain's bandwidth to a ring, to an exchange, and to one of all pieces; see `ClusterShape`.
+    """Returns a domain's bandwidth for a ring, for an exchange, and for one of all pieces; see `ClusterShape`.
 
     A ring leaves each part of the network once. Of an exchange a part of k ranks sends k(n - k) pieces, a domain of p
     ranks p(n - p), or pn with those that stay inside.

@@ -1,6 +1,6 @@
 """``simcoll.time_estimator``: the time that a piece of a torch program would spend on communication, with nothing sent.
 
-Every c10d call passes torch's dispatcher, whatever the backend and whoever makes it (torch.distributed, functional
+Every c10d call passes torch's dispatcher, whatever the backend and the caller (torch.distributed, functional
 collectives, C++ such as DistributedDataParallel's reducer). A dispatch mode takes it there, prices it, and gives back a
 Work whose ``wait`` moves the estimator's clock.
 
@@ -89,7 +89,7 @@ class LinkTimeline:
         step = min(until - self._clock, *(one.remaining / speed for one, speed in zip(running, speeds, strict=True)))
         for one, speed in zip(running, speeds, strict=True):
             one.start = self._clock if one.start is None else one.start
-            # What ends here ends exactly, whatever was rounded.
+            # A transfer that ends in this step ends with exactly 0 remaining, despite rounding.
             one.remaining = 0.0 if one.remaining / speed <= step else one.remaining - step * speed
         self._clock += step
         for waiting in self._streams.values():
@@ -98,7 +98,7 @@ class LinkTimeline:
 
 
 def _speeds(running: Sequence[Transfer]) -> list[float]:
-    """How fast each goes, 1 being alone: a link that is asked for more than it has slows its users alike."""
+    """Returns each transfer's speed, 1 being alone: an oversubscribed link slows its users alike."""
     asked: defaultdict[Hashable, float] = defaultdict(float)
     for one in running:
         for link in one.links:
@@ -119,7 +119,7 @@ class PricedCall:
 
 
 class TimeEstimator:
-    """What the calls of a `time_estimator` block cost: the result of ``with simcoll.time_estimator(...) as it``."""
+    """The costs of a `time_estimator` block's calls: the result of ``with simcoll.time_estimator(...) as it``."""
 
     def __init__(self, topology: nx.DiGraph[Any]) -> None:
         self._topology = topology
@@ -157,7 +157,7 @@ class TimeEstimator:
         return self._launch([call])
 
     def begin_section(self) -> None:
-        """What follows is launched together; one section may stand in another, of another group."""
+        """Begin a section, whose calls are launched together; sections of different groups may be nested."""
         self._sections.append([])
 
     def end_section(self) -> Wait:
@@ -211,7 +211,7 @@ def time_estimator(topology: nx.DiGraph[Any]) -> Iterator[TimeEstimator]:
     a broadcast leave their tensors as they are, a gather finds this rank's own part in every place. Calls of one group
     run in order, those of several side by side, sharing the links that hold them up; the program's own computing takes
     no time. It is the block of its thread, with the backward passes that this one runs; other threads' calls are sent
-    as ever. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
+    as usual. Raises TopologyError for a graph that is no topology, ConfigurationError for a call by a rank that it does
     not have.
     """
     check(topology)

@@ -43,7 +43,7 @@ _ENDING = frozenset({-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT, -signal.S
 
 
 class Ledger:
-    """How the ranks of this node ended, kept on disk while it changes."""
+    """The account of how the ranks of this node ended, kept up to date on disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -94,7 +94,7 @@ class Ledger:
             self._write()
 
     def failed(self, failures: dict[int, Any]) -> None:
-        """What torch says of the ranks that failed: exit codes that no watcher saw, and error messages."""
+        """Records torch's report on failed ranks: exit codes that no watcher saw, and error messages."""
         by_rank = {entry["rank"]: entry for entry in self._document["ranks"]}
         for rank, failure in failures.items():
             entry = by_rank.get(rank)
@@ -110,7 +110,7 @@ class Ledger:
         return bool(self._document["ranks"])
 
     def reaped(self, exit_codes: dict[int, int]) -> None:
-        """What the agent saw of processes that it reaped before their watchers looked, by local rank."""
+        """Records exit codes, by local rank, of processes that the agent reaped before their watchers looked."""
         for entry in self._document["ranks"]:
             if (code := exit_codes.get(entry["local_rank"])) is not None:
                 self.ended(entry, code)
@@ -118,8 +118,8 @@ class Ledger:
     def settle(self) -> None:
         """The agent has ended: wait for the last watchers to say what they saw.
 
-        torch names every rank that did not return zero, so a process that is gone and was named by nobody did; of a job
-        that was interrupted it names none.
+        torch names every rank that did not return zero, so a process that is gone and was not named returned zero; if
+        the job was interrupted, torch names none.
         """
         for watcher in self._watchers:
             watcher.join(_SETTLE_SECONDS)

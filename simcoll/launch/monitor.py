@@ -1,7 +1,7 @@
 """Watches a running job from outside: sees that it stands still, why, and whether it can ever go on.
 
 Nothing here runs in a rank: a rank that sits in C++ with the GIL held, is stopped, or is gone is seen as well as any
-other. The job moves while a black box changes. It stands where none does and somebody waits.
+other. The job moves while a black box changes. It stalls when none changes and a rank waits.
 
 Hosts that queue calls on devices may go on for long while these stand. So a job in which a device runs a call stands as
 well where no device begins or ends any more, whatever the hosts add.
@@ -26,15 +26,15 @@ from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.postmortem import standstill
 
 DEFAULT_SECONDS = 30.0
-"""How long a job may stand still that can be proved to never go on."""
+"""Seconds for which a job that provably cannot go on may stand still."""
 
 LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 5.0
 _TRANSFER_SECONDS = 10.0
-"""What ``--stall`` grants on top to a call that all ranks have come to."""
+"""Seconds added to ``--stall`` for a call that all ranks have launched."""
 
 _CONNECT_SECONDS = 60.0
-"""What it grants on top to a rank in which simcoll connects to the store: a name that is looked up may take long."""
+"""Seconds added for a rank in which simcoll connects to the store: a name look-up may take long."""
 
 _ANSWER_SECONDS = 1.0
 _PIECE_SECONDS = 0.02
@@ -154,7 +154,7 @@ class Monitor:
             # While it was looked at: what was found is over.
             return False
         if findings and (proved or self.seconds is not None):
-            # Before the job ends: whoever reports on all nodes looks for it as soon as their ranks are gone.
+            # Before the job ends: the process that reports on all nodes looks for it as soon as their ranks are gone.
             self._keep(stall)
             return True
         self._witnessed = stall if findings else None
@@ -211,7 +211,7 @@ class Monitor:
         return {rank: threads for rank, threads in found.items() if threads}
 
     def _processor_seconds(self, launch: LaunchAccount) -> dict[int, float]:
-        """What each rank's process has computed so far, in seconds of one core."""
+        """Returns the CPU time that each running rank's process has used so far, in seconds of one core."""
         ticks = os.sysconf("SC_CLK_TCK")
         used = {}
         for rank in launch.ranks:

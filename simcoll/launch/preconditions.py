@@ -1,4 +1,4 @@
-"""What must hold before a job is started, each failure one line: the mode, the program, torch, the folder, its room."""
+"""Checks before a job is started, each failure one line: the mode, the program, torch, the folder, its free space."""
 
 from __future__ import annotations
 

@@ -21,17 +21,17 @@ from simcoll.blackbox.stacks import ask_for_dump
 from simcoll.core.process import adopt_orphans
 
 DUMPS: Final = "flight_recorder_rank_"
-"""What the names of the dumps begin with; torch puts the rank behind it."""
+"""The prefix of the dumps' names; torch appends the rank."""
 
 _FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""What torch reads for it, the newest name first (``DebugInfoWriter::getWriter`` in FlightRecorder.cpp)."""
+"""The variables that torch reads for it, newest first (``DebugInfoWriter::getWriter`` in FlightRecorder.cpp)."""
 
 
 def with_dumps_in(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of a job whose ranks dump into a folder that exists, where they dump at all.
 
-    torch 2.11 and newer record their last 2,000 calls and dump them when a collective fails, if nobody has switched
-    that off; only the place is another one.
+    torch 2.11 and newer record their last 2,000 calls and dump them when a collective fails, unless that is switched
+    off; only the folder is changed.
     """
     if any(environment.get(name) for name in _FILES):
         return dict(environment)
@@ -41,7 +41,7 @@ def with_dumps_in(folder: Path, environment: Mapping[str, str]) -> dict[str, str
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_SECONDS = 0.5
 _GENTLE_SECONDS = 1.5
-"""How long the launcher has to end a job that was given up, and then once more after its ranks were killed."""
+"""Seconds that the launcher has to end a job that was given up, and once more after its ranks were killed."""
 
 PATIENCE_SECONDS = 5.0
 """After an interrupt, how long ranks may take before they are terminated: one that sits in C++ never sees a SIGINT."""
@@ -49,14 +49,14 @@ PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How the launcher ended: its exit code, and the number of the signal that ended the job from outside, if any."""
+    """The end of the launcher: its exit code, and the number of the signal that ended the job from outside, if any."""
 
     exit_code: int
     signal: int | None
 
 
 class Watch(Protocol):
-    """Who looks at a running job from outside."""
+    """An observer of a running job from outside."""
 
     def look(self) -> bool:
         """Whether the job is to be ended now."""
@@ -134,7 +134,7 @@ def _passing_on(process: subprocess.Popen[bytes], received: list[int]) -> Iterat
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # What nohup or a shell's background job ignores stays ignored.
+    # Signals that nohup or a shell's background job ignores stay ignored.
     handled = [number for number in _ENDING_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, pass_on) for number in handled}
     try:

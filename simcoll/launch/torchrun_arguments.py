@@ -65,7 +65,7 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
 
 
 class ProgramKind(Enum):
-    """How torchrun starts the program."""
+    """The way in which torchrun starts the program."""
 
     SCRIPT = "script"
     MODULE = "module"
@@ -74,7 +74,7 @@ class ProgramKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What ``simcoll run`` was asked for. ``torchrun`` is torchrun's part, the program and its arguments included."""
+    """The options of ``simcoll run``. ``torchrun`` is torchrun's part, the program and its arguments included."""
 
     mode: str
     out: Path | None
@@ -197,7 +197,7 @@ def _variable(name: str) -> str:
 
 
 def _local_ranks(text: str) -> int:
-    """How many black boxes this machine will hold; ``auto``, ``gpu`` and the like are at most one a core."""
+    """Returns the number of black boxes on this machine; ``auto``, ``gpu`` and the like count as one per core."""
     try:
         count = int(text)
     except ValueError:

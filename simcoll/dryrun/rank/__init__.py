@@ -1,4 +1,4 @@
-"""What one rank of a dry run replaces by fakes: GPUs, tensors without memory, peers that answer, saved files.
+"""The fakes of one rank of a dry run: GPUs, tensors without memory, peers that answer, saved files.
 
 All of it runs inside the rank's own process, around the user's unchanged script. Choosing ranks, replaying them
 together and the verdict live in ``simcoll.dryrun``.
@@ -11,7 +11,7 @@ whether its values depend on what other ranks would have sent. A fake group give
 would get if all others had its inputs.
 
 For ``simcoll estimate script.py`` another mode counts FLOPs and bytes of each operator (``flop_counter``), with streams
-and events that know who waits for whom (``fake_cuda``); both go into the record in the order in which a GPU's default
+and events that track their dependencies (``fake_cuda``); both go into the record in the order in which a GPU's default
 stream would run them. Ranks that did not run get the program of one with the same place in its groups, and the roofline
 of :mod:`simcoll.pricing.roofline` turns work into seconds of the topology's GPU.
 """

@@ -86,7 +86,7 @@ def algorithms(op: str) -> tuple[str, ...]:
 
 
 def schedule(op: str, algorithm: str, layout: Layout, size: float, root: int = 0) -> Schedule:
-    """What the algorithm sends; pipelines in one chunk (`TransferStep.split`).
+    """Returns the algorithm's transfers; pipelines in one chunk (`TransferStep.split`).
 
     ``size`` is nccl-tests' size in bytes, ``root`` a place in the group. Raises TopologyError for an algorithm that the
     row does not have, or that needs another topology.
@@ -113,7 +113,7 @@ class FlowPlan:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts by itself, from its launch on."""
+        """The seconds that it takes by itself, from its launch on."""
         return self.prices.overheads.launch + sum(phase.seconds for phase in self.phases)
 
 
@@ -128,7 +128,7 @@ def price(
     overheads: Overheads | None = None,
     delays: Sequence[float] | None = None,
 ) -> Estimate:
-    """What a collective costs on the graph.
+    """Returns the cost of a collective on the graph.
 
     ``size`` is nccl-tests' size in bytes, ``ranks`` the group's (all by default; the first and the last of them for
     send and recv), ``root`` a place in the group, ``delays`` how many seconds each rank of the group comes late. The
@@ -219,7 +219,7 @@ def _bottleneck(found: FlowPlan, seconds: float) -> Bottleneck | None:
 
 
 def _late(found: FlowPlan, delays: Sequence[float] | None) -> float:
-    """How much later it ends because ranks come late.
+    """Returns how many seconds later it ends because ranks come late.
 
     A transfer begins when both ends have done their earlier steps, and never before its step's turn; a pipeline, and
     shifts, when all of their ranks have.

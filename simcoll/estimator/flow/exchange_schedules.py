@@ -97,7 +97,7 @@ class _Halving:
         return [int(self.even[number]), *own] if number < self.extra else own
 
     def weights(self, bit: int) -> Integers:
-        """How many blocks go in step ``bit`` to each partner."""
+        """Returns the number of blocks that go to each partner in step ``bit``."""
         held = np.where(self.number < self.extra, 2, 1)
         found: Integers = held.reshape(-1, 2 << bit).sum(axis=0)
         return found

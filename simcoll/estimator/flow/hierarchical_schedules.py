@@ -91,7 +91,7 @@ def reduce(layout: Layout, size: float, root: int) -> Schedule:
 
 
 def _of_root(grid: Integers, size: float, root: int, behind: int) -> tuple[TransferStep, TransferStep, TransferStep]:
-    """What its host sends the root, the chains along the hosts, the rings in each host: a shard for each place."""
+    """The transfers from the root's host to it, chains along the hosts, rings in each host: a shard for each place."""
     part, own = size / grid.shape[1], grid[-behind]
     places = [place for place, rank in enumerate(own) if rank != root]
     near = TransferStep(

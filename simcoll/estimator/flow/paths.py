@@ -71,7 +71,7 @@ class Paths:
         self._costs = np.empty((nodes, 0))
 
     def cost(self, sources: Integers, targets: Integers) -> Floats:
-        """What each pair's cheapest path costs; infinite where there is none."""
+        """Returns the cost of each pair's cheapest path; infinite where there is none."""
         self._solve(targets)
         found: Floats = self._costs[sources, self._column[targets]]
         return found
@@ -145,7 +145,7 @@ _COSTS = np.array([1.0, 2.0, 4.0, 16.0, 64.0])
 """Of each of `LINKS`."""
 
 TOLL = 4096.0
-"""What it costs to pass through a GPU, or from one side of a host to the other through a NIC: never, if avoidable."""
+"""The cost of a path through a GPU, or through a NIC to the other side of a host: so high that others are preferred."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

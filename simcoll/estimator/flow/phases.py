@@ -286,7 +286,7 @@ class Prices:
                 routes = self.router.routes(self.nodes[step.sources], self.nodes[step.targets])
                 alone[distance] = self._priced(routes, np.ones(len(step.sources)))
             slowest = float(alone[distance].end.max())
-            # What begins at once ends with the sum of the loads, which may differ where the slowest transfers do not.
+            # Concurrent shifts end with the sum of their loads, which may differ where the slowest transfers do not.
             busy = float(weights @ alone[distance].loads) if watched else slowest
             return busy, float(alone[distance].latency.max())
 
@@ -309,7 +309,7 @@ def _through(step: TransferStep, alone: _Alone, size: float) -> Phase:
 
 
 def _chunks(depth: int, alone: _Alone, size: float) -> int:
-    """How many chunks make the pipeline fastest; at least a byte each."""
+    """Returns the number of chunks, of at least a byte each, with which the pipeline is fastest."""
     most = int(min(max(size, 1.0), _CHUNKS))
     waiting, sending = float(alone.latency.max(initial=0.0)), float(alone.end.max(initial=0.0)) * size
     best = math.sqrt(depth * sending / waiting) if waiting else math.inf

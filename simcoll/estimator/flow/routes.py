@@ -61,7 +61,7 @@ class SwitchFabric:
         )
 
     def cost(self, sources: Integers, targets: Integers) -> Floats:
-        """What the way from one switch to another costs, by the network's numbers of the switches."""
+        """Returns the cost of the path from one switch to another, by the network's numbers of the switches."""
         return self._paths.cost(self._colour[sources], self._colour[targets])
 
     def walk(self, sources: Integers, targets: Integers) -> Walk:
@@ -231,12 +231,12 @@ def _shape(network: Network, members: list[_Block]) -> RouteShape:
 
 _TIE = 1e-10
 _AT_ONCE = 1 << 22
-"""How many ways out and in are weighed at once, which bounds the memory."""
+"""The number of ways out and in that are compared at once, which bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routes:
-    """What each transfer puts on each link: row i is ``share[i]`` of transfer ``transfer[i]`` on link ``link[i]``."""
+    """The load of each transfer on each link: row i is ``share[i]`` of transfer ``transfer[i]`` on link ``link[i]``."""
 
     transfer: Integers
     link: Integers
@@ -346,12 +346,12 @@ def _any(costs: Floats) -> tuple[npt.NDArray[np.bool_], Floats]:
 
 
 def _out(shape: RouteShape, start: Integers) -> Floats:
-    """What the way from each node to each port costs."""
+    """Returns the cost of the path from each node to each port."""
     return _to_ports(start, shape, shape.paths.cost)
 
 
 def _in(shape: RouteShape, end: Integers) -> Floats:
-    """What the way from each port to each node costs."""
+    """Returns the cost of the path from each port to each node."""
     return _to_ports(end, shape, lambda nodes, ports: shape.paths.cost(ports, nodes))
 
 

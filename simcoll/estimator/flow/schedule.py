@@ -1,4 +1,4 @@
-"""What an algorithm sends: steps of transfers, kept compact, so that 16,384 ranks are arrays of that length.
+"""An algorithm's schedule: steps of transfers, kept compact, so that 16,384 ranks are arrays of that length.
 
 A step's transfers go between endpoints: the group's ranks by their place in it, then the switches that reduce. It runs
 for ``rounds`` rounds, one after the other. Transfers of a pipeline have stages: one of stage s is silent for s rounds,
@@ -38,12 +38,12 @@ class TransferStep:
 
     @property
     def depth(self) -> int:
-        """How many rounds the last stage waits."""
+        """The number of rounds that the last stage waits."""
         return 0 if self.stages is None or not len(self.stages) else int(self.stages.max())
 
     @property
     def times(self) -> int:
-        """How often each transfer takes place."""
+        """The number of rounds in which each transfer takes place."""
         return self.rounds - self.depth
 
     def split(self, chunks: int) -> TransferStep:

@@ -132,7 +132,7 @@ def pipeline(parts: list[TransferStep]) -> TransferStep:
 
 
 def depths(parent: Integers) -> Integers:
-    """How many links are above each node."""
+    """Returns the number of links above each node."""
     found, above = np.zeros(len(parent), np.int64), parent
     while (above >= 0).any():
         found += above >= 0
@@ -141,7 +141,7 @@ def depths(parent: Integers) -> Integers:
 
 
 def heights(parent: Integers) -> Integers:
-    """How many links the longest way down from each node has."""
+    """Returns the number of links of the longest path down from each node."""
     deep = depths(parent)
     found = np.zeros(len(parent), np.int64)
     for level in range(int(deep.max()), 0, -1):
