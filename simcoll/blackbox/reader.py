@@ -22,7 +22,8 @@ from simcoll.blackbox.format import intact, settle
 from simcoll.blackbox.header import Header, unpack_header
 from simcoll.blackbox.table import KnownEntries, TableEntries, is_blank, read_entries
 from simcoll.core.io import open_at_once, opened_record
-from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Source, State
+from simcoll.core.record import UNKNOWN_SOURCE, Event, Group, Record, Source, State
+from simcoll.core.trace import record_at
 from simcoll.errors import UnreadableError
 from simcoll.spec.call import Call
 
@@ -85,6 +86,13 @@ class BlackBox:
     def seen_ns(self) -> int:
         """The time up to which it records the rank: its end, if it ended by itself, or when the file was copied."""
         return self.closed_ns or self.dumped_ns
+
+    def record(self, row: int) -> Record:
+        """The record in a row of ``slots``; raises ValueError where the row points outside the file's tables."""
+        found = record_at(self, row)
+        if found is None:
+            raise ValueError(f"{self.path}: row {row} points outside the tables of groups and calls")
+        return found
 
 
 def read_black_box(path: str | Path, known: KnownEntries | None = None) -> BlackBox:
