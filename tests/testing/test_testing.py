@@ -499,6 +499,7 @@ def test_an_interrupt_ends_the_ranks() -> None:
 
     def program(comm: Any) -> None:
         if comm.rank == 0:
+            time.sleep(0.2)  # a lock that is about to be waited for would not notice it
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             while True:
                 time.sleep(0.01)
