@@ -136,6 +136,8 @@ def test_receives_from_any_source_join_the_lane_of_their_sender(ranks: Any) -> N
                 # Raised in place of the wait.
                 found += error
                 work.wait()
+        if rank != 1 and not found:
+            found += until_told(PENDING_ERRORS.raise_due)
         return found + told(dist.destroy_process_group)
 
     first, other, odd = ranks(program, 3, mode="check", SIMCOLL_CHECK_EVERY="8")
