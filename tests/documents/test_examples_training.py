@@ -121,9 +121,17 @@ def test_a_dry_run_of_a_right_example_is_silent(script: Path, size: int, trainin
     assert (report["exit_code"], report["verdict"], report["findings"]) == (0, "ok", [])
 
 
+LONG = ("fsdp2_bug", "llama_3d_bug")
+"""The planted variants whose dry runs take half a minute each; ``make nightly`` makes them."""
+
+
+def marks_of(stem: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.nightly] if stem in LONG else []
+
+
 def found() -> list[Any]:
     return [
-        pytest.param(path, one, size, id=f"{path.stem}-{size}")
+        pytest.param(path, one, size, id=f"{path.stem}-{size}", marks=marks_of(path.stem))
         for path in PLANTED
         for one in stated(path, "expect")
         for size in one.sizes
@@ -170,7 +178,10 @@ def test_each_planted_bug_is_on_the_page() -> None:
     assert PAGE.count("not run: tests/documents/test_examples_training.py") == len(SHOWN)
 
 
-@pytest.mark.parametrize(("size", "script", "text"), SHOWN, ids=[Path(script).stem for _, script, _ in SHOWN])
+@pytest.mark.parametrize(
+    ("size", "script", "text"),
+    [pytest.param(*shown, id=(stem := Path(shown[1]).stem), marks=marks_of(stem)) for shown in SHOWN],
+)
 def test_the_page_shows_what_is_printed(size: str, script: str, text: str, training_dry_runs: DryRuns) -> None:
     _, out = training_dry_runs.run("--world-size", size, script)
     printed = plain((out / "shown.txt").read_text(encoding="utf-8"))

@@ -110,7 +110,7 @@ def buggy(chance: random.Random, bug: str) -> Program | None:
 
 @pytest.mark.slow
 @pytest.mark.gloo
-@bounded(drawn(25, 2))
+@bounded(drawn(25))
 @given(chance=CHANCE)
 def test_correct_programs_give_equal_results_and_no_findings(players: Players, chance: random.Random) -> None:
     program = generate(chance)
