@@ -1,4 +1,4 @@
-"""What Gloo cannot do, found by trying rows, reduce ops, dtypes and forms on torch 2.13 (tests/backends/test_gloo.py).
+"""The limits of Gloo, found by trying rows, reduce ops, dtypes and forms on torch 2.13 (tests/backends/test_gloo.py).
 
 Gloo does not refuse all of it cleanly: a 0-d output of reduce_scatter_single ends the process
 with a segmentation fault, and a buffer that does not divide evenly loses its remainder in silence. A rank that is

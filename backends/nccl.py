@@ -1,4 +1,4 @@
-"""What NCCL cannot do, and how it does the rest, as torch 2.11 to 2.15 use it.
+"""The limits of NCCL, and how it runs the calls that it supports, as torch 2.11 to 2.15 use it.
 
 Torch has three NCCL backends. ``ProcessGroupNCCL`` is named ``nccl``. From 2.15 on, a program that asks for ``nccl``
 gets ``nccl2`` instead, another implementation, unless TORCH_DIST_USE_NCCL2=0 is set; ``nccl-lazy`` is the same with a

@@ -149,7 +149,7 @@ class WaitBox:
 
 @dataclass(frozen=True, slots=True)
 class WaitArrow:
-    """From who waits to whom they wait for: a quadratic curve."""
+    """An arrow from ranks that wait to those they wait for: a quadratic curve."""
 
     start: Point
     bend: Point
@@ -215,7 +215,7 @@ def _arrow(one: Point, other: Point, middle: Point) -> WaitArrow:
 
 
 def _outwards(way: Point, middle: Point, *, upwards: bool) -> tuple[float, bool]:
-    """How far out a bend lies; of two that lie equally far, to the right above and to the left below."""
+    """Returns how far out a bend lies; of two equally far out, an arrow to the right prefers the one above."""
     return round(hypot(way[0] - middle[0], way[1] - middle[1]), 3), (way[1] < middle[1]) == upwards
 
 
@@ -269,7 +269,7 @@ def html_report(
 
 
 def _class(report: Report) -> str:
-    """How the verdict is coloured: what only warns is nothing that failed."""
+    """Returns the CSS class of the verdict: ``warned`` where every finding is a warning."""
     severities = {finding.severity for finding in report.findings}
     return "warned" if report.verdict is Verdict.FINDINGS and severities == {Severity.WARNING} else report.verdict.value
 

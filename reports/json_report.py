@@ -170,7 +170,7 @@ def record_document(record: Record) -> dict[str, object]:
 
 
 def summary_document(summary: Summary) -> dict[str, object]:
-    """What the job was doing; times are seconds since 1970 (UTC), null where no record has one."""
+    """Returns the job's summary as JSON values; times are seconds since 1970 (UTC), null where no record has one."""
     return {
         "world_size": summary.world_size,
         "recorded": summary.recorded,

@@ -61,7 +61,7 @@ def render_summary(summary: Summary) -> RenderableType:
 
 
 def render_speeds(summary: Summary) -> RenderableType:
-    """How fast devices ran what was called, alone."""
+    """Renders how fast devices ran the collectives, as a table by itself."""
     table = _rows()
     _add_speeds(table, summary)
     return Padding(table, (0, 0, 0, 2))
@@ -120,7 +120,7 @@ def bandwidth_text(bandwidth: Bandwidth) -> str:
 
 
 def place_text(place: Place) -> str:
-    """What ranks do and where: ``wait in all_reduce #184 of default_pg at train.py:41 since 12:03:07``."""
+    """Describes what ranks do and where: ``wait in all_reduce #184 of default_pg at train.py:41 since 12:03:07``."""
     # A launcher that ends a job stops its ranks one by one, with whatever signal it takes.
     return _doing(place) + ("; stopped" if place.process == "stopped" else "")
 

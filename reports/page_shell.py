@@ -80,7 +80,7 @@ class PageTable:
 
 
 class PricedPage(TypedDict):
-    """What a report's page has beside the report where the job is priced."""
+    """The parts that a report's page has besides the report where the job is priced."""
 
     figures: Sequence[Figure]
     tables: Sequence[PageTable]

@@ -65,7 +65,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """What a page of prices says. ``first`` are the tables before the timeline, ``tables`` those behind the figures."""
+    """The content of a price page. ``first`` are the tables before the timeline, ``tables`` those after the figures."""
 
     kind: str
     title: str

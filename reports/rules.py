@@ -64,7 +64,7 @@ def rule_markdown(rule: Rule) -> str:
 
 
 def anchor(rule: Rule) -> str:
-    """How a link names the heading of a rule's entry in the gallery."""
+    """Returns the anchor of a rule's entry in the gallery, for links."""
     return f"{rule.code}-{rule.name}".lower()
 
 

@@ -121,7 +121,7 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
 
 
 def _sentence(finding: Finding) -> str:
-    """What is wrong, with the ranks, and what to do: the message stands alone on a code host."""
+    """Returns what is wrong, the culprits and what to do: the message stands alone on a code host."""
     culprits = f" Culprits: {ranks_text(finding.culprits)}." if finding.culprits else ""
     where = ""
     if finding.group is not None:
@@ -166,7 +166,7 @@ def _nowhere(finding: Finding) -> dict[str, object]:
 
 
 def _fingerprint(finding: Finding, places: _Places) -> str:
-    """What is the same when the same bug is met again: neither ranks nor line numbers, which change from run to run."""
+    """Returns a hash that identifies a bug across runs: without ranks and line numbers, which differ between runs."""
     lines = {
         (places.name(stated.source.file), stated.source.function, stated.source.code.strip())
         for side in finding.sides

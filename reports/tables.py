@@ -51,7 +51,7 @@ class Rows(Table):
 
 
 def headings(table: Table) -> list[str]:
-    """What stands above each column, on one line."""
+    """The heading of each column, on one line."""
     return [" ".join(text_of(column.header).split()) for column in table.columns] if table.show_header else []
 
 
@@ -137,7 +137,7 @@ def _folded(line: TextLine, width: int) -> list[str]:
 
 
 def _lines(picture: RenderableType, console: Console, options: ConsoleOptions) -> Iterator[TextLine]:
-    """What a renderable shows, line by line."""
+    """Yields the lines that a renderable shows."""
     picture = rich_cast(picture)
     if isinstance(picture, (Text, str)):
         fixed = isinstance(picture, Text) and bool(picture.no_wrap)

@@ -90,7 +90,7 @@ def summary_line(report: Report) -> str:
 
 
 def _somebody_waits(report: Report) -> bool:
-    """Whether the records end in a wait that nobody ended: who asks about a job that runs wants to know where it is."""
+    """Whether ranks that were not stopped wait where the records end: a reader of a running job asks where it is."""
     places = () if report.summary is None else report.summary.places
     return any(place.activity is Activity.WAITS and place.process != "stopped" for place in places)
 
@@ -112,7 +112,7 @@ def _agreement(report: Report, job: str) -> str:
 
 
 def _dry_agreement(report: Report, job: str) -> str:
-    """What ranks that ran one by one agree on; nothing is claimed of those that did not run."""
+    """Describes what ranks that ran one by one agree on; nothing is claimed of those that did not run."""
     run = len(report.ranks)
     said = (
         f"a dry run of {job}" if run == report.world_size else f"{run:,} of {job} {'was' if run == 1 else 'were'} run"
@@ -195,7 +195,7 @@ def _labelled(label: str, text: str, style: str = "") -> RenderableType:
 
 
 def _sides(finding: Finding) -> RenderableType:
-    """Who says what: one row a side, its call with the differing fields marked, its source lines below."""
+    """Renders one row a side: its ranks, its call with the differing fields marked, its source lines below."""
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(max_width=24)
     table.add_column(ratio=1, overflow="fold")

@@ -73,7 +73,7 @@ class Meetings:
         self._sequences.pop(member, None)
 
     def life(self, group: Group, rank: int) -> int:
-        """How often a group rank has destroyed its group."""
+        """Returns how many times a group rank has destroyed its group."""
         return self._lives.get(_member(group, rank), 0)
 
     def incomplete(self) -> list[dict[int, Ticket]]:

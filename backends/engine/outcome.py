@@ -55,7 +55,7 @@ class Outcome(Generic[T]):
 
 @dataclass(slots=True)
 class Ending:
-    """How a rank ended, as a launcher would see it: ``error`` is None where its program returned."""
+    """The end of a rank, as a launcher would see it: ``error`` is None where its program returned."""
 
     error: BaseException | None
     time_ns: int

@@ -30,10 +30,10 @@ from simcoll.core.source_roots import simcoll_folders
 from simcoll.errors import ConfigurationError
 
 _ENDING_SECONDS = 2.0
-"""How long abandoned ranks have to end; one that stays in C code is left behind."""
+"""The time in which abandoned ranks must end; one that stays in C code is left behind."""
 
 _AT_ONCE_SECONDS = 0.2
-"""How long abandoned ranks that were waiting have to end by themselves."""
+"""The time in which abandoned ranks that were waiting must end by themselves."""
 
 _PLACES_SHOWN = 4
 _ENGINE_FOLDER = os.path.dirname(os.path.realpath(__file__))

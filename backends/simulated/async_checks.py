@@ -217,7 +217,7 @@ class SimulatedFlights:
         self.end(flight)
 
     def look_after(self, *, last: bool = False) -> None:
-        """Clear dropped calls whose result nobody can read; others count after a wait, or at the end (``last``)."""
+        """Clear dropped calls whose result is out of reach; others count after a wait, or at the end (``last``)."""
         left = []
         for orphan in self._orphans:
             entry, owners, waits = orphan

@@ -76,7 +76,7 @@ Self = TypeVar("Self", bound="GroupCalls")
 
 
 class CallArguments(TypedDict, total=False):
-    """What a call takes beside its arrays; None where the row has no such argument."""
+    """The arguments of a call besides its arrays; None where the row has no such argument."""
 
     reduce_op: str | None
     root: int | None

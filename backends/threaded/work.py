@@ -31,7 +31,7 @@ from simcoll.verifier.findings.error_text import missing_text
 
 _NO_TIMEOUT = timedelta(0)
 _ROUNDS = 1000
-"""How often other ranks go on before a future is returned that is not complete."""
+"""The number of turns given to other ranks before the future of an incomplete call is returned."""
 
 _BACKWARD = "_engine_run_backward"
 """torch's function that passes futures on to DistributedDataParallel's reducer, which waits for them in C++."""

@@ -1,4 +1,4 @@
-"""What each collective of a job costs on a topology: every distinct op, size and set of ranks is estimated once."""
+"""Prices each collective of a job on a topology: every distinct op, size and set of ranks is estimated once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simcoll.topology.graph import LINKS, ranks
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How collectives are priced, as `simcoll.estimate` takes it; where a row cannot be done so, NCCL's choice is."""
+    """The arguments of `simcoll.estimate` for collectives; where a row does not support them, NCCL's choice holds."""
 
     algorithm: str | None = None
     protocol: str | None = None

@@ -30,9 +30,9 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a dry run counted, at the speed of the topology's GPU; where nothing was counted, as was measured.
+    """Compute as a dry run counted it, at the speed of the topology's GPU; as it was measured where none was counted.
 
-    ``share`` of the ``peak`` (FLOPs/s; None: the GPU's own for each dtype) is what the program reaches.
+    The program reaches ``share`` of the ``peak`` (FLOPs/s; None: the GPU's own for each dtype).
     """
 
     share: float = 0.4
@@ -52,7 +52,7 @@ class Counted:
         return counted
 
     def rates(self, topology: nx.DiGraph[Any]) -> Rates:
-        """What the program reaches there."""
+        """Returns the rates that the program reaches there; raises PricingError where the GPU is not known."""
         found = PEAKS.get(str(topology.graph.get("gpu", "")).lower())
         if self.peak is not None:
             flops: Mapping[str, float] = dict.fromkeys(PEAKS["h100"].flops, self.peak)

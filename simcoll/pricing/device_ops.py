@@ -32,7 +32,7 @@ Item = list[object]
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a stream has waited for: a position in the device program, and calls."""
+    """The work that a stream has waited for: a position in the device program, and calls."""
 
     at: int = 0
     calls: frozenset[Key] = frozenset()
@@ -62,7 +62,7 @@ class DeviceOrder:
         row[1] += size
 
     def here(self) -> Reached:
-        """What the default stream has done by now."""
+        """Returns what the default stream has reached so far."""
         self._close()
         return Reached(self._position)
 
@@ -99,7 +99,7 @@ class DeviceOrder:
         self._floor = self._position
 
     def end(self) -> None:
-        """The program has ended: whatever nobody waited for is waited for."""
+        """End the program: wait for every call that is still open."""
         self.wait(list(self._open))
         self._close()
         self.flush()

@@ -22,7 +22,7 @@ _NOMINAL = Rates(PEAKS["h100"].flops, PEAKS["h100"].memory)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Written:
-    """What one rank wrote: operations (kind, row of the call, work before), and how many calls each step's end has."""
+    """The operations that a rank wrote (kind, row of the call, work before), and the calls made by each step's end."""
 
     kind: npt.NDArray[np.uint8]
     row: npt.NDArray[np.int64]
@@ -58,13 +58,13 @@ class DevicePrograms:
 
 
 def _written(trace: Trace) -> _Written | None:
-    """What a rank wrote of the calls that its records show."""
+    """Returns the operations that a rank wrote on the calls that its records show; None where there are none."""
     names = [group.name for group in trace.groups]
     columns = (trace.slots[name].tolist() for name in ("group", "sequence", "p2p_sequence"))
     rows = {
         (names[group], *numbers): row
         for row, (group, *numbers) in enumerate(zip(*columns, strict=True))
-        if group < len(names)  # what a damaged record says need not be so
+        if group < len(names)  # a damaged record may name any group
     }
     operations: list[tuple[int, int, Work]] = []
     marks, calls = [], 0
@@ -134,7 +134,7 @@ def _ordered(trace: Trace) -> Iterator[list[Any]]:
 
 
 def _items(trace: Trace) -> Iterator[list[Any]]:
-    """What a file states may be anything: what is no item is passed over."""
+    """Yields the well-formed items; a file may state anything, and other values are skipped."""
     for event in trace.events:
         items = event.data.get("items") if event.kind == EVENT else None
         for item in items if isinstance(items, list) else ():

@@ -128,7 +128,7 @@ def match_traces(traces: Sequence[Trace]) -> Matched:
 
 
 class Matched:
-    """What is matched so far; ``instances`` gives each row of each trace the number of its collective, or -1."""
+    """Collectives matched so far; ``instances`` gives each row of each trace the number of its collective, or -1."""
 
     def __init__(self, traces: Sequence[Trace]) -> None:
         self._traces = traces
@@ -185,7 +185,7 @@ class Matched:
                 np.add.at(came, place, 1)
         number = np.full(len(positions), len(self.streams), np.int32)
         self.streams.append(stream)
-        # A position at which every call was refused stays as one that costs nothing: nobody comes to it.
+        # A position at which every call was refused stays, and costs nothing: no rank comes to it.
         self._pieces.append((number, positions.astype(np.int64), np.maximum(op, 0), np.maximum(size, 0), came))
         self._count += len(positions)
 

@@ -25,7 +25,7 @@ __all__ = ["Pricing", "PricingError", "PricingScenario", "price", "price_job"]
 
 @dataclass(frozen=True, slots=True)
 class PricingScenario:
-    """What is other than in the record: how collectives run, what is slow, how many ranks; the compute between calls.
+    """The changes to a recorded job: how collectives run, what is slow, how many ranks; and the compute between calls.
 
     ``compute`` is one of `simcoll.pricing.compute`: ``Counted(share)``, ``measured``, ``none``, ``per_step(seconds)``.
     """

@@ -154,7 +154,7 @@ def _longest(tokens: Tokens, period: int) -> tuple[int, int]:
 
 
 LAUNCH, BLOCK, WAIT = 0, 1, 2
-"""What an operation does: begin a call and go on, begin it and wait for it, wait for an earlier one."""
+"""The kinds of operations: begin a call and go on, begin it and wait for it, wait for an earlier one."""
 
 _SECOND = 1e9
 _LATEST = (1 << 62) - 1
@@ -231,7 +231,7 @@ def _with_waits(
     if not told.all():
         before[~told] = _unseen(asked[~told], slots["group"], steps)
     waits = len(asked)
-    # A wait that nobody saw stands directly behind the calls before it, another one directly before the next call.
+    # An unseen wait stands directly behind the calls before it, a seen one directly before the next call.
     order = np.argsort(np.concatenate([4 * plain.place.astype(np.int64) + 2, 4 * before + told]), kind="stable")
     kind = np.concatenate([plain.kind, np.full(waits, WAIT, np.uint8)])[order]
     instance = np.concatenate([plain.instance, plain.instance[asked]])[order]

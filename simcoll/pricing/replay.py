@@ -94,13 +94,13 @@ _NOBODY = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replayed:
-    """When all of it happened, in seconds from the begin.
+    """The times of a replay, in seconds from its begin.
 
     Of each collective: its begin and end, when its first and its last rank came, the column of the last, and seconds
     that ranks were held up by it while it ran (``exposed``) and before (``waited``), all ranks together. Of each rank:
     the same two, seconds of compute, and its end. ``arrived`` is when each operation of all programs (end to end,
-    ``offsets``) was come to. ``let_go`` lists those that were not waited for because nobody could have gone on,
-    ``cut_short`` counts collectives that did not wait for all who come.
+    ``offsets``) was reached. ``let_go`` lists those that were not waited for because no rank could have gone on,
+    ``cut_short`` counts collectives that did not wait for all ranks that come.
     """
 
     begin: Floats
@@ -242,7 +242,7 @@ class _Replay:
         return np.zeros(0, np.int64)
 
     def _result(self) -> Replayed:
-        """What the ranks waited for, added up by collective and by rank from when they came and when it ended."""
+        """Sums up the waits by collective and by rank, from when the ranks came and when each collective ended."""
         count, ranks = len(self._begin), len(self._now)
         first, late = np.full(count, np.inf), np.full(count, _NOBODY, np.int32)
         waited, exposed = np.zeros(count), np.zeros(count)

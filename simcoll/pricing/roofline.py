@@ -134,13 +134,13 @@ class WorkBetween:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a GPU does: FLOPs/s by dtype that a program reaches, bytes/s of its memory."""
+    """The speed of a GPU: FLOPs/s by dtype that a program reaches, bytes/s of its memory."""
 
     flops: Mapping[str, float]
     memory: float
 
     def seconds(self, work: Work) -> float:
-        """How long it takes over some work; a dtype that is not known runs as the slowest one."""
+        """Returns the seconds that some work takes; a dtype that is not known runs as the slowest one."""
         slowest = min(self.flops.values())
         return sum(
             max(flops / self.flops.get(dtype, slowest) if flops else 0.0, size / self.memory)

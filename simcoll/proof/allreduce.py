@@ -114,7 +114,7 @@ class WordChannel:
             self._busy.release()
 
     def _hang_up(self, *, failed: bool) -> None:
-        """End the conversations; the descriptors stay, so that nobody can wait for one that has been given anew."""
+        """End the conversations; the descriptors stay, so that no thread waits for one that has been given anew."""
         self._closed.set()
         for link in self._links:
             link.hang_up(failed=failed)
@@ -218,7 +218,7 @@ class _Link:
 
 
 class AllReducePlan:
-    """With whom a rank exchanges words, as group ranks.
+    """The ranks with which a rank exchanges words, as group ranks.
 
     ``keeper`` is the rank it lends its word to, ``guest`` the one whose word it keeps, ``partners`` its partners in
     the rounds, in order.

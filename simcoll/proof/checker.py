@@ -166,10 +166,10 @@ Made_contra = TypeVar("Made_contra", contravariant=True)
 _EVERY = 64
 
 _PAUSE_SECONDS = 1.0
-"""How long no call must come before the ranks meet over fewer than K."""
+"""The time without a call after which the ranks meet over fewer than K calls."""
 
 _FARTHEST = 1 << 16
-"""How many calls a rank may be ahead of the slowest; what it remembers of them stays below some ten MiB."""
+"""The number of calls a rank may be ahead of the slowest; its memory of them stays below some ten MiB."""
 
 _LET_GO_SECONDS = 0.5
 
@@ -301,7 +301,7 @@ class Checker(Generic[T]):
         self._calls.clear()
 
     def abandon(self) -> None:
-        """End at once: nobody has any use for the group."""
+        """End at once: the group is no longer used."""
         if self._pid == os.getpid():
             self._closing = True
             self._wake.set()

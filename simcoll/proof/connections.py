@@ -62,7 +62,7 @@ def own_addresses() -> tuple[str, ...]:
 
 
 def same_host_mark() -> str:
-    """Equal for two processes that run under one kernel since one boot; empty where that cannot be told."""
+    """Returns the kernel's boot id, equal for processes of one kernel since one boot; empty where it is not known."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -159,7 +159,7 @@ Address = tuple[str, int] | str
 
 
 class LinkStore(Protocol):
-    """What is needed of a c10d ``Store``."""
+    """The methods of a c10d ``Store`` that connections need."""
 
     def set(self, key: str, value: str, /) -> None:
         """Publish a value."""
@@ -172,7 +172,7 @@ class LinkStore(Protocol):
 
 
 class _OpenSockets(ProcessOwned):
-    """Every socket that is made here, as long as somebody holds it."""
+    """Every socket that is made here, as long as it is referenced."""
 
     def __init__(self) -> None:
         self._sockets: WeakSet[socket.socket] = WeakSet()

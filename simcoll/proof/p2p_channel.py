@@ -32,7 +32,7 @@ class Posted:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many messages an end has made, of how many it knows that both ends agree, and its digest of all.
+    """The number of messages that an end has made, of those known to agree on both ends, and its digest of all.
 
     Digests of different ``epoch`` are not comparable: each begins where the ends have sent each other their messages.
     """
@@ -61,12 +61,12 @@ class P2PChannel:
 
     @property
     def made(self) -> int:
-        """How many messages this end has made."""
+        """The number of messages that this end has made."""
         return self.settled + len(self._log)
 
     @property
     def open(self) -> int:
-        """How many of them are not known to agree with the other end's."""
+        """The number of messages that are not known to agree with the other end's."""
         return len(self._log)
 
     def add(self, posted: Posted) -> None:
@@ -88,7 +88,7 @@ class P2PChannel:
         return self.settled >= self._theirs
 
     def news(self, *, last: bool = False) -> Count | None:
-        """What the other end does not know of this one, or None; counts as sent.
+        """Returns this end's count if it has changed since the other end was sent it, or else None; counts as sent.
 
         How far both agree is only news at the ``last``: an end that has made fewer waits for that alone.
         """

@@ -79,7 +79,7 @@ class DigestExchange:
 
     @property
     def pause(self) -> float | None:
-        """How long until the next look at what others write; None: there is nothing to look for."""
+        """The seconds until the next look at what others write; None: there is nothing to look for."""
         if self._sent or (self._closing and not self._announced_end):
             return _BUSY_SECONDS
         waiting = self._open or (not self._closing and any(self._unclaimed.values()))

@@ -3,7 +3,7 @@
 Each end writes down what it is about to do in a place that both know, the n-th message of its sender, receiver and
 tag, with one atomic compare-and-set. The end that comes first finds the place empty, and its call is launched at once;
 the second finds what the first has written and judges. If the two agree, nothing more happens. If not, the second end
-gives the backend, in its own call's place, one that fits the first end's, so that nothing aborts and nobody waits for
+gives the backend, in its own call's place, one that fits the first end's, so that nothing aborts and no rank waits for
 ever, and raises; the first end learns of it when its call is done.
 
 No call waits for its peer here, so that no deadlock appears that the program did not have. A receive from any source
@@ -81,12 +81,12 @@ LATE_END = (
     "  found in the background (mode detail): this end had been launched before the other one was known, and what was "
     "computed since may be wrong; only the end that comes second can raise before its launch"
 )
-"""What is said beside the finding to an end between GPUs that came first."""
+"""The note beside the finding for the end of a message between GPUs that came first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What one end of a message is about to do: how many bytes it sends, or has room for."""
+    """The call that one end of a message is about to make, and the bytes that it sends or has room for."""
 
     size: int
     record: Record
@@ -96,7 +96,7 @@ class _Header:
 
     @classmethod
     def read(cls, group: Group, said: bytes) -> _Header:
-        """What the other end wrote; raises ValueError on anything else."""
+        """Read what the other end wrote; raises ValueError on anything else."""
         document = json.loads(said)
         if not isinstance(document, list) or len(document) != 3 or type(document[0]) is not int or document[0] < 0:
             raise MalformedCallError(f"a peer wrote {said!r:.80}, expected its call")

@@ -71,7 +71,7 @@ class Prover:
             proved += self._prove_together(run[proved:], entry, begin)
 
     def _prove_together(self, run: Sequence[Prepared], first: Entry, begin: Callable[[], Entry]) -> int:
-        """How many calls from the first on are proved: as many as the ranks have in common."""
+        """Prove calls from the first on, as many as the ranks have in common; returns their number."""
         if self._channel is None:
             self.prove(first)
             return 1
@@ -126,7 +126,7 @@ class Prover:
         self._tolerance.accept(records)
 
     def _models(self, sequence: int, records: Mapping[int, Record], documents: Mapping[int, object]) -> list[Finding]:
-        """What is wrong with the models that DistributedDataParallel begins to check with this call."""
+        """Returns the mismatch, if any, of the models that DistributedDataParallel begins to check with this call."""
         ranks = self._group.ranks
         sources = {ranks[rank]: record.source for rank, record in records.items()}
         models = {ranks[rank]: document["model"] for rank, document in _objects(documents) if "model" in document}
@@ -190,7 +190,7 @@ class Tolerance:
 
 
 def document_of(entry: Entry) -> dict[str, object]:
-    """What a rank sends the others of its call; JSON values, read back by :func:`record_of`."""
+    """Returns the document of its call that a rank sends the others; JSON values, read back by :func:`record_of`."""
     document: dict[str, object] = {
         "sequence": entry.sequence,
         "asynchronous": entry.asynchronous,
@@ -206,7 +206,7 @@ def document_of(entry: Entry) -> dict[str, object]:
 
 
 def _run_length(document: object) -> int:
-    """How many calls a rank is about to launch at once; one that launches a call by itself says nothing of it."""
+    """Returns the number of calls a rank is about to launch at once; 1 where it states none, as for a single call."""
     length = document.get("run", 1) if isinstance(document, dict) else 1
     return length if type(length) is int and length > 0 else 1
 

@@ -24,7 +24,7 @@ class ProofQueue:
             try:
                 joined(entry)
             except BaseException:
-                # Whoever comes next must not wait for it.
+                # The next call must not wait for it.
                 self._waiting.remove(entry)
                 raise
         return entry
@@ -42,6 +42,6 @@ class ProofQueue:
             self._changed.notify_all()
 
     def await_end(self, seconds: float | None = None) -> None:
-        """Return when nobody waits any more, or after ``seconds``; None: however long that takes."""
+        """Return when no call waits any more, or after ``seconds``; None: however long that takes."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting, seconds)

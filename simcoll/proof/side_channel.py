@@ -84,12 +84,12 @@ class PolledStore:
         self._stopped.wait(seconds)
 
     def stop(self) -> None:
-        """Have whoever waits, or asks from now on, told that it is over."""
+        """Make every wait and every later request raise: the store is not asked any more."""
         self._stopped.set()
 
 
 _GRACE = timedelta(seconds=2)
-"""How long a rank whose proof failed waits for the others to say that theirs failed too."""
+"""The time a rank whose proof failed waits for the others to say that theirs failed too."""
 
 _POLL_SECONDS = 0.02
 
@@ -153,7 +153,7 @@ class SideChannel:
             self._store.set(f"{key}/{self._rank}", json.dumps({**note, "waited": waited.total_seconds()}))
             absent = self._absent(key) or self._latest(key)
         except RuntimeError:
-            # The store is gone with the process that held it: nobody can say who is still there.
+            # The store is gone with the process that held it: which ranks are still there is not known.
             absent = ()
         return ChannelBrokenError(absent, waited)
 
@@ -186,7 +186,7 @@ class SideChannel:
 
 
 class DocumentStore(LinkStore, Protocol):
-    """What an exchange of documents needs of a c10d ``Store``."""
+    """The methods of a c10d ``Store`` that an exchange of documents needs."""
 
     def check(self, keys: list[str], /) -> bool:
         """Whether all keys are there."""

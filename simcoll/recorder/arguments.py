@@ -1,6 +1,6 @@
 """Reads the arguments of a c10d call into a :class:`~simcoll.spec.call.Call`.
 
-The arguments of every overload are told apart by their place (the tensors come first) and their type (an options
+The arguments of every overload are distinguished by their place (the tensors come first) and their type (an options
 object, a reduce op, a timeout, integers), as the rows of :data:`simcoll.spec.collectives.METHODS` describe them.
 """
 
@@ -47,7 +47,7 @@ _BUFFER_KEYWORDS = {
 
 @dataclass(slots=True)
 class Arguments:
-    """The arguments of one c10d call, told apart."""
+    """The arguments of one c10d call, by their roles."""
 
     spec: CollectiveSpec
     method: Method
@@ -60,7 +60,7 @@ class Arguments:
     """The options object of c10d that the call was given, or None."""
     asynchronous: bool = False
     synchronous: bool = False
-    """Whether the call says that whoever makes it waits for it at once; one without options says nothing."""
+    """Whether the call states that its caller waits for it at once; a call without options states nothing."""
     place: torch.device | None = None
     """Of a call without tensors: the GPU that it runs on, as far as it is known."""
     first_absent_only: bool = False

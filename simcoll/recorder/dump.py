@@ -76,7 +76,7 @@ def heading(who: str) -> str:
 
 
 def _recorder() -> Recorder:
-    # Whoever records has imported the session already; a process that does not may have no torch.
+    # A process that records has imported the session already; a process that does not may have no torch.
     session = sys.modules.get("simcoll.recorder.session")
     if session is None:
         raise _nothing_recorded("simcoll is not enabled in it")

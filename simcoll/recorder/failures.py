@@ -52,7 +52,7 @@ def report_change(entry: Entry, *, known: bool) -> None:
 
 
 def report_overlap(entry: Entry, first: Entry, *, both_write: bool, running: bool) -> None:
-    """A call uses memory of an earlier one, for which nobody has waited, and which may still be ``running``."""
+    """Note that a call uses memory of an earlier one that was not waited for, and which may still be ``running``."""
     _write(
         entry,
         "overlap",
@@ -82,7 +82,7 @@ def _write(entry: Entry, kind: str, case: tuple[object, ...], **data: object) ->
 
 
 def noting_non_members(recorder: Callable[[], Recorder | None]) -> Callable[[str], None]:
-    """What takes the place of c10d's ``_warn_not_in_group``, which each function calls that drops such a call."""
+    """Returns a replacement for c10d's ``_warn_not_in_group``, which every function calls that drops such a call."""
 
     def _warn_not_in_group(op_name: str) -> None:
         if (noted := recorder()) is not None:

@@ -22,7 +22,7 @@ from simcoll.recorder.source import current_source
 from simcoll.recorder.store_hint import warned_if_unserved
 
 LET_GO_SECONDS = 0.05
-"""How long the end of groups, or of the process, leaves the GIL to the backends' threads."""
+"""The time that the end of groups, or of the process, leaves the GIL to the backends' threads."""
 
 
 class Creations:
@@ -84,7 +84,7 @@ def declared(given: Mapping[str, Any], name: str) -> int | None:
 
 
 def _declared_size(given: Mapping[str, Any]) -> int | None:
-    """How many ranks the call says the job has; None where this rank is not the one that the environment names.
+    """Returns the world size that the call states; None where this rank is not the one that the environment names.
 
     Another size than the environment's is a mistake where the ranks meet by the environment; elsewhere it may be a job
     within the job.
@@ -132,7 +132,7 @@ declared_members: RankLocal[tuple[int, ...] | None] = RankLocal(lambda: None)
 
 
 def shrinking(make: Callable[..., Any]) -> Callable[..., Any]:
-    """c10d's function that makes the group of ``shrink_group``, which is told the ranks that remain."""
+    """Wrap c10d's function that makes the group of ``shrink_group``, which gets the ranks that remain."""
 
     @functools.wraps(make)
     def make_group(new_backend: Any, remaining_ranks: Any, *args: Any, **kwargs: Any) -> Any:
@@ -146,11 +146,11 @@ def shrinking(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def destroying(destroy: Callable[..., Any]) -> Callable[..., Any]:
-    """``destroy_process_group``, with a note before: whoever still calls on the group waits for this rank in vain.
+    """``destroy_process_group``, with a note before: a rank that still calls on the group waits for this one in vain.
 
     After the last group's end Gloo's threads get the GIL for a moment: one that is about to let a finished call go
-    needs it, and whoever frees the group waits for that thread. A DistributedDataParallel model that outlives the group
-    frees it with the GIL held: both would wait for ever.
+    needs it, and the thread that frees the group waits for that thread. A DistributedDataParallel model that outlives
+    the group frees it with the GIL held: both would wait for ever.
     """
 
     @functools.wraps(destroy)

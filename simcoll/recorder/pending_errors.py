@@ -73,7 +73,7 @@ class PendingErrors(ProcessOwned):
         return None
 
     def forked(self) -> None:
-        """What was found concerns the parent."""
+        """Start afresh in a forked child: pending errors concern the parent."""
         self._begin()
 
 

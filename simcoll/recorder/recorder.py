@@ -40,7 +40,7 @@ class DeviceTimed(Protocol):
     """A call whose end a device tells, not the host."""
 
     def awaited(self) -> None:
-        """What follows on the stream of this thread follows the call."""
+        """Note that later work on this thread's stream runs after the call."""
         ...
 
 
@@ -65,7 +65,7 @@ class Recorder:
 
     @classmethod
     def into(cls, box: Box, rank: int) -> Recorder:
-        """A recorder that writes into a box that is there already, and that nobody else finds."""
+        """A recorder that writes into a box that exists already, and that no other recorder finds."""
         recorder = cls.__new__(cls)
         recorder.rank, recorder.noted, recorder._box = rank, None, box
         return recorder
@@ -128,7 +128,7 @@ def _warn(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What stays the same whenever a rank makes a call again.
+    """The parts of a call that stay the same whenever a rank makes it again.
 
     ``statement`` is the digest of what it states, ``flows`` the part of its word that its flows make, ``word`` the
     whole word (:func:`~simcoll.spec.checksum.word`), ``message`` what a send or receive states of its data
@@ -146,9 +146,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How a call uses its buffers, as long as it is in flight.
+    """The use that a call makes of its buffers while it is in flight.
 
-    ``writes`` and ``sends`` say whether this rank's buffers are written to, and whether what they hold reaches anybody;
+    ``writes`` and ``sends`` say whether this rank's buffers are written to, and whether their content is sent;
     ``copies`` that the backend writes them back by a copy, which their versions show; ``tells`` that its Work says by
     itself when the call has ended. ``device`` is the index of the device on whose streams it is queued (-1: on none);
     calls of one ``lane`` of a group run one after the other there; of ``marked_late`` ones
@@ -176,20 +176,20 @@ class Entry:
     asynchronous: bool
     ticket: int
     claim: Claim | None = None
-    """What the call stands for beside itself: the model that DistributedDataParallel begins to check with it."""
+    """The model that DistributedDataParallel begins to check with this call, or None."""
     taken_from: int | None = None
     """Of a receive from any source that has a message: whose it was (a group rank)."""
     timed: DeviceTimed | None = None
-    """What tells of the call's end on a device, where the host sees none."""
+    """The device's timing of the call, where the host does not see its end."""
 
     @property
     def call(self) -> Call:
-        """What the rank asked for."""
+        """The call that the rank made."""
         return self.prepared.call
 
     @property
     def use(self) -> Use:
-        """How it uses its buffers."""
+        """The use that the call makes of its buffers."""
         return self.prepared.use
 
     @property
@@ -210,7 +210,7 @@ class Entry:
         self.log.box.mark(self.ticket, HANDED_ON)
 
     def let_go(self) -> None:
-        """The program dropped the call's Work, for which nobody had waited."""
+        """Note that the program dropped the call's Work before it had waited for it."""
         self.log.box.mark(self.ticket, LET_GO)
 
     def lacked(self, missing: MissingRankError) -> None:
@@ -285,7 +285,7 @@ class GroupLog:
         return self._sequence, self._p2p_sequence
 
     def backend(self, device: str) -> Backend | None:
-        """What is known of the backend for a device type."""
+        """Returns the description of the backend for a device type; None where it is not known."""
         return self._backends.get(device)
 
     def refusal(self, call: Call) -> str | None:
@@ -323,7 +323,7 @@ class GroupLog:
 
     def begin_replayed(self, prepared: Prepared, source: Source) -> Entry:
         """Write down that a CUDA graph is about to run a call that it captured: it takes its place in the group."""
-        # Nobody has its Work, and nobody can wait for it but with all that the graph does.
+        # No Work is handed out: the program can only wait for all that the graph does.
         return self._write(prepared, source, _SCHEDULED, ASYNCHRONOUS | REPLAYED | HANDED_ON)
 
     def _write(

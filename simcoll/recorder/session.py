@@ -1,4 +1,4 @@
-"""What recording goes on in this process: the mode, the folder, and who writes the black box."""
+"""The recording of this process: its mode, its folder and the recorder that writes the black box."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simcoll.recorder.recorder import Recorder, box_name
 
 
 class GroupPipeline(Protocol):
-    """What carries out the calls of one group."""
+    """The pipeline that carries out the calls of one group."""
 
     def await_launches(self) -> None:
         """Return when no call waits for its launch."""
@@ -95,7 +95,7 @@ def _default_out(environment: Mapping[str, str]) -> Path:
 pipelines: RankLocal[WeakSet[GroupPipeline]] = RankLocal(WeakSet)
 """Those of every group that is still there, to be brought to an end with the process (or the rank)."""
 
-# One black box a process and folder, whoever records in it.
+# One black box a process and folder, shared by all that record in it.
 _recorders: dict[tuple[int, Path], Recorder] = {}
 _recorders_lock = threading.Lock()
 

@@ -55,7 +55,7 @@ def is_program(frame: FrameType) -> bool:
 
 
 _PUBLIC = ("distributed_c10d.py", "c10d_logger.py", "overrides.py")
-"""torch's functions that give a call's Work to whoever calls them; the last are those of modes around functions."""
+"""Files of torch's functions that give a call's Work to their caller; the last are those of modes around functions."""
 
 _hands_on: dict[str, bool | None] = {}
 
@@ -80,7 +80,7 @@ def _is_torchs(filename: str) -> bool | None:
         return None if os.path.basename(path) in _PUBLIC else True
     if path.startswith(simcoll_folders()):
         return None
-    # What inductor generates stands in a file of its own.
+    # Code that inductor generates stands in a file of its own.
     return "torchinductor" in path
 
 

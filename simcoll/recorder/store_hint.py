@@ -1,7 +1,7 @@
 """Warns, while a process waits, that no process serves the store at which ``init_process_group`` is to meet.
 
 Where torch's agent has started a rank, every rank is a client of the agent's store, and an address of the program's own
-(``init_method="tcp://..."``, another MASTER_PORT) is served by nobody: torch/distributed/rendezvous.py,
+(``init_method="tcp://..."``, another MASTER_PORT) is not served: torch/distributed/rendezvous.py,
 ``_create_c10d_store``. All wait there without a word until the group's timeout, half an hour on Gloo.
 """
 
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from simcoll.core.record import Source
 
 PATIENCE = 20.0
-"""How many seconds a store may be away before anybody asks for it; the monitor's own patience is longer."""
+"""Seconds that a store may be unreachable before it is looked for; the monitor's own patience is longer."""
 
 _CONNECT_SECONDS = 5.0
 

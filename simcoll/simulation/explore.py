@@ -122,7 +122,7 @@ def _parts(decisions: list[tuple[int, int]], pieces: int) -> Iterable[list[tuple
 
 
 def _failure(outcome: Outcome[Any]) -> object:
-    """How a run failed."""
+    """Returns how a run failed: its first finding's code, or else the types of its exceptions."""
     if outcome.findings:
         return outcome.findings[0].code
     return sorted({type(error).__name__ for error in outcome.exceptions.values()})

@@ -202,4 +202,4 @@ REWRITES: Mapping[str, Rewrite] = MappingProxyType(
         "slow-rank": _slowed,
     }
 )
-"""How each kind of fault rewrites a rank's steps; the other kinds change the values of a step."""
+"""The function by which each kind of fault rewrites a rank's steps; the other kinds change the values of a step."""

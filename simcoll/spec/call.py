@@ -1,4 +1,4 @@
-"""What one rank asks of a collective: :class:`Call` and the buffers it names.
+"""One rank's call of a collective: :class:`Call` and the buffers it names.
 
 A call is a value: hashable, comparable, free of torch, with a JSON form that can be read back without trust.
 """
@@ -42,7 +42,7 @@ class Buffer:
 
     @property
     def elements(self) -> int:
-        """How many elements the buffer holds."""
+        """The number of elements in the buffer."""
         return math.prod(self.shape)
 
     @property
@@ -52,7 +52,7 @@ class Buffer:
 
     @property
     def bytes(self) -> int | None:
-        """How many bytes they are; None where the dtype's width is not known."""
+        """The size of the elements in bytes; None where the dtype's width is not known."""
         width = _width(self.dtype)
         return None if width is None else self.elements * width
 
@@ -91,12 +91,12 @@ def bytes_of(buffers: tuple[Buffer, ...]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one rank asked for.
+    """One rank's call.
 
     ``op`` is a row of :data:`simcoll.spec.collectives.COLLECTIVES`; ``spelling`` the c10d method through which it came.
     In-place collectives name the same buffers as inputs and outputs. ``root`` and ``peer`` are group ranks. Splits
     count rows of the first dimension, as ``all_to_all_single`` takes them. ``coalesced`` says that one call carries
-    several independent tensors. ``form`` tells apart what a backend runs differently though the row is one: sparse
+    several independent tensors. ``form`` distinguishes calls of one row that a backend runs differently: sparse
     tensors, or a :attr:`~simcoll.backends.base.Backend.forms` of its own.
     """
 

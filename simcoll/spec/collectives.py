@@ -1,9 +1,9 @@
 """The one table of collectives.
 
 Everything that simcoll knows of a collective is its row here: how torch.distributed spells it, what every rank must
-state alike, who sends how much to whom, what it computes, which algorithms price it. The wrapper, the verifier, the
-simulator, the estimator and the reports read this table and know no collective by name. What a row can say is in
-:mod:`simcoll.spec.table`.
+state alike, how much each rank sends to each other, what it computes, which algorithms price it. The wrapper, the
+verifier, the simulator, the estimator and the reports read this table and know no collective by name. The fields of a
+row are those of :mod:`simcoll.spec.table`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 from simcoll.spec.table import IN_PLACE, CollectiveSpec, Kind, Method, Rooted
 
 _BUFFERED = frozenset({"dtype", "device"})
-"""What rows with tensors agree on beside the row itself."""
+"""The fields that rows with tensors agree on besides the row itself."""
 
 
 def _meaning(name: str) -> Result:

@@ -1,4 +1,4 @@
-"""What a rank states of the model that it gives to DistributedDataParallel: names, dtypes, shapes, gradients."""
+"""A rank's statement of the model that it gives to DistributedDataParallel: names, dtypes, shapes, gradients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Parameters: TypeAlias = tuple[ModelParameter, ...]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the construction of a model adds to the statement of its first collective: a digest, and what it is of."""
+    """The addition of a model's construction to the statement of its first collective: a digest and its parameters."""
 
     digest: int
     count: int

@@ -1,4 +1,4 @@
-"""Who sends how much to whom: the flows of a call, and whether one rank's call makes sense by itself.
+"""The flows of a call (how much each rank sends to each other), and whether one rank's call is valid by itself.
 
 The law between ranks is ``sends(i)[j] == receives(j)[i]`` for every i and j. Beside it stands what a rank can be judged
 on alone: a *fault* is a call that contradicts itself (splits that do not add up, a list that is not one buffer a rank).
@@ -18,7 +18,7 @@ from typing import TypeAlias
 from simcoll.spec.call import ANY_SOURCE, Buffer, Call
 
 _SHOWN = 16
-"""Sizes of a list that are told one by one."""
+"""Sizes of a list that are shown one by one."""
 
 SparseFlow: TypeAlias = Mapping[int, int]
 """Elements by peer, a group rank; a peer that is absent exchanges nothing."""

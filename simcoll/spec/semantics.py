@@ -1,4 +1,4 @@
-"""What each collective computes, in numpy: what the simulated backend runs and real ones are tested against.
+"""Computes each collective in numpy, for the simulated backend and as the reference in tests of real ones.
 
 Each function takes the calls of all ranks and their input arrays, both by group rank, and gives each rank's outputs in
 the order of ``call.outputs``. None is an output that the standard leaves undefined, such as a reduction off its root.
@@ -158,7 +158,7 @@ def _reduced(reduce_op: str | None, pieces: Sequence[Array]) -> Array:
         raise ValueError(problem)
     combine = _COMBINE[reduce_op or "sum"]
     wide = np.dtype(np.float32) if dtype == np.float16 else dtype
-    # What overflows is infinite or wraps around, on every backend, and nobody is warned.
+    # An overflow is infinite or wraps around, on every backend, without a warning.
     with np.errstate(all="ignore"):
         total: Array = combine.reduce(stacked, axis=0, dtype=wide)
         if reduce_op == "avg":

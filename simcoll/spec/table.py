@@ -30,7 +30,7 @@ IN_PLACE: Final = ("inout",)
 
 
 class Kind(Enum):
-    """What a collective does with data, which decides how strictly shapes are compared."""
+    """The kind of a collective by what it does with data, which decides how strictly shapes are compared."""
 
     REDUCTION = "reduction"
     MOVEMENT = "movement"
@@ -64,7 +64,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a rank states of one tensor; None where the row does not compare it, or where the flows speak for it.
+    """A rank's statement of one tensor; fields are None where the row does not compare them, or the flows imply them.
 
     ``shape`` has no dimensions of size one, and is None for a tensor without elements: nothing of it can go wrong.
     """
@@ -128,7 +128,7 @@ class CollectiveSpec:
         return all(method.buffers == IN_PLACE for method in self.methods)
 
     def statement(self, call: Call, group_rank: int, group_size: int) -> Statement:
-        """What this call commits every rank of the group to."""
+        """Returns the statement that every rank of the group must make alike with this call."""
         flows = self.law(call, group_rank, group_size)
         buffers: tuple[Buffer, ...] = () if self.measured is None else getattr(call, self.measured)
         if self.measured is not None and not call.coalesced:
@@ -154,7 +154,7 @@ class CollectiveSpec:
         )
 
     def flows(self, call: Call, group_rank: int, group_size: int) -> Flows | None:
-        """Who gets how much, or None where the statement's counts say it all."""
+        """Returns the elements by peer, or None where the statement's counts say it all."""
         return self.law(call, group_rank, group_size)
 
     def brings_result(self, call: Call, group_rank: int) -> bool:
@@ -164,11 +164,11 @@ class CollectiveSpec:
         return (call.root == group_rank) == (self.rooted is Rooted.TO_ROOT)
 
     def sends_inputs(self, call: Call, group_rank: int) -> bool:
-        """Whether what this rank's input buffers hold when the call runs reaches anybody."""
+        """Whether the content of this rank's input buffers is sent when the call runs."""
         return bool(call.inputs) and (self.rooted is not Rooted.FROM_ROOT or call.root == group_rank)
 
     def fault(self, call: Call, group_rank: int, group_size: int) -> str | None:
-        """What is wrong with this rank's call whatever the others do, or None."""
+        """Returns what is wrong with this rank's call whatever the others do, or None."""
         return self.fault_law(call, group_rank, group_size)
 
     def hidden(self, call: Call, unknown: frozenset[str]) -> frozenset[str]:

@@ -41,7 +41,7 @@ _PATIENCE_SECONDS = 2.0
 """The time without progress after which the job is checked for a deadlock; a rank that computes is left alone."""
 
 _GRACE_SECONDS = 1.0
-"""How long the other ranks may run on after the first failure, to record what they see of it."""
+"""The time the other ranks may run on after the first failure, to record what they see of it."""
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ _ONLY_ON = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a program is run on ranks; the fields are the arguments of :func:`simcoll.testing.run_ranks`.
+    """The options of a program's run on ranks; the fields are the arguments of :func:`simcoll.testing.run_ranks`.
 
     Raises :class:`~simcoll.errors.ConfigurationError` for invalid values.
     """

@@ -18,7 +18,7 @@ from simcoll.topology.hardware import NVLINK_LATENCY, PCIE_LATENCY, SOCKET_LINK,
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What one server is made of.
+    """The hardware of one server.
 
     ``nic_bandwidth`` is bytes/s of one NIC in each direction. ``sockets`` is the number of CPUs that the PCIe switches
     hang on; 0 leaves them out, where NVLink carries all that passes between the server's GPUs. ``pairs`` are NVLinks
@@ -112,7 +112,7 @@ _GBPS = 1e9 / 8
 
 
 class ClusterArguments(TypedDict, total=False):
-    """What `cluster` takes, for those who pass it on."""
+    """The arguments of `cluster`, for functions that pass them on."""
 
     gpu: str
     nodes: int

@@ -39,7 +39,7 @@ class Layers:
 
     @property
     def leaves(self) -> int:
-        """How many leaves there can be: one pod of them, or as many pods as a core switch has ports."""
+        """The most leaves that there can be: one pod of them, or as many pods as a core switch has ports."""
         return self.leaves_per_pod * (1 if self.levels == 2 else self.radix)
 
 

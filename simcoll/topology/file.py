@@ -1,4 +1,4 @@
-"""Topology files: simcoll's own in JSON or YAML, read and written, and other tools', told apart by their content.
+"""Topology files: simcoll's own in JSON or YAML, read and written, and other tools', recognised by their content.
 
 simcoll's own document (``simcoll.topology/1``) is a graph as plain data, written and read back. It has either ``nodes``
 and ``links``, or in their place one of three short forms: ``cluster`` (the arguments of `simcoll.cluster`), ``preset``
@@ -135,7 +135,7 @@ def _add_link(document: Document, graph: Topology, entry: Json, place: Place) ->
 
 
 def _attributes(document: Document, entry: Mapping[str, Json], place: Place) -> dict[str, Any]:
-    """What a node, a link or the graph has beside what the format knows."""
+    """Returns the attributes of a node, a link or the graph besides those that the format knows."""
     attributes = cast("dict[str, Any]", entry.get("attributes", {}))
     known = next((key for key in attributes if key in {*_GRAPH, *_NODE, *_EDGE}), None)
     if known is not None:
@@ -174,7 +174,7 @@ def _shown(value: Json) -> str:
 
 
 def _checked(document: Document, place: Place, build: Callable[[], Value]) -> Value:
-    """What a function returns; its complaint gets the line of the part that it is about."""
+    """Returns the result of a function; its TopologyError gets the line of the part that it is about."""
     try:
         return build()
     except TopologyError as error:

@@ -21,7 +21,7 @@ from simcoll.errors import TopologyError
 
 KINDS = ("gpu", "nvswitch", "pcie", "cpu", "nic", "switch")
 LINKS = ("nvlink", "c2c", "pcie", "cpu", "network")
-"""What an edge's attribute ``link`` may be, the nearest first; cpu is what joins two sockets."""
+"""The values of an edge's attribute ``link``, the nearest first; ``cpu`` is a link between two sockets."""
 
 _LINK_BY_KIND = {"nvswitch": "nvlink", "cpu": "pcie", "pcie": "pcie"}
 
@@ -228,7 +228,7 @@ def whole(name: str, value: object, least: int = 1) -> None:
 
 
 def link_kind(graph: nx.DiGraph[Any], one: Hashable, other: Hashable) -> str:
-    """What a link is, one of `LINKS`: as its edge says, or else as its ends' kinds have it."""
+    """Returns a link's kind, one of `LINKS`: as its edge states it, or else by the kinds of its ends."""
     stated = graph.edges[one, other].get("link")
     if stated is not None:
         return str(stated)

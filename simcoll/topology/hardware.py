@@ -41,7 +41,7 @@ PCIE_LATENCY = 0.25e-6
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What is known of a GPU family.
+    """The known facts about a GPU family.
 
     ``nvlink`` is bytes/s of one of its ``nvlinks`` links, ``memory`` bytes. ``nvls``: its NVSwitch adds up what passes
     through it. ``gpus_per_node`` and ``nvlink_domain`` are the defaults of `simcoll.cluster`; ``cpu`` is that of
@@ -176,7 +176,7 @@ def _looked_up(table: dict[str, Row], name: str, what: str) -> Row:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What an error says was expected: the names that resemble the one given, or all of them."""
+    """Returns the expected names for an error: those that resemble the one given, or all of them."""
     known = list(known)
     close = get_close_matches(name.lower(), known, n=4, cutoff=0.5)
     return " or ".join(close) if close else f"one of {', '.join(known)}"

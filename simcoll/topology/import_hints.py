@@ -1,4 +1,4 @@
-"""What the importers of one server's description share: what they are told beside the file, and the network outside."""
+"""Shared by the importers of one server's description: hints given beside the file, and the network outside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simcoll.topology.hardware import Gpu, fabric_of, gpu_of
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a file does not say: GPU family and number, Gbit/s of a NIC, the network, how many servers there are."""
+    """Facts that a file does not state: GPU family and number, Gbit/s of a NIC, the network, the number of servers."""
 
     gpu: str | None = None
     gpus_per_node: int | None = None

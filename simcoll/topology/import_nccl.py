@@ -48,7 +48,7 @@ _NIC_GBPS = {
 _BY_CAPABILITY = {70: "v100", 75: "t4", 80: "a100", 86: "a10", 89: "l40s", 90: "h100", 100: "b200", 103: "b300"}
 
 KINDS = {"0x03": "gpu", "0x02": "nic", "0x0604": "switch", "0x0680": "nvswitch"}
-"""How a class code begins, and what such a device is."""
+"""The kind of a device by the beginning of its class code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Board:
 
 
 def board_of(vendor: int, device: int) -> Board | None:
-    """What an NVIDIA device number says of a GPU; None where it is not known."""
+    """Returns the board that has an NVIDIA device number; None where it is not known."""
     family = _SXM.get(device) or _PCIE.get(device)
     return Board(family, device in _SXM) if vendor == _NVIDIA and family else None
 
@@ -148,7 +148,7 @@ _LOCAL = 5000e9
 """NCCL's LOC_BW: a NIC that hangs on no PCI device."""
 
 _NET_DEFAULT_MBPS = 10_000
-"""What NCCL takes for a NIC that states no speed (``topo.cc``)."""
+"""NCCL's speed (Mbit/s) of a NIC that states none (``topo.cc``)."""
 
 _CPU_OF = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 _INTEL_SOCKETS = ((0xCF, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
@@ -171,7 +171,7 @@ class _Device:
 
 @dataclass(slots=True)
 class _Machine:
-    """What has been found so far."""
+    """The parts of the machine that have been found so far."""
 
     graph: Topology
     hints: Hints

@@ -1,4 +1,4 @@
-"""What ``nvidia-smi topo -m`` prints, as a graph: its matrix of connections, affinities and legend.
+"""Reads the output of ``nvidia-smi topo -m`` as a graph: its matrix of connections, affinities and legend.
 
 The matrix says how far two devices are apart: NV# (that many NVLinks), PIX (one PCIe bridge), PXB (several), PHB (the
 host bridge), NODE (one socket), SYS (across sockets). It says neither the GPU family nor how fast a NIC is: `Hints` do,
@@ -141,7 +141,7 @@ def _read_row(place: str, words: list[str], devices: tuple[str, ...], cells: dic
 
 
 def _complete(place: str, devices: tuple[str, ...], cells: dict[tuple[str, str], str]) -> None:
-    """Rows of NICs may be missing: what the GPUs say of them holds both ways, and among themselves they are far."""
+    """Fill in missing rows of NICs: a GPU's cell for a NIC holds both ways, and NICs are far (SYS) from each other."""
     for one in devices:
         for other in devices:
             if (one, other) in cells:

@@ -39,7 +39,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What the ranks of a topology need to know, by rank: GPU node, domain, links out of it, and bytes/s up to these.
+    """The place of each rank in a topology, by rank: GPU node, domain, links out of it, and bytes/s up to these.
 
     Ranks of one ``island`` are joined both ways.
     """
@@ -70,13 +70,13 @@ def _placement(graph: nx.DiGraph[Any]) -> Placement:
 
 
 def kind_of(graph: nx.DiGraph[Any], node: Hashable) -> str:
-    """What a node is, one of `simcoll.topology.graph.KINDS`."""
+    """Returns a node's kind, one of `simcoll.topology.graph.KINDS`."""
     kind: str = graph.nodes[node]["kind"]
     return kind
 
 
 def _domains(graph: nx.DiGraph[Any]) -> UnionFind[Hashable]:
-    """What is wired together without crossing the network is one domain, and so are the GPUs of one host."""
+    """Returns the domains: nodes that are connected without the network are one, and so are the GPUs of one host."""
     sets: UnionFind[Hashable] = UnionFind()
     for one, other in graph.edges:
         if link_kind(graph, one, other) != "network":

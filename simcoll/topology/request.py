@@ -79,7 +79,7 @@ def topology_named(name: str) -> Topology:
 
 
 def _is_file(name: str) -> bool:
-    """What is no preset is a file if it exists or looks like one, so that a name misspelt gets the nearest names."""
+    """Whether a name is a file: no preset, and it exists or looks like a path; others get the nearest presets."""
     from simcoll.topology.presets import PRESETS
 
     if name.strip().lower() in PRESETS:

@@ -176,7 +176,7 @@ class LinkClass:
 
 @dataclass(frozen=True, slots=True)
 class TopologySummary:
-    """What `simcoll topology show` says."""
+    """The content of `simcoll topology show`."""
 
     name: str
     ranks: int

@@ -1,12 +1,12 @@
-"""Watches the memory of asynchronous calls until somebody has waited for them: SC502, SC503, and half of SC501.
+"""Watches the memory of asynchronous calls until they have been waited for: SC502, SC503, and half of SC501.
 
 A call is *open* from the moment when it is made until its end has been observed. A backend may have finished it long
 before; but as long as the program has not waited for anything since, nothing entitles it to rely on that. Where it has
 waited for something else (a barrier, an answer), which may imply the end of this call, only a call that is still
 running counts.
 
-Watched are the calls whose Work is in the program's own hands. What torch makes for itself (DistributedDataParallel,
-functional collectives, pipelines) it waits for in ways of its own.
+Watched are the calls whose Work is in the program's own hands. Calls that torch makes for itself
+(DistributedDataParallel, functional collectives, pipelines) are waited for in ways of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_TENSORS = 64
 """Tensors of a call beyond which its memory is not watched."""
 
 _PLAIN = torch.Tensor.__torch_dispatch__
-"""What a tensor subclass replaces that is only a face of other tensors."""
+"""The method that a tensor subclass overrides if it only wraps other tensors."""
 
 
 class Region(NamedTuple):
@@ -55,7 +55,7 @@ class Region(NamedTuple):
     writes: bool
 
     def overlaps(self, other: Region) -> bool:
-        """Whether both use a byte that one of them writes; False where that cannot be told."""
+        """Whether both use a byte that one of them writes; False where that is not known."""
         if self.storage != other.storage or not (self.writes or other.writes):
             return False
         if self.dense and other.dense:
@@ -94,7 +94,7 @@ class Watched(NamedTuple):
     address: int
 
     def changed(self) -> bool:
-        """Whether somebody has written to it since; one that got another shape or memory says nothing."""
+        """Whether the tensor was written to since; False for one with another shape or memory, which shows nothing."""
         tensor = self.tensor()
         if tensor is None or tensor._version == self.version:
             return False
@@ -102,7 +102,7 @@ class Watched(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a call uses: the regions, the tensors in which its result arrives, those whose versions speak for them."""
+    """The memory that a call uses: regions, tensors in which its result arrives, those whose versions are watched."""
 
     regions: list[Region]
     written: list[weakref.ref[torch.Tensor]]
@@ -110,7 +110,7 @@ class Memory(NamedTuple):
 
 
 def memory_of(tensors: Mapping[str, Sequence[torch.Tensor]], *, writes: bool, sends: bool) -> Memory:
-    """What a call uses of its tensors, by role; nothing of a call with very many.
+    """Returns the memory that a call uses of its tensors, by role; none for a call with very many.
 
     ``writes`` says that its result arrives in them, ``sends`` that a write to an input while it runs can be seen and
     matters.
@@ -195,7 +195,7 @@ class Flight:
         self._work = weakref.ref(work)
 
     def dropped(self) -> None:
-        """The program let its Work go; nobody can wait any more."""
+        """Note that the program dropped the Work: it can not be waited for any more."""
         self.entry.let_go()
         self._flights.orphaned(self.entry, self._written)
         self.end()
@@ -251,7 +251,7 @@ class Flights(ProcessOwned):
 
     def _begin(self) -> None:
         self.waits = 0
-        """How often somebody has waited for the end of a call; it only has to differ."""
+        """The number of waits for the end of a call; it only has to differ."""
         self._by_storage: dict[int, list[Flight]] = {}
         self._lock = threading.RLock()
         self._orphans: deque[_Orphan] = deque(maxlen=_MOST_ORPHANS)
@@ -276,7 +276,7 @@ class Flights(ProcessOwned):
         return flight
 
     def pass_by(self, entry: Entry, arguments: Arguments) -> None:
-        """Note that a call was made that nobody can leave open; costs nothing while none is."""
+        """Note a call that cannot be left open; costs nothing while none is open."""
         if self._orphans:
             self.look_after()
         if self._by_storage and (regions := _memory(entry, arguments).regions):
@@ -357,7 +357,7 @@ flights = RankLocal(Flights)
 
 
 def noting_synchronization(synchronize: Callable[..., None]) -> Callable[..., None]:
-    """What waits for a whole device, which no Work is told of: also for what ``detail`` has yet to launch there."""
+    """Wrap a wait for a whole device, which no Work sees: it waits for calls that ``detail`` has yet to launch, too."""
 
     @functools.wraps(synchronize)
     def synchronized(*args: Any, **kwargs: Any) -> None:
@@ -373,7 +373,7 @@ def _nothing() -> None:
 
 
 def _memory(entry: Entry, arguments: Arguments) -> Memory:
-    """What a call uses; nothing where a tensor is of a kind that does not say: a call must not fail for it."""
+    """Returns the memory of a call; none where a tensor's kind does not state it: a call must not fail for that."""
     use = entry.use
     try:
         return memory_of(arguments.tensors, writes=use.writes, sends=use.sends and not use.copies)

@@ -42,7 +42,7 @@ _written: WeakKeyDictionary[Recorder, set[int]] = WeakKeyDictionary()
 
 
 def take_claim(group: str) -> Claim | None:
-    """What the next collective of the group that this thread makes stands for beside itself, once."""
+    """Take the pending claim that goes with this thread's next collective of the group; None where there is none."""
     claim = _pending.claim
     if claim is None or _pending.group != group:
         return None
@@ -51,7 +51,7 @@ def take_claim(group: str) -> Claim | None:
 
 
 def recorded_verification(verify: Callable[..., Any], recorder: Callable[[], Recorder | None]) -> Callable[..., Any]:
-    """What takes the place of ``_verify_param_shape_across_processes`` where DistributedDataParallel calls it.
+    """Returns a replacement for ``_verify_param_shape_across_processes`` where DistributedDataParallel calls it.
 
     Its constructor itself is left alone: it warns by its depth in the stack. One with ``init_sync=False`` asks the user
     to see to it that the models are alike, and does not come here.

@@ -1,10 +1,10 @@
-"""Intercepts c10d calls in torch's dispatcher before they reach a backend, whoever makes them.
+"""Intercepts all c10d calls in torch's dispatcher before they reach a backend.
 
 Python's torch.distributed, functional collectives and C++ (DistributedDataParallel's reducer) all pass it. A call that
 is taken is not made: its caller gets a Work that has ended, apart from what its ``wait`` is to do.
 
-:class:`Functional` says of each operator of functional collectives which c10d method it stands for, and what its result
-is made of.
+:class:`Functional` states for each operator of functional collectives which c10d method it stands for, and what its
+result is made of.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _Mode(TorchDispatchMode):
         given = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | (kwargs or {})
         name = schema.name.partition("::")[2]
         if name != "wait_tensor" and not {"process_group", "group_name"} & given.keys():
-            # It talks to nobody.
+            # It does not communicate.
             return func(*args, **(kwargs or {}))
         if func.namespace == "_c10d_functional":
             return self._functional(name, given)
@@ -210,7 +210,7 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 def _nothing() -> None:
-    """The wait for what nobody has to wait for."""
+    """The wait for a call that needs none."""
 
 
 def answers_itself(kind: type) -> bool:
@@ -231,7 +231,7 @@ def _call(
         # A rank that is not the root of a gather or scatter holds its own part only.
         size *= len(members)
     if spec.kind is Kind.POINT_TO_POINT:
-        # Whose message a receive from any source takes is not known: the neighbour's.
+        # The sender that a receive from any source meets is not known: the neighbour stands for it.
         rank = group.rank()
         other = (rank + 1) % len(members) if peer is None else peer
         ends = (other, rank) if spec.measured == "outputs" else (rank, other)
@@ -260,7 +260,7 @@ def _flat(value: object) -> list[torch.Tensor]:
 
 
 def _fill(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
-    """What others would send is taken to be what this rank has: a program that reads it finds something of the kind."""
+    """Fill the outputs with this rank's own data in place of what others would send, so that programs can read them."""
     for output in outputs:
         for source in inputs[:1]:
             if source.numel() and output.dtype == source.dtype and output.numel() % source.numel() == 0:

@@ -46,7 +46,7 @@ from simcoll.wrapper.ddp import recorded_verification
 from simcoll.wrapper.process_group import RecordedProcessGroup, to_plain, wrap_backend
 
 _DRAIN_SECONDS = 2.0
-"""How long the end of the process waits for calls that nobody waited for."""
+"""The time the end of the process waits for calls that the program did not wait for."""
 
 MODES = ("off", "record", "check", "detail")
 
@@ -135,7 +135,7 @@ def _create_process_group_wrapper(
 
 
 def _debug_level() -> DebugLevel:
-    """What c10d sees as its debug level where it makes groups: never DETAIL, whose wrapper would come in between."""
+    """Returns the debug level for c10d's making of groups: never DETAIL, whose wrapper would come in between."""
     level = dist.get_debug_level()
     if level != DebugLevel.DETAIL:
         return level
@@ -156,12 +156,12 @@ def _warn_once(text: str) -> None:
 
 
 _patches = Patches()
-"""What :func:`enable` has replaced."""
+"""The functions that :func:`enable` has replaced."""
 
 
 @contextmanager
 def hooks(inner: Callable[[Any], Any], outer: Callable[[Any], Any]) -> Iterator[None]:
-    """What :func:`enable` replaces in torch, as long as the block lasts, whether or not simcoll is enabled.
+    """Replace what :func:`enable` replaces in torch while the block runs, whether or not simcoll is enabled.
 
     ``inner`` and ``outer`` go around ``init_process_group``, within and without what is replaced here.
     """

@@ -25,7 +25,7 @@ from simcoll.wrapper.pipeline import CheckedPipeline, Pipeline, RecordedPipeline
 from simcoll.wrapper.proved_pipeline import ProvedPipeline
 
 _UNPROVABLE_BACKENDS = ("fake", "mpi")
-"""Backends without peers or without a store: there is nobody, or no way, to prove a call to."""
+"""Backends without peers to prove a call to, or without a store to do it through."""
 
 
 def pipeline_of(
@@ -63,7 +63,7 @@ def pipeline_of(
 def _message_checker(
     group: Group, group_rank: int, store: Store, devices: Collection[str], note: str
 ) -> MessageChecker | None:
-    """What compares sends and receives of tensors on these devices in the background; ``note`` ends its errors."""
+    """Returns the background check of sends and receives of tensors on these devices; ``note`` ends its errors."""
     if not devices:
         return None
     exchange = DigestExchange(group, group_rank, _polled(store, "simcoll-letters"), devices, note)
@@ -102,7 +102,7 @@ def _incarnation(group: Group) -> str:
 
 
 def _stand_in_of(inner: ProcessGroup) -> StandIn:
-    """Makes sends and receives on a plain group that nobody recorded, without keeping the group alive."""
+    """Returns a function that makes unrecorded sends and receives on a plain group, without keeping the group alive."""
     known = weakref.ref(inner)
 
     def stand_in(op: str, tensor: torch.Tensor, peer: int, tag: int) -> Work | None:

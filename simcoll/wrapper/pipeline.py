@@ -69,7 +69,7 @@ class Pipeline:
         return recorded(inner, entry, flight)
 
     def _wait(self, entry: Entry, inner: Work | None) -> Work | None:
-        """Wait for a launched call as whoever makes it is about to; returns the backend's Work, which is done."""
+        """Wait for a launched call in place of its caller; returns the backend's Work, which is done."""
         if inner is None:
             return recorded(None, entry)
         try:
@@ -104,13 +104,13 @@ class Pipeline:
         inner = launch()
         if timed is not None:
             entry.timed = timed
-            # What whoever makes it waits for runs on the stream of this thread, whether or not it has a Work.
+            # A call that its caller waits for runs on the stream of this thread, whether or not it has a Work.
             behind = None if arguments.synchronous else inner
             times.queued(timed, (self._log, use.lane), behind, arguments.tensors, marked_late=use.marked_late)
         return inner
 
     def begin_section(self) -> None:
-        """What is launched from here on is queued as one, when the section ends."""
+        """Begin a section: calls launched from here on are queued as one, when the section ends."""
         if self._times is not None:
             self._section = Section()
 
@@ -141,7 +141,7 @@ class Pipeline:
         return inner
 
     def replay(self, calls: Sequence[CapturedCall]) -> GroupReplay | None:
-        """What goes on here when a CUDA graph runs what it captured; None where the group has ended."""
+        """Returns the replay of this group's calls when a CUDA graph runs them; None where the group has ended."""
         return None if self._closed else self._replayed(calls)
 
     def _replayed(self, calls: Sequence[CapturedCall]) -> GroupReplay:

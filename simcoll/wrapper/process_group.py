@@ -46,7 +46,7 @@ from simcoll.wrapper.pipeline import Pipeline
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
 _DRAIN_SECONDS = 2.0
 _ABORT_SECONDS = 0.1
-"""How long shutdown, and abort, wait for calls that are queued."""
+"""The times that shutdown, and abort, wait for calls that are queued."""
 
 
 class _AnyProcessGroup(type(ProcessGroup)):  # type: ignore[misc]
@@ -79,7 +79,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         self._captured = False
         self._making = threading.Lock()
 
-    # What a plain group hashes to, so that a group that was already in use is found under its old handle.
+    # The hash of the plain group, so that a group that was already in use is found under its old handle.
     def __hash__(self) -> int:
         return hash(self._inner)
 
@@ -100,7 +100,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         group = cls(store if store is not None else _store_of(plain), plain.rank(), plain.size(), inner=plain)
         known = distributed_c10d._world.pg_group_ranks.get(plain)
         if members is None:
-            # What the backend of a split or merged group says of its ranks is not to be trusted (torch 2.13).
+            # The ranks that the backend of a split or merged group states are not reliable (torch 2.13).
             members = range(plain.size()) if known is None else sorted(known, key=lambda rank: known[rank])
         group.record_in(session, members=members, timeout=timeout)
         if plain.bound_device_id is not None:
@@ -277,7 +277,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
             return pipeline.capture(found, launch, captured.calls)
         if self._section is None:
             return pipeline.run(found, launch)
-        # What is launched inside a coalesced section is launched by its thread.
+        # A call inside a coalesced section is launched by the section's thread.
         found.asynchronous = False
         try:
             return pipeline.run(found, launch, coalescing=True)
@@ -329,7 +329,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         return device_times() if on_streams else None
 
     def _known_backends(self) -> dict[str, Backend]:
-        """What is known of the limits of this group's backends, by device type."""
+        """Returns the known limits of this group's backends, by device type."""
         names = {device.type: self._inner._get_backend(device).name() for device in self._device_types}
         bound = self.bound_device_id is not None
         found = {device: known(name, os.environ, bound=bound) for device, name in names.items()}
@@ -355,7 +355,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
 
 def to_plain(attach: Callable[..., Any]) -> Callable[..., Any]:
-    """What attaches a hook of C++ to a group, whose calls go through the one inside."""
+    """Wrap a function that attaches a C++ hook to a group: it gets the plain group inside, which makes the calls."""
 
     @functools.wraps(attach)
     def attached(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
@@ -388,7 +388,7 @@ def _on_both(name: str) -> Callable[..., None]:
     return method
 
 
-# What this torch has, whatever its version calls it.
+# The methods that this version of torch has.
 for _name in METHODS:
     if hasattr(ProcessGroup, _name):
         setattr(RecordedProcessGroup, _name, _recorded(_name))

@@ -130,7 +130,7 @@ class ProvedPipeline(BackgroundPipeline):
                 _when_ended(inner, end_profile)
             work.settle(inner, failure)
         finally:
-            # Release the turn only when the Work is settled: whoever waits for the group's launches relies on that.
+            # Release the turn only when the Work is settled: a wait for the group's launches relies on that.
             if turn is not None:
                 turn.end()
             self._queue.leave(entry)
@@ -173,7 +173,7 @@ class ProvedPipeline(BackgroundPipeline):
         try:
             inner = self._launch(entry, arguments, launch, flight)
         except Exception:
-            # What was refused takes no place among the messages: from here on the two ends count differently.
+            # A refused call takes no place among the messages: from here on the two ends count differently.
             messages.stop(check)
             raise
         return recorded(inner, entry, flight, check)
@@ -199,7 +199,7 @@ class ProvedPipeline(BackgroundPipeline):
 
     def _refused(self) -> None:
         if self._messages is not None:
-            # What was refused takes no place among the messages: from here on the two ends count differently.
+            # A refused call takes no place among the messages: from here on the two ends count differently.
             self._messages.stop(None)
 
     def end_section(self, launch: Launch) -> Work | None:

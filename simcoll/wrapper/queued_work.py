@@ -96,7 +96,7 @@ _DISPATCHED_AS = {
 
 
 def profiled(arguments: Arguments, backend: Backend | None) -> Callable[[], None] | None:
-    """Begin the events of a call in this thread's profile; returns what ends them, or None where nobody watches."""
+    """Begin the events of a call in this thread's profile; returns what ends them, or None without a profiler."""
     if not torch.autograd._profiler_enabled():
         return None
     tensors = [tensor for role, group in arguments.tensors.items() if role != "outputs" for tensor in group]
@@ -114,7 +114,7 @@ T = TypeVar("T")
 
 
 def as_called(arguments: Arguments, backend: Backend | None) -> Callable[[Callable[[], T]], T]:
-    """What calls a launch under this thread's gradient and inference mode, dispatch modes and streams, anywhere."""
+    """Returns a caller of launches for any thread, with this one's gradient, inference, dispatch modes and streams."""
     stream = CallerStream.of(arguments, backend)
     gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     modes = _get_current_dispatch_mode_stack()
@@ -201,7 +201,7 @@ class QueuedWork(RecordedWork):
         return self._observed(self._launched and self._error is None and self._inner.is_success())
 
     def exception(self) -> Any:
-        """What the call failed with so far, or None, without waiting."""
+        """Returns the error with which the call has failed so far, or None, without waiting."""
         if not self._launched:
             return None
         return self._error or self._inner.exception()
@@ -237,7 +237,7 @@ class QueuedWork(RecordedWork):
         if self._error is not None:
             raise self._error
         if self._device is not None:
-            # Complete at once: this thread's stream waits for the call, and whoever asks the future made of it for its
+            # Complete at once: this thread's stream waits for the call, and a reader of the future made of it for its
             # value waits for this stream.
             return self._inner.get_future().wait()
         inner = trigger.value()

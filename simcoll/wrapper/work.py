@@ -25,27 +25,27 @@ from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.wrapper.async_checks import Flight, flights
 
 NO_TIMEOUT = timedelta(0)
-"""What a wait is given that names no timeout: the backend's own holds."""
+"""The timeout of a wait that names none: the backend's own holds."""
 
 _LOOK_UP = timedelta(seconds=0.5)
 _LOOK_ON_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.0001
 _LONGEST_PAUSE_SECONDS = 0.01
 _MISMATCH_SECONDS = 5.0
-"""How long a wait that failed waits for ranks that are about to find out why."""
+"""The time a wait that failed waits for ranks that are about to find out why."""
 
 
 class Noted(Protocol):
-    """What is written down of a call: an :class:`~simcoll.recorder.recorder.Entry`, or several that run as one."""
+    """The record of a call: an :class:`~simcoll.recorder.recorder.Entry`, or several that run as one."""
 
     @property
     def call(self) -> Call:
-        """What the rank asked for."""
+        """The call that the rank made."""
         ...
 
     @property
     def timed(self) -> DeviceTimed | None:
-        """What tells of its end, where the host does not."""
+        """The device's timing of the call, where the host does not see its end."""
         ...
 
     def awaited(self) -> None:
@@ -97,7 +97,7 @@ class RecordedWork(Work):
             flight.dropped()
 
     def tell_when_waited(self, tell: Callable[[], None]) -> None:
-        """Have ``tell`` called once, when somebody has waited for the call."""
+        """Have ``tell`` called once, when the call has been waited for."""
         self._check = tell
 
     def has_ended(self) -> bool:
@@ -116,7 +116,7 @@ class RecordedWork(Work):
             self._flight = None
 
     def _observed(self, ended: bool) -> bool:
-        """A program that has been told of the end need not wait for it."""
+        """Note the end where the program has seen it: it need not wait for it any more."""
         if ended:
             self._entry.awaited()
             self._end_flight()
@@ -175,7 +175,7 @@ class RecordedWork(Work):
         self._entry.handed_on()
         self._end_flight()
         future = self._inner.get_future()
-        # Where a device tells of the end, a future is complete as soon as the call is queued; and for a callback CUDA's
+        # Where a device times the call, a future is complete as soon as the call is queued; and for a callback CUDA's
         # would mark the results as used on another stream, which keeps their memory longer.
         if self._entry.timed is None:
             future.add_done_callback(lambda done: self._entry.finished())
@@ -190,12 +190,12 @@ class RecordedWork(Work):
         return self._observed(self._inner.is_success())
 
     def exception(self) -> Any:
-        """What the call failed with, or None."""
+        """Returns the error with which the call failed, or None."""
         return self._inner.exception()
 
     def result(self) -> Any:
         """The tensors that the call produced."""
-        # Gloo raises where the call has not ended; a result that is had tells of the end.
+        # Gloo raises where the call has not ended; a result shows that it has.
         result = self._inner.result()
         self._begin_wait()
         return result
@@ -220,7 +220,7 @@ class RecordedWork(Work):
         self._queued_behind()
 
     def _queued_behind(self) -> None:
-        """What follows on this thread's stream follows the call."""
+        """Note that later work on this thread's stream runs after the call."""
         if self._entry.timed is not None:
             self._entry.timed.awaited()
 
@@ -236,7 +236,7 @@ class RecordedWork(Work):
 
 
 class CheckedWork(RecordedWork):
-    """A call that is proved in the background: whoever waits for it is told of what was found meanwhile.
+    """A call that is proved in the background: a wait for it raises what was found meanwhile.
 
     ``backend`` says how it waits, None that a wait must not look up; ``failed`` is called when a wait for it fails.
     """

@@ -136,7 +136,7 @@ def _groups_of_open_calls(trace: Trace) -> set[tuple[int, ...]]:
 
 
 def wrong_leavers(job: Job, group: Group, left: Sequence[int]) -> tuple[int, ...]:
-    """Who is wrong where some of a group left: those, or the others if most of those left of whom anything is known."""
+    """Which side is wrong when some ranks left: the leavers, or the rest if most left."""
     known = [rank for rank in group.ranks if rank in job.traces]
     if 2 * len(left) <= len(known):
         return tuple(left)
@@ -153,16 +153,16 @@ def late_ranks(job: Job, waits: WaitGraph, wait: Wait) -> list[int]:
     gone = set(job.ended) | {rank for rank in fallen(job) if rank not in waits.by_rank}
     # What simcoll takes to connect is not the rank's own delay.
     gone |= set() if job.stall is None else job.stall.connecting
-    # Who waits in something else is not late: who keeps it is, or nobody, where all have come to what it waits in.
+    # A rank that waits elsewhere is not late; the rank it waits for is.
     return [] if wait.any else _known_absent(job, wait, wait.needs - waits.stuck - gone - waits.waiting)
 
 
 def _known_absent(job: Job, wait: Wait, late: Collection[int]) -> list[int]:
     """The ranks that are known not to have come.
 
-    Who goes on in other groups has work to do before it comes. Nobody is laid to a rank of which nothing tells, unless
-    it alone, or a few like it, can be what a call still waits for to which all others have come; or unless the records
-    of most ranks end right before a call that few made.
+    A rank that goes on in other groups has work to do before it comes. A rank without evidence is blamed only if it, or
+    a minority like it, is all that a complete call still waits for; or if most records end right before a call that few
+    made.
     """
     stall = job.stall
     if stall is None or stall.watched:

@@ -90,7 +90,7 @@ def _comparison(names: Sequence[str], rows: Sequence[Sequence[Estimate]]) -> Pag
 
 
 def _terms(name: str, found: Sequence[Estimate]) -> PageTable:
-    """What each time is made of: the terms add up to it."""
+    """Returns a table of the terms that add up to each time."""
     terms = list(dict.fromkeys(term for each in found for term, _ in each.terms))
     rows = [
         (show_size(each.bytes) if each.bytes else "-", *(shown(dict(each.terms).get(term, 0.0)) for term in terms))

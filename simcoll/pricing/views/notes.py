@@ -17,7 +17,7 @@ _PROBLEMS = 5
 
 
 def notes_of(traces: Sequence[Trace], job: RecordedJob, scenario: PricingScenario) -> list[str]:
-    """What the records leave open, a sentence each."""
+    """Returns what the records leave open, a sentence each."""
     return [*_damage(traces, job), *_gaps(job), *_of_compute(traces, job, scenario)]
 
 
@@ -78,7 +78,7 @@ def _is_on_device(trace: Trace) -> bool:
 
 
 def notes_on_replay(priced: Pricing) -> list[str]:
-    """What a replay could not do as it was recorded, or not as it was asked for."""
+    """Returns what a replay could not do as it was recorded, or not as it was asked for."""
     notes = []
     done = priced.replayed
     if len(done.let_go):

@@ -232,7 +232,7 @@ def _comparison(scenarios: Sequence[Pricing]) -> PageTable:
 
 
 def tables_of_calls(main: Pricing) -> list[PageTable]:
-    """What calls cost, and which links hold them up."""
+    """Returns tables of the costs of calls and of the links that hold them up."""
     links = links_of(main)
     return [_kinds(kinds_of(main)), *([_links(links)] if links else [])]
 

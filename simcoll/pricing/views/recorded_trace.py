@@ -1,4 +1,4 @@
-"""What ranks recorded as a timeline, by the wall clocks of their hosts: each rank a process, each group a thread.
+"""A timeline of what ranks recorded, by the wall clocks of their hosts: each rank a process, each group a thread.
 
 Calls of a group that overlap on a rank (asynchronous ones) stand on as many threads as that needs. Findings are
 instants on the ranks that they name.
@@ -69,7 +69,7 @@ def _times(trace: Trace, name: str) -> Times:
 
 
 def _ends(trace: Trace) -> Times:
-    """When each call ended; of one that had not, the last moment that the record tells of."""
+    """Returns when each call ended; for one that had not, the last moment that the record covers."""
     ended, begins = _times(trace, "finished_ns"), _begins(trace)
     last = max(min(trace.seen_ns, _LATEST), int(begins.max(initial=0)), int(ended.max(initial=0)))
     return np.maximum(np.where(ended > 0, ended, last), begins)

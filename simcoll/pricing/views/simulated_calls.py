@@ -1,4 +1,4 @@
-"""What the calls of a simulated run cost in virtual time, line by line of the program."""
+"""The costs of a simulated run's calls in virtual time, line by line of the program."""
 
 from __future__ import annotations
 

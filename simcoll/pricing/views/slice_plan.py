@@ -56,7 +56,7 @@ class FlowEnds:
     last: npt.NDArray[np.int64]
 
     def phase(self, number: int, column: int) -> str:
-        """What the part of a column is: s, t or f; nothing where there is only one."""
+        """Returns the flow phase of a column's part: s, t or f; empty where there is only one part."""
         if self.first[number] == self.last[number]:
             return ""
         return "s" if self.first[number] == column else "f" if self.last[number] == column else "t"

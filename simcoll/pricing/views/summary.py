@@ -105,7 +105,7 @@ class RankTimes:
 
 
 def rank_times(priced: Pricing, column: int) -> RankTimes:
-    """What one rank's operations took."""
+    """Returns the times that one rank's operations took."""
     program, done = priced.job.programs[column], priced.replayed
     begin, stop = done.offsets[column], done.offsets[column + 1]
     arrived = done.arrived[begin:stop]
@@ -171,7 +171,7 @@ def _kind(rows: list[tuple[Estimate, Stream, _Sums]]) -> GroupKind:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What the collectives of one stream and one estimate add up to, all ranks together."""
+    """The totals of the collectives of one stream and one estimate, all ranks together."""
 
     stream: int
     estimate: int
@@ -279,7 +279,7 @@ class Volume:
 class StepCosts:
     """The steps of one rank: its number, calls of a step, volumes of a step by group and op, and each step.
 
-    ``flops`` are those of a step, None where nobody counted them.
+    ``flops`` are those of a step, None where none were counted.
     """
 
     rank: int
@@ -313,7 +313,7 @@ def steps_of_rank(priced: Pricing) -> StepCosts | None:
 
 
 def flops_of_step(job: RecordedJob, column: int) -> float | None:
-    """FLOPs of one rank in a step, of all that it did where there are no steps; None where nobody counted them."""
+    """Returns a rank's FLOPs in a step, or in its whole run where there are no steps; None where none were counted."""
     program, steps = job.programs[column], job.steps[column]
     if program.work is None:
         return None

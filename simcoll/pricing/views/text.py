@@ -74,7 +74,7 @@ def _headline(priced: Pricing) -> str:
 
 
 def counted_calls(priced: Pricing) -> str:
-    """How many collectives and messages of how many ranks."""
+    """Describes how many collectives and messages ran on how many ranks."""
     job = priced.job
     ran = job.collectives.came > 0
     messages = sum(int(job.streams[stream].message) for stream in job.collectives.stream[ran])
@@ -163,7 +163,7 @@ KIND_HEADINGS = "op", "group", "bytes", "calls", "each", "in all"
 
 
 def kind_cells(kind: GroupKind, nothing: str) -> tuple[str, ...]:
-    """What calls, where, how many, and how long; ``nothing`` in place of the bytes where there are none."""
+    """Returns the op, group, bytes (``nothing`` where there are none), number and times of a kind of call."""
     alike = f"{kind.size}" if kind.groups == 1 else f"{kind.groups:,} x {kind.size}"
     return (
         kind.estimate.op,
@@ -190,7 +190,7 @@ GROUP_HEADINGS = "group", "ranks", "calls", "time", "exposed", "waiting"
 
 
 def group_rows(groups: Sequence[GroupCost]) -> list[tuple[str, ...]]:
-    """What the calls of each group cost."""
+    """Returns the costs of the calls of each group, one row a group."""
     return [
         (
             f"{group.name} {group.description}" if group.description else group.name,
@@ -280,14 +280,14 @@ def _row(times: RankTimes, edges: Floats) -> Iterator[tuple[str, str]]:
         _share(behind, behind + times.exposed, edges),
         _share(come, behind, edges),
     ]
-    # What is left of a piece is a rank that has ended, or goes on at once.
+    # In the rest of a piece the rank has ended, or goes on at once.
     rest = np.maximum(np.diff(edges) - sum(parts), 0.0)
     for winner in np.argmax([*parts, rest], axis=0):
         yield _SIGNS[winner], _STYLES[winner]
 
 
 def _share(begins: Floats, ends: Floats, edges: Floats) -> Floats:
-    """How much of each piece these stretches take, which follow each other."""
+    """Returns how much of each piece these consecutive stretches take."""
     points = np.maximum.accumulate(np.stack([begins, ends], axis=1).ravel())
     taken = np.cumsum(np.stack([np.zeros(len(begins)), points[1::2] - points[::2]], axis=1).ravel())
     if not len(points):

@@ -26,7 +26,7 @@ _MARKED = 3
 
 
 def marks_of_estimate(link: Bottleneck | None) -> Marks:
-    """What holds one collective up."""
+    """Returns the mark on the link that holds one collective up; empty without such a link."""
     return {} if link is None else {(link.source, link.target): f"bottleneck: {bottleneck_text(link)}"}
 
 
