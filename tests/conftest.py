@@ -59,9 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Tests marked ``nightly`` are left out, except where ``-m`` names the mark or ``SIMCOLL_SEEDS=all`` asks for all.
     """
     if not ALL and "nightly" not in config.option.markexpr:
-        later = [item for item in items if item.get_closest_marker("nightly") is not None]
-        config.hook.pytest_deselected(items=later)
-        items[:] = [item for item in items if item.get_closest_marker("nightly") is None]
+        at_night = {item for item in items if item.get_closest_marker("nightly") is not None}
+        config.hook.pytest_deselected(items=list(at_night))
+        items[:] = [item for item in items if item not in at_night]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place_of(item.nodeid))
 
@@ -197,10 +197,8 @@ class Ranks:
 
     def records(self, rank: int) -> list[Any]:
         """The records of a rank's black box."""
-        from tests.support.traces import record_of
-
         box = self.box(rank)
-        return [record_of(box, index) for index in range(len(box.slots))]
+        return [box.record(index) for index in range(len(box.slots))]
 
     @staticmethod
     def error_of(call: Callable[[], object]) -> Exception | None:

@@ -23,7 +23,6 @@ from simcoll.blackbox.reader import SLOT_DTYPE, last_activity
 from simcoll.core.record import Group, Source, State
 from simcoll.spec.call import Buffer, Call
 from tests.support.seeds import drawn
-from tests.support.traces import record_of
 
 GROUP = Group("0", "default_pg", (0, 1))
 CALL = Call("all_reduce", "allreduce", (Buffer((20, 10), "float32"),), (Buffer((20, 10), "float32"),), reduce_op="sum")
@@ -50,7 +49,7 @@ def test_what_was_written_is_read(tmp_path):
     read = read_black_box(box.path)
     assert (read.rank, read.world_size, read.mode, read.pid, read.problems) == (1, 2, "record", os.getpid(), ())
     assert (read.groups, read.signatures, read.sources[0]) == ((GROUP,), (CALL,), SOURCE)
-    record = record_of(read, 0)
+    record = read.record(0)
     assert (record.group, record.sequence, record.call, record.source) == ("0", 1, CALL, SOURCE)
     assert (record.state, record.asynchronous, record.p2p_sequence) == (State.FAILED, True, 0)
     assert 0 < read.created_ns <= record.scheduled_ns <= record.started_ns <= record.finished_ns <= read.closed_ns
@@ -74,7 +73,7 @@ def test_a_record_may_get_another_signature(tmp_path):
         box.resign(ticket, box.signature(known))
     box.resign(last - 1, layout.ABSENT)
     read = read_black_box(box.path)
-    assert [record_of(read, index).call for index in range(16)] == [CALL] * 15 + [known]
+    assert [read.record(index).call for index in range(16)] == [CALL] * 15 + [known]
     assert read.problems == ()
 
 
@@ -88,7 +87,7 @@ def test_a_ring_that_wrapped_says_what_it_dropped(tmp_path):
     read = read_black_box(box.path)
     assert read.dropped == {0: 19, 1: 5}
     assert read.slots["sequence"].tolist() == list(range(20, 36))
-    assert (record_of(read, 15).state, record_of(read, 0).state) == (State.COMPLETED, State.SCHEDULED)
+    assert (read.record(15).state, read.record(0).state) == (State.COMPLETED, State.SCHEDULED)
     assert read.problems == ()
 
 
@@ -140,7 +139,7 @@ def test_a_forked_child_does_not_write_into_its_parents_box(tmp_path):
         os._exit(box.schedule(Slot(0, 2, 0, 0)) != NO_TICKET)
     assert os.waitpid(child, 0)[1] == 0
     read = read_black_box(box.path)
-    assert (len(read.slots), read.events, record_of(read, 0).state) == (1, (), State.SCHEDULED)
+    assert (len(read.slots), read.events, read.record(0).state) == (1, (), State.SCHEDULED)
 
 
 def test_a_closed_box_takes_no_more(tmp_path):
@@ -171,7 +170,7 @@ def test_records_survive_a_signal(tmp_path, number):
     ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, check=False)
     assert ended.returncode == -number
     read = read_black_box(tmp_path / "box")
-    assert (record_of(read, -1).sequence, len(read.slots), read.dropped) == (100_000, 65_536, {0: 34_464})
+    assert (read.record(-1).sequence, len(read.slots), read.dropped) == (100_000, 65_536, {0: 34_464})
     assert (read.closed_ns, read.problems) == (0, ())
 
 
@@ -317,7 +316,7 @@ def test_a_damaged_entry_costs_itself(tmp_path):
         data[data.index(b"train.py")] ^= 0xFF
 
     read = read_black_box(damaged(tmp_path, damage))
-    assert (len(read.slots), len(read.events), record_of(read, 0).source.file) == (10, 1, "")
+    assert (len(read.slots), len(read.events), read.record(0).source.file) == (10, 1, "")
     assert "damaged" in read.problems[0]
 
 
@@ -339,7 +338,7 @@ def test_a_blank_in_the_ring_is_not_its_end(tmp_path, blank):
     data[RING + 1024 * 64 : RING + (1024 + blank) * 64] = bytes(blank * 64)
     box.path.write_bytes(data)
     read = read_black_box(box.path)
-    assert (int(read.slots["sequence"][0]), record_of(read, -1).sequence) == (1024 + blank + 1, 40_000)
+    assert (int(read.slots["sequence"][0]), read.record(-1).sequence) == (1024 + blank + 1, 40_000)
     assert read.dropped == {0: 1024 + blank}
 
 
@@ -425,7 +424,7 @@ def test_random_damage_raises_nothing_but_unreadable(tmp_path, sound, data):
     except UnreadableError:
         return
     for index in range(len(read.slots)):
-        record_of(read, index)
+        read.record(index)
     assert (read.slots["group"] < max(len(read.groups), 1)).all()
 
 

@@ -12,7 +12,6 @@ import textwrap
 import pytest
 
 from simcoll.blackbox import read_black_box
-from tests.support.traces import record_of
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.gloo]
@@ -181,7 +180,7 @@ def test_a_rank_that_is_killed_is_named(tmp_path):
     assert finding["code"] == "SC701"
     assert "SIGKILL" in finding["message"]
     assert 1 in finding["ranks"]
-    assert record_of(read_black_box(tmp_path / "results" / "rank00001.simcoll"), -1).sequence == 51
+    assert read_black_box(tmp_path / "results" / "rank00001.simcoll").record(-1).sequence == 51
 
 
 def test_a_second_run_replaces_the_results_of_the_first(tmp_path):

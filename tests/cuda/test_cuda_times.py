@@ -10,7 +10,6 @@ from simcoll.blackbox import BlackBox, read_black_box
 from simcoll.core.record import Record, State
 from simcoll.verifier.postmortem import judge
 from tests.cuda_double.ranks import run_ranks
-from tests.support.traces import record_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -54,7 +53,7 @@ def run(program: str, folder: Path, implementation: str, mode: str = "record", *
 
 
 def records(box: BlackBox) -> list[Record]:
-    return [record_of(box, row) for row in range(len(box.slots))]
+    return [box.record(row) for row in range(len(box.slots))]
 
 
 EVERYTHING = """

@@ -19,6 +19,7 @@ from simcoll.verifier.findings.finding import Verdict
 from tests.support.forked import ForkServer, Result
 from tests.support.preflights import DryRuns
 from tests.support.recorded_calls import calls, sized_by_others
+from tests.support.seeds import nightly
 from tests.support.stated import Stated, marked_line, stated
 
 pytest.importorskip("torch")
@@ -79,8 +80,8 @@ def training_real_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rea
 
 def at_sizes(script: Path, sizes: Sequence[int]) -> list[Any]:
     """A script at each size, the largest one on every change, the others in ``make nightly``."""
-    marks = {size: [pytest.mark.nightly] if size < max(sizes) else [] for size in sizes}
-    return [pytest.param(script, size, id=f"{script.stem}-{size}", marks=marks[size]) for size in sizes]
+    largest = max(sizes)
+    return [pytest.param(script, size, id=f"{script.stem}-{size}", marks=nightly(size < largest)) for size in sizes]
 
 
 REAL = [one for path in RIGHT for one in at_sizes(path, (2, 4, 8) if path.stem == "llama_3d" else (2, 4))]
@@ -125,13 +126,9 @@ LONG = ("fsdp2_bug", "llama_3d_bug")
 """The planted variants whose dry runs take half a minute each; ``make nightly`` makes them."""
 
 
-def marks_of(stem: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.nightly] if stem in LONG else []
-
-
 def found() -> list[Any]:
     return [
-        pytest.param(path, one, size, id=f"{path.stem}-{size}", marks=marks_of(path.stem))
+        pytest.param(path, one, size, id=f"{path.stem}-{size}", marks=nightly(path.stem in LONG))
         for path in PLANTED
         for one in stated(path, "expect")
         for size in one.sizes
@@ -180,7 +177,7 @@ def test_each_planted_bug_is_on_the_page() -> None:
 
 @pytest.mark.parametrize(
     ("size", "script", "text"),
-    [pytest.param(*shown, id=(stem := Path(shown[1]).stem), marks=marks_of(stem)) for shown in SHOWN],
+    [pytest.param(*shown, id=(stem := Path(shown[1]).stem), marks=nightly(stem in LONG)) for shown in SHOWN],
 )
 def test_the_page_shows_what_is_printed(size: str, script: str, text: str, training_dry_runs: DryRuns) -> None:
     _, out = training_dry_runs.run("--world-size", size, script)

@@ -15,6 +15,7 @@ from simcoll.verifier.findings.finding import Severity
 from tests.programs.test_programs import BUGS, CORRECT, Program
 from tests.support.documents import check_report
 from tests.support.preflights import DryRuns
+from tests.support.seeds import nightly
 
 pytestmark = [pytest.mark.slow]
 
@@ -77,9 +78,8 @@ def planted() -> list[Any]:
     place: Counter[str] = Counter()
     found = []
     for program in chosen(BUGS):
-        marks = [pytest.mark.nightly] if place[program.code] % 2 else []
+        found.append(pytest.param(program, marks=nightly(place[program.code] % 2 == 1), id=program.name))
         place[program.code] += 1
-        found.append(pytest.param(program, marks=marks, id=program.name))
     return found
 
 

@@ -25,6 +25,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from tests.support.seeds import nightly
+
 pytestmark = [pytest.mark.slow, pytest.mark.gloo, pytest.mark.timeout(900)]
 
 RUNNER = Path(__file__).with_name("runner.py")
@@ -228,9 +230,7 @@ def _fixtures(item: Any) -> tuple[str, ...]:
     return tuple(getattr(item, "fixturenames", ()))
 
 
-@pytest.mark.parametrize(
-    "suite", [pytest.param(suite, marks=[pytest.mark.nightly] if suite in NIGHTLY else []) for suite in SUITES], ids=str
-)
+@pytest.mark.parametrize("suite", [pytest.param(suite, marks=nightly(suite in NIGHTLY)) for suite in SUITES], ids=str)
 def test_results_are_the_same(suite: Suite, passes: dict[Suite, Future[Passes]], tmp_path: Path) -> None:
     if reason := reason_to_skip(suite):
         pytest.skip(reason)

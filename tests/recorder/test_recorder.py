@@ -20,7 +20,6 @@ from simcoll.blackbox import read_black_box  # noqa: E402
 from simcoll.recorder import recorder as recorder_module  # noqa: E402
 from simcoll.recorder.arguments import arguments  # noqa: E402
 from simcoll.recorder.recorder import GroupLog, Recorder, box_name  # noqa: E402
-from tests.support.traces import record_of  # noqa: E402
 
 WORLD = Group("0", "default_pg", (0, 1))
 HERE = Source("train.py", 3, "step", "dist.all_reduce(x)")
@@ -46,7 +45,7 @@ def test_calls_are_numbered_and_messages_by_themselves(tmp_path: Path) -> None:
         entry.finished()
     entries[3].finished(State.REJECTED)
     box = read_black_box(tmp_path / "rank00000.simcoll")
-    records = [record_of(box, index) for index in range(5)]
+    records = [box.record(index) for index in range(5)]
     assert [(record.sequence, record.p2p_sequence) for record in records] == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 3)]
     assert [record.state.name for record in records] == ["COMPLETED", "COMPLETED", "SCHEDULED", "REJECTED", "SCHEDULED"]
     assert {record.source for record in records} == {HERE}

@@ -1,4 +1,4 @@
-"""Traces made from records, and records read back from traces: what tests of the verifier and the recorder share."""
+"""Traces made from records: what tests of the verifier, pricing and views share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simcoll.core.record import Event, Group, Record, Source
-from simcoll.core.trace import ASYNCHRONOUS, AWAITED, ON_DEVICE, SLOT, MemoryTrace, Trace, record_at
+from simcoll.core.trace import ASYNCHRONOUS, AWAITED, ON_DEVICE, SLOT, MemoryTrace
 from simcoll.spec.call import Call
 
 
@@ -33,10 +33,3 @@ def trace_of(
         for column in ("sequence", "p2p_sequence", "state", "scheduled_ns", "started_ns", "finished_ns"):
             slot[column] = getattr(record, column)
     return MemoryTrace(rank, world_size, mode, tuple(groups), tuple(calls), tuple(sources), tuple(events), slots)
-
-
-def record_of(trace: Trace, row: int) -> Record:
-    """One row of a sound trace as a record."""
-    found = record_at(trace, row)
-    assert found is not None
-    return found

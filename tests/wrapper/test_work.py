@@ -18,7 +18,6 @@ from simcoll.recorder.arguments import arguments  # noqa: E402
 from simcoll.recorder.recorder import Entry, GroupLog, Recorder  # noqa: E402
 from simcoll.wrapper.queued_work import QueuedWork, WorkerThreads  # noqa: E402
 from simcoll.wrapper.work import RecordedWork  # noqa: E402
-from tests.support.traces import record_of  # noqa: E402
 
 
 class Done(dist.Work):  # type: ignore[misc]
@@ -61,7 +60,7 @@ def queued(entry: Entry) -> QueuedWork:
 
 def written(tmp_path: Path) -> tuple[State, list[str]]:
     box = read_black_box(tmp_path / "rank00000.simcoll")
-    return record_of(box, 0).state, [event.kind for event in box.events]
+    return box.record(0).state, [event.kind for event in box.events]
 
 
 def test_before_the_launch_nothing_has_happened(queued: QueuedWork) -> None:

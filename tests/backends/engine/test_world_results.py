@@ -26,6 +26,7 @@ from simcoll.spec.checksum import word
 from simcoll.spec.collectives import COLLECTIVES, METHODS
 from simcoll.spec.semantics import REDUCE_OPS, Array
 from simcoll.spec.table import Kind
+from tests.support.seeds import nightly
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
@@ -471,9 +472,7 @@ def gloo_results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Re
 
 @pytest.mark.slow
 @pytest.mark.gloo
-@pytest.mark.parametrize(
-    "size", [pytest.param(size, marks=[pytest.mark.nightly] if size != 3 else []) for size in WORLD_SIZES]
-)
+@pytest.mark.parametrize("size", [pytest.param(size, marks=nightly(size != 3)) for size in WORLD_SIZES])
 @pytest.mark.parametrize("spelling", [spelling for spelling in FORMS if available(spelling)])
 def test_gloo_computes_the_result(spelling: str, size: int, gloo_results: Callable[[int], Results]) -> None:
     results = gloo_results(size)
