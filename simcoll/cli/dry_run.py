@@ -22,7 +22,7 @@ from simcoll.cli.progress import progress_bar
 from simcoll.dryrun.distributed import GivenUpError, Rendezvous, SharedDryRun, join
 from simcoll.dryrun.driver import DryRunPlan, Runner, remove_earlier, run_and_judge
 from simcoll.dryrun.outer_job import OuterJob
-from simcoll.dryrun.rank.main import DryRun
+from simcoll.dryrun.rank.settings import DryRun
 from simcoll.errors import BAD_INPUT, CANNOT_START
 from simcoll.launch.preconditions import PreconditionError
 from simcoll.verifier.findings.finding import Report

@@ -22,7 +22,7 @@ from simcoll.verifier.postmortem import exit_code
 
 if TYPE_CHECKING:
     from simcoll.dryrun.extrapolate import Extrapolation
-    from simcoll.dryrun.rank.main import DryRun
+    from simcoll.dryrun.rank.settings import DryRun
 
 
 def price_script(dry_run: PreflightRequest, pricing: PricingRequest, output: Output, *, are_steps_given: bool) -> int:

@@ -113,7 +113,7 @@ class PreflightRequest:
         """Returns the request of the dry run, which processes that import torch carry out."""
         from simcoll.cli.dry_run import DryRunRequest, show
         from simcoll.dryrun.driver import DryRunPlan
-        from simcoll.dryrun.rank.main import DryRun
+        from simcoll.dryrun.rank.settings import DryRun
 
         memory = None if self.memory is None else int(self.memory * (1 << 30))
         dry_run = DryRun(

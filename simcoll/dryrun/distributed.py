@@ -26,9 +26,9 @@ import torch.distributed as dist
 
 from simcoll.core.io import make_sparse
 from simcoll.dryrun.driver import DryRunPlan, run_locally
+from simcoll.dryrun.endings import ProcessEnd
 from simcoll.dryrun.outer_job import OuterJob
-from simcoll.dryrun.process_pool import ProcessEnd
-from simcoll.dryrun.rank.main import DryRun, log_name
+from simcoll.dryrun.rank.settings import DryRun, log_name
 from simcoll.errors import SimcollError
 from simcoll.launch.fork import fork
 from simcoll.recorder.recorder import box_name

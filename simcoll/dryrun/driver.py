@@ -18,11 +18,11 @@ from pathlib import Path
 from simcoll.blackbox.gather import gather
 from simcoll.blackbox.reader_pool import cores
 from simcoll.core.trace import MemoryTrace, Trace
-from simcoll.dryrun.endings import RankEnding, RankEndings, branch_lines, endings_of
+from simcoll.dryrun.endings import ProcessEnd, RankEnding, RankEndings, branch_lines, endings_of
 from simcoll.dryrun.extrapolate import first_choice, next_choice
-from simcoll.dryrun.process_pool import ProcessEnd, run_rank_processes
+from simcoll.dryrun.process_pool import run_rank_processes
 from simcoll.dryrun.rank.known_inputs import GivenInputs, InputsByRank, KnownInputs, inputs_name, read_inputs
-from simcoll.dryrun.rank.main import DryRun
+from simcoll.dryrun.rank.settings import DryRun
 from simcoll.dryrun.records import comparable, sized_differently, tainted_reads
 from simcoll.dryrun.verdict import DryRunVerdict, notes, verdict
 from simcoll.recorder.recorder import box_name

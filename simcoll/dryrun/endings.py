@@ -22,7 +22,6 @@ import numpy as np
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Source, source_of, text
 from simcoll.core.trace import AWAITED, HANDED_ON, MemoryTrace, RankExit, Trace
-from simcoll.dryrun.process_pool import ProcessEnd
 from simcoll.dryrun.rank.event_kinds import BRANCH, STEPS_MADE, UNKNOWN_OBJECTS
 from simcoll.dryrun.records import Line, last_ns, tainted_reads
 from simcoll.verifier.findings.finding import Finding
@@ -132,6 +131,20 @@ def _diverging_line(one: Mapping[Line, Sequence[object]], other: Mapping[Line, S
         if any(here != there for here, there in zip(one[line], other[line], strict=False)):
             return line
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """The end of a rank's process: ``exit_code`` is negative for a signal; ``timed_out`` if it reached its time limit.
+
+    ``out_of_memory`` is whether it failed after asking for memory beyond its limit, or was killed as the system had
+    none.
+    """
+
+    exit_code: int
+    time_ns: int
+    timed_out: bool = False
+    out_of_memory: bool = False
 
 
 _FAILURES_OF_OTHERS = ("DistStoreError", "CheckpointException")

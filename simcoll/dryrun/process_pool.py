@@ -14,14 +14,15 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from simcoll.blackbox.stacks import stack_path
 from simcoll.core.io import make_sparse
 from simcoll.core.process import adopt_orphans
-from simcoll.dryrun.rank.main import DryRun, become_rank, wanted_memory
+from simcoll.dryrun.endings import ProcessEnd
+from simcoll.dryrun.rank.main import become_rank, wanted_memory
+from simcoll.dryrun.rank.settings import DryRun
 from simcoll.launch.fork import fork
 from simcoll.recorder.recorder import box_name
 
@@ -109,20 +110,6 @@ _COUNTERS = Path("/proc/vmstat")
 _LOOK_SECONDS = 0.01
 _GRACE_SECONDS = 5.0
 """Seconds that a subreaper has to end the processes that its rank has started."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessEnd:
-    """The end of a rank's process: ``exit_code`` is negative for a signal; ``timed_out`` if it reached its time limit.
-
-    ``out_of_memory`` is whether it failed after asking for memory beyond its limit, or was killed as the system had
-    none.
-    """
-
-    exit_code: int
-    time_ns: int
-    timed_out: bool = False
-    out_of_memory: bool = False
 
 
 def run_rank_processes(

@@ -32,7 +32,7 @@ from simcoll.dryrun.endings import (
 )
 from simcoll.dryrun.p2p_matching import ANY_SOURCE_SPELLING, never_met
 from simcoll.dryrun.rank.event_kinds import THREAD
-from simcoll.dryrun.rank.main import DryRun, log_name
+from simcoll.dryrun.rank.settings import DryRun, log_name
 from simcoll.dryrun.records import last_ns, sized_differently, tainted_reads
 from simcoll.dryrun.replay import BLOCK, LAUNCH, WAIT, ReplayResult, ThreadProgress, replay_programs
 from simcoll.spec.call import ANY_SOURCE, Call

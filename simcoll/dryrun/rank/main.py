@@ -17,10 +17,8 @@ import re
 import resource
 import runpy
 import sys
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -31,8 +29,9 @@ from simcoll.dryrun.rank.event_kinds import STEPS_MADE
 from simcoll.dryrun.rank.fake_cuda import install_fake_cuda
 from simcoll.dryrun.rank.fake_device import FakeDevices
 from simcoll.dryrun.rank.fake_distributed import install_fake_distributed
-from simcoll.dryrun.rank.known_inputs import InputsFile, KnownInputs, inputs_name
+from simcoll.dryrun.rank.known_inputs import InputsFile, inputs_name
 from simcoll.dryrun.rank.pipeline_stages import StageMetadata, share_stage_metadata
+from simcoll.dryrun.rank.settings import DryRun, log_name
 from simcoll.dryrun.rank.taint import TaintTracker
 from simcoll.dryrun.rank.torch_patches import patched_torch, use_lazy_shards
 from simcoll.launch.fork import end_as_interpreter, leave_parent
@@ -107,34 +106,6 @@ if TYPE_CHECKING:
 
 _WANTED_MEMORY = re.compile(rb"MemoryError|allocate memory|std::bad_alloc|failed to map segment|Errno 12\b")
 _TAIL_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class DryRun:
-    """The settings of a dry run. ``memory`` is in bytes, None for no limit; ``steps`` is None for no limit.
-
-    ``script`` is a module's name, as for ``python -m``, where ``module`` is true. With ``cuda`` each node has a fake
-    GPU for each of its ranks; with ``counts`` the ranks' computation is counted. ``known`` are the inputs of calls in
-    the pass before.
-    """
-
-    script: Path
-    arguments: Sequence[str]
-    world_size: int
-    local_world_size: int
-    folder: Path
-    steps: int | None = None
-    fake_tensors: bool = False
-    memory: int | None = None
-    module: bool = False
-    cuda: bool = True
-    counts: bool = False
-    known: KnownInputs | None = None
-
-
-def log_name(rank: int) -> str:
-    """The file with a rank's stdout and stderr."""
-    return f"rank{rank:05d}.log"
 
 
 def wanted_memory(dry_run: DryRun, rank: int) -> bool:

@@ -1,0 +1,37 @@
+"""The settings of a dry run, and the names of its ranks' files; without torch, for whoever reads them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simcoll.dryrun.rank.known_inputs import KnownInputs
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """The settings of a dry run. ``memory`` is in bytes, None for no limit; ``steps`` is None for no limit.
+
+    ``script`` is a module's name, as for ``python -m``, where ``module`` is true. With ``cuda`` each node has a fake
+    GPU for each of its ranks; with ``counts`` the ranks' computation is counted. ``known`` are the inputs of calls in
+    the pass before.
+    """
+
+    script: Path
+    arguments: Sequence[str]
+    world_size: int
+    local_world_size: int
+    folder: Path
+    steps: int | None = None
+    fake_tensors: bool = False
+    memory: int | None = None
+    module: bool = False
+    cuda: bool = True
+    counts: bool = False
+    known: KnownInputs | None = None
+
+
+def log_name(rank: int) -> str:
+    """The file with a rank's stdout and stderr."""
+    return f"rank{rank:05d}.log"
