@@ -7,6 +7,7 @@ calls of each rank and the timeline.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from importlib.resources import files
 from typing import cast
 
@@ -47,6 +48,8 @@ def json_report(report: Report) -> dict[str, object]:
         "notes": list(report.notes),
         "summary": None if report.summary is None else summary_document(report.summary),
     }
+    if (coverage := report.coverage) is not None:
+        document["coverage"] = {"complete": coverage.complete, **asdict(coverage), "gaps": [*coverage.gaps]}
     if report.shown is not None:
         document["shown"] = _shown(report.shown)
     if report.histories:

@@ -117,6 +117,10 @@ def _dry_agreement(report: Report, job: str) -> str:
     said = (
         f"a dry run of {job}" if run == report.world_size else f"{run:,} of {job} {'was' if run == 1 else 'were'} run"
     )
+    if report.coverage is not None and not report.coverage.complete:
+        gaps = report.coverage.gaps
+        more = "" if len(gaps) == 1 else f", and {counted(len(gaps) - 1, 'more gap')}"
+        said += f", incomplete ({gaps[0]}{more})"
     if not report.agreed and report.messages:
         return f"{said}: they agree on {counted(report.messages, 'message')}"
     if run == 1 or (not report.agreed and report.verdict is Verdict.OK):

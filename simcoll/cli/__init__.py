@@ -146,15 +146,20 @@ def _run_parsed(arguments: Sequence[str]) -> int:
     command = cast(_Command, import_module(f"simcoll.cli.{asked}")) if known else None
     options, unknown = _parser(asked, command).parse_known_args(arguments)
     if unknown or command is None:
-        raise _CommandLineError(f"simcoll {options.command}", f"unrecognized arguments: {' '.join(unknown)}")
+        own = " (a script's own options follow -- at the end)" if asked == _TAKING_SCRIPTS else ""
+        raise _CommandLineError(f"simcoll {options.command}", f"unrecognized arguments: {' '.join(unknown)}{own}")
     if after:
         options.after = after
     return command.run_command(options)
 
 
+_TAKING_SCRIPTS = "estimate"
+"""The command that reads its own options before and after its subject, so that a script's need a mark."""
+
+
 def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Splits ``estimate``'s arguments at ``--``: those behind it are the script's."""
-    if arguments[:1] != ["estimate"] or "--" not in arguments:
+    if arguments[:1] != [_TAKING_SCRIPTS] or "--" not in arguments:
         return arguments, []
     place = list(arguments).index("--")
     return arguments[:place], arguments[place + 1 :]

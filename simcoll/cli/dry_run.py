@@ -23,7 +23,7 @@ from simcoll.dryrun.distributed import GivenUpError, Rendezvous, SharedDryRun, j
 from simcoll.dryrun.driver import DryRunPlan, Runner, remove_earlier, run_and_judge
 from simcoll.dryrun.outer_job import OuterJob
 from simcoll.dryrun.rank.settings import DryRun
-from simcoll.errors import BAD_INPUT, CANNOT_START
+from simcoll.errors import BAD_INPUT, CANNOT_START, FINDINGS
 from simcoll.launch.preconditions import PreconditionError
 from simcoll.verifier.findings.finding import Report
 from simcoll.verifier.postmortem import exit_code
@@ -63,6 +63,15 @@ def show(report: Report, dry_run: DryRun, output: Output) -> int:
     """Show the verdict; the exit code of the contract."""
     output.show(report)
     return exit_code(report)
+
+
+def show_complete(report: Report, dry_run: DryRun, output: Output) -> int:
+    """Show the verdict; the exit code is that of findings too where the dry run did not follow its ranks to the end."""
+    code = show(report, dry_run, output)
+    if code or report.coverage is None or report.coverage.complete:
+        return code
+    output.warn(f"the dry run is incomplete (--require complete): {'; '.join(report.coverage.gaps)}")
+    return FINDINGS
 
 
 @dataclass(frozen=True, slots=True)

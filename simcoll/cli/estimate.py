@@ -156,6 +156,7 @@ def _price_script(options: argparse.Namespace, output: Output) -> int:
         module=False,
         ranks=options.ranks or "auto",
         steps=_DEFAULT_STEPS if options.steps is None else options.steps,
+        require=None,
     )
     pricing = request_of(PricingRequest, options, world_size=None)
     return price_script(dry_run, pricing, output, are_steps_given=options.steps is not None)

@@ -63,7 +63,9 @@ def _priced(
     boxes = sorted(dry_run.folder.glob("rank*.simcoll"))
     filled = extrapolate(gather(boxes).traces, dry_run.world_size)
     job = recorded_job(filled.traces)
-    warnings = [f"{found.code}: {found.message}" for found in report.findings]
+    gaps = () if report.coverage is None else report.coverage.gaps
+    warnings = [f"what comes after is not priced: {gap}" for gap in gaps]
+    warnings += [f"{found.code}: {found.message}" for found in report.findings]
     notes = [*report.notes, *_assumed(filled), _ended(dry_run, given=are_steps_given)]
     return show_prices(pricing, filled.traces, job, named, output, notes=notes, warnings=warnings)
 

@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks", metavar="LIST|auto", default="auto", help="which run, such as 0-3,8 (default: auto, all up to 64)"
     )
     add_dry_run_arguments(parser)
+    parser.add_argument(
+        "--require",
+        choices=["complete"],
+        help="exit with 3 also where a rank was not followed to its program's end",
+    )
     add_output_arguments(parser)
     add_topology_arguments(parser)
     parser.add_argument(
@@ -65,6 +70,7 @@ class PreflightRequest:
     timeout: float
     memory: float | None
     jobs: int | None
+    require: str | None
     topology: TopologyRequest
 
     def sizes(self) -> tuple[int, int]:
@@ -111,7 +117,8 @@ class PreflightRequest:
 
     def dry_run(self, size: int, local: int, ranks: list[int] | None, conclude: Conclude | None) -> DryRunRequest:
         """Returns the request of the dry run, which processes that import torch carry out."""
-        from simcoll.cli.dry_run import DryRunRequest, show
+        from simcoll.cli.dry_run import DryRunRequest, show, show_complete
+        from simcoll.dryrun.chosen_ranks import FOR_PRICE, FOR_VERDICT
         from simcoll.dryrun.driver import DryRunPlan
         from simcoll.dryrun.rank.settings import DryRun
 
@@ -131,10 +138,10 @@ class PreflightRequest:
         )
         return DryRunRequest(
             dry_run,
-            DryRunPlan(ranks, self.timeout, self.jobs),
+            DryRunPlan(ranks, self.timeout, self.jobs, FOR_VERDICT if conclude is None else FOR_PRICE),
             lambda: prepare_folder(self.out, min(_RESERVED, len(ranks or range(size)))),
             self.check_program,
-            conclude or show,
+            conclude or (show if self.require is None else show_complete),
         )
 
 

@@ -162,8 +162,6 @@ def show_prices(
     # Shown in full is the job with what is to change, or as it is.
     as_is = named[0]
     main = [one for one, asked in zip(priced, named, strict=True) if asked.topology is as_is.topology][-1]
-    for text in warnings:
-        output.warn(text)
     notes = [*notes, *notes_of(traces, job, as_is.scenario), *notes_on_replay(main)]
     if request.timeline is not None:
         notes += _write_timeline(request.timeline, main)
@@ -172,7 +170,8 @@ def show_prices(
     if request.html is not None:
         _write_page(request.html, _as_priced(named, priced, main), priced, main, notes, warnings)
     picture = [PricingPicture(main)] if request.picture else []
-    output.render(Group(PricingText(main, priced, notes), *picture), lambda: pricing_document(priced, notes, warnings))
+    text = PricingText(main, priced, notes, warnings)
+    output.render(Group(text, *picture), lambda: pricing_document(priced, notes, warnings))
     return OK
 
 
@@ -195,7 +194,7 @@ def _refuse_empty(job: RecordedJob) -> None:
 
 def _errors(records: RunRecords) -> list[str]:
     """A warning where the job was wrong: it is priced as it was recorded all the same."""
-    codes = dict.fromkeys(found.code for found in judged(records).findings if found.severity is Severity.ERROR)
+    codes = dict.fromkeys(found.code for found in judged(records)[0].findings if found.severity is Severity.ERROR)
     if not codes:
         return []
     return [

@@ -17,7 +17,7 @@ from simcoll.blackbox.gather import (
     read_stalls,
 )
 from simcoll.cli.output import warn
-from simcoll.core.trace import LaunchOutcome, Stall
+from simcoll.core.trace import LaunchOutcome, Stall, Trace
 from simcoll.errors import UsageError
 from simcoll.verifier.findings.finding import Report, Verdict
 from simcoll.verifier.postmortem import judge
@@ -41,9 +41,27 @@ def _unreachable(path: Path) -> str:
     return ""
 
 
-def judged(records: RunRecords) -> Report:
-    """Runs the verifier on a job, with what its launchers and monitors saw of it."""
-    return judge(records.traces, _outcome(records), _stall(records))
+def judged(records: RunRecords) -> tuple[Report, Sequence[Trace]]:
+    """Runs the verifier on a job, with what its launchers and monitors saw of it; returns the traces that it judged.
+
+    The records of a dry run are judged as it judged them: up to where the real run would stop.
+    """
+    if (dry_run := _judged_dry_run(records)) is not None:
+        return dry_run
+    return judge(records.traces, _outcome(records), _stall(records)), records.traces
+
+
+def _judged_dry_run(records: RunRecords) -> tuple[Report, Sequence[Trace]] | None:
+    """The verdict of a dry run on its own records; None for records of any other job."""
+    from simcoll.dryrun.account import read_account
+    from simcoll.dryrun.report import judge_dry_run, report_of
+
+    folder = records.folders[0] if len(records.folders) == 1 else None
+    account = None if folder is None else read_account(folder)
+    if folder is None or account is None or not account.covers(records.traces):
+        return None
+    judged = judge_dry_run(records.traces, account.ends, account.world_size)
+    return report_of(judged, account, folder), judged.verdict.traces
 
 
 def failed_at_once(records: RunRecords) -> Report | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from simcoll.cli.progress import progress_bar
 from simcoll.cli.records import check_reachable, failed_at_once, judged, no_records, warn_of_damage
 from simcoll.core.io import stated_path
 from simcoll.core.ranges import parse_ranks
+from simcoll.core.trace import Trace
 from simcoll.errors import BAD_INPUT, SimcollError, UsageError
 from simcoll.topology.request import TopologyRequest
 from simcoll.verifier.findings.finding import Report
 from simcoll.verifier.postmortem import exit_code
+from simcoll.verifier.views.chart import Chart
 from simcoll.verifier.views.selection import Selection
 from simcoll.verifier.views.view import View, charted, viewed
 
@@ -112,32 +115,32 @@ def verify(request: VerifyRequest) -> int:
         check_reachable(request.paths)
         with progress_bar(shown=not request.plain) as progress:
             records = gather(request.paths, progress=progress)
-            report = judged(records) if records.traces else failed_at_once(records)
+            report, traces = judged(records) if records.traces else (failed_at_once(records), ())
         warn_of_damage(records)
         if report is None:
             raise no_records(request.paths)
-        shown = viewed(report, records.traces, view)
-        _write_files(request, records, report, lambda: _page(shown, records, view, topology))
+        shown = viewed(report, traces, view)
+        chart = functools.partial(charted, shown, traces, view.selection)
+        _write_files(request, traces, report, lambda: _page(shown, chart(), records, topology))
     except SimcollError as error:
         return output.refuse(BAD_INPUT, str(error))
     output.show(shown, speeds=True)
     return exit_code(report)
 
 
-def _write_files(request: VerifyRequest, records: RunRecords, report: Report, page: Callable[[], str]) -> None:
+def _write_files(request: VerifyRequest, traces: Sequence[Trace], report: Report, page: Callable[[], str]) -> None:
     """Write the files that were asked for; raises UsageError. SARIF is for gates, and has every finding."""
     if request.trace_events is not None:
-        write_recorded_timeline(request.trace_events, records.traces, report.findings)
+        write_recorded_timeline(request.trace_events, traces, report.findings)
     if request.html is not None:
         write_file(request.html, page())
     if request.sarif is not None:
         write_file(request.sarif, sarif_text(report, exit_code(report), Path.cwd() / (request.srcroot or "")))
 
 
-def _page(shown: Report, records: RunRecords, view: View, topology: Topology | None) -> str:
+def _page(shown: Report, chart: Chart | None, records: RunRecords, topology: Topology | None) -> str:
     from simcoll.reports.html_report import html_report
 
-    chart = charted(shown, records.traces, view.selection)
     if topology is None:
         return html_report(shown, chart)
     from simcoll.pricing.views.page import priced_report

@@ -18,15 +18,16 @@ from pathlib import Path
 from simcoll.blackbox.gather import gather
 from simcoll.blackbox.reader_pool import cores
 from simcoll.core.trace import MemoryTrace, Trace
-from simcoll.dryrun.endings import ProcessEnd, RankEnding, RankEndings, branch_lines, endings_of
-from simcoll.dryrun.extrapolate import first_choice, next_choice
+from simcoll.dryrun.account import ACCOUNT_NAME, Account, write_account
+from simcoll.dryrun.chosen_ranks import FOR_VERDICT, RankChoice
+from simcoll.dryrun.endings import ProcessEnd, RankEnding, branch_lines, follows_guessed_branch
 from simcoll.dryrun.process_pool import run_rank_processes
 from simcoll.dryrun.rank.known_inputs import GivenInputs, InputsByRank, KnownInputs, inputs_name, read_inputs
 from simcoll.dryrun.rank.settings import DryRun
-from simcoll.dryrun.records import comparable, sized_differently, tainted_reads
-from simcoll.dryrun.verdict import DryRunVerdict, notes, verdict
+from simcoll.dryrun.records import sized_differently, tainted_reads
+from simcoll.dryrun.report import JudgedDryRun, judge_dry_run, report_of
 from simcoll.recorder.recorder import box_name
-from simcoll.verifier.findings.finding import DRY_RUN, Report
+from simcoll.verifier.findings.finding import Report, Severity
 
 MOST_PASSES = 3
 """At most so many passes follow the first run."""
@@ -81,6 +82,7 @@ _LEFT_BEHIND = (
     "report.json",
     "report.html",
     "launch*.json",
+    ACCOUNT_NAME,
 )
 
 
@@ -88,13 +90,14 @@ _LEFT_BEHIND = (
 class DryRunPlan:
     """The plan for running the ranks of a dry run.
 
-    ``ranks`` is None where they are chosen from what those before recorded; ``timeout`` is in seconds for each rank;
-    ``jobs`` is how many run at a time, None for as many as there are cores.
+    ``ranks`` is None where they are chosen by ``choice``, from what those before recorded; ``timeout`` is in seconds
+    for each rank; ``jobs`` is how many run at a time, None for as many as there are cores.
     """
 
     ranks: Sequence[int] | None
     timeout: float
     jobs: int | None = None
+    choice: RankChoice = FOR_VERDICT
 
 
 Runner = Callable[[Sequence[int], Callable[[int], None]], dict[int, ProcessEnd]]
@@ -120,11 +123,13 @@ def run_and_judge(
     _run_chosen(ran, plan, run or functools.partial(run_locally, dry_run, plan))
     judged = _judge(ran)
     pass_notes: list[str] = []
-    if run is None and _rests_on_guesses(ran, judged):
+    if run is None and _rests_on_guesses(judged):
         pass_notes = _run_again(ran, plan)
         judged = _judge(ran)
     remove_inputs(dry_run.folder)
-    return _report(ran, plan, judged, pass_notes), [*judged.verdict.traces]
+    account = _account(ran, plan, pass_notes)
+    write_account(dry_run.folder, account)
+    return report_of(judged, account, dry_run.folder), [*judged.verdict.traces]
 
 
 class _RanRanks:
@@ -155,27 +160,24 @@ def _run_chosen(ran: _RanRanks, plan: DryRunPlan, run: Runner) -> None:
         ran.run(plan.ranks, run)
         return
     size = ran.dry_run.world_size
-    chosen = first_choice(size)
+    chosen = plan.choice.first(size)
     while chosen:
         ran.run(chosen, run)
-        chosen = next_choice(ran.traces, ran.ends.keys(), size)
+        chosen = plan.choice.following(ran.traces, ran.ends.keys(), size)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    endings: RankEndings
-    verdict: DryRunVerdict
+def _judge(ran: _RanRanks) -> JudgedDryRun:
+    return judge_dry_run(ran.traces, ran.ends, ran.dry_run.world_size)
 
 
-def _judge(ran: _RanRanks) -> _Judged:
-    endings = endings_of(ran.traces, comparable(ran.traces), ran.ends)
-    return _Judged(endings, verdict(endings, ran.dry_run.world_size))
-
-
-def _rests_on_guesses(ran: _RanRanks, judged: _Judged) -> bool:
-    """Whether ranks took different branches on guessed values, failed on one, or sized a call by one."""
+def _rests_on_guesses(judged: JudgedDryRun) -> bool:
+    """Whether ranks took different branches on guessed values, failed on one, sized a call by one, or disagree."""
     failed = judged.endings.ranks(RankEnding.GUESSED)
-    return bool(judged.verdict.divergences or failed or sized_differently(ran.traces))
+    if judged.verdict.divergences or failed or sized_differently(judged.recorded):
+        return True
+    # Ranks that all take the same branch on a guess may all take the other one in the real run.
+    errors = [finding for finding in judged.verdict.report.findings if finding.severity is Severity.ERROR]
+    return any(follows_guessed_branch(finding, judged.endings.traces) for finding in errors)
 
 
 def _run_again(ran: _RanRanks, plan: DryRunPlan) -> list[str]:
@@ -190,12 +192,18 @@ def _run_again(ran: _RanRanks, plan: DryRunPlan) -> list[str]:
     return passes.notes()
 
 
-def _report(ran: _RanRanks, plan: DryRunPlan, judged: _Judged, pass_notes: Sequence[str]) -> Report:
-    report = judged.verdict.report
-    own = notes(ran.dry_run, plan.timeout, judged.endings, ran.traces)
-    diverged = [divergence.note() for divergence in judged.verdict.divergences]
-    kept = [note for note in report.notes if not note.startswith("there is no record of")]
-    return replace(report, mode=DRY_RUN, world_size=ran.dry_run.world_size, notes=(*own, *pass_notes, *diverged, *kept))
+def _account(ran: _RanRanks, plan: DryRunPlan, passes: Sequence[str]) -> Account:
+    dry_run = ran.dry_run
+    return Account(
+        dry_run.world_size,
+        dry_run.local_world_size,
+        plan.timeout,
+        dry_run.steps,
+        dry_run.memory,
+        dry_run.cuda,
+        ran.ends,
+        passes,
+    )
 
 
 def remove_earlier(folder: Path) -> None:

@@ -60,6 +60,29 @@ def guessed_divergences(finding: Finding, traces: Sequence[Trace]) -> set[Line]:
     return {line for one, other in pairs if (line := _diverging_line(dict(one), dict(other))) is not None}
 
 
+def follows_guessed_branch(finding: Finding, traces: Sequence[MemoryTrace]) -> bool:
+    """Whether a rank of the finding took a branch on a guessed value before the finding's call, or before its end."""
+    for trace in traces:
+        first = min((time_ns for _, _, time_ns in _reads(trace)), default=None)
+        if first is not None and trace.rank in finding.ranks and first < _time_of(finding, trace):
+            return True
+    return False
+
+
+def _time_of(finding: Finding, trace: MemoryTrace) -> int:
+    """When a rank makes the call of a finding, in the trace's own times; its end where it makes none."""
+    group = finding.group
+    if group is not None and finding.sequence is not None:
+        index = [
+            number for number, one in enumerate(trace.groups) if (one.name, one.ranks) == (group.name, group.ranks)
+        ]
+        slots = trace.slots
+        rows = np.isin(slots["group"], index) & (slots["sequence"] >= finding.sequence) & (slots["p2p_sequence"] == 0)
+        if rows.any():
+            return int(slots["scheduled_ns"][rows].min())
+    return last_ns(trace)
+
+
 def ranks_on_same_branches(traces: Sequence[Trace]) -> list[list[int]]:
     """Lists of ranks that took the same branches, the longest first; each rank is in one."""
     classes: list[tuple[list[int], set[Branches]]] = []

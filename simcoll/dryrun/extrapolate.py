@@ -2,16 +2,13 @@
 
 The groups of such a rank are known where every rank that ran created all groups, as ``new_group`` requires. Otherwise
 they follow the pattern of a known group: ranks at equal distances, as along a dimension of a mesh.
-
-The ranks that run are chosen here, too: all of a small job; of a large one some, and more where those differ.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from simcoll.core.record import Group, Members
@@ -19,31 +16,6 @@ from simcoll.core.trace import Trace, altered
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
-
-MOST_ALL = 64
-"""Jobs of up to so many ranks are run whole; of larger ones, ``auto`` chooses at most so many."""
-
-_FIRST = 4
-
-
-def first_choice(world_size: int) -> list[int]:
-    """The ranks to begin with: all, or the first four, two in the middle and the last two (odd and even)."""
-    if world_size <= MOST_ALL:
-        return list(range(world_size))
-    middle = world_size // 2
-    return sorted({*range(_FIRST), middle - 1, middle, world_size - 2, world_size - 1})
-
-
-def next_choice(traces: Sequence[Trace], run: Collection[int], world_size: int) -> list[int]:
-    """The ranks to run next: first and last members of known groups, else ranks between two whose programs differ.
-
-    ``run`` are all ranks that have run: one without a trace differs from those with one, and is not run again.
-    """
-    room = MOST_ALL - len(run)
-    if world_size <= MOST_ALL or room <= 0:
-        return []
-    wanted = _corners(traces, run) or _between(traces, run)
-    return sorted(list(wanted)[:room])
 
 
 def programs(traces: Iterable[Trace]) -> dict[int, bytes]:
@@ -65,21 +37,6 @@ def _common_part(call: Call) -> tuple[object, ...]:
     """Returns the parts of a call that are equal on all ranks of one program: not the device index, for instance."""
     buffers = [(buffer.shape, buffer.dtype, buffer.device) for buffer in (*call.inputs, *call.outputs)]
     return call.op, call.reduce_op, len(call.inputs), buffers
-
-
-def _corners(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
-    """The first and last members of every known group that have not run."""
-    found: dict[int, None] = {}
-    for group in dict.fromkeys(group for trace in traces for group in trace.groups):
-        found |= dict.fromkeys((group.ranks[0], group.ranks[-1]))
-    return [rank for rank in found if rank not in run]
-
-
-def _between(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
-    """The rank in the middle between two neighbours that have run and whose programs differ."""
-    known: Mapping[int, bytes] = programs(traces)
-    pairs = [(here, there) for here, there in itertools.pairwise(sorted(run)) if known.get(here) != known.get(there)]
-    return [(here + there) // 2 for here, there in pairs if there - here > 1]
 
 
 Place = tuple[tuple[int, int], ...]

@@ -4,8 +4,6 @@ The programs are replayed together (`simcoll.dryrun.replay`), and every rank's r
 as in the records that the real run would leave, calls that would not complete are pending, and last. The records are
 judged as those of a real run that was ended there. But a rank that ran alone has recorded its whole program, so that a
 skipped call is found from the calls after it, which the real run would never reach.
-
-The notes of the report say which ranks ran, how they ended, and what was only guessed.
 """
 
 from __future__ import annotations
@@ -17,12 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.core.ranges import ranks_text, verb
-from simcoll.core.record import Source, State
-from simcoll.core.trace import AWAITED, LaunchOutcome, MemoryTrace, Stall, Trace, reached
+from simcoll.core.ranges import ranks_text
+from simcoll.core.record import State
+from simcoll.core.trace import AWAITED, LaunchOutcome, MemoryTrace, Stall, reached
 from simcoll.dryrun.endings import (
     Divergence,
-    RankEnding,
     RankEndings,
     among,
     first_divergences,
@@ -32,8 +29,7 @@ from simcoll.dryrun.endings import (
 )
 from simcoll.dryrun.p2p_matching import ANY_SOURCE_SPELLING, never_met
 from simcoll.dryrun.rank.event_kinds import THREAD
-from simcoll.dryrun.rank.settings import DryRun, log_name
-from simcoll.dryrun.records import last_ns, sized_differently, tainted_reads
+from simcoll.dryrun.records import last_ns
 from simcoll.dryrun.replay import BLOCK, LAUNCH, WAIT, ReplayResult, ThreadProgress, replay_programs
 from simcoll.spec.call import ANY_SOURCE, Call
 from simcoll.verifier.agreement.columns import columns_of
@@ -130,91 +126,6 @@ def _name_any_sources(rank: int, slots: npt.NDArray[Any], signatures: list[Call]
             known[call] = len(signatures)
             signatures.append(call)
         slots["signature"][row] = known[call]
-
-
-_BEYOND = ": nothing is known beyond that"
-_OTHERS = "nothing is said of the others"
-_MOST_LINES = 10
-_GIB = 1 << 30
-
-
-def notes(dry_run: DryRun, timeout: float, ends: RankEndings, traces: Sequence[Trace]) -> list[str]:
-    """The notes; ``timeout`` is each rank's limit in seconds, ``traces`` are as the ranks recorded them."""
-    return [
-        *_ranks_and_endings(dry_run, timeout, ends),
-        *_fake_gpus(dry_run, traces),
-        *_without_record(dry_run, ends, traces),
-        *_guessed(traces),
-        *_not_compared(traces),
-    ]
-
-
-def _ranks_and_endings(dry_run: DryRun, timeout: float, ends: RankEndings) -> list[str]:
-    size = dry_run.world_size
-    found = []
-    if len(ends.how) < size:
-        found.append(f"{ranks_text(ends.how)} of {size:,} {verb(list(ends.how), 'was', 'were')} run; {_OTHERS}")
-    if timed_out := ends.ranks(RankEnding.TIMED_OUT):
-        found.append(f"{ranks_text(timed_out)} ran for {timeout:g} s and did not end (--timeout){_BEYOND}")
-    if killed := ends.ranks(RankEnding.OUT_OF_MEMORY):
-        limit = "" if dry_run.memory is None else f" (--memory allows {dry_run.memory / _GIB:g} GiB of address space)"
-        who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
-        found.append(f"{who} ended for want of memory{limit}{_BEYOND}; give more, or --fake-tensors")
-    if stopped := ends.ranks(RankEnding.STEPS_DONE):
-        found.append(
-            f"{ranks_text(stopped)} {verb(stopped, 'was', 'were')} ended after {dry_run.steps} steps (--steps)"
-        )
-    if guessed := ends.ranks(RankEnding.GUESSED):
-        found.append(
-            f"{ranks_text(guessed)} failed on values from other ranks, which a dry run can only guess{_BEYOND}"
-        )
-    if failed := [*ends.ranks(RankEnding.FAILED), *guessed, *killed]:
-        found.append(f"what rank {failed[0]} wrote is in {dry_run.folder / log_name(failed[0])}")
-    return found
-
-
-def _without_record(dry_run: DryRun, ends: RankEndings, traces: Sequence[Trace]) -> list[str]:
-    """The ranks that ended well without a record."""
-    known = {trace.rank for trace in traces}
-    unrecorded = [rank for rank in ends.ranks(RankEnding.FINISHED) if rank not in known]
-    if not unrecorded:
-        return []
-    wrote = f"what rank {unrecorded[0]} wrote is in {dry_run.folder / log_name(unrecorded[0])}"
-    return [f"{ranks_text(unrecorded)} made no process group that could be recorded; {wrote}"]
-
-
-def _fake_gpus(dry_run: DryRun, traces: Sequence[Trace]) -> list[str]:
-    """That GPUs were fake, where records mention them."""
-    calls = [call for trace in traces for call in trace.signatures]
-    if dry_run.cuda and any(one.device == "cuda" for call in calls for one in (*call.inputs, *call.outputs)):
-        return [f"programs found {dry_run.local_world_size} GPUs a node, which were pretended (--device)"]
-    return []
-
-
-def _not_compared(traces: Sequence[Trace]) -> list[str]:
-    """Where the sizes of a collective depend on guessed values and were not compared."""
-    sources = sized_differently(traces)
-    if not sources:
-        return []
-    lines = ", ".join(f"{source.file}:{source.line}" for source in sources[:_MOST_LINES])
-    more = "" if len(sources) <= _MOST_LINES else f" and {len(sources) - _MOST_LINES} more lines"
-    return [f"{lines}{more}: sizes that rest on values from other ranks differ here and were not compared"]
-
-
-def _guessed(traces: Sequence[Trace]) -> list[str]:
-    """Where programs read guessed values."""
-    lines: dict[Source, list[int]] = {}
-    for trace in traces:
-        for source in tainted_reads(trace):
-            lines.setdefault(replace(source, function=""), []).append(trace.rank)
-    found = [
-        f"{source.file}:{source.line}: {ranks_text(ranks)} {verb(ranks, 'reads', 'read')} a value received from other "
-        f"ranks; what follows from it may differ in the real run"
-        for source, ranks in list(lines.items())[:_MOST_LINES]
-    ]
-    if len(lines) > _MOST_LINES:
-        found.append(f"so do {len(lines) - _MOST_LINES} more lines")
-    return found
 
 
 _STOPPED = -15

@@ -302,12 +302,29 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
+class Coverage:
+    """The part of a dry run's programs that was judged: ``run`` ranks ran, ``followed`` of them to their end.
+
+    ``gaps`` say in a few words each what was not: the ranks, and why.
+    """
+
+    run: int
+    followed: int
+    gaps: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that ran was judged."""
+        return not self.gaps
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree.
 
     ``messages`` counts the messages whose two ends are known and agree.
     ``summary`` is None where no rank left a record; ``shown`` is None where nothing is hidden. ``histories`` and
-    ``timeline`` are there if they were asked for.
+    ``timeline`` are there if they were asked for. ``coverage`` is None but for a dry run.
     """
 
     verdict: Verdict
@@ -322,6 +339,7 @@ class Report:
     histories: tuple[History, ...] = ()
     timeline: Timeline | None = None
     messages: int = 0
+    coverage: Coverage | None = None
 
 
 @dataclass(frozen=True, slots=True)

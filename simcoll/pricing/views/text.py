@@ -41,13 +41,15 @@ _LEAST_US = 5e-8
 
 @dataclass(frozen=True, slots=True)
 class PricingText:
-    """One priced job; where there are several scenarios they come first, side by side."""
+    """One priced job; where there are several scenarios they come first, side by side, and ``warnings`` before all."""
 
     main: Pricing
     scenarios: Sequence[Pricing]
     notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from (plain(f"warning: {text}", "bold") for text in self.warnings)
         if len(self.scenarios) > 1:
             yield _comparison(self.scenarios)
         yield from _report(self.main)

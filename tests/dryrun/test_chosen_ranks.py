@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simcoll.core.record import Group, Source
 from simcoll.core.trace import SLOT, MemoryTrace, Trace
-from simcoll.dryrun.extrapolate import MOST_ALL, first_choice, next_choice
+from simcoll.dryrun.chosen_ranks import MOST_ALL, first_choice, next_choice
 from simcoll.spec.call import Call
 
 WORLD = 1000
