@@ -64,7 +64,7 @@ def _priced(
     filled = extrapolate(gather(boxes).traces, dry_run.world_size)
     job = recorded_job(filled.traces)
     gaps = () if report.coverage is None else report.coverage.gaps
-    warnings = [f"what comes after is not priced: {gap}" for gap in gaps]
+    warnings = [f"not all of the program is priced: {gap}" for gap in gaps]
     warnings += [f"{found.code}: {found.message}" for found in report.findings]
     notes = [*report.notes, *_assumed(filled), _ended(dry_run, given=are_steps_given)]
     return show_prices(pricing, filled.traces, job, named, output, notes=notes, warnings=warnings)

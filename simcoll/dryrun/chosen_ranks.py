@@ -54,13 +54,16 @@ def _between(traces: Sequence[Trace], run: Collection[int]) -> list[int]:
     return [(here + there) // 2 for here, there in pairs if there - here > 1]
 
 
+_NODE = 8
 MOST_PRICED = 16
 """A price takes at most so many ranks."""
 
 
 def first_priced(world_size: int) -> list[int]:
-    """The ranks that a price begins with: the first two, since the first one often does more, and the last."""
-    return sorted({0, min(1, world_size - 1), world_size - 1})
+    """The ranks that a price begins with: all of up to eight; else the first two, as the first often does more, and the
+    last.
+    """
+    return list(range(world_size)) if world_size <= _NODE else [0, 1, world_size - 1]
 
 
 def next_priced(traces: Sequence[Trace], run: Collection[int], world_size: int) -> list[int]:

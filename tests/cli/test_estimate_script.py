@@ -62,6 +62,17 @@ for _ in range(6):
     optimizer.zero_grad()
 """
 
+FAILS_ON_A_GUESS = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+weights = torch.rand(1000) + dist.get_rank()
+dist.broadcast(weights, 0)
+assert weights[0].item() < 1
+dist.all_reduce(torch.ones(8))
+"""
+
 PIPELINE = """
 import torch
 import torch.distributed as dist
@@ -186,11 +197,28 @@ def test_stages_that_did_not_run_have_the_programs_of_their_own_stage(tmp_path):
     messages = {tuple(one["message"]) for one in collectives if one["message"]}
     assert messages == {(rank, rank + 4) for rank in range(12)}
     assert len([one for one in collectives if one["op"] == "all_reduce"]) == 3 * 4
-    everybody = priced(script, tmp_path / "all", *cluster)
-    (one,), (other,) = document["scenarios"], everybody["scenarios"]
-    assert {name: one[name] for name in ("seconds", "totals", "steps", "ranks", "kinds")} == {
-        name: other[name] for name in ("seconds", "totals", "steps", "ranks", "kinds")
-    }
+    everybody = priced(script, tmp_path / "all", *cluster, "--ranks", "0-15")
+    chosen = priced(script, tmp_path / "chosen", *cluster)
+    prices = [
+        {name: found["scenarios"][0][name] for name in ("seconds", "totals", "steps", "ranks", "kinds")}
+        for found in (document, chosen, everybody)
+    ]
+    assert prices[0] == prices[1] == prices[2]
+    assert len([*(tmp_path / "chosen").glob("rank*.simcoll")]) < 16
+
+
+def test_a_rank_that_was_not_followed_to_its_end_is_named_first(tmp_path):
+    script = written(tmp_path, FAILS_ON_A_GUESS)
+    done = estimate(script, "--world-size", "4", "--gpu", "h100")
+    lines = " ".join(done.stdout.split())
+    assert done.returncode == 0
+    assert lines.startswith("warning: not all of the program is priced: ranks 1-3 failed on guessed values")
+
+
+def test_options_of_the_script_need_a_mark(tmp_path):
+    done = estimate(written(tmp_path, DDP), "--world-size", "4", "--gpu", "h100", "--lr", "0.1")
+    assert done.returncode == 2
+    assert "--lr 0.1 (a script's own options follow -- at the end)" in done.stderr
 
 
 def test_what_if_holds_for_a_script(tmp_path):

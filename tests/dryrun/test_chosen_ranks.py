@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from simcoll.core.record import Group, Source
 from simcoll.core.trace import SLOT, MemoryTrace, Trace
-from simcoll.dryrun.chosen_ranks import MOST_ALL, first_choice, next_choice
+from simcoll.dryrun.chosen_ranks import (
+    FOR_PRICE,
+    FOR_VERDICT,
+    MOST_ALL,
+    MOST_PRICED,
+    RankChoice,
+    first_choice,
+    next_choice,
+)
 from simcoll.spec.call import Call
 
 WORLD = 1000
@@ -26,16 +34,16 @@ def trace(rank: int, calls: int, *, groups: tuple[Group, ...] = ()) -> MemoryTra
     )
 
 
-def chosen(of: Callable[[int], Trace | None]) -> list[int]:
+def chosen(of: Callable[[int], Trace | None], choice: RankChoice = FOR_VERDICT) -> list[int]:
     """All ranks that are run, in the order in which they are chosen."""
     traces: list[Trace] = []
     run: list[int] = []
-    new = first_choice(WORLD)
+    new = choice.first(WORLD)
     while new:
         assert not set(new) & set(run)
         run += new
         traces += [found for rank in new if (found := of(rank)) is not None]
-        new = next_choice(traces, run, WORLD)
+        new = choice.following(traces, run, WORLD)
     return run
 
 
@@ -65,3 +73,29 @@ def test_ranks_without_a_trace_are_run_once() -> None:
 def test_no_rank_is_chosen_twice_and_never_too_many(silent: set[int], longer: set[int]) -> None:
     run = chosen(lambda rank: None if rank in silent else trace(rank, 1 + (rank in longer)))
     assert len(run) == len(set(run)) <= MOST_ALL
+
+
+def mesh(rank: int) -> tuple[Group, ...]:
+    """The groups of a rank in a mesh of 10 stages and 100 replicas."""
+    stage, replica = divmod(rank, 100)
+    across = Group(f"stages{replica}", "", tuple(range(replica, WORLD, 100)))
+    return Group(f"replicas{stage}", "", tuple(range(stage * 100, stage * 100 + 100))), across
+
+
+def test_a_price_of_alike_ranks_takes_three() -> None:
+    assert chosen(lambda rank: trace(rank, 1 + (rank == 0)), FOR_PRICE) == [0, 1, 999]
+
+
+def test_a_price_takes_a_rank_of_each_stage_that_differs() -> None:
+    run = chosen(lambda rank: trace(rank, 1 + (rank < 100) + 2 * (rank >= 900), groups=mesh(rank)), FOR_PRICE)
+    assert {rank // 100 for rank in run} >= {0, 1, 8, 9}
+    assert len(run) <= MOST_PRICED
+
+
+@settings(max_examples=40)
+@given(st.sets(st.integers(0, WORLD - 1), max_size=9), st.sets(st.integers(0, WORLD - 1), max_size=9))
+def test_a_price_takes_no_rank_twice_and_never_too_many(silent: set[int], longer: set[int]) -> None:
+    run = chosen(
+        lambda rank: None if rank in silent else trace(rank, 1 + (rank in longer), groups=mesh(rank)), FOR_PRICE
+    )
+    assert len(run) == len(set(run)) <= MOST_PRICED
