@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that needs a GPU, in one table (benchmarks/gpu_check.py). Skips with a reason where there is no GPU.
+# All that needs a GPU, in one table (benchmarks/gpu/main.py). Skips with a reason where there is no GPU.
 #
 #   benchmarks/gpu_check.sh [--json FILE] [--markdown FILE] [--only PATTERN] [--setting PATTERN] [--cpu] [--list]
 #
@@ -45,4 +45,4 @@ if ! (cd / && "$PYTHON" -c 'import simcoll.verifier' 2>/dev/null); then
 fi
 # Behind the package: the folder simcoll of the working tree is only a part of it.
 export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD"
-"$PYTHON" benchmarks/gpu_check.py "$@"
+"$PYTHON" benchmarks/gpu/main.py "$@"

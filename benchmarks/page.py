@@ -67,9 +67,9 @@ def _page(folder: Path, scenario: str, size: str) -> tuple[str, Path, float]:
     boxes = folder / size
     write_job(Job(scenario, ranks, records), boxes)
     evidence = gather([boxes])
-    report = judged(evidence)
+    report, traces = judged(evidence)
     begin = time.perf_counter()
-    text = html_report(report, charted(report, evidence.traces))
+    text = html_report(report, charted(report, traces))
     made = time.perf_counter() - begin
     path = folder / f"{size}.html"
     path.write_text(text, encoding="utf-8")

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 import simcoll
-from benchmarks.gpu_settings import pretend_hosts
+from benchmarks.gpu.settings import pretend_hosts
 from simcoll.topology.request import topology_named
 
 Call = Callable[[torch.Tensor, torch.Tensor], object]

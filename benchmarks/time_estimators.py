@@ -5,7 +5,7 @@ the last alone (``ncclGroupSimulateEnd``). NCCL prices communicators that exist,
 that are larger than the machine cannot be asked for. What can be had:
 
 * several GPUs: one rank on each, and the measured time beside both estimates;
-* one GPU: several ranks on it, from NCCL 2.30, or each as if on a host of its own (`benchmarks.gpu_settings`): NCCL
+* one GPU: several ranks on it, from NCCL 2.30, or each as if on a host of its own (`benchmarks.gpu.settings`): NCCL
   then prices ranks that share a GPU, or hosts that are joined by sockets, while simcoll prices the topology that is
   named below the table. The figures say what NCCL's model does with such a world, not which of the two is right;
   nothing is measured, since the processes take turns on the GPU;
@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import simcoll
-from benchmarks.gpu_job import ended, start
-from benchmarks.gpu_machine import Machine, this_machine
-from benchmarks.gpu_settings import Setting, gpu_settings, unavailable
-from benchmarks.gpu_tables import versions
+from benchmarks.gpu.job import ended, start
+from benchmarks.gpu.machine import Machine, this_machine
+from benchmarks.gpu.settings import Setting, gpu_settings, unavailable
+from benchmarks.gpu.tables import versions
 from simcoll.topology.hardware import GPUS
 from simcoll.topology.import_hints import Hints
 from simcoll.topology.request import topology_named

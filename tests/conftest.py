@@ -83,7 +83,7 @@ def _why_no_gpu() -> str:
 
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
-    from benchmarks.gpu_machine import this_machine
+    from benchmarks.gpu.machine import this_machine
 
     return this_machine().reason
 

@@ -13,14 +13,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks import gpu_check, gpu_job
-from benchmarks.gpu_checks import Check, every_check
-from benchmarks.gpu_job import Outcome
-from benchmarks.gpu_machine import Machine
-from benchmarks.gpu_plan import batches, impossible
-from benchmarks.gpu_rank import END, Job
-from benchmarks.gpu_settings import Setting, cpu_settings, gpu_settings, unavailable
-from benchmarks.gpu_tables import cell, document, markdown, reasons, text
+from benchmarks.gpu import job as gpu_job
+from benchmarks.gpu import main as gpu_check
+from benchmarks.gpu.check import Check
+from benchmarks.gpu.checks import every_check
+from benchmarks.gpu.job import Outcome
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.plan import batches, impossible
+from benchmarks.gpu.rank import END, Job
+from benchmarks.gpu.settings import Setting, cpu_settings, gpu_settings, unavailable
+from benchmarks.gpu.tables import cell, document, markdown, reasons, text
 from benchmarks.time_estimators import family_of, setting_for, table
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.gpu_check import LIMIT_SECONDS
-from benchmarks.gpu_checks import every_check
-from benchmarks.gpu_machine import Machine, this_machine
-from benchmarks.gpu_plan import Run, batches, impossible, tried
-from benchmarks.gpu_settings import Setting, gpu_settings
+from benchmarks.gpu.checks import every_check
+from benchmarks.gpu.machine import Machine, this_machine
+from benchmarks.gpu.main import LIMIT_SECONDS
+from benchmarks.gpu.plan import Run, batches, impossible, tried
+from benchmarks.gpu.settings import Setting, gpu_settings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(900)]
 

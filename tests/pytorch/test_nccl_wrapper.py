@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_machine import Machine, this_machine
-from benchmarks.gpu_settings import PRELOADED, SHARED_GPU_NCCL, shared_as_hosts, sharing
+from benchmarks.gpu.machine import Machine, this_machine
+from benchmarks.gpu.settings import PRELOADED, SHARED_GPU_NCCL, shared_as_hosts, sharing
 from tests.pytorch.test_same_results import TESTS_VARIABLE, Suite, differing, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_checks import Figures, launched
-from benchmarks.gpu_job import ended
-from benchmarks.gpu_machine import with_paths
-from benchmarks.gpu_settings import Setting
+from benchmarks.gpu.check import Figures, launched
+from benchmarks.gpu.job import ended
+from benchmarks.gpu.machine import with_paths
+from benchmarks.gpu.settings import Setting
 
 SECTION = "faults under simcoll run"
-PROGRAM = Path(__file__).with_name("gpu_fault_rank.py")
+PROGRAM = Path(__file__).with_name("fault_rank.py")
 STALL_SECONDS = 8
 LIMIT_SECONDS = 100.0
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from benchmarks.gpu_checks import Figures, Place, check
-from benchmarks.gpu_collectives import everybody, own
+from benchmarks.gpu.check import Figures, Place, check
+from benchmarks.gpu.collectives import everybody, own
 
 SECTION = "streams"
 SPIN_SECONDS = 0.4

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.gpu_checks import Place, SkippedCheck, check
-from benchmarks.gpu_collectives import everybody, own
-from benchmarks.gpu_machine import DOUBLE
+from benchmarks.gpu.check import Place, SkippedCheck, check
+from benchmarks.gpu.collectives import everybody, own
+from benchmarks.gpu.machine import DOUBLE
 
 SECTION = "training"
 STEPS = 3

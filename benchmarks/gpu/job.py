@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.gpu_checks import Check
-from benchmarks.gpu_machine import with_paths
-from benchmarks.gpu_rank import END, Job
-from benchmarks.gpu_settings import Setting
+from benchmarks.gpu.check import Check
+from benchmarks.gpu.machine import with_paths
+from benchmarks.gpu.rank import END, Job
+from benchmarks.gpu.settings import Setting
 
 START_SECONDS = 60.0
 """How long ranks may take to import torch and to make their first check."""
@@ -59,7 +59,7 @@ def _attempt(setting: Setting, mode: str, checks: Sequence[Check], folder: Path)
     job = Job(names, setting.backend, devices, mode, checks[0].start, str(folder))
     path = folder / "job.json"
     path.write_text(json.dumps(asdict(job)))
-    processes = start(setting, "benchmarks.gpu_rank", path, folder)
+    processes = start(setting, "benchmarks.gpu.rank", path, folder)
     _watch(processes, job, {check.name: check.seconds for check in checks})
     found = [outcome for check in checks if (outcome := _outcome(setting, mode, check.name, job, processes))]
     if found and found[-1].outcome != "failed" and len(found) == len(checks):

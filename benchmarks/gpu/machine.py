@@ -1,6 +1,6 @@
 """What a machine has for `gpu_check`: GPUs, driver, versions; found in a process of its own, which may touch the GPU.
 
-``python -m benchmarks.gpu_machine`` prints it as JSON.
+``python -m benchmarks.gpu.machine`` prints it as JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """Ask in another process, so that this one holds no CUDA context and may fork."""
-    command = [sys.executable, "-m", "benchmarks.gpu_machine"]
+    command = [sys.executable, "-m", "benchmarks.gpu.machine"]
     try:
         ended = subprocess.run(
             command,
@@ -65,7 +65,7 @@ def with_paths(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _root() -> Path:
-    return Path(__file__).resolve().parents[1]
+    return Path(__file__).resolve().parents[2]
 
 
 def _look() -> Machine:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.gpu_checks import Check, SkippedCheck, every_check
-from benchmarks.gpu_job import Outcome, run_job
-from benchmarks.gpu_machine import Machine
-from benchmarks.gpu_settings import Setting, unavailable
-from benchmarks.gpu_verified import false_alarms
+from benchmarks.gpu.check import Check, SkippedCheck
+from benchmarks.gpu.checks import every_check
+from benchmarks.gpu.job import Outcome, run_job
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.settings import Setting, unavailable
+from benchmarks.gpu.verified import false_alarms
 
 PLAIN_FAILS = "fails without simcoll too"
 PROBE = "all_reduce"

@@ -7,7 +7,7 @@ import statistics
 import torch
 import torch.distributed as dist
 
-from benchmarks.gpu_checks import Figures, Place, check
+from benchmarks.gpu.check import Figures, Place, check
 from simcoll.blackbox import read_black_box
 from simcoll.core.record import Record
 from simcoll.core.trace import record_at

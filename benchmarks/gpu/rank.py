@@ -1,6 +1,6 @@
 """One rank of a job of `gpu_check`: makes the checks that it is told, in order, and writes down how each one ended.
 
-``python -m benchmarks.gpu_rank JOB.json`` with the launcher's variables set. It appends JSON lines to a file of its
+``python -m benchmarks.gpu.rank JOB.json`` with the launcher's variables set. It appends JSON lines to a file of its
 own: a check's name when it begins, the outcome when it has ended, so that a rank that is killed says in which check.
 The first check that fails ends the rank: after it nothing is known of the group.
 """
@@ -77,8 +77,8 @@ def _join(job: Job) -> Any:
     import torch
     import torch.distributed as dist
 
-    from benchmarks.gpu_checks import Place
-    from benchmarks.gpu_settings import pretend_hosts
+    from benchmarks.gpu.check import Place
+    from benchmarks.gpu.settings import pretend_hosts
 
     pretend_hosts()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -91,7 +91,8 @@ def _join(job: Job) -> Any:
 
 
 def _make(names: tuple[str, ...], place: Any, note: Callable[..., None]) -> None:
-    from benchmarks.gpu_checks import SkippedCheck, every_check
+    from benchmarks.gpu.check import SkippedCheck
+    from benchmarks.gpu.checks import every_check
 
     checks = {check.name: check for check in every_check()}
     for name in names:

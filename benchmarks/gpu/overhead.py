@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from benchmarks.gpu_checks import Figures, Place, check
+from benchmarks.gpu.check import Figures, Place, check
 from simcoll.recorder.session import activate, active_session
 
 SECTION = "times"

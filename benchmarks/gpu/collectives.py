@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.gpu_checks import Place, check
+from benchmarks.gpu.check import Place, check
 
 SECTION = "collectives"
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8)

@@ -1,6 +1,6 @@
-"""A training script with one fault, as a user would start it with ``simcoll run``: see `benchmarks.gpu_faults`.
+"""A training script with one fault, as a user would start it with ``simcoll run``: see `benchmarks.gpu.faults`.
 
-    gpu_fault_rank.py FAULT BACKEND GPUS
+    fault_rank.py FAULT BACKEND GPUS
 
 The last rank has the fault, all others are right. GPUS is how many the ranks have between them, 0 for CPU tensors.
 """

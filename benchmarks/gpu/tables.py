@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from benchmarks.gpu_checks import Check
-from benchmarks.gpu_job import Outcome
-from benchmarks.gpu_machine import Machine
-from benchmarks.gpu_rank import END
-from benchmarks.gpu_verified import ROW
+from benchmarks.gpu.check import Check
+from benchmarks.gpu.job import Outcome
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.rank import END
+from benchmarks.gpu.verified import ROW
 
 WIDTH = 118
 LETTERS = "ABCDEFGH"

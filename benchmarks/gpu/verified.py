@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.gpu_job import Outcome
-from benchmarks.gpu_machine import with_paths
-from benchmarks.gpu_settings import Setting
+from benchmarks.gpu.job import Outcome
+from benchmarks.gpu.machine import with_paths
+from benchmarks.gpu.settings import Setting
 
 ROW = "right calls: simcoll verify is silent"
 LIMIT_SECONDS = 60.0

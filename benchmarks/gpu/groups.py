@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from benchmarks.gpu_checks import Place, SkippedCheck, check
-from benchmarks.gpu_collectives import everybody, own
+from benchmarks.gpu.check import Place, SkippedCheck, check
+from benchmarks.gpu.collectives import everybody, own
 
 SECTION = "groups"
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.gpu_machine import Machine
+from benchmarks.gpu.machine import Machine
 
 SHARED_GPU_NCCL = (2, 30)
 """The first NCCL in which several ranks may share a GPU, if NCCL_MULTI_RANK_GPU_ENABLE says so."""

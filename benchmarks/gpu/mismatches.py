@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from benchmarks.gpu_checks import Place, check
-from benchmarks.gpu_collectives import own
-from benchmarks.gpu_groups import summed
+from benchmarks.gpu.check import Place, check
+from benchmarks.gpu.collectives import own
+from benchmarks.gpu.groups import summed
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 
 SECTION = "mismatches"

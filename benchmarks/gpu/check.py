@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from benchmarks.gpu_machine import Machine
-from benchmarks.gpu_settings import Setting
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.settings import Setting
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +79,7 @@ class Check:
     """One row of the table.
 
     ``modes`` are those of simcoll in which it is made, each in processes of its own; ``start`` says how the default
-    group is made there (`benchmarks.gpu_rank`). ``ranks`` is how many it needs at least, ``backends`` on which it makes
+    group is made there (`benchmarks.gpu.rank`). ``ranks`` is how many it needs at least, ``backends`` on which it makes
     sense, ``kernels`` whether it compiles kernels of its own, or maps memory, which a test double does not. ``alone``
     checks get processes that make no other, ``quiet`` ones a machine that does nothing else. ``plain`` says that the
     same program must work without simcoll: where it does not, its failure is none of simcoll's. ``verified`` says that
@@ -116,7 +116,7 @@ class Check:
 
 
 CHECKS: list[Check] = []
-"""Every row, in the order of the table."""
+"""Every row, in the order in which modules were imported."""
 
 AnyCheck = TypeVar("AnyCheck", bound=Callable[..., "Figures | None"])
 
@@ -140,20 +140,3 @@ def launched(section: str, name: str, **how: object) -> Callable[[AnyCheck], Any
         return function
 
     return add
-
-
-def every_check() -> list[Check]:
-    """The whole table: each module of checks adds its own when it is imported."""
-    from benchmarks import (  # noqa: F401
-        gpu_collectives,
-        gpu_faults,
-        gpu_groups,
-        gpu_messages,
-        gpu_mismatches,
-        gpu_overhead,
-        gpu_streams,
-        gpu_times,
-        gpu_training,
-    )
-
-    return CHECKS

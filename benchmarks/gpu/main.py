@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.gpu_checks import Check, every_check
-from benchmarks.gpu_machine import Machine, this_machine
-from benchmarks.gpu_plan import Run, batches, impossible, tried
-from benchmarks.gpu_settings import cpu_settings, gpu_settings, unavailable
-from benchmarks.gpu_tables import document, markdown, text
+from benchmarks.gpu.check import Check
+from benchmarks.gpu.checks import every_check
+from benchmarks.gpu.machine import Machine, this_machine
+from benchmarks.gpu.plan import Run, batches, impossible, tried
+from benchmarks.gpu.settings import cpu_settings, gpu_settings, unavailable
+from benchmarks.gpu.tables import document, markdown, text
 
 LIMIT_SECONDS = 520.0
 CORES_A_JOB = 4

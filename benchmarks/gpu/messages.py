@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from benchmarks.gpu_checks import Place, SkippedCheck, check
-from benchmarks.gpu_collectives import everybody, own
+from benchmarks.gpu.check import Place, SkippedCheck, check
+from benchmarks.gpu.collectives import everybody, own
 
 SECTION = "messages and groups of calls"
 
