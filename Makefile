@@ -121,6 +121,21 @@ $(FRAMEWORKS)/.simcoll-ready: pyproject.toml constraints.txt
 		--group dev --group frameworks
 	@touch $@
 
+# Other versions than the pinned ones, each in an environment of its own with the newest of all other packages.
+test-core:  ## the tests of what needs no torch; PYTHON=python3.13 names another Python, 3.10 or newer
+	@$(MAKE) --no-print-directory with-versions VERSIONS=.venv-$(notdir $(PYTHON)) WANTED=.
+
+TORCH ?= 2.11.0
+test-torch:  ## every test with another torch: make test-torch TORCH=2.15.0; makes .venv-torch-2.15.0 once (gigabytes)
+	@$(MAKE) --no-print-directory with-versions VERSIONS=.venv-torch-$(TORCH) WANTED=".[torch] torch==$(TORCH)"
+
+with-versions:
+	@test -e $(VERSIONS)/.simcoll-ready || { echo "simcoll: setting up $(VERSIONS) (once)" >&2 && \
+		"$(PYTHON)" -m venv --clear $(VERSIONS) && $(VERSIONS)/bin/python -m pip install --quiet --upgrade pip && \
+		PIP_CONSTRAINT=/dev/null $(VERSIONS)/bin/python -m pip install --quiet --editable $(WANTED) --group dev && \
+		touch $(VERSIONS)/.simcoll-ready; }
+	@$(VERSIONS)/bin/python -m pytest $(ARGS)
+
 picture: $(READY)  ## draw the reports in the README and in docs anew, on a terminal and as a page, from real runs; needs Chromium
 	@$(BIN)/python docs/draw_report.py
 	@$(BIN)/python -m docs.draw_page
@@ -155,4 +170,4 @@ dist:  ## build the source archive and the wheel of the last commit into dist/, 
 	@build/release/bin/twine check --strict dist/*
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) .venv-cuda $(FRAMEWORKS) .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* .typing build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

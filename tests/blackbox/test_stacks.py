@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
+
 from simcoll.blackbox.stacks import Stack, ask, offer_stacks, read_stacks
 from simcoll.core.record import Source
 from simcoll.core.source_roots import torch_folder

@@ -121,7 +121,6 @@ def test_the_versions_of_all_as_a_document(arguments, capsys):
         (("verify", f"{__file__}/x"), "cannot be read: Not a directory"),
         (("verify", "x", "--\n\x1b[31m"), "--  [31m"),
         (("topology", "show", "--topology", "x" * 5000), "xxx"),
-        (("run", "x" * 5000), "cannot be read: File name too long"),
         (("estimate", "all_reduce", "--gpu", "h100", "--bytes", ""), "size '': expected bytes such as 4096"),
         (("simulate", "x" * 5000), "File name too long; give a TOML file"),
         (("topology", "show", ""), "unknown preset ''"),
@@ -133,11 +132,23 @@ def test_the_versions_of_all_as_a_document(arguments, capsys):
         (("run",), "no script given"),
         (("run", "--mode"), "--mode needs a value"),
         (("run", "--mode", "loud", "x.py"), "unknown mode 'loud'"),
-        (("run", "no-such-script.py"), "no-such-script.py: cannot be read: No such file or directory"),
     ],
 )
 def test_usage_errors_are_one_line_and_exit_2(capsys, arguments, text):
     assert text in refused(capsys, 2, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("x" * 5000, "cannot be read: File name too long"),
+        ("no-such-script.py", "no-such-script.py: cannot be read: No such file or directory"),
+    ],
+    ids=["long", "missing"],
+)
+def test_a_script_that_is_not_there_is_refused(capsys, script, text):
+    pytest.importorskip("torch")
+    assert text in refused(capsys, 2, "run", script)
 
 
 def test_a_folder_without_black_boxes(capsys, tmp_path):

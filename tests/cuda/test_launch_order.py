@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from simcoll.cuda.launch_order import PATIENCE, LaunchOrder, Turn, patience, turn_on

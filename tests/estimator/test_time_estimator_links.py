@@ -1,6 +1,9 @@
 """Streams run side by side and share what holds them up; a stream runs one call after the other."""
 
 import pytest
+
+pytest.importorskip("torch")
+
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
+
 from simcoll.blackbox import Slot
 from simcoll.blackbox.format import AWAITED, ON_DEVICE
 from simcoll.blackbox.gather import LaunchAccount, LaunchedRank, read_stall

@@ -25,6 +25,7 @@ def test_an_unknown_mode_names_those_that_are():
 
 
 def test_torch_must_find_simcoll_in_the_ranks(monkeypatch, tmp_path):
+    pytest.importorskip("torch")
     program = tmp_path / "train.py"
     program.write_text("pass")
     monkeypatch.setattr(metadata, "entry_points", lambda group: ())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
+pytest.importorskip("torch")
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,6 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import string
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcoll.simulation.toml import MAX_BYTES, TomlError, parse_toml, read_toml, spelled
 from simcoll.topology.documents import Place
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 DOCUMENT = """\
 # a comment

@@ -21,18 +21,23 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-import tomllib
 import yaml
 
 from tests.support.page_output import difference
 from tests.support.page_shell import LIMIT, Shell
 from tests.support.pages import Block, PageError, read_page
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")

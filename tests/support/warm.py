@@ -175,7 +175,9 @@ _EXECUTE = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
 
 def install() -> None:
-    """Have this process's commands forked where they can be."""
+    """Have this process's commands forked where they can be: from a process that has torch, on the Pythons below."""
+    if sys.version_info < (3, 11) or importlib.util.find_spec("torch") is None:
+        return
     subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]
 
 

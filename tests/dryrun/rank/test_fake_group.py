@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
+
+
 from simcoll.dryrun.rank.fake_group import symmetric_outputs
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import spec_of

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 from simcoll.dryrun.rank.main import set_rank_variables
 
 OUTER = {

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
 from hypothesis import given
 from hypothesis import strategies as st
 
