@@ -5,6 +5,7 @@ Imports what training scripts import, before ranks are forked: each of them then
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import gc
@@ -47,6 +48,8 @@ def warm_up() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.freeze()
+    # What stays frozen at the end counts as leaked: nanobind, with which triton is bound, prints a list of it.
+    atexit.register(gc.unfreeze)
 
 
 _GIB = 1 << 30
