@@ -14,8 +14,15 @@ from typing import Final, TypeAlias
 
 from simcoll.core.record import Record, State
 from simcoll.core.trace import Trace, record_at
+from simcoll.verifier.agreement.own_memory import DIFFERING
 from simcoll.verifier.findings.finding import Finding
-from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, MISSING_RANK, NON_MEMBER_CALL
+from simcoll.verifier.findings.rules import (
+    BUFFER_CHANGED,
+    BUFFERS_OVERLAP,
+    INVALID_ARGUMENT,
+    MISSING_RANK,
+    NON_MEMBER_CALL,
+)
 from simcoll.verifier.halts.async_misuse import never_waited
 from simcoll.verifier.halts.device_queue import open_rows
 from simcoll.verifier.halts.diagnosis import (
@@ -123,8 +130,8 @@ def _disagreements(inquiry: Inquiry) -> list[Finding]:
 
     The sequences are aligned first, so that calls which only follow from an earlier difference are not compared.
     """
-    others = (*_MEMORY, NON_MEMBER_CALL.code)
-    return [one.finding for one in inquiry.job.mismatches if one.finding.code not in others]
+    found = [one.finding for one in inquiry.job.mismatches if one.finding.code != NON_MEMBER_CALL.code]
+    return [one for one in found if not _concerns_memory(one)]
 
 
 def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:
@@ -136,8 +143,16 @@ def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:
 
 
 def _memory_in_flight(inquiry: Inquiry) -> list[Finding]:
-    """Memory was used while an asynchronous call still needed it. This makes no rank wait: it explains no halt."""
-    return [one.finding for one in inquiry.job.mismatches if one.finding.code in _MEMORY]
+    """Memory was used while an asynchronous call still needed it, or the tensors of one call lie in memory so that its
+    backend gives wrong results.
+
+    This makes no rank wait: it explains no halt.
+    """
+    return [one.finding for one in inquiry.job.mismatches if _concerns_memory(one.finding)]
+
+
+def _concerns_memory(finding: Finding) -> bool:
+    return finding.code in _MEMORY or finding.differing == DIFFERING
 
 
 def _reported_missing(inquiry: Inquiry) -> list[Finding]:
@@ -274,7 +289,7 @@ _PARTED: Final = (
         _disagreements,
     ),
     Explanation("non-member call", (NON_MEMBER_CALL.code,), _harmful_non_member_calls),
-    Explanation("memory in flight", _MEMORY, _memory_in_flight),
+    Explanation("memory in flight", (*_MEMORY, INVALID_ARGUMENT.code), _memory_in_flight),
 )
 _DISAGREEMENT: Final = _names(_PARTED[:2])
 
