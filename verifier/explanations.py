@@ -36,6 +36,7 @@ from simcoll.verifier.halts.diagnosis import (
 )
 from simcoll.verifier.halts.failed_ranks import failed_ranks, lost_peers, refused_instead, refused_on_some
 from simcoll.verifier.halts.job import Job
+from simcoll.verifier.halts.latecomers import LateCall, came_late, follows_lateness, late_calls
 from simcoll.verifier.halts.membership import membership_mismatches, unconnected_ranks, unmade_groups
 from simcoll.verifier.halts.missing import missing_ranks
 from simcoll.verifier.halts.p2p_unmatched import (
@@ -62,6 +63,11 @@ class Inquiry:
     found: dict[str, list[Finding]] = field(
         default_factory=lambda: {one.name: [] for one in (*EXPLANATIONS, *STANDSTILL)}
     )
+
+    @cached_property
+    def late(self) -> list[LateCall]:
+        """The calls that ranks gave up before others came; worked out when an explanation first asks for it."""
+        return late_calls(self.job)
 
     @cached_property
     def waits(self) -> WaitGraph:
@@ -165,6 +171,15 @@ def _reported_missing(inquiry: Inquiry) -> list[Finding]:
     return missing_ranks(inquiry.job, kept={rank for one in messages for rank in one.ranks})
 
 
+def _came_late(inquiry: Inquiry) -> list[Finding]:
+    """Ranks came to a call after others had given up waiting for them there, by the times in the records.
+
+    A rank that stood in another call meanwhile was held up there. Clocks of different hosts are compared by the
+    collectives that were completed before.
+    """
+    return came_late(inquiry.late)
+
+
 def _refused_instead(inquiry: Inquiry) -> list[Finding]:
     """The call of a rank that is missed was refused before it reached the group, and the rank went on without it."""
     found = (refused_instead(inquiry.job, one) for one in inquiry.of("reported missing"))
@@ -208,7 +223,9 @@ def _failed(inquiry: Inquiry) -> list[Finding]:
     It came before the first mismatch, or the rank completed a collective in between. An end by SIGTERM counts only
     where nothing explains why the ranks hung.
     """
-    return failed_ranks(inquiry.job, explained=bool(inquiry.of(*(one.name for one in _WAITS))))
+    late = inquiry.late if inquiry.of("came too late") else []
+    follow = {one.rank for one in inquiry.job.failures.values() if follows_lateness(inquiry.job, late, one)}
+    return failed_ranks(inquiry.job, explained=bool(inquiry.of(*(one.name for one in _WAITS))), victims=follow)
 
 
 def _is_open(finding: Finding) -> bool:
@@ -297,6 +314,14 @@ _WAITS: Final = (
     Explanation("message let go", ("SC501",), _of_job(lost_messages)),
     Explanation("message unmatched", ("SC303", "SC304"), _of_job(unmatched_messages)),
     Explanation("reported missing", ("SC201", "SC702"), _reported_missing),
+    Explanation(
+        "came too late",
+        ("SC201",),
+        _came_late,
+        yields_to=_names(_PARTED[:2]),
+        replaces=("reported missing",),
+        in_place_of=_same_call,
+    ),
     Explanation("refused on some ranks", ("SC601",), _of_job(refused_on_some), replaces=("reported missing",)),
     Explanation(
         "refused instead of missing",
