@@ -217,9 +217,13 @@ class Flight:
 
     def awaited(self) -> None:
         """Somebody begins to wait for it: the last moment at which a write to its buffers can be seen."""
+        self.looked_at()
+        self.end()
+
+    def looked_at(self) -> None:
+        """Somebody waits for it, and may give up: a write to its buffers so far can be seen."""
         if self.open:
             self._check(known=self._queued)
-        self.end()
 
     def end(self) -> None:
         """Watch it no more."""

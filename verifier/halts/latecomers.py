@@ -75,7 +75,6 @@ def follows_lateness(job: Job, calls: Sequence[LateCall], failure: Failure) -> b
 def _finding(late: LateCall) -> Finding:
     waited, came = sorted(late.gave_up), sorted(late.late)
     first = min(late.gave_up.values(), key=lambda record: record.finished_ns)
-    message_number = first.p2p_sequence
     number_there = first.p2p_sequence or first.sequence
     what = f"{first.call.op} ({'message' if first.p2p_sequence else 'collective'} {number_there})"
     seconds = (first.finished_ns - first.scheduled_ns) / 1e9
