@@ -37,7 +37,12 @@ from simcoll.verifier.halts.diagnosis import (
 from simcoll.verifier.halts.failed_ranks import failed_ranks, lost_peers, refused_instead, refused_on_some
 from simcoll.verifier.halts.job import Job
 from simcoll.verifier.halts.latecomers import LateCall, came_late, follows_lateness, late_calls
-from simcoll.verifier.halts.membership import membership_mismatches, unconnected_ranks, unmade_groups
+from simcoll.verifier.halts.membership import (
+    made_by_members_only,
+    membership_mismatches,
+    unconnected_ranks,
+    unmade_groups,
+)
 from simcoll.verifier.halts.missing import missing_ranks
 from simcoll.verifier.halts.p2p_unmatched import (
     assumed_unmet,
@@ -380,6 +385,12 @@ _WARNINGS: Final = (
         "tolerated disagreement",
         ("SC107", "SC108", "SC109", "SC202", "SC203", "SC402", "SC502", "SC503", "SC504"),
         _tolerated,
+    ),
+    Explanation(
+        "group made by its members only",
+        ("SC401",),
+        _of_job(made_by_members_only),
+        yields_to=("not at init_process_group", "group of other members", "group not made"),
     ),
     Explanation("message not received", ("SC304",), _of_job(unreceived_messages)),
     Explanation("work not waited for", ("SC501",), _never_waited, yields_to=_names(_PARTED)),

@@ -165,6 +165,7 @@ class QueuedWork(RecordedWork):
         self._decided = threading.Lock()
         self._decided.acquire()
         self._error: Exception | None = None
+        self._no_future: Exception | None = None
         self._launched = False
         self._future: Future[Any] | None = None
         self._trigger: Future[Any] | None = None
@@ -242,16 +243,20 @@ class QueuedWork(RecordedWork):
         return self._future
 
     def _complete(self, trigger: Future[Any]) -> None:
-        if self._error is not None or self._device is not None:
-            self._callbacks.run(partial(trigger.set_result, None))
-        else:
-            self._inner.get_future().add_done_callback(
-                lambda done: self._callbacks.run(partial(trigger.set_result, done))
-            )
+        if self._error is None and self._device is None:
+            try:
+                inner = self._inner.get_future()
+            except Exception as error:
+                # A backend without futures; who waits for this one must hear of it.
+                self._no_future = error
+            else:
+                inner.add_done_callback(lambda done: self._callbacks.run(partial(trigger.set_result, done)))
+                return
+        self._callbacks.run(partial(trigger.set_result, None))
 
     def _outcome(self, trigger: Future[Any]) -> Any:
-        if self._error is not None:
-            raise self._error
+        if (error := self._error or self._no_future) is not None:
+            raise error
         if self._device is not None:
             # Complete at once: this thread's stream waits for the call, and a reader of the future made of it for its
             # value waits for this stream.

@@ -98,10 +98,10 @@ WORK_NEVER_WAITED = Rule(
     means=(
         "An asynchronous call brings this rank a result, and the program ended normally without ever waiting for it: "
         "no wait(), no is_completed() that returned True, no synchronize(), no future, and for a GPU no synchronize() "
-        "of the device. Not reported are sends, barriers, results that the program dropped together with the work, "
-        "and a last pending call if earlier calls from the same line were waited for. It is an error if another rank "
-        "waits for ever for a message because the program dropped the work of its send or receive: on Gloo the "
-        "message is lost with it."
+        "of the device. Not reported are sends, barriers, results that the program dropped with the work and does not "
+        "name in a later line, and a last pending call if earlier calls from the same line were waited for. It is an "
+        "error if another rank waits for ever for a message because the program dropped the work of its send or "
+        "receive: on Gloo the message is lost with it."
     ),
     harm="The result may be read before it is complete, and an error of the call is never seen.",
     example=("dist.all_reduce(x, async_op=True)\nprint(x.sum())"),
@@ -169,7 +169,9 @@ MEMBERSHIP_MISMATCH = Rule(
     "group-membership-mismatch",
     "Call new_group on every rank, with the same ranks, in the same order.",
     means=(
-        "Ranks created a group with different members, created groups in a different order, or some did not create it."
+        "Ranks created a group with different members, created groups in a different order, or some did not create it. "
+        "It is a warning where only the members created it and the job ended well: later groups would get other "
+        "numbers on them."
     ),
     harm=(
         "Names and connections of groups are derived from the order of creation, so the ranks use different "
