@@ -24,6 +24,23 @@ OF_THE_GROUP, OF_THE_PAIR = -1, -2
 """The communicators of messages without tags, in place of a tag; tags are not negative."""
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """How a backend uses the memory of a method's tensors, where it does not take each for what it is and says nothing.
+
+    ``solid`` are the roles (``inputs``, ``outputs``, ``inout``) whose tensors it takes for free of gaps. ``in_order``
+    says that it copies from inputs to outputs in the order of memory. ``apart`` says that no output may share memory
+    with an input, except, ``own_part``, with the part of the list that is the rank's own. ``refuses`` are roles whose
+    tensors it refuses where they are neither row-major nor channels-last.
+    """
+
+    solid: tuple[str, ...] = ()
+    refuses: tuple[str, ...] = ()
+    in_order: bool = False
+    apart: bool = False
+    own_part: bool = False
+
+
 def _one_form(call: Call) -> None:
     """None: most backends run all calls of a spelling by one algorithm."""
 
@@ -49,6 +66,8 @@ class Backend:
     two ranks, and are ordered among themselves.
 
     ``on_streams``: calls are queued on a device's streams: one that the host has made, or waited for, may still run.
+
+    ``memory``: by method, how it uses the memory of tensors on the CPU.
     """
 
     name: str
@@ -65,6 +84,7 @@ class Backend:
     tagged: bool = True
     pairs: bool = False
     on_streams: bool = False
+    memory: Mapping[str, MemoryUse] = field(default_factory=lambda: MappingProxyType({}))
 
     def formed(self, call: Call) -> Call:
         """The call with the form in which this backend runs it."""

@@ -4,16 +4,20 @@ Gloo does not refuse all of it cleanly: a 0-d output of reduce_scatter_single en
 with a segmentation fault, and a buffer that does not divide evenly loses its remainder in silence. A rank that is
 refused alone (the root of an uneven gather) takes no tag, and is out of step with its group from then on: the next
 collective of that group never completes.
+
+:data:`_MEMORY` has the methods whose tensors Gloo takes for contiguous without a word: of a tensor with gaps
+(``m[:, 0]``, ``x[::2]``) it takes the first elements in memory, gaps included, and it writes to the gaps; of an
+expanded tensor it takes what lies behind it. Methods that are not listed copy such tensors, or refuse them.
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
 
-from simcoll.backends.base import Backend, negative_tag
+from simcoll.backends.base import Backend, MemoryUse, negative_tag
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import COLLECTIVES, spec_of
-from simcoll.spec.table import Kind
+from simcoll.spec.table import IN_PLACE, Kind
 
 DTYPES = frozenset(
     {
@@ -105,6 +109,20 @@ def _first_mismatch(call: Call, divided: tuple[Buffer, ...], single: tuple[Buffe
     return None
 
 
+_EXCHANGE = MemoryUse(solid=("outputs",), refuses=("inputs",), in_order=True, apart=True)
+
+_MEMORY = MappingProxyType(
+    {
+        "allreduce": MemoryUse(solid=IN_PLACE),
+        "broadcast": MemoryUse(solid=IN_PLACE),
+        "reduce": MemoryUse(solid=IN_PLACE),
+        "scatter": MemoryUse(solid=("inputs", "outputs"), in_order=True),
+        "reduce_scatter": MemoryUse(solid=("outputs",), in_order=True, apart=True, own_part=True),
+        "alltoall_base": _EXCHANGE,
+        "all_to_all_single": _EXCHANGE,
+    }
+)
+
 GLOO = Backend(
     "gloo",
     (_dtype, negative_tag, _empty_message, _reduce_op, _equal_parts, _along_rows),
@@ -117,4 +135,5 @@ GLOO = Backend(
     in_order=False,
     # Their Work learns of its end only in wait (torch 2.13).
     ended_only_by_wait=frozenset({"send", "recv", "reduce_scatter"}),
+    memory=_MEMORY,
 )

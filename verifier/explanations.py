@@ -14,8 +14,15 @@ from typing import Final, TypeAlias
 
 from simcoll.core.record import Record, State
 from simcoll.core.trace import Trace, record_at
+from simcoll.verifier.agreement.own_memory import DIFFERING
 from simcoll.verifier.findings.finding import Finding
-from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, MISSING_RANK, NON_MEMBER_CALL
+from simcoll.verifier.findings.rules import (
+    BUFFER_CHANGED,
+    BUFFERS_OVERLAP,
+    INVALID_ARGUMENT,
+    MISSING_RANK,
+    NON_MEMBER_CALL,
+)
 from simcoll.verifier.halts.async_misuse import never_waited
 from simcoll.verifier.halts.device_queue import open_rows
 from simcoll.verifier.halts.diagnosis import (
@@ -29,7 +36,13 @@ from simcoll.verifier.halts.diagnosis import (
 )
 from simcoll.verifier.halts.failed_ranks import failed_ranks, lost_peers, refused_instead, refused_on_some
 from simcoll.verifier.halts.job import Job
-from simcoll.verifier.halts.membership import membership_mismatches, unconnected_ranks, unmade_groups
+from simcoll.verifier.halts.latecomers import LateCall, came_late, follows_lateness, late_calls
+from simcoll.verifier.halts.membership import (
+    made_by_members_only,
+    membership_mismatches,
+    unconnected_ranks,
+    unmade_groups,
+)
 from simcoll.verifier.halts.missing import missing_ranks
 from simcoll.verifier.halts.p2p_unmatched import (
     assumed_unmet,
@@ -55,6 +68,11 @@ class Inquiry:
     found: dict[str, list[Finding]] = field(
         default_factory=lambda: {one.name: [] for one in (*EXPLANATIONS, *STANDSTILL)}
     )
+
+    @cached_property
+    def late(self) -> list[LateCall]:
+        """The calls that ranks gave up before others came; worked out when an explanation first asks for it."""
+        return late_calls(self.job)
 
     @cached_property
     def waits(self) -> WaitGraph:
@@ -123,8 +141,8 @@ def _disagreements(inquiry: Inquiry) -> list[Finding]:
 
     The sequences are aligned first, so that calls which only follow from an earlier difference are not compared.
     """
-    others = (*_MEMORY, NON_MEMBER_CALL.code)
-    return [one.finding for one in inquiry.job.mismatches if one.finding.code not in others]
+    found = [one.finding for one in inquiry.job.mismatches if one.finding.code != NON_MEMBER_CALL.code]
+    return [one for one in found if not _concerns_memory(one)]
 
 
 def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:
@@ -136,8 +154,16 @@ def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:
 
 
 def _memory_in_flight(inquiry: Inquiry) -> list[Finding]:
-    """Memory was used while an asynchronous call still needed it. This makes no rank wait: it explains no halt."""
-    return [one.finding for one in inquiry.job.mismatches if one.finding.code in _MEMORY]
+    """Memory was used while an asynchronous call still needed it, or the tensors of one call lie in memory so that its
+    backend gives wrong results.
+
+    This makes no rank wait: it explains no halt.
+    """
+    return [one.finding for one in inquiry.job.mismatches if _concerns_memory(one.finding)]
+
+
+def _concerns_memory(finding: Finding) -> bool:
+    return finding.code in _MEMORY or finding.differing == DIFFERING
 
 
 def _reported_missing(inquiry: Inquiry) -> list[Finding]:
@@ -148,6 +174,15 @@ def _reported_missing(inquiry: Inquiry) -> list[Finding]:
     """
     messages = inquiry.of("message let go", "message unmatched")
     return missing_ranks(inquiry.job, kept={rank for one in messages for rank in one.ranks})
+
+
+def _came_late(inquiry: Inquiry) -> list[Finding]:
+    """Ranks came to a call after others had given up waiting for them there, by the times in the records.
+
+    A rank that stood in another call meanwhile was held up there. Clocks of different hosts are compared by the
+    collectives that were completed before.
+    """
+    return came_late(inquiry.late)
 
 
 def _refused_instead(inquiry: Inquiry) -> list[Finding]:
@@ -193,7 +228,9 @@ def _failed(inquiry: Inquiry) -> list[Finding]:
     It came before the first mismatch, or the rank completed a collective in between. An end by SIGTERM counts only
     where nothing explains why the ranks hung.
     """
-    return failed_ranks(inquiry.job, explained=bool(inquiry.of(*(one.name for one in _WAITS))))
+    late = inquiry.late if inquiry.of("came too late") else []
+    follow = {one.rank for one in inquiry.job.failures.values() if follows_lateness(inquiry.job, late, one)}
+    return failed_ranks(inquiry.job, explained=bool(inquiry.of(*(one.name for one in _WAITS))), victims=follow)
 
 
 def _is_open(finding: Finding) -> bool:
@@ -274,7 +311,7 @@ _PARTED: Final = (
         _disagreements,
     ),
     Explanation("non-member call", (NON_MEMBER_CALL.code,), _harmful_non_member_calls),
-    Explanation("memory in flight", _MEMORY, _memory_in_flight),
+    Explanation("memory in flight", (*_MEMORY, INVALID_ARGUMENT.code), _memory_in_flight),
 )
 _DISAGREEMENT: Final = _names(_PARTED[:2])
 
@@ -282,6 +319,14 @@ _WAITS: Final = (
     Explanation("message let go", ("SC501",), _of_job(lost_messages)),
     Explanation("message unmatched", ("SC303", "SC304"), _of_job(unmatched_messages)),
     Explanation("reported missing", ("SC201", "SC702"), _reported_missing),
+    Explanation(
+        "came too late",
+        ("SC201",),
+        _came_late,
+        yields_to=_names(_PARTED[:2]),
+        replaces=("reported missing",),
+        in_place_of=_same_call,
+    ),
     Explanation("refused on some ranks", ("SC601",), _of_job(refused_on_some), replaces=("reported missing",)),
     Explanation(
         "refused instead of missing",
@@ -340,6 +385,12 @@ _WARNINGS: Final = (
         "tolerated disagreement",
         ("SC107", "SC108", "SC109", "SC202", "SC203", "SC402", "SC502", "SC503", "SC504"),
         _tolerated,
+    ),
+    Explanation(
+        "group made by its members only",
+        ("SC401",),
+        _of_job(made_by_members_only),
+        yields_to=("not at init_process_group", "group of other members", "group not made"),
     ),
     Explanation("message not received", ("SC304",), _of_job(unreceived_messages)),
     Explanation("work not waited for", ("SC501",), _never_waited, yields_to=_names(_PARTED)),

@@ -135,6 +135,9 @@ class Event:
     * ``overlap``: a call uses memory that an open one uses: ``group``, ``sequence``, ``op``, ``source``,
       ``both_write``, ``running`` (the other one had not ended), ``other`` (its ``group``, ``sequence``, ``op``,
       ``source``), ``count`` as above;
+    * ``unsound``: the call's own tensors lie in memory so that the backend gives wrong results without a word:
+      ``group``, ``sequence``, ``op``, ``source``, ``rule`` (the code of its rule), ``reason``, ``beyond`` (memory that
+      is not the tensor's is written to), ``count`` as above;
     * ``device``: what a dry run counted and in which order a device would do it: ``items``
       (`simcoll.pricing.device_ops`);
     * ``captured`` and ``replayed``: a CUDA graph has captured calls, or is about to run them again: ``graph`` (its

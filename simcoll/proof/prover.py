@@ -18,6 +18,7 @@ from simcoll.spec.collectives import spec_of
 from simcoll.spec.ddp_model import from_json, to_json
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.ddp_models import compare_models, unnamed_mismatch
+from simcoll.verifier.agreement.own_memory import MemoryFault, memory_faults
 from simcoll.verifier.findings.error_text import mismatch_text, missing_text
 from simcoll.verifier.findings.finding import Finding, Severity
 
@@ -27,6 +28,9 @@ _MOST_LISTED = 200_000
 """Parameters that the ranks of a group together send each other by name; of larger models they compare the digests."""
 
 _MASK = (1 << 64) - 1
+
+_UNSOUND = 0x9E3779B97F4A7C15
+"""What a rank whose own call is wrong adds to its word: an odd number, so that no number of ranks adds up to zero."""
 
 _NO_DOCUMENTS: Mapping[int, object] = MappingProxyType({})
 
@@ -56,6 +60,8 @@ class Prover:
             return
         claimed = 0 if entry.claim is None else entry.claim.digest
         word = positioned(self._tolerance.word(entry.prepared, claimed), entry.sequence)
+        if entry.fault is not None:
+            word = (word + _UNSOUND) & _MASK
         if self._total(self._channel, entry, word, timeout, first_absent_only) != 0:
             self._judge(entry, *self._exchanged(self._channel, place or str(entry.sequence), document_of(entry)))
 
@@ -118,6 +124,8 @@ class Prover:
 
     def _judge(self, entry: Entry, records: dict[int, Record], documents: Mapping[int, object] = _NO_DOCUMENTS) -> None:
         findings = compare(self._group, records, strict=True)
+        faults = {rank: MemoryFault.from_json(document.get("unsound")) for rank, document in _objects(documents)}
+        findings += memory_faults(self._group, records, {rank: one for rank, one in faults.items() if one is not None})
         if not findings:
             findings = self._models(entry.sequence, records, documents)
         if any(finding.severity is Severity.ERROR for finding in findings):
@@ -197,6 +205,8 @@ def document_of(entry: Entry) -> dict[str, object]:
         "call": entry.call.to_json(),
         "source": source_document(entry.source),
     }
+    if entry.fault is not None:
+        document["unsound"] = entry.fault.to_json()
     if (claim := entry.claim) is not None:
         model: dict[str, object] = {"digest": claim.digest}
         if claim.count * len(entry.log.group.ranks) <= _MOST_LISTED:

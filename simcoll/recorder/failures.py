@@ -2,8 +2,6 @@
 
 Also calls that a rank makes on a group to which it does not belong, where torch warns and returns without a call, and
 misuse of the memory of calls in flight: it was written to, or two calls use the same.
-
-Of events that a loop repeats, the first of a kind is written down, and then each time that their number has doubled.
 """
 
 from __future__ import annotations
@@ -11,11 +9,9 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from torch.distributed import c10d_logger, distributed_c10d
@@ -24,17 +20,6 @@ from simcoll.core.record import source_document
 from simcoll.recorder.recorder import Entry, Recorder
 from simcoll.recorder.source import current_source, traceback_source
 
-_counts: WeakKeyDictionary[Recorder, Counter[object]] = WeakKeyDictionary()
-
-
-def write_repeated(recorder: Recorder, kind: str, case: object, **data: object) -> None:
-    """Write down an event with its ``count`` so far; events of one kind and (hashable) ``case`` count together."""
-    counts = _counts.setdefault(recorder, Counter())
-    counts[kind, case] += 1
-    count = counts[kind, case]
-    if count & (count - 1) == 0:
-        recorder.event(kind, count=count, **data)
-
 
 def report_change(entry: Entry, *, known: bool) -> None:
     """A buffer of a call was written to; ``known`` says that it was before the data had left.
@@ -42,8 +27,7 @@ def report_change(entry: Entry, *, known: bool) -> None:
     Otherwise the line that runs now is where it was noticed.
     """
     noticed = None if known else current_source()
-    _write(
-        entry,
+    entry.note(
         "changed",
         (known, noticed),
         known=known,
@@ -53,8 +37,7 @@ def report_change(entry: Entry, *, known: bool) -> None:
 
 def report_overlap(entry: Entry, first: Entry, *, both_write: bool, running: bool) -> None:
     """Note that a call uses memory of an earlier one that was not waited for, and which may still be ``running``."""
-    _write(
-        entry,
+    entry.note(
         "overlap",
         (first.source, both_write, running),
         both_write=both_write,
@@ -68,26 +51,13 @@ def report_overlap(entry: Entry, first: Entry, *, both_write: bool, running: boo
     )
 
 
-def _write(entry: Entry, kind: str, case: tuple[object, ...], **data: object) -> None:
-    write_repeated(
-        entry.log.recorder,
-        kind,
-        (entry.source, *case),
-        group=entry.log.group.name,
-        sequence=entry.sequence,
-        op=entry.call.op,
-        source=source_document(entry.source),
-        **data,
-    )
-
-
 def noting_non_members(recorder: Callable[[], Recorder | None]) -> Callable[[str], None]:
     """Returns a replacement for c10d's ``_warn_not_in_group``, which every function calls that drops such a call."""
 
     def _warn_not_in_group(op_name: str) -> None:
         if (noted := recorder()) is not None:
             source = current_source()
-            write_repeated(noted, "non_member", (op_name, source), function=op_name, source=source_document(source))
+            noted.repeated_event("non_member", (op_name, source), function=op_name, source=source_document(source))
         # c10d's own words, at the same depth: with a call of its function in between, the warning would seem to come
         # from here, and would be shown once for all functions.
         rank = dist.get_rank() if dist.is_initialized() else -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +22,13 @@ from simcoll.core.record import Group, Record, Source, State, source_document
 from simcoll.errors import MissingRankError
 from simcoll.recorder.arguments import Arguments
 from simcoll.recorder.dump import heading, stacks_name
+from simcoll.recorder.own_memory import Separate, layout_fault
 from simcoll.spec.call import Call
 from simcoll.spec.checksum import flow_word, joined_word, message_digest, statement_digest
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.ddp_model import Claim
 from simcoll.spec.table import Kind
+from simcoll.verifier.agreement.own_memory import MemoryFault
 from simcoll.verifier.halts.failures import Nature, nature_of
 
 _PREPARED_LIMIT = 8192
@@ -51,6 +54,7 @@ class Recorder:
         self.rank = rank
         self.noted: BaseException | None = None
         """The last exception that was written down, so that it is not written again on its way up."""
+        self._counts: Counter[object] = Counter()
         self._box: Box = NoBox()
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -67,7 +71,7 @@ class Recorder:
     def into(cls, box: Box, rank: int) -> Recorder:
         """A recorder that writes into a box that exists already, and that no other recorder finds."""
         recorder = cls.__new__(cls)
-        recorder.rank, recorder.noted, recorder._box = rank, None, box
+        recorder.rank, recorder.noted, recorder._counts, recorder._box = rank, None, Counter(), box
         return recorder
 
     @property
@@ -78,6 +82,16 @@ class Recorder:
     def event(self, kind: str, **data: object) -> None:
         """Write down an :class:`~simcoll.core.record.Event`."""
         self._box.event(kind, **data)
+
+    def repeated_event(self, kind: str, case: object, **data: object) -> None:
+        """Write down an event with its ``count`` so far; events of one kind and (hashable) ``case`` count together.
+
+        Of events that a loop repeats, the first is written down, and then each time that their number has doubled.
+        """
+        self._counts[kind, case] += 1
+        count = self._counts[kind, case]
+        if count & (count - 1) == 0:
+            self.event(kind, count=count, **data)
 
     def failed(self, entry: Entry, error: Exception) -> None:
         """Write down that a call failed while it ran."""
@@ -132,7 +146,8 @@ class Prepared:
 
     ``statement`` is the digest of what it states, ``flows`` the part of its word that its flows make, ``word`` the
     whole word (:func:`~simcoll.spec.checksum.word`), ``message`` what a send or receive states of its data
-    (:func:`~simcoll.spec.checksum.message_digest`).
+    (:func:`~simcoll.spec.checksum.message_digest`). ``fault`` is what its tensors' strides make the backend do wrong,
+    ``separate`` the tensors whose addresses must be compared each time.
     """
 
     call: Call
@@ -142,6 +157,8 @@ class Prepared:
     message: int
     signature: int
     use: Use
+    fault: MemoryFault | None = None
+    separate: Separate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +198,8 @@ class Entry:
     """Of a receive from any source that has a message: whose it was (a group rank)."""
     timed: DeviceTimed | None = None
     """The device's timing of the call, where the host does not see its end."""
+    fault: MemoryFault | None = None
+    """What the backend does wrong because of how the call's tensors lie in memory."""
 
     @property
     def call(self) -> Call:
@@ -257,6 +276,18 @@ class Entry:
             self.finished(State.FAILED)
             self.log.recorder.failed(self, error)
 
+    def note(self, kind: str, case: tuple[object, ...], **data: object) -> None:
+        """Write down an event about the call; of those of one line and ``case`` only some, with their number."""
+        self.log.recorder.repeated_event(
+            kind,
+            (self.source, *case),
+            group=self.log.group.name,
+            sequence=self.sequence,
+            op=self.call.op,
+            source=source_document(self.source),
+            **data,
+        )
+
     def record(self) -> Record:
         """The call as the verifier reads it."""
         return Record(self.log.group.name, self.sequence, self.call, self.source, asynchronous=self.asynchronous)
@@ -313,7 +344,14 @@ class GroupLog:
         key = arguments.key
         prepared = self._prepared.get(key) or self._prepare(key, arguments)
         flags = arguments.asynchronous * ASYNCHRONOUS | awaited * AWAITED
-        return self._write(prepared, source, _STARTED if started else _SCHEDULED, flags, claim)
+        entry = self._write(prepared, source, _STARTED if started else _SCHEDULED, flags, claim)
+        fault = prepared.fault
+        if fault is None and prepared.separate is not None:
+            fault = prepared.separate.fault(arguments)
+        if fault is not None:
+            entry.fault = fault
+            entry.note("unsound", (fault.code, entry.call.op), **fault.to_json())
+        return entry
 
     def begin_captured(self, arguments: Arguments, source: Source) -> Entry:
         """Write down that a CUDA graph captures a call, which takes no place in the group: it does not run."""
@@ -360,10 +398,11 @@ class GroupLog:
         if prepared is None:
             if len(self._prepared) >= _PREPARED_LIMIT:
                 self._prepared.clear()
-            prepared = self._prepared[key] = self._fold(arguments.call())
+            prepared = self._prepared[key] = self._fold(arguments)
         return prepared
 
-    def _fold(self, call: Call) -> Prepared:
+    def _fold(self, arguments: Arguments) -> Prepared:
+        call = arguments.call()
         if (backend := self._backend_of(call)) is not None:
             call = backend.formed(call)
         spec, size = spec_of(call), len(self.group.ranks)
@@ -377,6 +416,8 @@ class GroupLog:
             message_digest(call) if spec.kind is Kind.POINT_TO_POINT else 0,
             self.box.signature(call),
             self._use(call),
+            layout_fault(arguments, backend, size),
+            Separate.of(arguments, backend, self.group_rank),
         )
 
     def _use(self, call: Call) -> Use:

@@ -32,6 +32,7 @@ from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.recorder.source import made_by_torch
 from simcoll.spec.table import Kind
+from simcoll.wrapper.later_names import named_later
 
 _MOST_TENSORS = 64
 """Tensors of a call beyond which its memory is not watched."""
@@ -161,7 +162,18 @@ class FlightEnd(Protocol):
 class Flight:
     """One call that is open."""
 
-    __slots__ = ("_flights", "_queued", "_watched", "_work", "_written", "entry", "regions", "shared", "since")
+    __slots__ = (
+        "_flights",
+        "_named_later",
+        "_queued",
+        "_watched",
+        "_work",
+        "_written",
+        "entry",
+        "regions",
+        "shared",
+        "since",
+    )
 
     def __init__(self, flights: Flights, entry: Entry, memory: Memory) -> None:
         self.entry = entry
@@ -171,6 +183,7 @@ class Flight:
         self._work: Callable[[], FlightEnd | None] = _nothing
         self._queued = False
         self._written = memory.written
+        self._named_later = bool(memory.written) and named_later(memory.written)
         self._watched = memory.watched
         self._flights = flights
 
@@ -197,7 +210,7 @@ class Flight:
     def dropped(self) -> None:
         """Note that the program dropped the Work: it can not be waited for any more."""
         self.entry.let_go()
-        self._flights.orphaned(self.entry, self._written)
+        self._flights.orphaned(self.entry, self._written, named_later=self._named_later)
         self.end()
 
     def launching(self, launch: Callable[[], T]) -> Callable[[], T]:
@@ -217,9 +230,13 @@ class Flight:
 
     def awaited(self) -> None:
         """Somebody begins to wait for it: the last moment at which a write to its buffers can be seen."""
+        self.looked_at()
+        self.end()
+
+    def looked_at(self) -> None:
+        """Somebody waits for it, and may give up: a write to its buffers so far can be seen."""
         if self.open:
             self._check(known=self._queued)
-        self.end()
 
     def end(self) -> None:
         """Watch it no more."""
@@ -240,6 +257,7 @@ class _Orphan:
     storages: tuple[StorageWeakRef, ...]
     since: float
     waits: int
+    named_later: bool
 
 
 class Flights(ProcessOwned):
@@ -292,12 +310,15 @@ class Flights(ProcessOwned):
                 else:
                     self._by_storage.pop(storage, None)
 
-    def orphaned(self, entry: Entry, written: list[weakref.ref[torch.Tensor]]) -> None:
-        """Note that a call's Work was dropped before it was waited for; harmless if its result is dropped with it."""
+    def orphaned(self, entry: Entry, written: list[weakref.ref[torch.Tensor]], *, named_later: bool) -> None:
+        """Note that a call's Work was dropped before it was waited for.
+
+        That is harmless if its result is dropped with it, and not named by a later line of those that made the call.
+        """
         tensors = [tensor for reference in written if (tensor := reference()) is not None]
         if tensors and len(tensors) == len(written):
             storages = tuple(StorageWeakRef(tensor.untyped_storage()) for tensor in tensors)
-            self._orphans.append(_Orphan(entry, storages, time.monotonic(), self.waits))
+            self._orphans.append(_Orphan(entry, storages, time.monotonic(), self.waits, named_later))
 
     def look_after(self, *, last: bool = False) -> None:
         """Mark dropped calls as harmless if their result can no longer be read, and report those whose result can.
@@ -316,7 +337,7 @@ class Flights(ProcessOwned):
         for orphan in orphans:
             gone = all(storage.expired() for storage in orphan.storages)
             outlived = time.monotonic() - orphan.since >= _OUTLIVED_SECONDS
-            if gone:
+            if gone and not orphan.named_later:
                 orphan.entry.handed_on()
             # Until the end a program may still wait for a whole device.
             decided = outlived and orphan.entry.use.on_cpu and self.waits != orphan.waits

@@ -126,9 +126,11 @@ class ProvedPipeline(BackgroundPipeline):
             except Exception as error:
                 failure = error
             # End the profile before waiters resume: they may end the profiler right after.
-            if end_profile is not None:
-                _when_ended(inner, end_profile)
-            work.settle(inner, failure)
+            try:
+                if end_profile is not None:
+                    _when_ended(inner, end_profile)
+            finally:
+                work.settle(inner, failure)
         finally:
             # Release the turn only when the Work is settled: a wait for the group's launches relies on that.
             if turn is not None:
@@ -249,10 +251,11 @@ def _in_turn(arguments: Arguments, launch: Launch) -> Work | None:
 
 def _when_ended(inner: Work | None, end: Callable[[], None]) -> None:
     try:
-        if inner is not None:
-            inner.get_future().add_done_callback(lambda done: end())
-            return
-    except RuntimeError:
+        future = None if inner is None else inner.get_future()
+    except Exception:
         # A backend without futures: the event ends with the launch.
-        pass
-    end()
+        future = None
+    if future is None:
+        end()
+    else:
+        future.add_done_callback(lambda done: end())

@@ -12,9 +12,11 @@ backend's from the call to its end.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
@@ -39,6 +41,10 @@ from simcoll.wrapper.async_checks import Flight
 from simcoll.wrapper.work import NO_TIMEOUT, RecordedWork
 
 _Work = Callable[[], object]
+
+_SHORTEST = timedelta(milliseconds=1)
+_GAVE_UP = "Operation timed out!"
+"""The text of a Work's wait with a time limit that gives up (c10d/Work.cpp)."""
 
 
 class WorkerThreads:
@@ -159,6 +165,7 @@ class QueuedWork(RecordedWork):
         self._decided = threading.Lock()
         self._decided.acquire()
         self._error: Exception | None = None
+        self._no_future: Exception | None = None
         self._launched = False
         self._future: Future[Any] | None = None
         self._trigger: Future[Any] | None = None
@@ -176,21 +183,31 @@ class QueuedWork(RecordedWork):
         if trigger is not None:
             self._complete(trigger)
 
-    def _await_launch(self) -> None:
-        if not self._launched:
+    def _await_launch(self, seconds: float = math.inf) -> None:
+        """Return when the call is launched; raises why it was not, or, after ``seconds``, as a Work that gives up."""
+        deadline = time.monotonic() + seconds
+        while not self._launched:
             # A message that does not fit may be why the others do not come.
-            while not self._decided.acquire(timeout=LOOK_UP_SECONDS):
-                PENDING_ERRORS.raise_due()
-            self._decided.release()
+            if self._decided.acquire(timeout=min(LOOK_UP_SECONDS, max(0.0, deadline - time.monotonic()))):
+                self._decided.release()
+                break
+            PENDING_ERRORS.raise_due()
+            if time.monotonic() >= deadline:
+                raise RuntimeError(_GAVE_UP)
         if self._error is not None:
             raise self._error
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Wait for the proof and for the call; raises what either raises."""
+        """Wait for the proof and for the call, together no longer than ``timeout``; raises what either raises."""
         PENDING_ERRORS.raise_due()
-        self._begin_wait()
-        self._await_launch()
-        return super().wait(timeout)
+        if timeout <= NO_TIMEOUT:
+            self._begin_wait()
+            self._await_launch()
+            return super().wait()
+        until = time.monotonic() + timeout.total_seconds()
+        self._look_in()
+        self._await_launch(timeout.total_seconds())
+        return super().wait(max(timedelta(seconds=until - time.monotonic()), _SHORTEST))
 
     def has_ended(self) -> bool:
         """Whether the call has ended, or was refused; asking is no waiting."""
@@ -226,16 +243,20 @@ class QueuedWork(RecordedWork):
         return self._future
 
     def _complete(self, trigger: Future[Any]) -> None:
-        if self._error is not None or self._device is not None:
-            self._callbacks.run(partial(trigger.set_result, None))
-        else:
-            self._inner.get_future().add_done_callback(
-                lambda done: self._callbacks.run(partial(trigger.set_result, done))
-            )
+        if self._error is None and self._device is None:
+            try:
+                inner = self._inner.get_future()
+            except Exception as error:
+                # A backend without futures; who waits for this one must hear of it.
+                self._no_future = error
+            else:
+                inner.add_done_callback(lambda done: self._callbacks.run(partial(trigger.set_result, done)))
+                return
+        self._callbacks.run(partial(trigger.set_result, None))
 
     def _outcome(self, trigger: Future[Any]) -> Any:
-        if self._error is not None:
-            raise self._error
+        if (error := self._error or self._no_future) is not None:
+            raise error
         if self._device is not None:
             # Complete at once: this thread's stream waits for the call, and a reader of the future made of it for its
             # value waits for this stream.

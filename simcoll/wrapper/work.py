@@ -110,6 +110,12 @@ class RecordedWork(Work):
             self._flight.awaited()
             self._flight = None
 
+    def _look_in(self) -> None:
+        """Begin a wait that may give up: the call is in flight until one has seen its end."""
+        self._entry.awaited()
+        if self._flight is not None:
+            self._flight.looked_at()
+
     def _end_flight(self) -> None:
         if self._flight is not None:
             self._flight.end()
@@ -124,9 +130,15 @@ class RecordedWork(Work):
         return ended
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Wait as the backend's Work does; raises what it raises, or a mismatch that was found meanwhile."""
+        """Wait as the backend's Work does; raises what it raises, or a mismatch that was found meanwhile.
+
+        A wait with a time limit that gives up is no end of the call, which goes on, and may be waited for again.
+        """
         PENDING_ERRORS.raise_due()
-        self._begin_wait()
+        if timeout > NO_TIMEOUT:
+            self._look_in()
+        else:
+            self._begin_wait()
         try:
             done = self._await(timeout)
         except MissingRankError as missing:
@@ -138,8 +150,10 @@ class RecordedWork(Work):
                 self._disagreed()
             raise
         except Exception as error:
-            self._entry.failed(error)
+            if timeout <= NO_TIMEOUT or self._inner.is_completed():
+                self._entry.failed(error)
             raise
+        self._end_flight()
         self._ended()
         flights.here.waits += 1
         return done

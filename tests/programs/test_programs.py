@@ -97,6 +97,7 @@ def programs(folder: str) -> list[Program]:
 BUGS = programs("bugs")
 CORRECT = programs("correct")
 IN_THE_BACKGROUND = (
+    "bugs/hang_came_too_late.py",
     "bugs/invalid_splits_sum.py",
     "bugs/op_in_finally.py",
     "bugs/op_swapped_pair.py",

@@ -47,6 +47,7 @@ _OWN_ASPECTS = {
     "shape": "Shapes",
     "order": "Memory order",
     "parameters": "Parameters of the model",
+    "memory": "Memory of the tensors",
 }
 
 

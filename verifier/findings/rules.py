@@ -15,13 +15,23 @@ from simcoll.verifier.findings.finding import Rule, Severity
 INVALID_ARGUMENT = Rule(
     "SC601",
     "invalid-argument",
-    "Correct the call at the named line; the exception's text says what is wrong with it.",
-    means="One rank's own call is wrong, independent of the other ranks: torch.distributed or the backend refused it.",
-    harm="The refused rank fails or goes on without the call, and the others wait for it.",
+    "Correct the call at the named line; the text says what is wrong with it.",
+    means=(
+        "One rank's own call is wrong, independent of the other ranks: torch.distributed or the backend refused it. Or "
+        "the backend does not refuse it and gives wrong results: Gloo takes the tensor of all_reduce, broadcast, "
+        "reduce and scatter, and the output of reduce_scatter and all_to_all_single, for contiguous, though it may "
+        "have gaps (m[:, 0], x[::2]) or repeat elements (expand), and scatter, reduce_scatter (lists) and "
+        "all_to_all_single copy in the order of memory. Mode detail raises before such a call runs."
+    ),
+    harm=(
+        "The refused rank fails or goes on without the call, and the others wait for it. A tensor with gaps gets wrong "
+        "values, and its neighbours in memory are overwritten."
+    ),
     example=("outs = [torch.empty(4) for _ in range(world_size - 1)]\ndist.all_gather(outs, x)  # one output too few"),
     remedy=(
         "Read the exception. If only some ranks are refused, compare how they build the arguments; if the backend "
-        "cannot do the call at all, use another one."
+        "cannot do the call at all, use another one. Give it a contiguous copy of a tensor with gaps, and copy the "
+        "result back."
     ),
 )
 
@@ -88,10 +98,10 @@ WORK_NEVER_WAITED = Rule(
     means=(
         "An asynchronous call brings this rank a result, and the program ended normally without ever waiting for it: "
         "no wait(), no is_completed() that returned True, no synchronize(), no future, and for a GPU no synchronize() "
-        "of the device. Not reported are sends, barriers, results that the program dropped together with the work, "
-        "and a last pending call if earlier calls from the same line were waited for. It is an error if another rank "
-        "waits for ever for a message because the program dropped the work of its send or receive: on Gloo the "
-        "message is lost with it."
+        "of the device. Not reported are sends, barriers, results that the program dropped with the work and does not "
+        "name in a later line, and a last pending call if earlier calls from the same line were waited for. It is an "
+        "error if another rank waits for ever for a message because the program dropped the work of its send or "
+        "receive: on Gloo the message is lost with it."
     ),
     harm="The result may be read before it is complete, and an error of the call is never seen.",
     example=("dist.all_reduce(x, async_op=True)\nprint(x.sum())"),
@@ -117,16 +127,18 @@ BUFFER_CHANGED = Rule(
 BUFFERS_OVERLAP = Rule(
     "SC503",
     "buffers-overlap-in-flight",
-    "Give each collective in flight memory of its own.",
+    "Give each collective in flight, and each output of one, memory of its own.",
     means=(
         "A call uses memory that an earlier asynchronous call, for which nobody has waited yet, still uses, and at "
         "least one of them writes there. It is an error if both write and the first was still running, a warning "
         "otherwise. Calls of one group that run in order on one stream (NCCL), and disjoint parts of one buffer, are "
-        "not reported."
+        "not reported. Also reported, as an error: outputs of one call that share memory ([t] * world_size), and an "
+        "output that shares memory with an input which the backend reads after it has begun to write (on Gloo "
+        "all_to_all_single in place, reduce_scatter into another rank's part)."
     ),
-    harm="The result depends on which call finishes first.",
+    harm="The result depends on which call, or which rank's part, comes first.",
     example=("a = dist.all_reduce(x[:6], async_op=True)\nb = dist.all_reduce(x[4:], async_op=True)"),
-    remedy="Wait for the first before the second starts, or copy the shared part.",
+    remedy="Wait for the first before the second starts, copy the shared part, or make a tensor for each output.",
 )
 
 DDP_PARAMETER_MISMATCH = Rule(
@@ -157,7 +169,9 @@ MEMBERSHIP_MISMATCH = Rule(
     "group-membership-mismatch",
     "Call new_group on every rank, with the same ranks, in the same order.",
     means=(
-        "Ranks created a group with different members, created groups in a different order, or some did not create it."
+        "Ranks created a group with different members, created groups in a different order, or some did not create it. "
+        "It is a warning where only the members created it and the job ended well: later groups would get other "
+        "numbers on them."
     ),
     harm=(
         "Names and connections of groups are derived from the order of creation, so the ranks use different "

@@ -1,9 +1,12 @@
-"""SC501 to SC503: asynchronous calls that nobody waited for, and memory that was used while they were in flight."""
+"""SC501 to SC503: asynchronous calls that nobody waited for, and memory that was used while they were in flight.
+
+SC503 and SC601 also where the tensors of one call lie in memory so that its backend gives wrong results.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +17,11 @@ from simcoll.core.trace import ASYNCHRONOUS, AWAITED, HANDED_ON, Slots, Trace
 from simcoll.spec.call import Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.verifier.agreement.mismatches import Mismatch
+from simcoll.verifier.agreement.own_memory import DIFFERING, memory_text
 from simcoll.verifier.agreement.p2p_matching import Unmatched
 from simcoll.verifier.findings.describe import call_text, source_text
 from simcoll.verifier.findings.finding import Finding, RankSource, Rule, Severity, Side
-from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, WORK_NEVER_WAITED
+from simcoll.verifier.findings.rules import BUFFER_CHANGED, BUFFERS_OVERLAP, INVALID_ARGUMENT, WORK_NEVER_WAITED
 
 _SIDES = 8
 _SAME = ("group", "signature", "source")
@@ -38,6 +42,7 @@ class _Case:
     count: int = 0
     time_ns: int = 0
     grave: bool = False
+    beyond: bool = False
     event: Event | None = None
 
 
@@ -129,13 +134,15 @@ def _never_waited(case: _Case, traces: Sequence[Trace]) -> Finding:
 
 
 def memory_findings(traces: Sequence[Trace]) -> list[Mismatch]:
-    """SC502 and SC503, one for each pair of lines, errors and warnings, in order of time."""
+    """SC502, SC503 and SC601, one for each pair of lines, errors and warnings, in order of time."""
     cases: dict[tuple[object, ...], _Case] = {}
     for trace in traces:
         for event in trace.events:
-            if event.kind in ("changed", "overlap"):
+            if event.kind in ("changed", "overlap", "unsound"):
                 _note(cases, trace, event)
-    found = [Mismatch(_judge(kind, case, traces), case.time_ns) for (kind, *_), case in cases.items()]
+    found = [
+        Mismatch(_judge(kind, case, traces), case.time_ns, lasting=case.beyond) for (kind, *_), case in cases.items()
+    ]
     return sorted(found, key=lambda mismatch: mismatch.time_ns)
 
 
@@ -143,11 +150,12 @@ def _note(cases: dict[tuple[object, ...], _Case], trace: Trace, event: Event) ->
     sources = tuple(_places(event))
     # The second place of a write is only where the program got round to waiting.
     lines = sources if event.kind == "overlap" else sources[:1]
-    key = (event.kind, *((source.file, source.line) for source in lines))
+    key = (event.kind, text(event, "rule"), *((source.file, source.line) for source in lines))
     case = cases.setdefault(key, _Case(time_ns=event.time_ns, event=event))
     case.time_ns = min(case.time_ns, event.time_ns)
     case.sides.setdefault(trace.rank, sources)
     case.grave |= _is_grave(event)
+    case.beyond |= event.data.get("beyond") is True
     case.group = case.group or next((one for one in trace.groups if one.name == text(event, "group")), None)
     case.sequence = case.sequence if case.sequence is not None else number(event, "sequence")
 
@@ -171,6 +179,13 @@ def _judge(kind: object, case: _Case, traces: Sequence[Trace]) -> Finding:
     event = case.event
     assert event is not None
     ranks, op = ranks_text(case.sides), text(event, "op") or "a call"
+    if kind == "unsound":
+        rule = BUFFERS_OVERLAP if text(event, "rule") == BUFFERS_OVERLAP.code else INVALID_ARGUMENT
+        found = _finding(rule, Severity.ERROR, memory_text(op, ranks, text(event, "reason")), case, traces)
+        # In detail mode all ranks of the group raise.
+        raise_all = any(trace.mode == "detail" for trace in traces)
+        everybody = case.group.ranks if case.group is not None and raise_all else found.ranks
+        return replace(found, differing=DIFFERING, ranks=tuple(sorted(everybody)))
     severity = Severity.ERROR if case.grave else Severity.WARNING
     if kind == "changed":
         when = "before its data had left" if case.grave else "before anybody had waited for it"

@@ -5,7 +5,7 @@ SC601 also where the job went on: calls that some ranks refused and handled, whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from simcoll.core.device_errors import device_error
 from simcoll.core.ranges import ranks_text
@@ -102,9 +102,9 @@ _SIDES = 4
 """So many ranks, or sets of ranks alike, are shown."""
 
 
-def failed_ranks(job: Job, *, explained: bool) -> list[Finding]:
-    """SC601 or SC701: the first failure that has its cause in its own rank; ``explained`` as in :func:`own_failure`."""
-    own = own_failure(job, explained=explained)
+def failed_ranks(job: Job, *, explained: bool, victims: Collection[int] = ()) -> list[Finding]:
+    """SC601 or SC701: the first failure that has its cause in its own rank; the rest as in :func:`own_failure`."""
+    own = own_failure(job, explained=explained, victims=victims)
     return [] if own is None else [_failed(job, own)]
 
 
@@ -116,13 +116,13 @@ def lost_peers(job: Job) -> list[Finding]:
     return (_exited_early(job, others) or [_failed(job, others[0])]) if others else []
 
 
-def own_failure(job: Job, *, explained: bool = False) -> Failure | None:
+def own_failure(job: Job, *, explained: bool = False, victims: Collection[int] = ()) -> Failure | None:
     """The first failure that has its cause in its own rank, as far as its text and the mismatches say.
 
-    ``explained`` says that it is known why ranks wait.
+    ``explained`` says that it is known why ranks wait; the ``victims``' failures follow from that.
     """
     for failure in job.failures.values():
-        ended = explained and failure.terminated
+        ended = failure.rank in victims or (explained and failure.terminated)
         if failure.nature is Nature.OWN and not ended and not _follows_mismatch(job, failure):
             return failure
     return None
@@ -167,14 +167,15 @@ def _failed(job: Job, first: Failure) -> Finding:
     message = f"{_who(alike, first)}{_about_device(first)}"
     if not refused and len(job.traces) > len(ranks):
         message += "; what other ranks report came after it"
-    everyone = len(ranks) == len(job.traces) and len(ranks) > 1
+    # Who lost a peer, or gave up waiting for one, is not the cause.
+    nobody = first.nature is not Nature.OWN or (len(ranks) == len(job.traces) and len(ranks) > 1)
     group, sequence = _refused_place(job, first) if refused else (None, None)
     return rule.finding(
         message,
         group=group,
         sequence=sequence,
         ranks=ranks,
-        culprits=() if everyone else ranks,
+        culprits=() if nobody else ranks,
         sides=_failed_sides(job, alike),
     )
 

@@ -27,7 +27,7 @@ _CONNECTION = re.compile(
     r"|[Ss]ocket [Tt]imeout|[Ww]ait timeout|NCCL communicator was aborted|unhandled system error"
     r"|stop_waiting response|Broken connection"
     r"|ncclRemoteError|collective operation timeout|timed out in blocking wait|NCCL timeout"
-    r"|NCCL operation timed out|Operation timed out after"
+    r"|NCCL operation timed out|Operation timed out( after|!)"
     r"|NCCL communicator encountered error set by ProcessGroupNCCL|possible application crash on rank 0"
 )
 """What a rank says of a peer that is gone, or does not come. The texts of NCCL and of ProcessGroupNCCL are those of

@@ -44,6 +44,39 @@ def unmade_groups(job: Job) -> list[Finding]:
     return []
 
 
+def made_by_members_only(job: Job) -> list[Finding]:
+    """A warning: only the members made a group, and the other ranks ended well without making it.
+
+    torch numbers groups on each rank: the next one that all ranks make has another number on the members.
+    """
+    lives = {creation.life for made in by_place(job) for creation in made.values()}
+    for made in by_place(job):
+        first = next(iter(made.values()))
+        # Where the default group was made again, a rank that made no group shows no sign of having been there.
+        others = job.traces.keys() - made.keys() if first.ordinal and len(lives) == 1 else set()
+        without = sorted(rank for rank in others if rank in job.ended and not job.traces[rank].problems)
+        if without and all(one.done and one.rank in one.members for one in made.values()):
+            return [_lonely(made, without)]
+    return []
+
+
+def _lonely(made: Mapping[int, Creation], without: Sequence[int]) -> Finding:
+    makers, first = [*made.values()], next(iter(made.values()))
+    message = (
+        f"only {_ranks(makers)} made {_name(first)}, of {ranks_text(first.members)}, without "
+        f"use_local_synchronization; {ranks_text(without)} did not make it, and "
+        f"{verb(without, 'numbers', 'number')} later groups differently"
+    )
+    return MEMBERSHIP_MISMATCH.finding(
+        message,
+        severity=Severity.WARNING,
+        ranks={*made, *without},
+        culprits=(),
+        sides=(_side(makers, f"members: {ranks_text(first.members)}"),),
+        differing=("members",),
+    )
+
+
 def _differing(made: Mapping[int, Creation]) -> Finding:
     parts: dict[tuple[int, ...], list[Creation]] = {}
     for creation in made.values():
