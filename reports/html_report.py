@@ -25,6 +25,7 @@ from simcoll.verifier.findings.describe import (
     apart_text,
     fields_of,
     fields_text,
+    frames_shown,
     group_name,
     group_text,
     marked_in,
@@ -34,7 +35,6 @@ from simcoll.verifier.findings.describe import (
 from simcoll.verifier.findings.finding import (
     Finding,
     Mark,
-    RankSource,
     RankState,
     Report,
     Rule,
@@ -114,16 +114,17 @@ def _view(number: int, finding: Finding) -> FindingView:
 def _side(side: Side, finding: Finding) -> SideView:
     fields = () if side.call is None else tuple(fields_of(side.call, finding.group, marked_in(finding)))
     culprit = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
-    return SideView(
-        ranks_text(side.ranks), culprit, fields, side.note, tuple(_line(stated, side) for stated in side.sources)
-    )
+    return SideView(ranks_text(side.ranks), culprit, fields, side.note, tuple(_lines(side, finding.sides)))
 
 
-def _line(stated: RankSource, side: Side) -> PageLine:
+def _lines(side: Side, sides: Sequence[Side]) -> Iterator[PageLine]:
+    """The lines of a side, each followed by the frames around it that tell it from other sides."""
     lone = len(side.sources) > 1 and len(side.ranks) > 1
-    return PageLine(
-        (f"rank {stated.rank} at " if lone else "") + source_text(stated.source), stated.source.code.strip()
-    )
+    for stated in side.sources:
+        rank = f"rank {stated.rank} at " if lone else ""
+        yield PageLine(rank + source_text(stated.source), stated.source.code.strip())
+        for one in frames_shown(sides, stated.source):
+            yield PageLine(f"{one.how} {source_text(one.frame)}", one.frame.code.strip())
 
 
 _MOST = 12

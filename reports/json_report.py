@@ -97,7 +97,7 @@ def _side(side: Side, group: Group | None) -> dict[str, object]:
     return {
         "ranks": list(side.ranks),
         "call": None if side.call is None else call_document(side.call, group),
-        "source": [{"rank": stated.rank, **source_document(stated.source)} for stated in side.sources],
+        "source": [{"rank": stated.rank, **stack_document(stated.source)} for stated in side.sources],
         "note": side.note,
     }
 
@@ -156,6 +156,15 @@ def group_document(group: Group) -> dict[str, object]:
 def source_document(source: Source) -> dict[str, object]:
     """A line of the user's program."""
     return {"file": source.file, "line": source.line, "function": source.function, "code": source.code}
+
+
+def stack_document(source: Source) -> dict[str, object]:
+    """A line of the user's program with the frames around it, as far as they are recorded."""
+    frames = {"callers": source.callers, "through": source.through}
+    return source_document(source) | {
+        name: [{"file": one.file, "line": one.line, "function": one.function} for one in stack]
+        for name, stack in frames.items()
+    }
 
 
 def record_document(record: Record) -> dict[str, object]:

@@ -115,6 +115,7 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
         "message": _message(_sentence(finding)),
         "locations": at[:1] or [_nowhere(finding)],
         "relatedLocations": [{"id": number, **location} for number, location in enumerate(related, 1)],
+        "stacks": _stacks(finding, places),
         "partialFingerprints": {FINGERPRINT: f"{fingerprint}:{seen[fingerprint]}"},
         "properties": _properties(finding),
     }
@@ -151,6 +152,22 @@ def _locations(sides: Sequence[Side], finding: Finding, places: _Places, when: s
         for side in sorted(sides, key=lambda side: not (side.ranks and set(side.ranks) <= guilty))
         for stated in side.sources
         if stated.source.file
+    ]
+
+
+def _stacks(finding: Finding, places: _Places) -> list[dict[str, object]]:
+    """The stack of each line whose callers are known, innermost first."""
+    return [
+        {
+            "message": _message(f"{ranks_text(side.ranks)}: {_said(side, finding)}"),
+            "frames": [
+                {"location": {"physicalLocation": places.physical(one), "message": _message(one.function)}}
+                for one in stated.source.stack
+            ],
+        }
+        for side in finding.sides
+        for stated in side.sources
+        if stated.source.callers
     ]
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from torch.distributed import Store
 
-from simcoll.core.record import Group, Record, Source, State, source_document
+from simcoll.core.record import Group, Record, State, source_document, source_from
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.proof.side_channel import ChannelBrokenError, SideChannel
 from simcoll.recorder.recorder import Entry, Prepared
@@ -219,7 +219,6 @@ def record_of(group: Group, document: object) -> Record:
     """A peer's call from its document; raises :class:`~simcoll.spec.call.MalformedCallError`."""
     if not isinstance(document, dict):
         raise MalformedCallError(f"a peer sent {document!r:.80}, expected its call")
-    file, line, function, code = document["source"]
-    source = Source(str(file), int(line), str(function), str(code))
+    source = source_from(document["source"])
     call = Call.from_json(document["call"])
     return Record(group.name, int(document["sequence"]), call, source, asynchronous=bool(document["asynchronous"]))
