@@ -29,6 +29,7 @@ from simcoll.verifier.findings.describe import (
     group_name,
     group_text,
     marked_in,
+    parting_text,
     record_text,
     source_text,
 )
@@ -81,6 +82,7 @@ class FindingView:
     unknown: str
     before: str
     came_apart: str
+    parted: str
     sides: tuple[SideView, ...]
     hidden: int
     waits: WaitPicture | None
@@ -105,6 +107,7 @@ def _view(number: int, finding: Finding) -> FindingView:
         fields_text(finding.unknown),
         ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before),
         apart_text(finding),
+        parting_text(finding),
         tuple(_side(side, finding) for side in finding.sides[:_SIDES_SHOWN]),
         max(len(finding.sides) - _SIDES_SHOWN, 0),
         wait_picture(finding) if is_circle(finding) else None,

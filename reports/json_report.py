@@ -19,6 +19,7 @@ from simcoll.verifier.findings.finding import (
     Column,
     Finding,
     History,
+    Parting,
     Place,
     Progress,
     RankState,
@@ -90,7 +91,13 @@ def _finding(finding: Finding) -> dict[str, object]:
         "came_apart": None
         if (apart := finding.came_apart) is None
         else {"sequence": apart.sequence, "sides": [_side(side, finding.group) for side in apart.sides]},
+        "parted": None if finding.parted is None else _parting(finding.parted),
     }
+
+
+def _parting(parting: Parting) -> dict[str, object]:
+    sides = [{"ranks": list(ranks), "did": did} for ranks, did in parting.sides]
+    return {**source_document(parting.source), "sides": sides}
 
 
 def _side(side: Side, group: Group | None) -> dict[str, object]:

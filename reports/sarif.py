@@ -105,6 +105,10 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
     related = at[1:]
     if (before := finding.came_apart) is not None:
         related += _locations(before.sides, finding, places, f"came apart at collective {before.sequence}: ")
+    if (parted := finding.parted) is not None:
+        said = ", ".join(f"{ranks_text(ranks)} {did}" for ranks, did in parted.sides)
+        fork = {"physicalLocation": places.physical(parted.source), "message": _message(f"ranks parted here: {said}")}
+        related = [fork, *related]
     fingerprint = _fingerprint(finding, places)
     seen[fingerprint] += 1
     return {

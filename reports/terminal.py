@@ -26,6 +26,7 @@ from simcoll.verifier.findings.describe import (
     frames_shown,
     group_text,
     marked_in,
+    parting_text,
     record_text,
     source_text,
 )
@@ -187,6 +188,8 @@ def _parts(finding: Finding) -> Iterator[RenderableType]:
         yield _labelled("before", ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before))
     if finding.came_apart is not None:
         yield _labelled("came apart", apart_text(finding))
+    if finding.parted is not None:
+        yield _labelled("ranks parted at", parting_text(finding))
     yield _labelled("advice", RULES[finding.code].advice)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcoll.core.ranges import ranks_text, verb
-from simcoll.core.record import Record
+from simcoll.core.record import UNKNOWN_SOURCE, Record
 from simcoll.verifier.agreement.alignment import STATEMENT, Ints
 from simcoll.verifier.agreement.columns import GroupColumns
 from simcoll.verifier.agreement.edits import Departures, Edit, EditKind, departures
@@ -97,9 +97,17 @@ def edit_finding(columns: GroupColumns, start: int, split: Split) -> EditFinding
     message = _presence(makers, lackers, record.call.op, sequence, size, split.edit.slack)
     sides = [
         Side(makers.ranks, record.call, makers.sources(), "" if size == 1 else f"made {size} calls here"),
-        Side(lackers.ranks, None, (), _around(lackers, size)),
+        lacking_side(lackers, size),
     ]
     return _edit_finding(columns, CALL_SKIPPED, CALL_SKIPPED.severity, message, sequence, culprits, sides, record)
+
+
+def lacking_side(lackers: RanksAlike, size: int) -> Side:
+    """The side of those who made no such calls: they stood at the call that they made next, or had made last."""
+    following = lackers.record()
+    around = following or lackers.record(-1)
+    stood = UNKNOWN_SOURCE if around is None else around.source
+    return Side(lackers.ranks, None, (), _around(lackers, size), past=following is None, stood=stood)
 
 
 def _minority(a: RanksAlike, b: RanksAlike) -> tuple[int, ...]:

@@ -165,6 +165,14 @@ def apart_text(finding: Finding) -> str:
     return f"at collective {finding.came_apart.sequence} already, in calls that look alike{known}: {', '.join(sides)}"
 
 
+def parting_text(finding: Finding) -> str:
+    """``train.py:88: if val_loss < best: (ranks 0-1 took it, rank 2 did not take it)``; empty where it is not known."""
+    if (parted := finding.parted) is None:
+        return ""
+    sides = ", ".join(f"{ranks_text(ranks)} {did}" for ranks, did in parted.sides)
+    return f"{parted.source.file}:{parted.source.line}: {parted.source.code} ({sides})"
+
+
 def group_name(group: Group) -> str:
     """``default_pg``: what the program calls a group; ``group 3`` where it gave no description."""
     return f"group {group.name}" if group.description in NAMELESS else group.description
