@@ -22,6 +22,7 @@ from simcoll.reports.page_shell import Figure, PageTable, chart_data, chart_lett
 from simcoll.reports.terminal import ended_text, shown_texts, summary_line
 from simcoll.verifier.findings.describe import (
     Field,
+    advice_of,
     apart_text,
     fields_of,
     fields_text,
@@ -83,6 +84,7 @@ class FindingView:
     before: str
     came_apart: str
     parted: str
+    advice: str
     sides: tuple[SideView, ...]
     hidden: int
     waits: WaitPicture | None
@@ -108,6 +110,7 @@ def _view(number: int, finding: Finding) -> FindingView:
         ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before),
         apart_text(finding),
         parting_text(finding),
+        advice_of(finding),
         tuple(_side(side, finding) for side in finding.sides[:_SIDES_SHOWN]),
         max(len(finding.sides) - _SIDES_SHOWN, 0),
         wait_picture(finding) if is_circle(finding) else None,

@@ -12,7 +12,7 @@ from typing import cast
 
 from simcoll.core.record import Group, Record, Source
 from simcoll.spec.call import Call
-from simcoll.verifier.findings.describe import global_rank
+from simcoll.verifier.findings.describe import advice_of, global_rank
 from simcoll.verifier.findings.finding import (
     Bandwidth,
     Cell,
@@ -83,7 +83,7 @@ def _finding(finding: Finding) -> dict[str, object]:
         "ranks": list(finding.ranks),
         "culprits": list(finding.culprits),
         "message": finding.message,
-        "advice": rule.advice,
+        "advice": advice_of(finding),
         "differing": list(finding.differing),
         "unknown": list(finding.unknown),
         "sides": [_side(side, finding.group) for side in finding.sides],

@@ -16,7 +16,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Source
 from simcoll.core.text import safe
 from simcoll.reports.rules import rule_markdown, rule_text
-from simcoll.verifier.findings.describe import call_text, group_text
+from simcoll.verifier.findings.describe import advice_of, call_text, group_text
 from simcoll.verifier.findings.finding import Finding, Report, Rule, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 
@@ -132,7 +132,7 @@ def _sentence(finding: Finding) -> str:
     if finding.group is not None:
         number = "" if finding.sequence is None else f", collective {finding.sequence}"
         where = f" In {group_text(finding.group)}{number}."
-    return f"{finding.message}.{where}{culprits} {RULES[finding.code].advice}"
+    return f"{finding.message}.{where}{culprits} {advice_of(finding)}"
 
 
 def _properties(finding: Finding) -> dict[str, object]:

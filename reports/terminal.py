@@ -20,6 +20,7 @@ from simcoll.core.units import counted
 from simcoll.reports.overview import TimelineText, render_histories, render_speeds, render_summary
 from simcoll.verifier.findings.describe import (
     Field,
+    advice_of,
     apart_text,
     fields_of,
     fields_text,
@@ -190,7 +191,7 @@ def _parts(finding: Finding) -> Iterator[RenderableType]:
         yield _labelled("came apart", apart_text(finding))
     if finding.parted is not None:
         yield _labelled("ranks parted at", parting_text(finding))
-    yield _labelled("advice", RULES[finding.code].advice)
+    yield _labelled("advice", advice_of(finding))
 
 
 def _labelled(label: str, text: str, style: str = "") -> RenderableType:

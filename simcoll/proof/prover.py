@@ -18,6 +18,7 @@ from simcoll.spec.collectives import spec_of
 from simcoll.spec.ddp_model import from_json, to_json
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.ddp_models import compare_models, unnamed_mismatch
+from simcoll.verifier.agreement.parted import ran_nothing, with_partings
 from simcoll.verifier.findings.error_text import mismatch_text, missing_text
 from simcoll.verifier.findings.finding import Finding, Severity
 
@@ -117,10 +118,11 @@ class Prover:
         return {rank: record_of(self._group, found) for rank, found in documents.items()}, documents
 
     def _judge(self, entry: Entry, records: dict[int, Record], documents: Mapping[int, object] = _NO_DOCUMENTS) -> None:
-        findings = compare(self._group, records, strict=True)
+        findings: Sequence[Finding] = compare(self._group, records, strict=True)
         if not findings:
             findings = self._models(entry.sequence, records, documents)
         if any(finding.severity is Severity.ERROR for finding in findings):
+            findings = with_partings(findings, ran_nothing)
             entry.finished(State.REJECTED)
             raise CollectiveMismatchError(mismatch_text(self._group, records, self._rank, findings), tuple(findings))
         self._tolerance.accept(records)

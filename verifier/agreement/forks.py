@@ -129,7 +129,8 @@ class Fork:
     """A line that decides which way the program goes, and the lines of one way.
 
     ``inside`` and ``outside`` say what ranks did that went this way and that did not; ``loop`` that it is a loop, which
-    ranks may leave after another number of rounds; ``leaves`` that this way only leaves the function or the loop.
+    ranks may leave after another number of rounds; ``leaves`` that this way only leaves the function or the loop;
+    ``alone`` that the other ways call nothing.
     """
 
     line: int
@@ -139,6 +140,7 @@ class Fork:
     outside: str
     loop: bool = False
     leaves: bool = False
+    alone: bool = False
 
 
 _TOOK, _NOT = "took it", "did not take it"
@@ -148,7 +150,8 @@ def fork_of(step: Step) -> Fork | None:
     """The fork that leads into a step's block; None where every way leads into it."""
     parent, lines = step.parent, step.lines()
     if isinstance(parent, ast.If):
-        return Fork(parent.lineno, *lines, *((_TOOK, _NOT) if step.field == "body" else (_NOT, _TOOK)))
+        did, other = ((_TOOK, _NOT), parent.orelse) if step.field == "body" else ((_NOT, _TOOK), parent.body)
+        return Fork(parent.lineno, *lines, *did, alone=not any(map(_calls, other)))
     if isinstance(parent, _Loop):
         return Fork(parent.lineno, *lines, "in the loop", "past it", loop=True)
     if step.field.startswith("handler"):
@@ -173,7 +176,7 @@ def inner_forks(statement: ast.stmt) -> list[Fork]:
         elif isinstance(node, ast.BoolOp):
             parts = [part for part in node.values[1:] if _calls(part)]
         found += [
-            Fork(node.lineno, statement.lineno, statement.end_lineno or statement.lineno, _TOOK, _NOT)
+            Fork(node.lineno, statement.lineno, statement.end_lineno or statement.lineno, _TOOK, _NOT, alone=True)
             for _ in parts[:1]
         ]
     return found if len(found) == 1 else []

@@ -26,9 +26,12 @@ from simcoll.verifier.agreement.forks import (
     steps_to,
     text_of,
 )
-from simcoll.verifier.findings.finding import Finding, Parting, Side
+from simcoll.verifier.agreement.skipped_calls import minority, presence
+from simcoll.verifier.findings.finding import Finding, Parting, Severity, Side
+from simcoll.verifier.findings.rules import CALL_SKIPPED, FIELD_RULES
 
 _CODES: Final = ("SC10", "SC110", "SC20", "SC401", "SC702")
+_FIELDS: Final = frozenset(rule.code for rule in FIELD_RULES)
 _SIDES: Final = 8
 _ASKED: Final = 8
 """Ranks of a side whose records are asked."""
@@ -75,28 +78,59 @@ def ran_by(traces: Sequence[Trace]) -> Ran:
     return ran
 
 
+def ran_nothing(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
+    """What is known of ranks whose records are not at hand."""
+    return False
+
+
 def with_partings(findings: Sequence[Finding], ran: Ran) -> tuple[Finding, ...]:
-    """The findings, each with where its ranks parted as far as the program's text tells."""
-    return tuple(replace(one, parted=parting_of(one, ran)) if _is_asked(one) else one for one in findings)
+    """The findings, each with where its ranks parted as far as the program's text tells.
+
+    Calls that differ because some ranks alone went a way on which they make one more are a call skipped, or extra.
+    """
+    return tuple(_with_parting(one, ran) if _is_asked(one) else one for one in findings)
 
 
 def _is_asked(finding: Finding) -> bool:
-    return finding.code.startswith(_CODES)
+    return finding.code.startswith(_CODES) and finding.severity is Severity.ERROR
 
 
-def parting_of(finding: Finding, ran: Ran) -> Parting | None:
-    """Where the ranks of a finding parted, or had parted before it; None where that is not known."""
-    earlier = () if finding.came_apart is None else finding.came_apart.sides
-    return _parting(earlier, ran) or _parting(finding.sides, ran)
+def _with_parting(finding: Finding, ran: Ran) -> Finding:
+    if finding.came_apart is not None:
+        found, parting = _parting(finding.came_apart.sides, ran)
+        if parting is not None:
+            return replace(finding, parted=parting)
+    found, parting = _parting(finding.sides, ran)
+    told = replace(finding, parted=parting)
+    return told if found is None else _as_skipped(told, found)
 
 
-def _parting(sides: Sequence[Side], ran: Ran) -> Parting | None:
+def _parting(sides: Sequence[Side], ran: Ran) -> tuple[_Found | None, Parting | None]:
     ways = [way for side in sides[:_SIDES] if (way := _way(side)) is not None]
     for other in ways[1:]:
         found = _chosen(list(_candidates(ways[0], other)), ran)
         if found is not None:
-            return _told(found, ways)
-    return None
+            return found, _told(found, ways)
+    return None, None
+
+
+def _as_skipped(finding: Finding, found: _Found) -> Finding:
+    """The finding on a call skipped or extra in the place of one on its fields, where that is what the fork says."""
+    makers, lackers = found.inside.side, found.outside.side
+    both = makers.call is not None and lackers.call is not None
+    by_fork = found.fork.alone and not found.fork.leaves
+    if finding.code not in _FIELDS or len(finding.sides) != 2 or not both or not by_fork or finding.sequence is None:
+        return finding
+    assert makers.call is not None
+    sides = {id(makers): makers, id(lackers): replace(lackers, note="made this call, and not that one")}
+    return replace(
+        finding,
+        code=CALL_SKIPPED.code,
+        severity=CALL_SKIPPED.severity,
+        message=presence(makers.ranks, lackers.ranks, makers.call.op, finding.sequence),
+        culprits=minority(makers.ranks, lackers.ranks),
+        sides=tuple(sides[id(side)] for side in finding.sides),
+    )
 
 
 def _way(side: Side) -> _Way | None:

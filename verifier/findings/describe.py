@@ -10,6 +10,14 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.findings.finding import Finding, Side
+from simcoll.verifier.findings.rules import (
+    COALESCED_MISMATCH,
+    DTYPE_MISMATCH,
+    RULES,
+    SHAPE_MISMATCH,
+    SIZE_MISMATCH,
+    SPLIT_MISMATCH,
+)
 
 NAMELESS = ("", "undefined")
 """The description of a group to which nobody gave one: c10d has a word for it."""
@@ -171,6 +179,24 @@ def parting_text(finding: Finding) -> str:
         return ""
     sides = ", ".join(f"{ranks_text(ranks)} {did}" for ranks, did in parted.sides)
     return f"{parted.source.file}:{parted.source.line}: {parted.source.code} ({sides})"
+
+
+_EXTRA_FIRST = "Look for an extra or skipped call first: the ranks are at different lines. If there is none: "
+_VARYING = frozenset(
+    rule.code for rule in (SIZE_MISMATCH, DTYPE_MISMATCH, SPLIT_MISMATCH, SHAPE_MISMATCH, COALESCED_MISMATCH)
+)
+"""What differs from call to call of any program."""
+
+
+def advice_of(finding: Finding) -> str:
+    """What to do about a finding: its rule's advice, after the more likely cause where the sides' lines point to it."""
+    advice = RULES[finding.code].advice
+    sources = [side.sources[0].source for side in finding.sides if side.sources]
+    pairs = ((sources[0], other) for other in sources[1:])
+    apart = any(_place(one) != _place(other) or _first_apart(one.callers, other.callers) for one, other in pairs)
+    if finding.code not in _VARYING or not apart or finding.parted is not None:
+        return advice
+    return _EXTRA_FIRST + advice[:1].lower() + advice[1:]
 
 
 def group_name(group: Group) -> str:

@@ -13,7 +13,16 @@ from simcoll.core.ranges import ranks_text, span_text, verb
 from simcoll.core.record import Group, Record
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import COLLECTIVES, METHODS
-from simcoll.verifier.findings.describe import call_text, group_text, record_text, sizes_text, source_text, stack_text
+from simcoll.verifier.findings.describe import (
+    advice_of,
+    call_text,
+    group_text,
+    parting_text,
+    record_text,
+    sizes_text,
+    source_text,
+    stack_text,
+)
 from simcoll.verifier.findings.finding import Finding, Severity, Side
 from simcoll.verifier.findings.rules import RULES
 
@@ -154,7 +163,8 @@ def _own_lines(group: Group, finding: Finding) -> list[str]:
     if rest := [rank for side in finding.sides[_SIDES:] for rank in side.ranks]:
         lines.append(f"  {ranks_text(rest)}: {len(finding.sides) - _SIDES:,} more sides")
     culprits = f"{ranks_text(finding.culprits)} (by majority)" if finding.culprits else "no majority names one"
-    return [*lines, f"  culprits: {culprits}", f"  advice: {rule.advice}"]
+    parted = [f"  ranks parted at: {text}"] if (text := parting_text(finding)) else []
+    return [*lines, f"  culprits: {culprits}", *parted, f"  advice: {advice_of(finding)}"]
 
 
 def _side_lines(group: Group, side: Side, sides: Sequence[Side]) -> list[str]:
