@@ -22,19 +22,21 @@ from simcoll.reports.page_shell import Figure, PageTable, chart_data, chart_lett
 from simcoll.reports.terminal import ended_text, shown_texts, summary_line
 from simcoll.verifier.findings.describe import (
     Field,
+    advice_of,
     apart_text,
     fields_of,
     fields_text,
+    frames_shown,
     group_name,
     group_text,
     marked_in,
+    parting_text,
     record_text,
     source_text,
 )
 from simcoll.verifier.findings.finding import (
     Finding,
     Mark,
-    RankSource,
     RankState,
     Report,
     Rule,
@@ -81,6 +83,8 @@ class FindingView:
     unknown: str
     before: str
     came_apart: str
+    parted: str
+    advice: str
     sides: tuple[SideView, ...]
     hidden: int
     waits: WaitPicture | None
@@ -105,6 +109,8 @@ def _view(number: int, finding: Finding) -> FindingView:
         fields_text(finding.unknown),
         ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before),
         apart_text(finding),
+        parting_text(finding),
+        advice_of(finding),
         tuple(_side(side, finding) for side in finding.sides[:_SIDES_SHOWN]),
         max(len(finding.sides) - _SIDES_SHOWN, 0),
         wait_picture(finding) if is_circle(finding) else None,
@@ -114,16 +120,17 @@ def _view(number: int, finding: Finding) -> FindingView:
 def _side(side: Side, finding: Finding) -> SideView:
     fields = () if side.call is None else tuple(fields_of(side.call, finding.group, marked_in(finding)))
     culprit = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
-    return SideView(
-        ranks_text(side.ranks), culprit, fields, side.note, tuple(_line(stated, side) for stated in side.sources)
-    )
+    return SideView(ranks_text(side.ranks), culprit, fields, side.note, tuple(_lines(side, finding.sides)))
 
 
-def _line(stated: RankSource, side: Side) -> PageLine:
+def _lines(side: Side, sides: Sequence[Side]) -> Iterator[PageLine]:
+    """The lines of a side, each followed by the frames around it that tell it from other sides."""
     lone = len(side.sources) > 1 and len(side.ranks) > 1
-    return PageLine(
-        (f"rank {stated.rank} at " if lone else "") + source_text(stated.source), stated.source.code.strip()
-    )
+    for stated in side.sources:
+        rank = f"rank {stated.rank} at " if lone else ""
+        yield PageLine(rank + source_text(stated.source), stated.source.code.strip())
+        for one in frames_shown(sides, stated.source):
+            yield PageLine(f"{one.how} {source_text(one.frame)}", one.frame.code.strip())
 
 
 _MOST = 12

@@ -13,13 +13,14 @@ from typing import cast
 
 from simcoll.core.record import Group, Record, Source
 from simcoll.spec.call import Call
-from simcoll.verifier.findings.describe import global_rank
+from simcoll.verifier.findings.describe import advice_of, global_rank
 from simcoll.verifier.findings.finding import (
     Bandwidth,
     Cell,
     Column,
     Finding,
     History,
+    Parting,
     Place,
     Progress,
     RankState,
@@ -85,7 +86,7 @@ def _finding(finding: Finding) -> dict[str, object]:
         "ranks": list(finding.ranks),
         "culprits": list(finding.culprits),
         "message": finding.message,
-        "advice": rule.advice,
+        "advice": advice_of(finding),
         "differing": list(finding.differing),
         "unknown": list(finding.unknown),
         "sides": [_side(side, finding.group) for side in finding.sides],
@@ -93,14 +94,20 @@ def _finding(finding: Finding) -> dict[str, object]:
         "came_apart": None
         if (apart := finding.came_apart) is None
         else {"sequence": apart.sequence, "sides": [_side(side, finding.group) for side in apart.sides]},
+        "parted": None if finding.parted is None else _parting(finding.parted),
     }
+
+
+def _parting(parting: Parting) -> dict[str, object]:
+    sides = [{"ranks": list(ranks), "did": did} for ranks, did in parting.sides]
+    return {**source_document(parting.source), "sides": sides}
 
 
 def _side(side: Side, group: Group | None) -> dict[str, object]:
     return {
         "ranks": list(side.ranks),
         "call": None if side.call is None else call_document(side.call, group),
-        "source": [{"rank": stated.rank, **source_document(stated.source)} for stated in side.sources],
+        "source": [{"rank": stated.rank, **stack_document(stated.source)} for stated in side.sources],
         "note": side.note,
     }
 
@@ -159,6 +166,15 @@ def group_document(group: Group) -> dict[str, object]:
 def source_document(source: Source) -> dict[str, object]:
     """A line of the user's program."""
     return {"file": source.file, "line": source.line, "function": source.function, "code": source.code}
+
+
+def stack_document(source: Source) -> dict[str, object]:
+    """A line of the user's program with the frames around it, as far as they are recorded."""
+    frames = {"callers": source.callers, "through": source.through}
+    return source_document(source) | {
+        name: [{"file": one.file, "line": one.line, "function": one.function} for one in stack]
+        for name, stack in frames.items()
+    }
 
 
 def record_document(record: Record) -> dict[str, object]:

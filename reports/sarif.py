@@ -16,7 +16,7 @@ from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Source
 from simcoll.core.text import safe
 from simcoll.reports.rules import rule_markdown, rule_text
-from simcoll.verifier.findings.describe import call_text, group_text
+from simcoll.verifier.findings.describe import advice_of, call_text, group_text
 from simcoll.verifier.findings.finding import Finding, Report, Rule, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 
@@ -105,6 +105,10 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
     related = at[1:]
     if (before := finding.came_apart) is not None:
         related += _locations(before.sides, finding, places, f"came apart at collective {before.sequence}: ")
+    if (parted := finding.parted) is not None:
+        said = ", ".join(f"{ranks_text(ranks)} {did}" for ranks, did in parted.sides)
+        fork = {"physicalLocation": places.physical(parted.source), "message": _message(f"ranks parted here: {said}")}
+        related = [fork, *related]
     fingerprint = _fingerprint(finding, places)
     seen[fingerprint] += 1
     return {
@@ -115,6 +119,7 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
         "message": _message(_sentence(finding)),
         "locations": at[:1] or [_nowhere(finding)],
         "relatedLocations": [{"id": number, **location} for number, location in enumerate(related, 1)],
+        "stacks": _stacks(finding, places),
         "partialFingerprints": {FINGERPRINT: f"{fingerprint}:{seen[fingerprint]}"},
         "properties": _properties(finding),
     }
@@ -127,7 +132,7 @@ def _sentence(finding: Finding) -> str:
     if finding.group is not None:
         number = "" if finding.sequence is None else f", collective {finding.sequence}"
         where = f" In {group_text(finding.group)}{number}."
-    return f"{finding.message}.{where}{culprits} {RULES[finding.code].advice}"
+    return f"{finding.message}.{where}{culprits} {advice_of(finding)}"
 
 
 def _properties(finding: Finding) -> dict[str, object]:
@@ -151,6 +156,22 @@ def _locations(sides: Sequence[Side], finding: Finding, places: _Places, when: s
         for side in sorted(sides, key=lambda side: not (side.ranks and set(side.ranks) <= guilty))
         for stated in side.sources
         if stated.source.file
+    ]
+
+
+def _stacks(finding: Finding, places: _Places) -> list[dict[str, object]]:
+    """The stack of each line whose callers are known, innermost first."""
+    return [
+        {
+            "message": _message(f"{ranks_text(side.ranks)}: {_said(side, finding)}"),
+            "frames": [
+                {"location": {"physicalLocation": places.physical(one), "message": _message(one.function)}}
+                for one in stated.source.stack
+            ],
+        }
+        for side in finding.sides
+        for stated in side.sources
+        if stated.source.callers
     ]
 
 

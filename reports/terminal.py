@@ -14,16 +14,20 @@ from rich.text import Text
 
 from simcoll.core.process import signal_name
 from simcoll.core.ranges import ranks_text
+from simcoll.core.record import Source
 from simcoll.core.text import Outside, plain, safe
 from simcoll.core.units import counted
 from simcoll.reports.overview import TimelineText, render_histories, render_speeds, render_summary
 from simcoll.verifier.findings.describe import (
     Field,
+    advice_of,
     apart_text,
     fields_of,
     fields_text,
+    frames_shown,
     group_text,
     marked_in,
+    parting_text,
     record_text,
     source_text,
 )
@@ -189,7 +193,9 @@ def _parts(finding: Finding) -> Iterator[RenderableType]:
         yield _labelled("before", ", ".join(f"{record.call.op} #{record.sequence}" for record in finding.before))
     if finding.came_apart is not None:
         yield _labelled("came apart", apart_text(finding))
-    yield _labelled("advice", RULES[finding.code].advice)
+    if finding.parted is not None:
+        yield _labelled("ranks parted at", parting_text(finding))
+    yield _labelled("advice", advice_of(finding))
 
 
 def _labelled(label: str, text: str, style: str = "") -> RenderableType:
@@ -223,8 +229,10 @@ def _side(side: Side, finding: Finding) -> Iterator[RenderableType]:
     for stated in side.sources:
         lone = len(side.sources) > 1 and len(side.ranks) > 1
         yield plain((f"rank {stated.rank} at " if lone else "at ") + source_text(stated.source), "cyan")
-        if stated.source.code.strip():
-            yield Padding(_code(stated.source.code), (0, 0, 0, 2))
+        yield from _code(stated.source)
+        for one in frames_shown(finding.sides, stated.source):
+            yield plain(f"{one.how} {source_text(one.frame)}", "cyan")
+            yield from _code(one.frame)
 
 
 def _call(fields: list[Field]) -> Text:
@@ -238,8 +246,9 @@ def _call(fields: list[Field]) -> Text:
     return text
 
 
-def _code(code: str) -> Text:
-    """One line of the program, in the colours of its syntax."""
-    text = Outside(overflow="fold").append_text(Syntax("", "python", theme="ansi_dark").highlight(safe(code.strip())))
-    text.rstrip()
-    return text
+def _code(source: Source) -> Iterator[RenderableType]:
+    """One line of the program, in the colours of its syntax; nothing where its text is not known."""
+    if code := source.code.strip():
+        text = Outside(overflow="fold").append_text(Syntax("", "python", theme="ansi_dark").highlight(safe(code)))
+        text.rstrip()
+        yield Padding(text, (0, 0, 0, 2))

@@ -21,7 +21,7 @@ from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.reader_pool import Progress, read_files
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX
 from simcoll.core.io import open_at_once, write_whole
-from simcoll.core.record import Source
+from simcoll.core.record import UNKNOWN_SOURCE, Source, source_document, source_from
 from simcoll.core.trace import LaunchOutcome, RankExit, Stall, Trace
 from simcoll.verifier.flight_recorder import Dump, traces_of
 from simcoll.verifier.flight_recorder.jobs import merge
@@ -306,7 +306,7 @@ def write_stall(path: Path, stall: Stall) -> None:
         "busy": sorted(stall.busy),
         "stopped": sorted(stall.stopped),
         "connecting": sorted(stall.connecting),
-        "places": {str(rank): [at.file, at.line, at.function, at.code] for rank, at in sorted(stall.places.items())},
+        "places": {str(rank): source_document(place) for rank, place in sorted(stall.places.items())},
     }
     write_whole(path, json.dumps(document) + "\n")
 
@@ -361,6 +361,7 @@ def _whole(value: object) -> int:
 
 
 def _source(value: object) -> Source:
-    if not isinstance(value, list) or len(value) != 4 or not all(isinstance(value[i], str) for i in (0, 2, 3)):
+    source = source_from(value)
+    if source is UNKNOWN_SOURCE:
         raise TypeError(f"expected file, line, function and code, got {value!r:.80}")
-    return Source(value[0], _whole(value[1]), value[2], value[3])
+    return source

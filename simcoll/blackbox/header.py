@@ -16,6 +16,7 @@ from pathlib import Path
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.table import encode
 from simcoll.core.io import opened_record
+from simcoll.core.source_roots import own_roots
 from simcoll.core.versions import version_of
 from simcoll.errors import UnreadableError
 
@@ -188,17 +189,21 @@ def _run_id() -> str:
 
 
 def _about() -> bytes:
-    """Describes the writing process as JSON that fits the header page; a long command line is cut from its end."""
-    argv = [argument[:500] for argument in sys.argv]
+    """Describes the writing process as JSON that fits the header page; a long command line is cut from its end.
+
+    Its ``roots`` are left out where they do not fit either.
+    """
+    argv, roots = [argument[:500] for argument in sys.argv], own_roots().document()
     while True:
         document = {
             "host": socket.gethostname(),
             "run": _run_id()[:200],
             "python": platform.python_version(),
             "versions": {name: version for name in _NAMED if (version := version_of(name)) is not None},
+            "roots": roots,
             "argv": argv,
         }
         encoded = encode(document)
-        if len(encoded) <= layout.ABOUT_LIMIT or not argv:
+        if len(encoded) <= layout.ABOUT_LIMIT or not (argv or roots):
             return encoded
-        argv = argv[:-1]
+        argv, roots = argv[:-1], roots if argv else {}

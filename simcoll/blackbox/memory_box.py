@@ -27,7 +27,8 @@ class MemoryBox:
         self._clock = clock
         self._groups: list[Group] = []
         self._signatures: dict[Call, int] = {}
-        self._sources: dict[Source, int] = {}
+        self._sources: dict[tuple[Source, ...], int] = {}
+        self._lines: list[Source] = []
         self._slots: list[Slot] = []
         self._events: list[Event] = []
         self._lock = threading.Lock()
@@ -44,8 +45,11 @@ class MemoryBox:
         return self._signatures.setdefault(call, len(self._signatures))
 
     def source(self, source: Source) -> int:
-        """The index of a source line."""
-        return self._sources.setdefault(source, len(self._sources))
+        """The index of a source line and its callers."""
+        index = self._sources.setdefault(source.stack, len(self._lines))
+        if index == len(self._lines):
+            self._lines.append(source)
+        return index
 
     def schedule(self, slot: Slot) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls."""
@@ -99,10 +103,9 @@ class MemoryBox:
     def line_of(self, group: Group, sequence: int) -> Source:
         """The line that made a collective; an unknown one where none was written down."""
         wanted = {index for index, known in enumerate(self._groups) if known == group}
-        sources = list(self._sources)
         for slot in reversed(self._slots):
             if slot.group in wanted and slot.sequence == sequence and not slot.p2p_sequence:
-                return sources[slot.source]
+                return self._lines[slot.source]
         return UNKNOWN_SOURCE
 
     def event(self, kind: str, **data: object) -> None:
@@ -124,7 +127,7 @@ class MemoryBox:
                 self.mode,
                 tuple(self._groups),
                 tuple(self._signatures),
-                tuple(self._sources),
+                tuple(self._lines),
                 tuple(self._events),
                 np.array(rows, SLOT),
             )

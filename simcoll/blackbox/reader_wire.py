@@ -59,9 +59,10 @@ class Sender:
         known = self._seen.get(id(value))
         if known is not None:
             return known[0]
-        number = self._numbers.get(value)
+        key = _key(value)
+        number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[value] = len(self._numbers)
+            number = self._numbers[key] = len(self._numbers)
             # Only of what is kept here an address can say what it is.
             self._seen[id(value)] = number, value
             fresh.append(value)
@@ -93,7 +94,7 @@ class Receiver:
         sizes = [_SIZE.unpack(_read(self.pipe, _SIZE.size))[0] for _ in range(buffers)]
         if fresh:
             values = _Unpickler(_read(self.pipe, fresh), [], iter(())).load()
-            self._shared += [self.kept.setdefault(value, value) for value in values]
+            self._shared += [self.kept.setdefault(_key(value), value) for value in values]
         data = _read(self.pipe, body)
         arrays = [_read(self.pipe, size) for size in sizes]
         return _Unpickler(data, self._shared, iter(arrays)).load()
@@ -115,6 +116,11 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         return self._shared[pid]
+
+
+def _key(value: object) -> object:
+    """What tells shared values apart: lines are equal whatever their callers are."""
+    return (value, value.callers, value.through) if isinstance(value, Source) else value
 
 
 def _write(pipe: RawIOBase, view: memoryview) -> None:

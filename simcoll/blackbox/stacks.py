@@ -21,14 +21,14 @@ import platform
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from simcoll.core.io import open_at_once
 from simcoll.core.rank_local import ProcessOwned
-from simcoll.core.record import Source
-from simcoll.core.source_roots import OWN, SKIP, kind_of, simcoll_folders, torch_folder
+from simcoll.core.record import UNKNOWN_SOURCE, Source
+from simcoll.core.source_roots import OWN, Roots, line_of_stack, own_roots
 
 STACK_SUFFIX = ".stack"
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+")
@@ -158,22 +158,22 @@ def catches(pid: int, number: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One thread's frames, innermost first."""
+    """One thread's frames, innermost first, and the folders of their process."""
 
     frames: tuple[Source, ...]
+    roots: Roots = field(default_factory=own_roots)
 
     def place(self) -> Source | None:
         """The innermost line of the user's own code, else of an installed package's; None where there is neither."""
-        kinds = [kind_of(frame.file) for frame in self.frames]
-        best = max(kinds, default=SKIP)
-        return None if best == SKIP else self.frames[kinds.index(best)]
+        place = line_of_stack((self.roots.kind_of(frame.file), frame) for frame in self.frames)
+        return None if place is UNKNOWN_SOURCE else place
 
     def waits_in_torch(self) -> bool:
         """Whether the thread is inside torch, or calls something that waits; who saves or loads a file is at work."""
-        if not self.frames or any(os.path.realpath(frame.file) == _saving() for frame in self.frames):
+        saving = [os.path.join(folder, _SAVING) for folder in self.roots.torch]
+        if not self.frames or any(os.path.realpath(frame.file) in saving for frame in self.frames):
             return False
-        path = os.path.realpath(self.frames[0].file)
-        if path.startswith((torch_folder(), *simcoll_folders())):
+        if self.roots.is_torch_or_simcoll(self.frames[0].file):
             return True
         return bool(_AWAITING.search(self.frames[0].code))
 
@@ -181,21 +181,24 @@ class Stack:
         """Whether a call of the program's is held up by a connection that simcoll makes, and not by another rank."""
         if not self.frames or self.frames[0].function != _CONNECTING:
             return False
-        files = [os.path.realpath(frame.file) for frame in self.frames]
+        own = os.path.realpath(self.frames[0].file).startswith(self.roots.simcoll)
         # No call of the program waits for a connection made in the background.
-        return files[0].startswith(simcoll_folders()) and not any(Path(file).name == _BACKGROUND for file in files)
+        return own and not any(os.path.basename(frame.file) == _BACKGROUND for frame in self.frames)
 
     def works_for_user(self) -> bool:
         """Whether a thread beside the main one has something of the user's to do, as far as its frames say."""
-        return any(kind_of(frame.file) == OWN for frame in self.frames) and not self.waits_in_torch()
+        return any(self.roots.kind_of(frame.file) == OWN for frame in self.frames) and not self.waits_in_torch()
 
 
-def _saving() -> str:
-    return os.path.join(torch_folder(), "serialization.py")
+_SAVING = "serialization.py"
+"""torch's file that saves and loads others."""
 
 
-def read_stacks(path: Path) -> list[Stack]:
-    """The threads of the last time that a process was asked, the main thread last; empty where nothing was written."""
+def read_stacks(path: Path, roots: Roots | None = None) -> list[Stack]:
+    """The threads of the last time that a process was asked, the main thread last; empty where nothing was written.
+
+    ``roots`` are the folders of that process; by default it has those of this one.
+    """
     try:
         with open_at_once(path) as file:
             lines = file.read(_LIMIT).decode(errors="replace").splitlines()
@@ -209,7 +212,7 @@ def read_stacks(path: Path) -> list[Stack]:
             file_name, number = found["file"], int(found["line"])
             text = linecache.getline(file_name, number).strip()
             threads[-1].append(Source(file_name, number, found["function"], text))
-    return [Stack(tuple(frames)) for frames in threads]
+    return [Stack(tuple(frames), roots or own_roots()) for frames in threads]
 
 
 DUMP_SUFFIX = ".stacks.txt"

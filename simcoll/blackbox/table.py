@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from simcoll.blackbox import format as layout
 from simcoll.blackbox.format import EntryKind
-from simcoll.core.record import Event, Group, Source
+from simcoll.core.record import Event, Group, Source, frames_from
 from simcoll.spec.call import Call
 
 _RETRY_NS = 1_000_000_000
@@ -262,7 +262,8 @@ def _group(document: object) -> Group:
 
 def _source(document: object) -> Source:
     values = _object(document)
-    return Source(_text(values, "file"), _integer(values, "line"), _text(values, "function"), _text(values, "code"))
+    line = _text(values, "file"), _integer(values, "line"), _text(values, "function"), _text(values, "code")
+    return Source(*line, frames_from(values.get("callers")), frames_from(values.get("through")))
 
 
 def _event(document: object) -> Event:

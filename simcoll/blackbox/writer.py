@@ -26,7 +26,7 @@ from simcoll.blackbox.format import EntryKind, seal
 from simcoll.blackbox.header import pack_header
 from simcoll.blackbox.table import EntryTable, encode, reserve, whole_file, write_all
 from simcoll.core.rank_local import ProcessOwned
-from simcoll.core.record import Group, Source, State
+from simcoll.core.record import Group, Source, State, frames_document
 from simcoll.spec.call import Call
 
 _Interned = TypeVar("_Interned")
@@ -48,6 +48,8 @@ _FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
 _DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dumped_ns")
 _LAST_WORDS = frozenset({"exception", "missing", "exit"})
 _CLIPPED_TEXT = 10_000
+_HELD = 1 << 14
+"""Lines that are known by their identity."""
 _EXPECTED = f"a whole number from {layout.MIN_SLOTS} to {layout.MAX_SLOTS}"
 
 
@@ -73,7 +75,8 @@ class BlackBoxWriter(ProcessOwned):
         self._groups = 0
         self._events = 0
         self._signatures: dict[Call, int] = {}
-        self._sources: dict[Source, int] = {}
+        self._sources: dict[tuple[Source, ...], int] = {}
+        self._known: dict[int, tuple[Source, int]] = {}
         self._open = True
         super().__init__()
 
@@ -97,9 +100,16 @@ class BlackBoxWriter(ProcessOwned):
         return index if index is not None else self._intern(EntryKind.SIGNATURE, self._signatures, call, Call.to_json)
 
     def source(self, source: Source) -> int:
-        """The index of a source line, written down when it is first seen."""
-        index = self._sources.get(source)
-        return index if index is not None else self._intern(EntryKind.SOURCE, self._sources, source, _source_json)
+        """The index of a source line and its callers, written down when it is first seen."""
+        # By identity: hashing a stack would cost more than all else here. What is held keeps its identity.
+        known = self._known.get(id(source))
+        if known is not None:
+            return known[1]
+        stack = source.stack
+        index = self._intern(EntryKind.SOURCE, self._sources, stack, lambda _: _source_json(source))
+        if index != layout.ABSENT and len(self._known) < _HELD:
+            self._known[id(source)] = source, index
+        return index
 
     def schedule(self, slot: Slot) -> int:
         """Write down that a call was made; the ticket that comes back names the record in later calls."""
@@ -328,4 +338,13 @@ def _group_json(group: Group) -> object:
 
 
 def _source_json(source: Source) -> object:
-    return {"file": source.file, "line": source.line, "function": source.function, "code": source.code}
+    document: dict[str, object] = {
+        "file": source.file,
+        "line": source.line,
+        "function": source.function,
+        "code": source.code,
+    }
+    for name in ("callers", "through"):
+        if frames := getattr(source, name):
+            document[name] = frames_document(frames)
+    return document

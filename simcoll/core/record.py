@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import cast
+from itertools import islice
+from typing import Final, cast
 
 from simcoll.spec.call import Call
 
@@ -20,14 +21,32 @@ class State(IntEnum):
     REJECTED = 4
 
 
+FRAME_LIMIT: Final = 24
+"""Frames of a stack that are kept, at most."""
+
+_EVENT_FRAMES: Final = 8
+"""Frames that an event tells: a program may make thousands of groups."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A line of the user's program: file, 1-based line, function, and the line's text as it was when it ran."""
+    """A line of the user's program: file, 1-based line, function, and the line's text as it was when it ran.
+
+    ``callers`` are the frames outside of it, ``through`` those of installed packages by which it made its call; both
+    begin with the innermost, and hold lines without frames of their own. They do not count when lines are compared.
+    """
 
     file: str
     line: int
     function: str
     code: str = ""
+    callers: tuple[Source, ...] = field(default=(), compare=False)
+    through: tuple[Source, ...] = field(default=(), compare=False)
+
+    @property
+    def stack(self) -> tuple[Source, ...]:
+        """All frames that are known, innermost first: what tells calls of one line apart."""
+        return (*self.through, self, *self.callers)
 
 
 UNKNOWN_SOURCE = Source("", 0, "")
@@ -35,8 +54,39 @@ UNKNOWN_SOURCE = Source("", 0, "")
 
 
 def source_document(source: Source) -> list[object]:
-    """A source line as JSON values."""
+    """A source line as JSON values, read back by :func:`source_from`: with its innermost callers, where it has any."""
+    return [*_line_document(source), *([frames_document(source.callers[:_EVENT_FRAMES])] if source.callers else ())]
+
+
+def frames_document(frames: tuple[Source, ...]) -> list[object]:
+    """Frames of a stack as JSON values, read back by :func:`frames_from`."""
+    return [_line_document(frame) for frame in frames]
+
+
+def _line_document(source: Source) -> list[object]:
     return [source.file, source.line, source.function, source.code]
+
+
+def source_from(value: object) -> Source:
+    """The source line of a list of file, line, function, code and callers; unknown where it is malformed."""
+    if not isinstance(value, list) or len(value) not in (4, 5):
+        return UNKNOWN_SOURCE
+    file, line, function, code = value[:4]
+    if not isinstance(file, str) or type(line) is not int or not isinstance(function, str):
+        return UNKNOWN_SOURCE
+    callers = frames_from(value[4]) if len(value) == 5 else ()
+    return Source(file, line, function, code if isinstance(code, str) else "", callers)
+
+
+def frames_from(value: object) -> tuple[Source, ...]:
+    """Frames of a stack, up to the first that is malformed, and not more than a stack has."""
+    found = []
+    for frame in islice(value, FRAME_LIMIT) if isinstance(value, list) else ():
+        source = source_from(frame[:4]) if isinstance(frame, list) else UNKNOWN_SOURCE
+        if source is UNKNOWN_SOURCE:
+            break
+        found.append(source)
+    return tuple(found)
 
 
 class Members(tuple[int, ...]):
@@ -112,7 +162,7 @@ class Record:
 class Event:
     """Something else that a rank wrote down: ``kind`` and its data (JSON values), at a time of the wall clock.
 
-    * ``exception``: an exception that ended the rank: ``type``, ``message``, ``source`` (file, line, function, code),
+    * ``exception``: an exception that ended the rank: ``type``, ``message``, ``source`` (:func:`source_document`),
       ``api`` (the name of the torch.distributed function whose own check raised it, or null), ``before_groups``;
     * ``rejected``: torch.distributed or the backend refused one rank's call: ``function``, ``type``, ``message``,
       ``source``, ``group`` (or null), ``sequence`` (or null);
@@ -168,11 +218,5 @@ def number(event: Event, name: str) -> int | None:
 
 
 def source_of(data: Mapping[str, object]) -> Source:
-    """The source line of an event, a list of file, line, function and code; unknown where it is malformed."""
-    value = data.get("source")
-    if not isinstance(value, list) or len(value) != 4:
-        return UNKNOWN_SOURCE
-    file, line, function, code = value
-    if not isinstance(file, str) or type(line) is not int or not isinstance(function, str):
-        return UNKNOWN_SOURCE
-    return Source(file, line, function, code if isinstance(code, str) else "")
+    """The source line of an event; unknown where it is malformed."""
+    return source_from(data.get("source"))

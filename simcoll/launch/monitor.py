@@ -18,9 +18,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from simcoll.blackbox import BlackBox
 from simcoll.blackbox.gather import LaunchAccount, files_of, gather, read_launch, write_stall
 from simcoll.blackbox.reader import last_activity
 from simcoll.blackbox.stacks import Stack, ask, read_stacks, stack_path
+from simcoll.core.source_roots import Roots
 from simcoll.core.trace import Stall
 from simcoll.verifier.findings.finding import Finding
 from simcoll.verifier.postmortem import standstill
@@ -142,7 +144,8 @@ class Monitor:
     def _evaluate(self) -> bool:
         launch = read_launch(self.account)
         records = gather(files_of(self.folder), [launch], since_ns=self.since_ns, workers=0)
-        stall = self._stall(launch)
+        roots = {box.rank: Roots.of(box.about.get("roots")) for box in records.traces if isinstance(box, BlackBox)}
+        stall = self._stall(launch, roots)
         if stall.connecting and self._idle() < (self.seconds or self.patience) + _CONNECT_SECONDS:
             # These ranks are still making simcoll's connections: a wait for them proves nothing about the program.
             return False
@@ -173,8 +176,8 @@ class Monitor:
             self._reported.add(key)
             self.say(line)
 
-    def _stall(self, launch: LaunchAccount) -> Stall:
-        stacks = self._stacks(launch)
+    def _stall(self, launch: LaunchAccount, roots: Mapping[int, Roots]) -> Stall:
+        stacks = self._stacks(launch, roots)
         window = time.monotonic() - self._moved
         used = self._processor_seconds(launch)
         busy = {rank for rank in used if used[rank] - self._used.get(rank, used[rank]) > _BUSY_SHARE * window}
@@ -192,8 +195,8 @@ class Monitor:
             ),
         )
 
-    def _stacks(self, launch: LaunchAccount) -> Mapping[int, list[Stack]]:
-        """The stacks of this node's ranks, of those that answer in time."""
+    def _stacks(self, launch: LaunchAccount, roots: Mapping[int, Roots]) -> Mapping[int, list[Stack]]:
+        """The stacks of this node's ranks, of those that answer in time, read by each rank's own folders."""
         paths = {
             rank.rank: (rank.pid, stack_path(self.folder, rank.rank))
             for rank in launch.ranks
@@ -207,7 +210,7 @@ class Monitor:
                 ask(pid)
                 asked[rank] = path
         _await_texts(asked.values())
-        found = {rank: read_stacks(path) for rank, path in asked.items()}
+        found = {rank: read_stacks(path, roots.get(rank)) for rank, path in asked.items()}
         return {rank: threads for rank, threads in found.items() if threads}
 
     def _processor_seconds(self, launch: LaunchAccount) -> dict[int, float]:

@@ -34,6 +34,7 @@ from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Entry
 from simcoll.spec.checksum import positioned
 from simcoll.verifier.agreement.compare import compare
+from simcoll.verifier.agreement.parted import ran_nothing, with_partings
 from simcoll.verifier.findings.error_text import mismatch_text
 from simcoll.verifier.findings.finding import Severity
 
@@ -140,8 +141,9 @@ class Rounds:
             records = self._exchanged(entry, position)
             findings = compare(self._group, records, strict=False)
             if any(finding.severity is Severity.ERROR for finding in findings):
-                text = mismatch_text(self._group, records, self._rank, findings)
-                PENDING_ERRORS.add(CollectiveMismatchError(f"{text}\n{LATE}", tuple(findings)), maker)
+                told = with_partings(findings, ran_nothing)
+                text = mismatch_text(self._group, records, self._rank, told)
+                PENDING_ERRORS.add(CollectiveMismatchError(f"{text}\n{LATE}", told), maker)
                 return False
         self._tolerance.accept(records)
         return True

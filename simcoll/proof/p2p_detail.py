@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.distributed import PrefixStore, Store, Work
 
-from simcoll.core.record import Group, Record, Source, source_document
+from simcoll.core.record import Group, Record, source_document, source_from
 from simcoll.errors import CollectiveMismatchError
 from simcoll.proof.side_channel import own_connection
 from simcoll.recorder.arguments import Arguments
@@ -52,8 +52,8 @@ def end_of(group: Group, document: object) -> Record:
     """A peer's send or receive from its document; raises :class:`~simcoll.spec.call.MalformedCallError`."""
     if not isinstance(document, list) or len(document) != 2:
         raise MalformedCallError(f"a peer wrote {document!r:.80}, expected its call")
-    call, (file, line, function, code) = document
-    return Record(group.name, 0, Call.from_json(call), Source(str(file), int(line), str(function), str(code)))
+    call, source = document
+    return Record(group.name, 0, Call.from_json(call), source_from(source))
 
 
 def disagreement_error(

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from torch.distributed import Store
 
-from simcoll.core.record import Group, Record, Source, State, source_document
+from simcoll.core.record import Group, Record, State, source_document, source_from
 from simcoll.errors import CollectiveMismatchError, MissingRankError
 from simcoll.proof.side_channel import ChannelBrokenError, SideChannel
 from simcoll.recorder.recorder import Entry, Prepared
@@ -19,6 +19,7 @@ from simcoll.spec.ddp_model import from_json, to_json
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.ddp_models import compare_models, unnamed_mismatch
 from simcoll.verifier.agreement.own_memory import MemoryFault, memory_faults
+from simcoll.verifier.agreement.parted import ran_nothing, with_partings
 from simcoll.verifier.findings.error_text import mismatch_text, missing_text
 from simcoll.verifier.findings.finding import Finding, Severity
 
@@ -123,12 +124,14 @@ class Prover:
         return {rank: record_of(self._group, found) for rank, found in documents.items()}, documents
 
     def _judge(self, entry: Entry, records: dict[int, Record], documents: Mapping[int, object] = _NO_DOCUMENTS) -> None:
-        findings = compare(self._group, records, strict=True)
+        findings: Sequence[Finding] = compare(self._group, records, strict=True)
         faults = {rank: MemoryFault.from_json(document.get("unsound")) for rank, document in _objects(documents)}
-        findings += memory_faults(self._group, records, {rank: one for rank, one in faults.items() if one is not None})
+        known = {rank: one for rank, one in faults.items() if one is not None}
+        findings = [*findings, *memory_faults(self._group, records, known)]
         if not findings:
             findings = self._models(entry.sequence, records, documents)
         if any(finding.severity is Severity.ERROR for finding in findings):
+            findings = with_partings(findings, ran_nothing)
             entry.finished(State.REJECTED)
             raise CollectiveMismatchError(mismatch_text(self._group, records, self._rank, findings), tuple(findings))
         self._tolerance.accept(records)
@@ -229,7 +232,6 @@ def record_of(group: Group, document: object) -> Record:
     """A peer's call from its document; raises :class:`~simcoll.spec.call.MalformedCallError`."""
     if not isinstance(document, dict):
         raise MalformedCallError(f"a peer sent {document!r:.80}, expected its call")
-    file, line, function, code = document["source"]
-    source = Source(str(file), int(line), str(function), str(code))
+    source = source_from(document["source"])
     call = Call.from_json(document["call"])
     return Record(group.name, int(document["sequence"]), call, source, asynchronous=bool(document["asynchronous"]))

@@ -1,7 +1,8 @@
-"""Finds the line of the user's program that made a call.
+"""Finds the line of the user's program that made a call, and the callers of that line.
 
 Frames of torch, simcoll, the standard library and generated code are passed over; frames of installed packages only
-count where no frame of the user's own code is found. Whether a file counts is decided once.
+count as the line where no frame of the user's own code is found. Whether a file counts is decided once, and so is what
+a chain of frames amounts to: a call whose chain was seen before costs no more than a look at each frame.
 """
 
 from __future__ import annotations
@@ -9,21 +10,89 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType, TracebackType
 
 from simcoll.core.rank_local import main_thread_of_rank
-from simcoll.core.record import UNKNOWN_SOURCE, Source
-from simcoll.core.source_roots import INSTALLED, OWN, SKIP, kind_of, simcoll_folders, torch_folder
+from simcoll.core.record import FRAME_LIMIT, UNKNOWN_SOURCE, Source
+from simcoll.core.source_roots import (
+    INSTALLED,
+    OWN,
+    OWN_FRAMES,
+    SKIP,
+    kind_of,
+    line_of_stack,
+    simcoll_folders,
+    torch_folder,
+)
+
+_CHAINS = 1024
+"""Chains of frames that are kept. A program that has more, such as a deep recursion, gets lines without callers."""
+
+_CODE_LIMIT = 1000
+"""Characters of a line that are kept."""
 
 _kinds: dict[str, int] = {}
 _sources: dict[tuple[str, int, str], Source] = {}
+_stacks: dict[tuple[Source, ...], Source] = {}
 _outermost: CodeType | None = None
+
+
+class _Frame:
+    """A frame in the chains that were seen: frames that called it, by the instruction at which each stood.
+
+    ``code`` is told apart by its identity: equal code in two files is equal as a code object, and hashing it is slow.
+    ``twin`` is a frame of other code at the same instruction. ``source`` is what a chain amounts to that needs no more
+    frames than to this one, ``ended`` one that has no more.
+    """
+
+    __slots__ = ("callers", "code", "ended", "source", "twin")
+
+    def __init__(self, code: CodeType | None) -> None:
+        self.code = code
+        self.callers: dict[int, _Frame] = {}
+        self.twin: _Frame | None = None
+        self.source: Source | None = None
+        self.ended: Source | None = None
+
+    def of(self, code: CodeType) -> _Frame:
+        """The twin that is of this code; raises KeyError where there is none."""
+        frame = self.twin
+        while frame is not None and frame.code is not code:
+            frame = frame.twin
+        if frame is None:
+            raise KeyError(code)
+        return frame
+
+    def called_by(self, frame: FrameType) -> _Frame:
+        """The frame that called this one, put into the chains where it is new."""
+        code, first = frame.f_code, self.callers.get(frame.f_lasti)
+        known = first
+        while known is not None and known.code is not code:
+            known = known.twin
+        if known is None:
+            known = _Frame(code)
+            known.twin = first
+            self.callers[frame.f_lasti] = known
+        return known
+
+
+_innermost = _Frame(None)
+_chains = 0
 
 
 def program_begins(code: CodeType) -> None:
     """Say which function runs the program: its callers, such as the command of a dry run, are no part of it."""
     global _outermost
     _outermost = code
+    forget_chains()
+
+
+def forget_chains() -> None:
+    """Forget all chains of frames, and what they amount to."""
+    global _innermost, _chains
+    _innermost, _chains = _Frame(None), 0
+    _stacks.clear()
 
 
 def _kind(code: CodeType) -> int:
@@ -32,21 +101,6 @@ def _kind(code: CodeType) -> int:
     if kind is None:
         kind = _kinds[code.co_filename] = kind_of(code.co_filename)
     return kind
-
-
-def _user_frame(frame: FrameType | None) -> FrameType | None:
-    installed = None
-    while frame is not None and frame.f_code is not _outermost:
-        code = frame.f_code
-        kind = _kinds.get(code.co_filename)
-        if kind is None:
-            kind = _kind(code)
-        if kind == OWN:
-            return frame
-        if kind == INSTALLED and installed is None:
-            installed = frame
-        frame = frame.f_back
-    return installed
 
 
 def is_program(frame: FrameType) -> bool:
@@ -86,31 +140,103 @@ def _is_torchs(filename: str) -> bool | None:
 
 def current_source() -> Source:
     """The user's line that runs now, in this thread or else in the main thread (for calls from C++ threads)."""
-    frame = _user_frame(sys._getframe(1))
-    if frame is None:
-        main = main_thread_of_rank()
-        frame = None if main is None else _user_frame(sys._current_frames().get(main))
-    if frame is None:
-        return UNKNOWN_SOURCE
-    code, line = frame.f_code, frame.f_lineno
-    return _sources.get((code.co_filename, line, code.co_name)) or _source(code, line)
+    source = _source_at(sys._getframe(1))
+    if source is UNKNOWN_SOURCE and (main := main_thread_of_rank()) is not None:
+        frame = sys._current_frames().get(main)
+        source = UNKNOWN_SOURCE if frame is None else _source_at(frame)
+    return source
+
+
+def _source_at(innermost: FrameType) -> Source:
+    known, frame = _innermost, innermost
+    try:
+        while True:
+            known = known.callers[frame.f_lasti]
+            if known.code is not frame.f_code:
+                known = known.of(frame.f_code)
+            if known.source is not None:
+                return known.source
+            back = frame.f_back
+            if back is None:
+                return known.ended or _look(innermost)
+            frame = back
+    except KeyError:
+        return _look(innermost)
+
+
+def _look(innermost: FrameType) -> Source:
+    """What a chain of frames amounts to that was not seen before; it is kept as long as there are not too many."""
+    global _chains
+    if _chains >= _CHAINS:
+        return _line_at(innermost)
+    frames = list(_chain(innermost))
+    source = _stack_of((frame.f_code, frame.f_lineno) for frame in frames)
+    known = _innermost
+    for frame in frames:
+        known = known.called_by(frame)
+    if frames[-1].f_back is None:
+        known.ended = source
+    else:
+        known.source = source
+    _chains += 1
+    return source
+
+
+def _chain(innermost: FrameType) -> Iterator[FrameType]:
+    """The frames that say where a call is from, innermost first."""
+    frame: FrameType | None = innermost
+    own = beyond = 0
+    while frame is not None:
+        yield frame
+        own += _kind(frame.f_code) == OWN
+        beyond += own > 0
+        # More callers would cost every call more time.
+        if frame.f_code is _outermost or own == OWN_FRAMES or beyond > FRAME_LIMIT:
+            return
+        frame = frame.f_back
+
+
+def _stack_of(frames: Iterable[tuple[CodeType, int]]) -> Source:
+    """The line of these frames with its callers; one object where the frames are at the same lines."""
+    known = ((kind, _source(*frame)) for frame in frames if (kind := _program_kind(frame[0])) != SKIP)
+    source = line_of_stack(known)
+    return _stacks.setdefault(source.stack, source)
+
+
+def _line_at(innermost: FrameType) -> Source:
+    """The line of a frame's chain alone."""
+    installed = None
+    frame: FrameType | None = innermost
+    while frame is not None and frame.f_code is not _outermost:
+        code = frame.f_code
+        kind = _kind(code)
+        if kind == OWN:
+            return _source(code, frame.f_lineno)
+        if kind == INSTALLED and installed is None:
+            installed = _source(code, frame.f_lineno)
+        frame = frame.f_back
+    return installed or UNKNOWN_SOURCE
+
+
+def _program_kind(code: CodeType) -> int:
+    """The kind of a function's file; what calls the program is no part of it."""
+    return SKIP if code is _outermost else _kind(code)
 
 
 def traceback_source(traceback: TracebackType | None) -> Source:
-    """The innermost line of the user's program in a traceback."""
-    found, found_kind = UNKNOWN_SOURCE, SKIP
+    """The innermost line of the user's program in a traceback, with its callers there."""
+    frames = []
     while traceback is not None:
-        kind = _kind(traceback.tb_frame.f_code)
-        if kind != SKIP and kind >= found_kind:
-            found, found_kind = _source(traceback.tb_frame.f_code, traceback.tb_lineno), kind
+        frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
         traceback = traceback.tb_next
-    return found
+    known = ((_kind(code), _source(code, line)) for code, line in reversed(frames))
+    return line_of_stack(known)
 
 
 def _source(code: CodeType, line: int) -> Source:
     key = (code.co_filename, line, code.co_name)
     source = _sources.get(key)
     if source is None:
-        text = linecache.getline(code.co_filename, line).strip()
+        text = linecache.getline(code.co_filename, line).strip()[:_CODE_LIMIT]
         source = _sources[key] = Source(code.co_filename, line, code.co_name, text)
     return source

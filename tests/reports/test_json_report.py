@@ -39,6 +39,9 @@ from tests.support.documents import check_report, valid_report
 TENSORS = (Buffer((20, 10), "float32", order=(1, 0)),)
 
 
+NO_STACK: dict[str, object] = {"callers": [], "through": []}
+
+
 def a_report(*findings: Finding) -> Report:
     last = Record("0", 7, Call("barrier", "barrier"))
     states = (RankState(0, RankStatus.FAILED, -9, last), RankState(1, RankStatus.RUNNING))
@@ -70,7 +73,7 @@ def test_a_mismatch_is_the_contracts_document() -> None:
     assert side["call"]["root"] == 5
     assert side["call"]["shapes"] == [[20, 10]]
     assert side["source"] == [
-        {"rank": 7, "file": "train.py", "line": 41, "function": "step", "code": "dist.broadcast(x, 4)"}
+        {"rank": 7, "file": "train.py", "line": 41, "function": "step", "code": "dist.broadcast(x, 4)", **NO_STACK}
     ]
 
 

@@ -24,6 +24,8 @@ from simcoll.verifier.agreement.known_fields import flow_sum, known_statement
 
 _MASK = (1 << 64) - 1
 
+_ANY = -1
+
 STATEMENT, OUTLINE, OP, LINE = range(4)
 """The columns of :meth:`Words.features`."""
 
@@ -47,7 +49,9 @@ class Words:
     """Words by call, group rank and group size; calls that are equal in several traces count once.
 
     A *token* is a statement and the line of the program that made it, as a small number: ranks whose calls agree and
-    come from one line have one token, whatever their flows. ``unknown`` fields are left out of all calls.
+    come from one line have one token, whatever their flows. Where calls of a line are told apart by their callers
+    (:meth:`~simcoll.verifier.agreement.columns.GroupColumns.by_stack`), each stack counts as a line of its own.
+    ``unknown`` fields are left out of all calls.
     """
 
     unknown: frozenset[str] = frozenset()
@@ -57,10 +61,12 @@ class Words:
     _statements: dict[Statement, tuple[int, int]] = field(default_factory=dict)
     _outlines: dict[object, int] = field(default_factory=dict)
     _ops: dict[str, int] = field(default_factory=dict)
-    _lines: dict[tuple[str, int], int] = field(default_factory=dict)
+    _lines: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    _stacks: dict[tuple[Source, ...], int] = field(default_factory=dict)
+    _seen: dict[int, tuple[int, Source]] = field(default_factory=dict)
     _tokens: dict[tuple[int, int], int] = field(default_factory=dict)
     _kinds: list[tuple[int, int]] = field(default_factory=list)
-    _made: dict[tuple[int, Source], int] = field(default_factory=dict)
+    _made: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def of(self, call: Call, group_rank: int, size: int) -> Word:
         """The word of a call, computed at its first use."""
@@ -76,14 +82,21 @@ class Words:
             known = self._known[id(call)] = self._calls.setdefault(call, len(self._calls)), call
         return known[0]
 
-    def token(self, word: Word, source: Source) -> int:
-        """The token of a call that says this and was made there."""
-        line = self._lines.setdefault((source.file, source.line), len(self._lines))
-        return self._tokens.setdefault((word.stated, line), len(self._tokens))
+    def token(self, stated: int, source: Source, stack: int = _ANY) -> int:
+        """The token of a call that says this and was made there; of one ``stack`` alone, where that is given."""
+        line = self._lines.setdefault((source.file, source.line, stack), len(self._lines))
+        return self._tokens.setdefault((stated, line), len(self._tokens))
+
+    def stack(self, source: Source) -> int:
+        """A number for a line and its callers, equal where these are."""
+        known = self._seen.get(id(source))
+        if known is None:
+            known = self._seen[id(source)] = self._stacks.setdefault(source.stack, len(self._stacks)), source
+        return known[0]
 
     def call(self, call: Call, source: Source) -> int:
-        """A number for a call and the line that made it, equal where both are."""
-        return self._made.setdefault((self._number(call), source), len(self._made))
+        """A number for a call, the line that made it and its callers, equal where all are."""
+        return self._made.setdefault((self._number(call), self.stack(source)), len(self._made))
 
     def features(self) -> npt.NDArray[np.int64]:
         """One row a token, in numbers that are equal where these are: statement, its outline, its op, the line.
@@ -95,7 +108,7 @@ class Words:
 
     def nowhere(self) -> list[int]:
         """The numbers in :data:`LINE` of what no known line made."""
-        return [number for (file, _), number in self._lines.items() if not file]
+        return [number for (file, _, _), number in self._lines.items() if not file]
 
     def carries(self) -> npt.NDArray[np.bool_]:
         """Whether a call moves data, by token."""

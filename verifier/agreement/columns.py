@@ -7,15 +7,16 @@ where some have not, if those that have state the same. Only the positions left 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from simcoll.core.record import UNKNOWN_SOURCE, Group, Record
+from simcoll.core.record import UNKNOWN_SOURCE, Group, Record, Source
 from simcoll.core.trace import Slots, Trace, record_at
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import Kind
@@ -32,13 +33,15 @@ _SPARSE = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stated:
-    """What one rank's distinct calls of a group say."""
+    """What one rank's distinct calls of a group say; ``said`` has the numbers of their statements."""
 
     words: npt.NDArray[np.uint64]
     digests: npt.NDArray[np.uint64]
     tokens: npt.NDArray[np.int32]
     calls: npt.NDArray[np.int32]
     even: npt.NDArray[np.bool_]
+    said: tuple[int, ...]
+    sources: tuple[Source, ...]
 
 
 def fingerprint(column: npt.NDArray[Any]) -> bytes:
@@ -125,6 +128,28 @@ class GroupColumns:
         self._good: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._complete: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._counts: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def by_stack(self) -> GroupColumns:
+        """These columns with the calls of a line told apart by their callers.
+
+        Ranks may come to one line by ways of their own, as where rank 0 alone logs. So only the callers of lines count
+        of which each rank has all stacks that most ranks have, or some of these and no others.
+        """
+        stacks = [_stacks_of_lines(part.stated, self.words) for part in self.parts]
+        told = _told_apart(stacks)
+        if not told:
+            return self
+        found = GroupColumns(self.group, self.words)
+        for part in self.parts:
+            pairs = zip(part.stated.said, part.stated.sources, strict=True)
+            tokens = [
+                self.words.token(said, source, self.words.stack(source))
+                if (source.file, source.line) in told
+                else self.words.token(said, source)
+                for said, source in pairs
+            ]
+            found.add(replace(part, stated=replace(part.stated, tokens=np.array(tokens, np.int32))))
+        return found
 
     def add(self, part: Part) -> None:
         """Take in one trace's records of this group."""
@@ -227,6 +252,31 @@ class GroupColumns:
         return max((int(column.max()) for column in times if len(column)), default=0)
 
 
+_Line: TypeAlias = tuple[str, int]
+
+
+def _stacks_of_lines(stated: Stated, words: Words) -> dict[_Line, frozenset[int]]:
+    """The stacks with which a rank came to each of its lines."""
+    found: dict[_Line, set[int]] = {}
+    for source in stated.sources:
+        found.setdefault((source.file, source.line), set()).add(words.stack(source))
+    return {line: frozenset(stacks) for line, stacks in found.items()}
+
+
+def _told_apart(ranks: Sequence[dict[_Line, frozenset[int]]]) -> set[_Line]:
+    """The lines whose stacks can be compared between ranks, and of which there is more than one."""
+    often: dict[_Line, Counter[frozenset[int]]] = {}
+    for mine in ranks:
+        for line, stacks in mine.items():
+            often.setdefault(line, Counter())[stacks] += 1
+    found = set()
+    for line, sets in often.items():
+        usual = sets.most_common(1)[0][0]
+        if len(frozenset().union(*sets)) > 1 and all(one <= usual or one >= usual for one in sets):
+            found.add(line)
+    return found
+
+
 def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
     """The collectives of every group, from all traces; a group is known by its name, its members and its life."""
     dropped = (trace.groups[index] for trace in traces for index in trace.dropped if index < len(trace.groups))
@@ -293,9 +343,11 @@ def _rows(trace: Trace, group: Group, rows: npt.NDArray[np.int32], words: Words)
     stated = Stated(
         np.array([word.whole for word in said], np.uint64),
         np.array([word.digest for word in said], np.uint64),
-        np.array([words.token(word, source) for word, source in zip(said, sources, strict=True)], np.int32),
+        np.array([words.token(word.stated, source) for word, source in zip(said, sources, strict=True)], np.int32),
         np.array([words.call(trace.signatures[used[k][0]], source) for k, source in enumerate(sources)], np.int32),
         np.array([word.even for word in said], np.bool_),
+        tuple(word.stated for word in said),
+        tuple(sources),
     )
     return Part(trace, group_rank, rows, sequences, kinds, stated)
 

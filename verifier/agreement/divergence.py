@@ -47,14 +47,13 @@ def with_divergence(findings: Sequence[Finding], columns: Sequence[GroupColumns]
     for one in columns:
         lives.setdefault(one.group, []).append(one)
     reported: set[object] = {finding.group for finding in findings if finding.code in _EXPLAINED}
-    features: _Features | None = None
     found = []
     for finding in findings:
         asking = finding.code in _ASKING and finding.severity is Severity.ERROR and finding.group not in reported
         if asking and len(lives.get(finding.group, ())) == 1:
             reported.add(finding.group)
-            features = features or _Features(columns[0].words)
-            found.append(replace(finding, came_apart=_divergence(finding, lives[finding.group][0], features)))
+            told = lives[finding.group][0].by_stack()
+            found.append(replace(finding, came_apart=_divergence(finding, told, _Features(told.words))))
         else:
             found.append(finding)
     return tuple(found)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from simcoll.core.record import Source
 from simcoll.core.trace import Trace
 from simcoll.verifier.agreement.columns import GroupColumns, Suspect, columns_of
 from simcoll.verifier.agreement.compare import compare
 from simcoll.verifier.agreement.majority import consensus
 from simcoll.verifier.agreement.skipped_calls import EditFinding, by_lines, edit_finding
+from simcoll.verifier.findings.describe import frames_shown
 from simcoll.verifier.findings.finding import Finding, Severity
 from simcoll.verifier.findings.rules import CALL_SKIPPED
 
@@ -101,6 +103,7 @@ def _of_group(columns: GroupColumns, steady: bool) -> tuple[list[Mismatch], int]
 
 def _aligned(columns: GroupColumns, by_position: list[Mismatch]) -> list[Mismatch]:
     """The mismatches once the ranks' sequences are aligned; what stands in line is judged as anywhere."""
+    columns = columns.by_stack()
     agreed = consensus(columns)
     if agreed is None:
         return by_position
@@ -169,12 +172,21 @@ class _Causes:
 
 
 def _cause(finding: Finding) -> object:
-    """What makes two findings one: same rule, same culprits, same ranks at the same lines."""
+    """What makes two findings one: same rule, same culprits, same ranks at the same lines.
+
+    Of lines that are the same for all it takes the callers as well that tell the ranks apart.
+    """
+    told = len({(stated.source.file, stated.source.line) for side in finding.sides for stated in side.sources}) == 1
     sides = frozenset(
-        (side.ranks, tuple((stated.source.file, stated.source.line) for stated in side.sources) or side.call)
+        (side.ranks, tuple(_place(finding, stated.source, told) for stated in side.sources) or side.call)
         for side in finding.sides
     )
     return finding.code, finding.severity, finding.culprits, finding.differing, sides
+
+
+def _place(finding: Finding, source: Source, told: bool) -> object:
+    callers = frames_shown(finding.sides, source) if told else []
+    return source.file, source.line, tuple((one.frame.file, one.frame.line) for one in callers)
 
 
 def _with_repetitions(mismatch: Mismatch, sequences: Sequence[int]) -> Mismatch:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcoll.core.ranges import ranks_text, verb
-from simcoll.core.record import Record
+from simcoll.core.record import UNKNOWN_SOURCE, Record
 from simcoll.verifier.agreement.alignment import STATEMENT, Ints
 from simcoll.verifier.agreement.columns import GroupColumns
 from simcoll.verifier.agreement.edits import Departures, Edit, EditKind, departures
@@ -92,38 +92,47 @@ def edit_finding(columns: GroupColumns, start: int, split: Split) -> EditFinding
     if record is None:
         return None
     size = max(split.edit.high - split.edit.low, len(split.edit.tokens))
-    culprits = _minority(makers, lackers)
+    culprits = minority(makers.ranks, lackers.ranks)
     sequence = split.sequence if culprits == lackers.ranks else record.sequence
-    message = _presence(makers, lackers, record.call.op, sequence, size, split.edit.slack)
+    message = presence(makers.ranks, lackers.ranks, record.call.op, sequence, size, split.edit.slack)
     sides = [
         Side(makers.ranks, record.call, makers.sources(), "" if size == 1 else f"made {size} calls here"),
-        Side(lackers.ranks, None, (), _around(lackers, size)),
+        lacking_side(lackers, size),
     ]
     return _edit_finding(columns, CALL_SKIPPED, CALL_SKIPPED.severity, message, sequence, culprits, sides, record)
 
 
-def _minority(a: RanksAlike, b: RanksAlike) -> tuple[int, ...]:
-    if len(a.places) == len(b.places):
-        return ()
-    return min(a, b, key=lambda one: len(one.places)).ranks
+def lacking_side(lackers: RanksAlike, size: int) -> Side:
+    """The side of those who made no such calls: they stood at the call that they made next, or had made last."""
+    following = lackers.record()
+    around = following or lackers.record(-1)
+    stood = UNKNOWN_SOURCE if around is None else around.source
+    return Side(lackers.ranks, None, (), _around(lackers, size), past=following is None, stood=stood)
 
 
-def _presence(makers: RanksAlike, lackers: RanksAlike, op: str, sequence: int, size: int, slack: int) -> str:
+def minority(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The fewer of two sides' ranks; none where they are as many."""
+    return () if len(a) == len(b) else min(a, b, key=len)
+
+
+def presence(
+    makers: tuple[int, ...], lackers: tuple[int, ...], op: str, sequence: int, size: int = 1, slack: int = 0
+) -> str:
     """Who made what, and who did not: skipped, too many, or, where there is no majority, neither."""
-    made, lack = ranks_text(makers.ranks), ranks_text(lackers.ranks)
-    culprits = _minority(makers, lackers)
+    made, lack = ranks_text(makers), ranks_text(lackers)
+    culprits = minority(makers, lackers)
     last = sequence + size - 1 + slack
     where = f"collective {sequence}" if last == sequence else f"collectives {sequence} to {last}"
     where = f"one of {where}" if slack and size == 1 else f"{size} of {where}" if slack else where
     unclear = "; they look alike, so that it cannot be told which" if slack else ""
     calls = op if size == 1 else f"{size} calls, the first {op}"
-    if culprits == lackers.ranks:
+    if culprits == lackers:
         return (
             f"{lack} skipped the {op} that {made} made as {where}{unclear}"
             if size == 1
             else (f"{lack} skipped {calls}, that {made} made as {where}{unclear}")
         )
-    own = where.replace("collective", f"{verb(makers.ranks, 'its', 'their')} collective")
+    own = where.replace("collective", f"{verb(makers, 'its', 'their')} collective")
     if culprits:
         return f"{made} made {calls}, as {own}, which {lack} did not make{unclear}"
     return f"{made} made {calls}, as {own}, which {lack} did not; no majority says who is wrong{unclear}"
@@ -156,7 +165,7 @@ def swapped(did: RanksAlike, rest: RanksAlike, split: Split, *, silent: bool = F
         Side(one, odd.call, _both(did, _later(did, size, rest.token()))),
     ]
     severity = Severity.WARNING if silent else ORDER_SWAPPED.severity
-    culprits = _minority(did, rest)
+    culprits = minority(did.ranks, rest.ranks)
     return _edit_finding(rest.columns, ORDER_SWAPPED, severity, message, split.sequence, culprits, sides, usual)
 
 

@@ -9,7 +9,15 @@ from operator import attrgetter
 from simcoll.core.ranges import ranks_text
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.finding import Finding
+from simcoll.verifier.findings.finding import Finding, Side
+from simcoll.verifier.findings.rules import (
+    COALESCED_MISMATCH,
+    DTYPE_MISMATCH,
+    RULES,
+    SHAPE_MISMATCH,
+    SIZE_MISMATCH,
+    SPLIT_MISMATCH,
+)
 
 NAMELESS = ("", "undefined")
 """The description of a group to which nobody gave one: c10d has a word for it."""
@@ -98,6 +106,57 @@ def source_text(source: Source) -> str:
     return f"{source.file}:{source.line}" + (f" in {source.function}" if source.function else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A frame to be shown beside the line of a call: ``how`` the call came there, ``from`` it or ``through`` it."""
+
+    how: str
+    frame: Source
+
+
+def frames_shown(sides: Sequence[Side], source: Source) -> list[Shown]:
+    """The frames around a line of one of these sides that tell it from the other sides; none where the line tells.
+
+    Its callers up to the first that others of the same line do not have, else the packages by which it made its call.
+    Of a line that stands alone its caller is shown, unless that is the program's outermost.
+    """
+    lines = [stated.source for side in sides for stated in side.sources if stated.source.file]
+    if all(other is source for other in lines):
+        return [Shown("from", frame) for frame in source.callers[:1] if frame.function != _OUTERMOST]
+    others = [other for other in lines if _place(other) == _place(source)]
+    callers = max(_first_apart(source.callers, other.callers) for other in [*others, source])
+    if callers:
+        return [Shown("from", frame) for frame in source.callers[:callers]]
+    inwards = source.through[::-1]
+    through = max(_first_apart(inwards, other.through[::-1]) for other in [*others, source])
+    return [Shown("through", frame) for frame in inwards[:through]]
+
+
+_OUTERMOST = "<module>"
+
+
+def _place(source: Source) -> tuple[str, int]:
+    return source.file, source.line
+
+
+def _first_apart(mine: Sequence[Source], theirs: Sequence[Source]) -> int:
+    """How many frames there are up to the first that differs; 0 where none does, or one side's are not known."""
+    if not mine or not theirs:
+        return 0
+    pairs = enumerate(zip(mine, theirs, strict=False), 1)
+    shorter = min(len(mine), len(theirs))
+    return next((number for number, (a, b) in pairs if _place(a) != _place(b)), 0) or (
+        shorter + 1 if len(mine) != len(theirs) else 0
+    )
+
+
+def stack_text(sides: Sequence[Side], source: Source) -> str:
+    """``utils.py:12 in mean from train.py:41 in step``: a line, and the frames that tell it from other sides."""
+    return " ".join(
+        [source_text(source), *(f"{one.how} {source_text(one.frame)}" for one in frames_shown(sides, source))]
+    )
+
+
 def apart_text(finding: Finding) -> str:
     """``at collective 12 already, in calls that look alike: ranks 0-1 at train.py:7 in log, rank 2 at train.py:10``.
 
@@ -105,12 +164,39 @@ def apart_text(finding: Finding) -> str:
     """
     if finding.came_apart is None:
         return ""
+    apart = finding.came_apart.sides
     sides = (
-        f"{ranks_text(side.ranks)} at {' or '.join(source_text(stated.source) for stated in side.sources)}"
-        for side in finding.came_apart.sides
+        f"{ranks_text(side.ranks)} at {' or '.join(stack_text(apart, stated.source) for stated in side.sources)}"
+        for side in apart
     )
     known = " as far as the records say" if finding.unknown else ""
     return f"at collective {finding.came_apart.sequence} already, in calls that look alike{known}: {', '.join(sides)}"
+
+
+def parting_text(finding: Finding) -> str:
+    """``train.py:88: if val_loss < best: (ranks 0-1 took it, rank 2 did not take it)``; empty where it is not known."""
+    if (parted := finding.parted) is None:
+        return ""
+    sides = ", ".join(f"{ranks_text(ranks)} {did}" for ranks, did in parted.sides)
+    return f"{parted.source.file}:{parted.source.line}: {parted.source.code} ({sides})"
+
+
+_EXTRA_FIRST = "Look for an extra or skipped call first: the ranks are at different lines. If there is none: "
+_VARYING = frozenset(
+    rule.code for rule in (SIZE_MISMATCH, DTYPE_MISMATCH, SPLIT_MISMATCH, SHAPE_MISMATCH, COALESCED_MISMATCH)
+)
+"""What differs from call to call of any program."""
+
+
+def advice_of(finding: Finding) -> str:
+    """What to do about a finding: its rule's advice, after the more likely cause where the sides' lines point to it."""
+    advice = RULES[finding.code].advice
+    sources = [side.sources[0].source for side in finding.sides if side.sources]
+    pairs = ((sources[0], other) for other in sources[1:])
+    apart = any(_place(one) != _place(other) or _first_apart(one.callers, other.callers) for one, other in pairs)
+    if finding.code not in _VARYING or not apart or finding.parted is not None:
+        return advice
+    return _EXTRA_FIRST + advice[:1].lower() + advice[1:]
 
 
 def group_name(group: Group) -> str:

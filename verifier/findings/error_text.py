@@ -13,7 +13,16 @@ from simcoll.core.ranges import ranks_text, span_text, verb
 from simcoll.core.record import Group, Record
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import COLLECTIVES, METHODS
-from simcoll.verifier.findings.describe import call_text, group_text, record_text, sizes_text, source_text
+from simcoll.verifier.findings.describe import (
+    advice_of,
+    call_text,
+    group_text,
+    parting_text,
+    record_text,
+    sizes_text,
+    source_text,
+    stack_text,
+)
 from simcoll.verifier.findings.finding import Finding, Severity, Side
 from simcoll.verifier.findings.rules import RULES
 
@@ -151,18 +160,19 @@ def _own_lines(group: Group, finding: Finding) -> list[str]:
     where = f"in {group_text(group)}" + ("" if finding.sequence is None else f", collective {finding.sequence}")
     lines = [f"simcoll: {rule.code} {rule.name} {where}: {finding.message}"]
     for side in finding.sides[:_SIDES]:
-        lines += _side_lines(group, side)
+        lines += _side_lines(group, side, finding.sides)
     if rest := [rank for side in finding.sides[_SIDES:] for rank in side.ranks]:
         lines.append(f"  {ranks_text(rest)}: {len(finding.sides) - _SIDES:,} more sides")
     culprits = f"{ranks_text(finding.culprits)} (by majority)" if finding.culprits else "no majority names one"
-    return [*lines, f"  culprits: {culprits}", f"  advice: {rule.advice}"]
+    parted = [f"  ranks parted at: {text}"] if (text := parting_text(finding)) else []
+    return [*lines, f"  culprits: {culprits}", *parted, f"  advice: {advice_of(finding)}"]
 
 
-def _side_lines(group: Group, side: Side) -> list[str]:
+def _side_lines(group: Group, side: Side, sides: Sequence[Side]) -> list[str]:
     call = "" if side.call is None else call_text(side.call, group)
     text = "; ".join(part for part in (call, side.note) if part)
     sources = [(stated.rank, stated.source) for stated in side.sources]
-    lines = [f"    rank {rank} at {source_text(source)}: {source.code.strip()}" for rank, source in sources]
+    lines = [f"    rank {rank} at {stack_text(sides, source)}: {source.code.strip()}" for rank, source in sources]
     return [f"  {ranks_text(side.ranks)}: {text}", *lines]
 
 

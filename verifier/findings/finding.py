@@ -208,7 +208,7 @@ class Side:
 
     ``note`` says in words what a call cannot: where the rank is instead, the exception that it raised. ``place`` is
     that of the ranks' call, or of the last one of a rank that is somewhere else; None where it is that of the finding,
-    or not known.
+    or not known. ``past`` says that the ranks have gone on from their lines, ``stood`` where ranks without lines were.
     """
 
     ranks: tuple[int, ...]
@@ -216,6 +216,8 @@ class Side:
     sources: tuple[RankSource, ...] = ()
     note: str = ""
     place: CallPlace | None = field(default=None, compare=False)
+    past: bool = field(default=False, compare=False)
+    stood: Source = field(default=UNKNOWN_SOURCE, compare=False)
 
 
 def lines(stated: Iterable[tuple[int, Source]]) -> tuple[RankSource, ...]:
@@ -241,13 +243,21 @@ class EarlierDivergence:
 
 
 @dataclass(frozen=True, slots=True)
+class Parting:
+    """The line at which ranks (global) went different ways, and what those of each way did there, in words."""
+
+    source: Source
+    sides: tuple[tuple[tuple[int, ...], str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One row of a report.
 
     ``ranks`` and ``culprits`` are global ranks; an empty ``culprits`` says that no majority names one. ``differing``
     lists the fields of the call in which the sides differ, ``unknown`` those that the data cannot say. ``before``
     holds the last collectives of the group on which the ranks agreed, oldest first. ``came_apart`` is where they had
-    come apart by then, if their lines tell.
+    come apart by then, if their lines tell; ``parted`` the line that parted them, if the program's text tells.
     """
 
     code: str
@@ -262,6 +272,7 @@ class Finding:
     unknown: tuple[str, ...] = ()
     before: tuple[Record, ...] = ()
     came_apart: EarlierDivergence | None = None
+    parted: Parting | None = None
 
 
 class RankStatus(Enum):

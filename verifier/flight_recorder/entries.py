@@ -11,7 +11,7 @@ of C++ are passed over; installed packages count where no frame of the user's ow
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcoll.core.record import UNKNOWN_SOURCE, Source, State
-from simcoll.core.source_roots import INSTALLED, OWN, SKIP
+from simcoll.core.source_roots import INSTALLED, OWN, SKIP, line_of_stack
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.table import CollectiveSpec, Kind, Rooted
@@ -33,6 +33,9 @@ _PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 _PASSED_OVER: Final = re.compile(r"/(site|dist)-packages/(torch|simcoll)/|^<|\.(cpp|cc|cxx|c|cu|h|hpp|so[.\d]*)$|^\?*$")
 _LIBRARY: Final = re.compile(r"/lib(64)?/python\d[.\d]*/")
 _TORCHS: Final = re.compile(r"(.*/torch/)distributed/(distributed_c10d|c10d_logger)\.py")
+_SIMCOLLS: Final = re.compile(r"(.*/)simcoll/wrapper/process_group\.py")
+_SIDE_BY_SIDE: Final = ("simcoll", "verifier", "backends", "reports")
+"""Folders of simcoll in a checkout."""
 
 
 class Frames:
@@ -40,23 +43,22 @@ class Frames:
 
     def __init__(self) -> None:
         self._kinds: dict[str, int] = {}
-        self._torch: tuple[str, ...] = ()
+        self._known: dict[Source, Source] = {}
+        self._passed: tuple[str, ...] = ()
         self._left = _FRAME_LIMIT
 
     def source(self, frames: object) -> Source:
-        """The innermost line of the user's own code; frames are given innermost first."""
-        installed = UNKNOWN_SOURCE
+        """The innermost line of the user's own code with its callers; frames are given innermost first."""
+        return line_of_stack(self._of_program(frames))
+
+    def _of_program(self, frames: object) -> Iterator[tuple[int, Source]]:
         for frame in islice(frames, self._left) if isinstance(frames, (list, tuple)) else ():
             self._left -= 1
-            if not isinstance(frame, dict):
-                continue
-            file = frame.get("filename")
+            file = frame.get("filename") if isinstance(frame, dict) else None
             kind = self._kind(file) if isinstance(file, str) and len(file) <= _PATH_LIMIT else SKIP
-            if kind == OWN:
-                return _source(frame)
-            if kind == INSTALLED and installed is UNKNOWN_SOURCE:
-                installed = _source(frame)
-        return installed
+            if kind != SKIP:
+                source = _source(frame)
+                yield kind, self._known.setdefault(source, source) if len(self._known) < _FILE_LIMIT else source
 
     def _kind(self, file: str) -> int:
         kind = self._kinds.get(file)
@@ -68,8 +70,10 @@ class Frames:
 
     def _look(self, file: str) -> int:
         if (torchs := _TORCHS.fullmatch(file)) is not None:
-            self._torch = (*self._torch[:7], torchs[1])
-        if _PASSED_OVER.search(file) is not None or file.startswith(self._torch):
+            self._passed = (*self._passed[:31], torchs[1])
+        if (own := _SIMCOLLS.fullmatch(file)) is not None:
+            self._passed = (*self._passed[:28], *(f"{own[1]}{name}/" for name in _SIDE_BY_SIDE))
+        if _PASSED_OVER.search(file) is not None or file.startswith(self._passed):
             return SKIP
         if any(packages in file for packages in _PACKAGES):
             return INSTALLED
@@ -188,12 +192,13 @@ class EntryColumns:
         self._calls: dict[object, int] = {}
         self._frames = Frames()
         self._buffers = self._looked = 0
-        self._sources: dict[Source, int] = {UNKNOWN_SOURCE: 0}
+        self._sources: dict[tuple[Source, ...], int] = {(UNKNOWN_SOURCE,): 0}
+        self._lines = [UNKNOWN_SOURCE]
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """The lines of the user's program, by index."""
-        return tuple(self._sources)
+        return tuple(self._lines)
 
     def rows(self) -> Rows:
         """All entries so far, in order."""
@@ -245,9 +250,13 @@ class EntryColumns:
 
     def _source(self, entry: dict[object, object]) -> int:
         source = self._frames.source(entry.get("frames"))
-        if len(self._sources) >= CALL_LIMIT:
-            return self._sources.get(source, 0)
-        return self._sources.setdefault(source, len(self._sources))
+        stack = source.stack
+        if len(self._lines) >= CALL_LIMIT:
+            return self._sources.get(stack, 0)
+        index = self._sources.setdefault(stack, len(self._lines))
+        if index == len(self._lines):
+            self._lines.append(source)
+        return index
 
     def _is_message(self, call: Call) -> bool:
         spec = COLLECTIVES.get(call.op)

@@ -84,7 +84,7 @@ def _left(trace: Trace) -> Rows:
     rows = np.flatnonzero(returns & ~observed)
     rows = rows[np.isin(slots["state"][rows], (State.STARTED, State.COMPLETED))] if len(rows) else rows
     rows = _with_result(trace, rows)
-    return rows[~_at_the_end(slots, np.flatnonzero(returns & observed), rows)] if len(rows) else rows
+    return rows[~_at_the_end(trace, np.flatnonzero(returns & observed), rows)] if len(rows) else rows
 
 
 def _with_result(trace: Trace, rows: Rows) -> Rows:
@@ -116,9 +116,12 @@ def _brings_result(trace: Trace, row: int) -> bool:
     return known and len(members.ranks) > 1 and spec is not None and spec.brings_result(call, place or 0)
 
 
-def _at_the_end(slots: Slots, waited: Rows, rows: Rows) -> npt.NDArray[np.bool_]:
+def _at_the_end(trace: Trace, waited: Rows, rows: Rows) -> npt.NDArray[np.bool_]:
     """Whether a row's line waited for its earlier calls and for none after this one: who looks ahead ends so."""
-    lines, place = np.unique(slots["source"][np.concatenate([waited, rows])], return_inverse=True)
+    numbers: dict[tuple[str, int], int] = {}
+    line_of = [numbers.setdefault((source.file, source.line), len(numbers)) for source in trace.sources]
+    sources = trace.slots["source"][np.concatenate([waited, rows])]
+    lines, place = np.unique(np.array([*line_of, -1])[np.minimum(sources, len(line_of))], return_inverse=True)
     last = np.full(len(lines), -1, np.intp)
     np.maximum.at(last, place[: len(waited)], waited)
     there: npt.NDArray[np.bool_] = last[place[len(waited) :]] >= 0

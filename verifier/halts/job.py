@@ -185,12 +185,12 @@ def rank_locations(
 
     Of ranks that have destroyed the ``group`` in which they are missed, that is what is said.
     """
-    alike: dict[tuple[str, Source], list[int]] = {}
+    alike: dict[tuple[str, Source, bool], list[int]] = {}
     for rank in ranks:
         alike.setdefault(_place(job, rank, stall, group), []).append(rank)
     return [
-        Side(tuple(members), None, lines([(members[0], source)]), note, job.place(members[0]))
-        for (note, source), members in list(alike.items())[:_SHOWN]
+        Side(tuple(members), None, lines([(members[0], source)]), note, job.place(members[0]), past)
+        for (note, source, past), members in list(alike.items())[:_SHOWN]
     ]
 
 
@@ -209,7 +209,8 @@ def left_group(job: Job, rank: int, group: Group) -> Source | None:
     return None
 
 
-def _place(job: Job, rank: int, stall: Stall | None, group: Group | None) -> tuple[str, Source]:
+def _place(job: Job, rank: int, stall: Stall | None, group: Group | None) -> tuple[str, Source, bool]:
+    """Where a rank is, the line of it or of its last call, and whether it has gone on from there."""
     last = job.last.get(rank)
     has_states = rank not in job.traces or "state" not in job.traces[rank].unknown
     state, here = _state(job, rank, stall)
@@ -221,8 +222,8 @@ def _place(job: Job, rank: int, stall: Stall | None, group: Group | None) -> tup
     if device is not None and device != last:
         before = f"its device is in {record_text(device)}; {before}"
     if left is not None:
-        return f"destroyed the group; {before}", left
-    return f"{state}; {before}", here or (UNKNOWN_SOURCE if last is None else last.source)
+        return f"destroyed the group; {before}", left, True
+    return f"{state}; {before}", here or (UNKNOWN_SOURCE if last is None else last.source), here is None
 
 
 def _state(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source | None]:

@@ -1,0 +1,310 @@
+"""Finds where ranks parted: the line of the program that sent some of them to one call and the others past it.
+
+Two stacks are followed from the outermost frame to the first in which they differ. In that frame's function stands the
+fork, or in one that it calls. Where the text of a line is not what the ranks ran, nothing is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from simcoll.core.record import Source
+from simcoll.core.source_roots import OWN, kind_of
+from simcoll.core.trace import Trace
+from simcoll.verifier.agreement.forks import (
+    Fork,
+    Step,
+    chosen_between,
+    endless,
+    exits_in,
+    fork_of,
+    inner_forks,
+    leaving_forks,
+    steps_to,
+    text_of,
+)
+from simcoll.verifier.agreement.skipped_calls import minority, presence
+from simcoll.verifier.findings.finding import Finding, Parting, Severity, Side
+from simcoll.verifier.findings.rules import CALL_SKIPPED, FIELD_RULES
+
+_CODES: Final = ("SC10", "SC110", "SC20", "SC401", "SC702")
+_FIELDS: Final = frozenset(rule.code for rule in FIELD_RULES)
+_SIDES: Final = 8
+_ASKED: Final = 8
+"""Ranks of a side whose records are asked."""
+_BY_RANK: Final = re.compile(r"rank|master|main_process|is_main|leader|process_index|stage|coord", re.IGNORECASE)
+"""What stands in conditions by which programs part their ranks on purpose."""
+
+Ran: TypeAlias = Callable[[Sequence[int], str, int, int], bool]
+"""Whether ranks are known to have run, at any time, these lines of a file."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """Where a side's ranks are: frames, outermost first. ``past``: they have gone on from the innermost one."""
+
+    side: Side
+    frames: tuple[Source, ...]
+    past: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """A fork in a frame, and which of two ways went inside."""
+
+    fork: Fork
+    frame: Source
+    inside: _Way
+    outside: _Way
+
+
+def ran_by(traces: Sequence[Trace]) -> Ran:
+    """What these ranks' records say they ran: the lines of their calls, and of those calls' callers."""
+    by_rank = {trace.rank: trace for trace in traces}
+    known: dict[int, frozenset[tuple[str, int]]] = {}
+
+    def ran(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
+        for rank in ranks[:_ASKED]:
+            if rank not in known:
+                sources = by_rank[rank].sources if rank in by_rank else ()
+                known[rank] = frozenset((one.file, one.line) for source in sources for one in source.stack)
+            if any((file, line) in known[rank] for line in range(first, last + 1)):
+                return True
+        return False
+
+    return ran
+
+
+def ran_nothing(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
+    """What is known of ranks whose records are not at hand."""
+    return False
+
+
+def with_partings(findings: Sequence[Finding], ran: Ran) -> tuple[Finding, ...]:
+    """The findings, each with where its ranks parted as far as the program's text tells.
+
+    Calls that differ because some ranks alone went a way on which they make one more are a call skipped, or extra.
+    """
+    return tuple(_with_parting(one, ran) if _is_asked(one) else one for one in findings)
+
+
+def _is_asked(finding: Finding) -> bool:
+    return finding.code.startswith(_CODES) and finding.severity is Severity.ERROR
+
+
+def _with_parting(finding: Finding, ran: Ran) -> Finding:
+    if finding.came_apart is not None:
+        found, parting = _parting(finding.came_apart.sides, ran)
+        if parting is not None:
+            return replace(finding, parted=parting)
+    found, parting = _parting(finding.sides, ran)
+    told = replace(finding, parted=parting)
+    return told if found is None else _as_skipped(told, found)
+
+
+def _parting(sides: Sequence[Side], ran: Ran) -> tuple[_Found | None, Parting | None]:
+    ways = [way for side in sides[:_SIDES] if (way := _way(side)) is not None]
+    for other in ways[1:]:
+        found = _chosen(list(_candidates(ways[0], other)), ran)
+        if found is not None:
+            return found, _told(found, ways)
+    return None, None
+
+
+def _as_skipped(finding: Finding, found: _Found) -> Finding:
+    """The finding on a call skipped or extra in the place of one on its fields, where that is what the fork says."""
+    makers, lackers = found.inside.side, found.outside.side
+    both = makers.call is not None and lackers.call is not None
+    by_fork = found.fork.alone and not found.fork.leaves
+    if finding.code not in _FIELDS or len(finding.sides) != 2 or not both or not by_fork or finding.sequence is None:
+        return finding
+    assert makers.call is not None
+    sides = {id(makers): makers, id(lackers): replace(lackers, note="made this call, and not that one")}
+    return replace(
+        finding,
+        code=CALL_SKIPPED.code,
+        severity=CALL_SKIPPED.severity,
+        message=presence(makers.ranks, lackers.ranks, makers.call.op, finding.sequence),
+        culprits=minority(makers.ranks, lackers.ranks),
+        sides=tuple(sides[id(side)] for side in finding.sides),
+    )
+
+
+def _way(side: Side) -> _Way | None:
+    """The way of a side; None where its line is not known, or is not what stands in the file now."""
+    source = side.stood if side.stood.file else side.sources[0].source if side.sources else None
+    if source is None or not side.ranks:
+        return None
+    # Packages need not be installed where the report is made.
+    frames = tuple(one for one in source.stack[::-1] if kind_of(one.file) == OWN or _is_unchanged(one))
+    return _Way(side, frames, side.past) if frames and all(map(_is_unchanged, frames)) else None
+
+
+def _is_unchanged(frame: Source) -> bool:
+    text = text_of(frame.file)
+    return text is not None and bool(frame.code) and text.line(frame.line) == frame.code.strip()
+
+
+def _told(found: _Found, ways: Sequence[_Way]) -> Parting:
+    """The parting with the ranks of all ways that are known to have gone inside, or not."""
+    fork, said = found.fork, dict[str, list[int]]()
+    for way in ways:
+        inside = way is found.inside
+        if way not in (found.inside, found.outside):
+            same = [
+                frame
+                for frame in way.frames
+                if (frame.file, frame.function) == (found.frame.file, found.frame.function)
+            ]
+            if fork.leaves or not same:
+                continue
+            inside = any(fork.first <= frame.line <= fork.last for frame in same)
+        said.setdefault(fork.inside if inside else fork.outside, []).extend(way.side.ranks)
+    text = text_of(found.frame.file)
+    code = "" if text is None else text.line(fork.line)
+    parts = tuple((tuple(sorted(ranks)), did) for did, ranks in said.items())
+    return Parting(Source(found.frame.file, fork.line, found.frame.function, code), parts)
+
+
+def _chosen(found: list[_Found], ran: Ran) -> _Found | None:
+    """The fork that explains most: of the user's own code, not taken at other times, on ranks, the innermost."""
+    for better in (_is_own, lambda one: _fits(one, ran), _is_by_rank):
+        found = [one for one in found if better(one)] or found
+    return found[0] if found else None
+
+
+def _is_own(one: _Found) -> bool:
+    return kind_of(one.frame.file) == OWN
+
+
+def _fits(one: _Found, ran: Ran) -> bool:
+    """Whether those outside never went this way, or, of a loop, went round it as well."""
+    fork = one.fork
+    been = not fork.leaves and ran(one.outside.side.ranks, one.frame.file, fork.first, fork.last)
+    return been == fork.loop
+
+
+def _is_by_rank(one: _Found) -> bool:
+    text = text_of(one.frame.file)
+    return text is not None and not one.fork.loop and _BY_RANK.search(text.line(one.fork.line)) is not None
+
+
+def _candidates(a: _Way, b: _Way) -> Iterator[_Found]:
+    """Forks one way of which leads to where one side is, and the other to where the other is, innermost first."""
+    aligned = _aligned(a, b)
+    if aligned is None:
+        return
+    a, b = aligned
+    common = _common(a.frames, b.frames)
+    if common == len(a.frames) == len(b.frames):
+        if a.past != b.past:
+            yield from _rounds(*((b, a) if a.past else (a, b)), common)
+    elif common < min(len(a.frames), len(b.frames)):
+        one, other = a.frames[common], b.frames[common]
+        if (one.file, one.function) == (other.file, other.function):
+            yield from _apart_in(a, b, common)
+        elif common:
+            yield from _apart_at(a, b, common)
+
+
+def _aligned(a: _Way, b: _Way) -> tuple[_Way, _Way] | None:
+    """Both from the same outermost frame on: records leave out the frames of a deep stack."""
+    for one, other, swapped in ((a, b, False), (b, a, True)):
+        first = _where(one.frames[0])
+        places = [place for place, frame in enumerate(other.frames) if _where(frame) == first]
+        if places:
+            cut = replace(other, frames=other.frames[places[0] :])
+            return (cut, one) if swapped else (one, cut)
+    return (a, b) if a.frames[0].function == b.frames[0].function and a.frames[0].file == b.frames[0].file else None
+
+
+def _where(frame: Source) -> tuple[str, int, str]:
+    return frame.file, frame.line, frame.function
+
+
+def _common(a: Sequence[Source], b: Sequence[Source]) -> int:
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((number for number, (one, other) in pairs if _where(one) != _where(other)), min(len(a), len(b)))
+
+
+def _steps(frame: Source) -> list[Step]:
+    text = text_of(frame.file)
+    function = None if text is None else text.function(frame.function, frame.line)
+    return [] if function is None else steps_to(function, frame.line)
+
+
+def _rounds(there: _Way, gone: _Way, common: int) -> Iterator[_Found]:
+    """Both made the call of one line, and one side goes on with it: loops that the other side left earlier."""
+    for frame in reversed(there.frames[:common]):
+        for step in reversed(_steps(frame)):
+            fork = fork_of(step)
+            if fork is not None and fork.loop:
+                leaving = leaving_forks(step.parent)  # type: ignore[arg-type]
+                if not endless(step.parent):
+                    yield _Found(fork, frame, there, gone)
+                yield from (_Found(one, frame, gone, there) for one in leaving)
+
+
+def _apart_in(a: _Way, b: _Way, depth: int) -> Iterator[_Found]:
+    """Both are in one function, at different lines."""
+    one, other = _steps(a.frames[depth]), _steps(b.frames[depth])
+    level = next(
+        (number for number, (x, y) in enumerate(zip(one, other, strict=False)) if x.place() != y.place()),
+        min(len(one), len(other)),
+    )
+    if level == min(len(one), len(other)):
+        return
+    x, y = one[level], other[level]
+    if x.field != y.field:
+        yield from _by_branch(a, b, depth, x, y)
+        return
+    early, late, block = (a, b, x.block) if x.index < y.index else (b, a, x.block)
+    low, high = sorted((x.index, y.index))
+    # The late side has come past where the early one is, which is inside of something that it left out.
+    passed = [] if early.past else list(_leading_to(early, late, depth, level))
+    # Or the early side has come round again, or gone for good, without what the late one is inside of.
+    again = early.past or _comes_again(one[:level], a.frames[:depth])
+    left_out = list(_leading_to(late, early, depth, level)) if again else []
+    left_out += [_Found(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
+    yield from passed or left_out
+
+
+def _by_branch(a: _Way, b: _Way, depth: int, x: Step, y: Step) -> Iterator[_Found]:
+    """Both are below one compound statement, in different blocks of it."""
+    for mine, theirs, step in ((a, b, x), (b, a, y)):
+        fork = fork_of(step)
+        if fork is not None:
+            yield _Found(fork, mine.frames[depth], mine, theirs)
+            return
+
+
+def _leading_to(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Found]:
+    """Forks on the way from a statement in which a side is to its line, and exits before it, innermost first."""
+    for number in range(len(there.frames) - 1, depth - 1, -1):
+        frame = there.frames[number]
+        steps = _steps(frame)
+        if steps:
+            yield from (_Found(fork, frame, there, past) for fork in inner_forks(steps[-1].statement))
+        for step in reversed(steps[level + 1 :] if number == depth else steps):
+            if (fork := fork_of(step)) is not None:
+                yield _Found(fork, frame, there, past)
+            yield from (_Found(fork, frame, past, there) for fork in exits_in(step.block[: step.index]))
+
+
+def _comes_again(around: Sequence[Step], callers: Sequence[Source]) -> bool:
+    """Whether a function may run the same block again: it stands in a loop, or is called from one."""
+    loops = (fork for step in around if (fork := fork_of(step)) is not None and fork.loop)
+    outer = (fork for frame in callers for step in _steps(frame) if (fork := fork_of(step)) is not None and fork.loop)
+    return any(True for _ in loops) or any(True for _ in outer)
+
+
+def _apart_at(a: _Way, b: _Way, depth: int) -> Iterator[_Found]:
+    """Both are at one line, in different functions that it calls."""
+    frame = a.frames[depth - 1]
+    for step in _steps(frame)[-1:]:
+        fork = chosen_between(step.statement, a.frames[depth].function, b.frames[depth].function)
+        if fork is not None:
+            yield _Found(fork, frame, a, b)
