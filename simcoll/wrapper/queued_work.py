@@ -270,6 +270,12 @@ class QueuedWork(RecordedWork):
         self._entry.finished()
         return value
 
+    @property
+    def timeout(self) -> timedelta:
+        """The time limit of the call (torch 2.15), once it is launched."""
+        self._await_launch()
+        return super().timeout
+
 
 def _after_launch(name: str) -> Callable[..., Any]:
     def method(self: QueuedWork, *args: Any) -> Any:
@@ -290,6 +296,7 @@ for _name in (
     "get_future_result",
     "_get_duration",
     "_get_op_type",
+    "_get_sequence_number",
 ):
     setattr(QueuedWork, _name, _after_launch(_name))
 leave_class_uncompiled(QueuedWork)

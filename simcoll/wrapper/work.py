@@ -248,6 +248,14 @@ class RecordedWork(Work):
     def _get_op_type(self) -> Any:
         return self._inner._get_op_type()  # type: ignore[attr-defined]
 
+    def _get_sequence_number(self) -> int:
+        return self._inner._get_sequence_number()  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def timeout(self) -> timedelta:
+        """The time limit of the call (torch 2.15)."""
+        return self._inner.timeout  # type: ignore[attr-defined,no-any-return]
+
 
 class CheckedWork(RecordedWork):
     """A call that is proved in the background: a wait for it raises what was found meanwhile.
