@@ -1,11 +1,11 @@
 """Python commands that tests start are forks of one process that has imported torch: an import costs two seconds each.
 
 :func:`install` has ``subprocess.Popen`` ask a warm process (this file, run as a program) for each command of this
-interpreter whose options and environment allow it. The warm process forks twice and the one between ends, so that the
-kernel gives the command to the process that asked: it is its child, with its pid, signals and exit code, as if it had
-been started by ``exec``. The command has its arguments, environment, folder, streams and session, finds torch not yet
-imported, runs as ``__main__`` and ends as an interpreter does. A command that starts ranks has a warm process of its
-own, so that its ranks are forks as well.
+interpreter whose options and environment allow it, also in another network namespace. The warm process forks twice and
+the one between ends, so that the kernel gives the command to the process that asked: it is its child, with its pid,
+signals and exit code, as if it had been started by ``exec``. The command has its arguments, environment, folder, streams
+and session, finds torch not yet imported, runs as ``__main__`` and ends as an interpreter does, until all modules are
+cleared. A command that starts ranks has a warm process of its own, so that its ranks are forks as well.
 
 What stays cold: tests marked ``cold``, ``python -c``, other options of the interpreter, another environment where a
 library reads it once, and everything where ``SIMCOLL_TESTS_COLD`` is set.
@@ -87,6 +87,7 @@ HOLD_GROUPS = (
 """Beginnings of the modules that may hold a process group."""
 
 _PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWNET = 0x40000000
 _MADV_COLLAPSE = 25
 _HUGE_PAGE = 1 << 21
 _LIBC = ctypes.CDLL(None)
@@ -245,6 +246,9 @@ def program_of(words: list[str], folder: str) -> dict[str, Any] | None:
     """What a command line has this interpreter run; None where it is another program, or has options of its own."""
     here = Path(sys.executable).parent
     unbuffered = False
+    if Path(words[0]).name == "ip" and words[1:3] == ["netns", "exec"]:
+        inner = program_of(words[4:], folder)
+        return inner and {**inner, "network": words[3]}
     if Path(words[0]).parent == here and Path(words[0]).name in ("simcoll", "torchrun"):
         return {"script": words[0], "arguments": words[1:], "unbuffered": False, "ranks": _starts_ranks(words)}
     if words[0] != sys.executable:
@@ -420,6 +424,9 @@ def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hid
         except OSError:
             os.setsid()  # what asks is in another session
     program = request["program"]
+    if "network" in program:
+        with Path("/run/netns", program["network"]).open("rb") as network:
+            _LIBC.setns(network.fileno(), _CLONE_NEWNET)
     own = _fork_warm_process(handles, hidden) if program["ranks"] else None
     answer, *given = handles
     spare = 1 + max([*given, *request["handles"], answer, own.fileno() if own else 0])
