@@ -3,9 +3,9 @@
 :func:`install` has ``subprocess.Popen`` ask a warm process (this file, run as a program) for each command of this
 interpreter whose options and environment allow it, also in another network namespace. The warm process forks twice and
 the one between ends, so that the kernel gives the command to the process that asked: it is its child, with its pid,
-signals and exit code, as if it had been started by ``exec``. The command has its arguments, environment, folder, streams
-and session, finds torch not yet imported, runs as ``__main__`` and ends as an interpreter does, until all modules are
-cleared. A command that starts ranks has a warm process of its own, so that its ranks are forks as well.
+signals and exit code, as if it had been started by ``exec``. The command has its arguments, environment, folder,
+streams and session, finds torch not yet imported, runs as ``__main__`` and ends as an interpreter does, until all
+modules are cleared. A command that starts ranks has a warm process of its own, so that its ranks are forks as well.
 
 What stays cold: tests marked ``cold``, ``python -c``, other options of the interpreter, another environment where a
 library reads it once, and everything where ``SIMCOLL_TESTS_COLD`` is set.
@@ -345,10 +345,10 @@ def warm_up() -> Hidden:
 
 
 def collapse_memory() -> None:
-    """Move what this process has allocated into huge pages: a fork then copies one entry of a table where it copied 512.
+    """Move what this process has allocated into huge pages: a fork then copies one page-table entry in the place of 512.
 
-    Most of what a fork with torch costs, and as much when it ends, are those entries. Linux does it since 6.1; elsewhere
-    nothing changes.
+    Most of what a fork with torch costs, and as much when it ends, are those entries. Linux does it since 6.1;
+    elsewhere nothing changes.
     """
     madvise = _LIBC.madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
