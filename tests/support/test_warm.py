@@ -82,6 +82,13 @@ def test_what_stays_cold(words: list[str], tmp_path: Path) -> None:
     assert program_of([sys.executable, *words], str(tmp_path)) is None
 
 
+def test_a_module_may_be_named_in_the_same_word(tmp_path: Path) -> None:
+    words = ["--version"]
+    assert program_of([sys.executable, "-mpytest", *words], str(tmp_path)) == program_of(
+        [sys.executable, "-m", "pytest", *words], str(tmp_path)
+    )
+
+
 def test_a_torch_in_the_programs_folder_is_its_own(tmp_path: Path) -> None:
     for name in ("program.py", "torch.py"):
         (tmp_path / name).touch()

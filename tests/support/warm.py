@@ -256,6 +256,8 @@ def program_of(words: list[str], folder: str) -> dict[str, Any] | None:
     rest = words[1:]
     if rest[:1] == ["-u"]:
         unbuffered, rest = True, rest[1:]
+    if rest and rest[0].startswith("-m") and rest[0] != "-m":
+        rest = ["-m", rest[0].removeprefix("-m"), *rest[1:]]
     if rest[:1] == ["-m"] and len(rest) > 1:
         what = {"module": rest[1], "arguments": rest[2:]}
         first = folder
@@ -345,7 +347,7 @@ def warm_up() -> Hidden:
 
 
 def collapse_memory() -> None:
-    """Move what this process has allocated into huge pages: a fork then copies one page-table entry in the place of 512.
+    """Move what this process has allocated into huge pages: a fork then copies one page-table entry instead of 512.
 
     Most of what a fork with torch costs, and as much when it ends, are those entries. Linux does it since 6.1;
     elsewhere nothing changes.
