@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import faulthandler
 import functools
+import gc
 import importlib.util
 import itertools
 import json
@@ -111,7 +112,13 @@ def _same_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def store_port() -> Iterator[int]:
-    """The port of a store that outlives every rank, as that of torchrun's agent does."""
+    """The port of a store that outlives every rank, as that of torchrun's agent does; forks are cheap from now on."""
+    import torch.distributed
+
+    assert torch.distributed.is_available()
+    gc.collect()
+    gc.freeze()
+    warm.collapse_memory()
     ours, theirs = multiprocessing.Pipe()
     pid = os.fork()
     if pid == 0:

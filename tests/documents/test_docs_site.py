@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.reports.browser import AXE, opened, started
+from tests.support.seeds import nightly
 
 pytest.importorskip("sphinx", reason="sphinx is not installed (the dependency group docs has it)")
 pytestmark = pytest.mark.slow
@@ -51,7 +52,6 @@ def test_make_docs_asks_the_same() -> None:
 
 INDEX = "# Index\n\n## Pages\n\n| page |\n|---|\n| [one](one.md) |\n| [README](../README.md) |\n"
 FAULTS = {
-    "none": ("docs/one.md", "", None),
     "no such page": ("docs/one.md", "[a](two.md)", "'two.md'"),
     "no such file": ("README.md", "[a](examples/none.py)", "'examples/none.py'"),
     "no such folder": ("docs/one.md", "[a](../other)", "'../other'"),
@@ -63,9 +63,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_a_page_ends_the_build(fault: str, tmp_path: Path) -> None:
-    checkout = tmp_path / "checkout"
+def built_with(faults: Iterable[tuple[str, str, str]], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Sphinx's answer on a small site with these faults."""
+    checkout = folder / "checkout"
     shutil.copytree(ROOT / "docs", checkout / "docs", ignore=lambda _, names: [n for n in names if n[-3:] != ".py"])
     right = "# {}\n\n## Part\n\n[a](../examples) [b](../examples/first.py) [c](../README.md#part) [d](#part)\n\n"
     pages = {
@@ -74,13 +74,31 @@ def test_a_fault_in_a_page_ends_the_build(fault: str, tmp_path: Path) -> None:
         "README.md": right.format("Readme").replace("../", ""),
         "examples/first.py": "print(1)\n",
     }
-    page, text, complaint = FAULTS[fault]
-    for path, content in {**pages, page: pages.get(page, "") + text + "\n"}.items():
+    for page, text, _ in faults:
+        pages[page] = pages.get(page, "") + text + "\n\n"
+    for path, content in pages.items():
         (checkout / path).parent.mkdir(parents=True, exist_ok=True)
         (checkout / path).write_text(content, encoding="utf-8")
-    answer = built(checkout, tmp_path)
-    assert (answer.returncode != 0) == (complaint is not None), answer.stderr
-    assert (complaint or "") in answer.stderr
+    return built(checkout, folder)
+
+
+def test_a_site_without_a_fault_is_built(tmp_path: Path) -> None:
+    answer = built_with([], tmp_path)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_every_fault_in_a_page_is_said_and_ends_the_build(tmp_path: Path) -> None:
+    """In one build: each build takes seconds."""
+    answer = built_with(FAULTS.values(), tmp_path)
+    assert answer.returncode != 0
+    assert [fault for fault, (_, _, complaint) in FAULTS.items() if complaint not in answer.stderr] == []
+
+
+@pytest.mark.parametrize("fault", [pytest.param(fault, marks=nightly(True)) for fault in FAULTS])
+def test_each_fault_alone_ends_the_build(fault: str, tmp_path: Path) -> None:
+    answer = built_with([FAULTS[fault]], tmp_path)
+    assert answer.returncode != 0
+    assert FAULTS[fault][2] in answer.stderr
 
 
 LOADED = {"script": "src", "img": "src", "source": "srcset", "iframe": "src", "object": "data", "video": "src"}
@@ -150,25 +168,24 @@ def browser() -> Iterator[Any]:
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 @pytest.mark.parametrize("name", READ)
 def test_a_page_is_read_in_a_browser(site: Path, browser: Any, name: str, width: int, scheme: str) -> None:
+    """On a phone and on a desk; what axe finds serious: names, contrasts, what the keyboard reaches."""
     page, size = site / f"{name}.html", {"width": width, "height": 900}
     with opened(browser, page, color_scheme=scheme, viewport=size) as found:
         assert found.complaints == []
         assert [url for url in found.requests if not url.startswith((site.as_uri(), "data:"))] == []
         assert found.page.evaluate(SIDEWAYS) == []
         assert found.page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", READ)
-def test_axe_finds_nothing_serious(site: Path, browser: Any, name: str, scheme: str) -> None:
-    """By axe: names, contrasts, what the keyboard reaches."""
-    if not AXE.exists():
-        pytest.skip("axe-core is not there: npm ci in reports/page/vendor brings it")
-    with opened(browser, site / f"{name}.html", color_scheme=scheme) as found:
-        found.page.evaluate(AXE.read_text(encoding="utf-8"))
-        violations = found.page.evaluate("axe.run().then(found => found.violations)")
+        violations = []
+        if AXE.exists():
+            found.page.evaluate(AXE.read_text(encoding="utf-8"))
+            violations = found.page.evaluate("axe.run().then(found => found.violations)")
     serious = [one for one in violations if one["impact"] in ("serious", "critical")]
     assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in serious] == []
+
+
+def test_axe_is_there() -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not there, so pages are read without it: npm ci in reports/page/vendor brings it")
 
 
 def test_the_first_page_leads_to_the_index(site: Path, browser: Any) -> None:

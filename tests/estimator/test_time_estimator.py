@@ -333,10 +333,11 @@ if rank == 0:
 dist.barrier()
 dist.destroy_process_group()
 """
+    (tmp_path / "program.py").write_text(program)
     environment = {**os.environ, "SIMCOLL_MODE": mode, "SIMCOLL_OUT": str(tmp_path / "out")}
     store = f"file://{tmp_path}/store"
     ranks = [
-        subprocess.Popen([sys.executable, "-c", program, str(rank), store], env=environment, cwd=tmp_path)
+        subprocess.Popen([sys.executable, "program.py", str(rank), store], env=environment, cwd=tmp_path)
         for rank in range(2)
     ]
     try:

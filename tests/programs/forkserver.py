@@ -39,6 +39,9 @@ WARM = (
 GRACE_MS = 200
 """How long the other ranks have after the first failure; torchrun's agent looks every 100 ms."""
 
+COLLAPSES_AT = 10
+"""The request at which the server moves its memory into huge pages, which costs as much as some forks."""
+
 LIBC = ctypes.CDLL(None)
 
 
@@ -75,8 +78,13 @@ class Rank:
 
 def serve() -> str:
     """Answer requests; returns in a rank alone, with the script to run."""
-    for line in sys.stdin:
+    sys.path[0] = str(Path(__file__).parents[2])  # a rank will have its script's folder there
+    from tests.support.warm import collapse_memory
+
+    for number, line in enumerate(sys.stdin):
         request = json.loads(line)
+        if number == COLLAPSES_AT:
+            collapse_memory()
         began = time.perf_counter()
         port, holder = _host_store()
         ranks = []

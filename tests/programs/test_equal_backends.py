@@ -129,7 +129,7 @@ def test_planted_bugs_give_equal_findings(players: Players, bug: str, seed: int)
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=drawn(60), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32))
 def test_correct_programs_are_silent_under_any_schedule(seed: int) -> None:
     program = generate(random.Random(seed))

@@ -18,6 +18,7 @@ from typing import Any
 
 from simcoll.blackbox.gather import gather
 from simcoll.core.trace import Trace
+from tests.support.warm import collapse_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,6 +95,7 @@ def serve() -> None:
 
     assert torch.distributed.is_available()
     warm_up()
+    collapse_memory()  # what this process has written to since it was forked has no part in huge pages
     running = 0
     for line in sys.stdin:
         if running == AT_A_TIME:

@@ -45,9 +45,48 @@ def test_a_signal_reaches_it_and_is_its_end(tmp_path: Path) -> None:
         assert process.wait(60) == -signal.SIGTERM
 
 
+ENDS = {
+    "a code": "import sys\nprint('last', end='')\nsys.exit(300)",
+    "a text": "import sys\nsys.exit('why')",
+    "an error": "import sys\nsys.excepthook = lambda *_: print('hook')\n1 / 0",
+    "an interrupt": "import sys\nsys.excepthook = lambda *_: None\nraise KeyboardInterrupt",
+    "a thread": "import threading\nthreading.Thread(target=print, args=['thread']).start()",
+    "a stream that is closed": "import os\nprint('x')\nos.close(1)",
+    "what is destroyed": "class Last:\n    def __del__(self, say=print):\n        say('gone')\nkept = Last()",
+}
+
+
+@pytest.mark.parametrize("program", ENDS.values(), ids=ENDS.keys())
+def test_it_ends_as_an_interpreter_does(program: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    assert program_of([sys.executable, "-E", str(path)], str(tmp_path)) is None
+    warm, cold = (
+        subprocess.run([sys.executable, *options, path], capture_output=True, text=True, timeout=60, check=False)
+        for options in ((), ("-E",))
+    )
+    assert (warm.returncode, warm.stdout) == (cold.returncode, cold.stdout)
+    assert warm.stderr.splitlines()[-1:] == cold.stderr.splitlines()[-1:]
+
+
+def test_a_command_in_another_network_is_a_fork(tmp_path: Path) -> None:
+    (tmp_path / "program.py").touch()
+    found = program_of(["/sbin/ip", "netns", "exec", "host", sys.executable, "program.py", "a"], str(tmp_path))
+    assert found is not None
+    assert (found["network"], found["script"], found["arguments"]) == ("host", "program.py", ["a"])
+    assert program_of(["/sbin/ip", "netns", "exec", "host", "ls"], str(tmp_path)) is None
+
+
 @pytest.mark.parametrize("words", [["-c", "pass"], ["-I", "x.py"], ["-m", "pip"], ["missing.py"]])
 def test_what_stays_cold(words: list[str], tmp_path: Path) -> None:
     assert program_of([sys.executable, *words], str(tmp_path)) is None
+
+
+def test_a_module_may_be_named_in_the_same_word(tmp_path: Path) -> None:
+    words = ["--version"]
+    assert program_of([sys.executable, "-mpytest", *words], str(tmp_path)) == program_of(
+        [sys.executable, "-m", "pytest", *words], str(tmp_path)
+    )
 
 
 def test_a_torch_in_the_programs_folder_is_its_own(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """Python commands that tests start are forks of one process that has imported torch: an import costs two seconds each.
 
 :func:`install` has ``subprocess.Popen`` ask a warm process (this file, run as a program) for each command of this
-interpreter whose options and environment allow it. The warm process forks twice and the one between ends, so that the
-kernel gives the command to the process that asked: it is its child, with its pid, signals and exit code, as if it had
-been started by ``exec``. The command has its arguments, environment, folder, streams and session, finds torch not yet
-imported, runs as ``__main__`` and ends as an interpreter does. A command that starts ranks has a warm process of its
-own, so that its ranks are forks as well.
+interpreter whose options and environment allow it, also in another network namespace. The warm process forks twice and
+the one between ends, so that the kernel gives the command to the process that asked: it is its child, with its pid,
+signals and exit code, as if it had been started by ``exec``. The command has its arguments, environment, folder,
+streams and session, finds torch not yet imported, runs as ``__main__`` and ends as an interpreter does, until all
+modules are cleared. A command that starts ranks has a warm process of its own, so that its ranks are forks as well.
 
 What stays cold: tests marked ``cold``, ``python -c``, other options of the interpreter, another environment where a
 library reads it once, and everything where ``SIMCOLL_TESTS_COLD`` is set.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import importlib.util
@@ -32,7 +33,8 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -74,7 +76,20 @@ ONCE = ("LD_", "PYTHON", "OMP_", "MKL_", "MALLOC_", "TORCH_", "GLIBC_", "KMP_")
 LATER = ("PYTHONUNBUFFERED", "TORCH_DISTRIBUTED_DEBUG", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_NCCL_", "TORCH_FR_")
 """Variables among them that a fork can heed."""
 
+HOLD_GROUPS = (
+    "__main__",
+    "torch.distributed.distributed_c10d",
+    "torch.distributed.device_mesh",
+    "simcoll.proof",
+    "simcoll.recorder",
+    "simcoll.wrapper",
+)
+"""Beginnings of the modules that may hold a process group."""
+
 _PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWNET = 0x40000000
+_MADV_COLLAPSE = 25
+_HUGE_PAGE = 1 << 21
 _LIBC = ctypes.CDLL(None)
 _LARGEST_REQUEST = 1 << 18
 _HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -233,6 +248,9 @@ def program_of(words: list[str], folder: str) -> dict[str, Any] | None:
     """What a command line has this interpreter run; None where it is another program, or has options of its own."""
     here = Path(sys.executable).parent
     unbuffered = False
+    if Path(words[0]).name == "ip" and words[1:3] == ["netns", "exec"]:
+        inner = program_of(words[4:], folder)
+        return inner and {**inner, "network": words[3]}
     if Path(words[0]).parent == here and Path(words[0]).name in ("simcoll", "torchrun"):
         return {"script": words[0], "arguments": words[1:], "unbuffered": False, "ranks": _starts_ranks(words)}
     if words[0] != sys.executable:
@@ -240,6 +258,8 @@ def program_of(words: list[str], folder: str) -> dict[str, Any] | None:
     rest = words[1:]
     if rest[:1] == ["-u"]:
         unbuffered, rest = True, rest[1:]
+    if rest and rest[0].startswith("-m") and rest[0] != "-m":
+        rest = ["-m", rest[0].removeprefix("-m"), *rest[1:]]
     if rest[:1] == ["-m"] and len(rest) > 1:
         what = {"module": rest[1], "arguments": rest[2:]}
         first = folder
@@ -320,9 +340,29 @@ def warm_up() -> Hidden:
         for name, module in sys.modules.items()
         if name not in before and name.partition(".")[0] in ("torch", "simcoll") and module is not None
     }
+    for library in weakref.finalize._registry:  # type: ignore[attr-defined]
+        library.atexit = False  # at its end a command need not take back what torch registered when it was imported
     gc.collect()
     gc.freeze()
+    collapse_memory()
     return Hidden(needs_torch)
+
+
+def collapse_memory() -> None:
+    """Move what this process has allocated into huge pages: a fork then copies one page-table entry instead of 512.
+
+    Most of what a fork with torch costs, and as much when it ends, are those entries. Linux does it since 6.1;
+    elsewhere nothing changes.
+    """
+    madvise = _LIBC.madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        place, access, _, _, file, *name = line.split()
+        if access == "rw-p" and file == "0" and name in ([], ["[heap]"]):
+            first, last = (int(address, 16) for address in place.split("-"))
+            first, last = -(-first // _HUGE_PAGE) * _HUGE_PAGE, last // _HUGE_PAGE * _HUGE_PAGE
+            if first < last:
+                madvise(first, last - first, _MADV_COLLAPSE)
 
 
 def serve(end: socket.socket, hidden: Hidden) -> dict[str, Any]:
@@ -388,6 +428,9 @@ def _become(request: dict[str, Any], handles: list[int], end: socket.socket, hid
         except OSError:
             os.setsid()  # what asks is in another session
     program = request["program"]
+    if "network" in program:
+        with Path("/run/netns", program["network"]).open("rb") as network:
+            _LIBC.setns(network.fileno(), _CLONE_NEWNET)
     own = _fork_warm_process(handles, hidden) if program["ranks"] else None
     answer, *given = handles
     spare = 1 + max([*given, *request["handles"], answer, own.fileno() if own else 0])
@@ -434,9 +477,49 @@ def _keep(names: frozenset[str]) -> None:
     Those that hold what a command has made, its process groups, are cleared.
     """
     for name in names.intersection(sys.modules):
-        if not name.startswith(("torch.distributed", "simcoll", "__main__")) and name not in sys.builtin_module_names:
+        if not name.startswith(HOLD_GROUPS) and name not in sys.builtin_module_names:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules[name]))
             del sys.modules[name]
+
+
+class End:
+    """Ends the process when it is destroyed, after all modules but ``sys`` and ``builtins``.
+
+    What the interpreter does afterwards writes to all that was imported before the process was forked.
+    """
+
+    def __init__(self, code: int) -> None:
+        self._code, self._exit = code, os._exit
+        self._streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+
+    def __del__(self) -> None:
+        for stream in self._streams:
+            try:
+                stream.flush()
+            except OSError:
+                self._code = 120  # as the interpreter's own
+            except ValueError:
+                pass  # it is closed
+        self._exit(self._code)
+
+
+def run_to_the_end(run: Callable[[], object]) -> None:
+    """Call what is the whole program of this fork, and prepare its :class:`End`."""
+    code = 0
+    try:
+        run()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    except KeyboardInterrupt:
+        code = -1  # the interpreter ends itself by the signal
+        raise
+    except BaseException:
+        code = 1
+        raise
+    finally:
+        if code >= 0:
+            sys.end_of_simcoll_test = End(code)  # type: ignore[attr-defined]
 
 
 def _fork_warm_process(handles: Sequence[int], hidden: Hidden) -> socket.socket:
@@ -506,4 +589,4 @@ if __name__ == "__main__":
             _end = again.end
         else:
             break
-    run_as_main(_program)
+    run_to_the_end(functools.partial(run_as_main, _program))

@@ -152,10 +152,12 @@ WITHOUT_MEMORY: dict[str, tuple[str, str]] = {
 }
 
 
-def outcomes(mode: str, snippets: dict[str, tuple[str, str]]) -> dict[str, Any]:
+def outcomes(mode: str, snippets: dict[str, tuple[str, str]], folder: Path) -> dict[str, Any]:
     """What each snippet finds, all in one process."""
     given = json.dumps({name: snippet for name, (snippet, _) in snippets.items()})
-    command = [sys.executable, "-W", "ignore", "-c", RUNNER, mode]
+    program = folder / "program.py"
+    program.write_text(RUNNER)
+    command = [sys.executable, str(program), mode]
     done = subprocess.run(command, input=given, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -163,11 +165,11 @@ def outcomes(mode: str, snippets: dict[str, tuple[str, str]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["real", "fake"])
-def test_a_program_finds_cuda(mode: str) -> None:
-    found = outcomes(mode, SNIPPETS)
+def test_a_program_finds_cuda(mode: str, tmp_path: Path) -> None:
+    found = outcomes(mode, SNIPPETS, tmp_path)
     assert found == {name: expected for name, (_, expected) in SNIPPETS.items()}
 
 
-def test_a_program_goes_on_without_memory() -> None:
-    found = outcomes("fake", WITHOUT_MEMORY)
+def test_a_program_goes_on_without_memory(tmp_path: Path) -> None:
+    found = outcomes("fake", WITHOUT_MEMORY, tmp_path)
     assert found == {name: expected for name, (_, expected) in WITHOUT_MEMORY.items()}
