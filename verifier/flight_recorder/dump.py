@@ -84,12 +84,7 @@ def _lists_cut(columns: EntryColumns) -> set[int]:
 
 
 def _sound(rows: Rows) -> tuple[Rows, list[str], bool]:
-    """The entries that make sense, what to say of the others, and whether some are missing before those that are left.
-
-    An entry between others that make sense leaves a gap in its group's numbers, as a call that was not made does:
-    nothing is judged by its absence only if the entry's own group and number are known to be lost. Where they are not,
-    the entries before it are left out, as if the ring had wrapped.
-    """
+    """The entries after the last one that makes no sense, what to say of it, and whether there was one."""
     bad = ~rows["sound"] | (rows["sequence"] < 0) | (rows["sequence"] > _LAST)
     bad |= (rows["p2p_sequence"] < 0) | (rows["p2p_sequence"] > _LAST)
     for name in ("scheduled_ns", "started_ns", "finished_ns"):
