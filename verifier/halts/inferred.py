@@ -211,8 +211,8 @@ def standing_calls(job: Job, waits: WaitGraph, stall: Stall) -> list[Finding]:
         groups = {group for group, _ in calls}
         if len(groups) == 1:
             return [_unclear(calls, everybody)]
-        # To a call of a group of all ranks everybody has come: it waits for nobody.
-        if all(len(group.ranks) < size for group in groups):
+        # A call to which every rank of the job has come waits for nobody.
+        if all(len(members) < size for members in calls.values()):
             return [_knot(calls)]
     long = any(stall.misses(rank, record.scheduled_ns + _UNCLEAR_NS) for (rank, record), *_ in calls.values())
     return [_unclear(calls, everybody)] if stall.dated and long else []
