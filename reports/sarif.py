@@ -102,13 +102,13 @@ def _invocation(report: Report, exit_code: int) -> dict[str, object]:
 
 def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, object]:
     at = _locations(finding.sides, finding, places)
-    related = at[1:]
+    related: list[dict[str, object]] = at[1:]
     if (before := finding.came_apart) is not None:
         related += _locations(before.sides, finding, places, f"came apart at collective {before.sequence}: ")
     if (parted := finding.parted) is not None:
         said = ", ".join(f"{ranks_text(ranks)} {did}" for ranks, did in parted.sides)
-        fork = {"physicalLocation": places.physical(parted.source), "message": _message(f"ranks parted here: {said}")}
-        related = [fork, *related]
+        message = _message(f"ranks parted here: {said}")
+        related.insert(0, {"physicalLocation": places.physical(parted.source), "message": message})
     fingerprint = _fingerprint(finding, places)
     seen[fingerprint] += 1
     return {

@@ -84,7 +84,11 @@ class Roots:
             return SKIP
         if filename.endswith(SCENARIO):
             return OWN
-        path = os.path.realpath(filename)
+        try:
+            path = os.path.realpath(filename)
+        except ValueError:
+            # A file that a damaged record names.
+            return SKIP
         if path.startswith((*self.torch, *self.simcoll)):
             return SKIP
         if path.startswith(self.packages) or any(name in path for name in _ANYWHERE):
@@ -98,8 +102,8 @@ class Roots:
     @classmethod
     def of(cls, document: object) -> Roots:
         """What :meth:`document` gave; this process's own folders where it is malformed, or states no such folder."""
-        found = {name: _folders(document, name) for name in _ROOTS}
-        return cls(**found) if found["torch"] or found["simcoll"] else own_roots()
+        torch, simcoll, packages, library = (_folders(document, name) for name in _ROOTS)
+        return cls(torch, simcoll, packages, library) if torch or simcoll else own_roots()
 
 
 _ROOTS: Final = ("torch", "simcoll", "packages", "library")

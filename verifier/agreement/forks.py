@@ -158,8 +158,8 @@ def fork_of(step: Step) -> Fork | None:
         handler = parent.handlers[int(step.field.split()[1])]  # type: ignore[attr-defined]
         return Fork(handler.lineno, *lines, "caught an exception there", "did not")
     if step.field.startswith("case"):
-        case = parent.cases[int(step.field.split()[1])]  # type: ignore[attr-defined]
-        return Fork(case.pattern.lineno, *lines, _TOOK, _NOT)
+        pattern: ast.pattern = parent.cases[int(step.field.split()[1])].pattern  # type: ignore[attr-defined]
+        return Fork(pattern.lineno, *lines, _TOOK, _NOT)
     return None
 
 

@@ -152,8 +152,8 @@ def _told(found: _Found, ways: Sequence[_Way]) -> Parting:
     """The parting with the ranks of all ways that are known to have gone inside, or not."""
     fork, said = found.fork, dict[str, list[int]]()
     for way in ways:
-        inside = way is found.inside
-        if way not in (found.inside, found.outside):
+        inside = way.side is found.inside.side
+        if not inside and way.side is not found.outside.side:
             same = [
                 frame
                 for frame in way.frames
@@ -161,7 +161,7 @@ def _told(found: _Found, ways: Sequence[_Way]) -> Parting:
             ]
             if fork.leaves or not same:
                 continue
-            inside = any(fork.first <= frame.line <= fork.last for frame in same)
+            inside = any(fork.first <= frame.line <= fork.last for frame in same) and not (fork.loop and way.past)
         said.setdefault(fork.inside if inside else fork.outside, []).extend(way.side.ranks)
     text = text_of(found.frame.file)
     code = "" if text is None else text.line(fork.line)
@@ -266,7 +266,7 @@ def _apart_in(a: _Way, b: _Way, depth: int) -> Iterator[_Found]:
     # The late side has come past where the early one is, which is inside of something that it left out.
     passed = [] if early.past else list(_leading_to(early, late, depth, level))
     # Or the early side has come round again, or gone for good, without what the late one is inside of.
-    again = early.past or _comes_again(one[:level], a.frames[:depth])
+    again = early.past or _comes_again(one[: level + 1], a.frames[:depth])
     left_out = list(_leading_to(late, early, depth, level)) if again else []
     left_out += [_Found(fork, early.frames[depth], early, late) for fork in exits_in(block[low + 1 : high]) if again]
     yield from passed or left_out

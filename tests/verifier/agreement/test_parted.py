@@ -1,0 +1,347 @@
+"""Where ranks parted is read from their stacks and the program's text: a fork leads to one side and past the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from simcoll.core.record import Source
+from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.agreement.parted import Ran, ran_nothing, with_partings
+from simcoll.verifier.findings.finding import Finding, RankSource, Severity, Side
+from simcoll.verifier.findings.rules import RULES
+
+CALL = Call("all_reduce", "allreduce", (Buffer((5,), "float32", "cpu"),), (Buffer((5,), "float32", "cpu"),), "sum")
+
+
+def program(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(dedent(text).lstrip())
+    return path
+
+
+def at(path: Path, *frames: str) -> Source:
+    """The stack through the lines that end in these marks, outermost first, each with its function's name."""
+    lines = path.read_text().splitlines()
+    found = []
+    for frame in frames:
+        mark, _, function = frame.partition(":")
+        line = next(number for number, text in enumerate(lines, 1) if text.endswith(f"# {mark}"))
+        found.append(Source(str(path), line, function or "step", lines[line - 1].strip()))
+    return replace(found[-1], callers=tuple(found[-2::-1]))
+
+
+def side(ranks: Sequence[int], source: Source, *, past: bool = False) -> Side:
+    return Side(tuple(ranks), None if past else CALL, (RankSource(ranks[0], source),), past=past)
+
+
+def judged(*sides: Side, code: str = "SC102", ran: Ran = ran_nothing) -> Finding:
+    ranks = tuple(rank for one in sides for rank in one.ranks)
+    found = Finding(code, Severity.ERROR, "", sequence=3, ranks=ranks, sides=sides)
+    return with_partings([found], ran)[0]
+
+
+def told(finding: Finding) -> tuple[str, dict[str, tuple[int, ...]]] | None:
+    """The text of the line that parted the ranks, without its mark, and who did what there."""
+    if finding.parted is None:
+        return None
+    return finding.parted.source.code.partition("  #")[0], {did: ranks for ranks, did in finding.parted.sides}
+
+
+TOOK, NOT = "took it", "did not take it"
+
+SHAPES = {
+    "a branch that one rank alone takes": (
+        """
+        def step():
+            if rank == 2:
+                reduce(a)  # one
+            reduce(b)  # other
+        """,
+        ("if rank == 2:", TOOK, NOT),
+    ),
+    "the other branch of a condition": (
+        """
+        def step():
+            if best:
+                reduce(a)  # one
+            else:
+                reduce(b)  # other
+        """,
+        ("if best:", TOOK, NOT),
+    ),
+    "a condition that is not met": (
+        """
+        def step():
+            if fine:
+                log()
+            else:
+                reduce(a)  # one
+            reduce(b)  # other
+        """,
+        ("if fine:", NOT, TOOK),
+    ),
+    "an elif": (
+        """
+        def step():
+            if x:
+                log()
+            elif y:
+                reduce(a)  # one
+            reduce(b)  # other
+        """,
+        ("elif y:", TOOK, NOT),
+    ),
+    "the innermost of several": (
+        """
+        def step():
+            for n in range(4):
+                if n % 2:
+                    with timer:
+                        if loss < best:
+                            reduce(a)  # one
+                reduce(b)  # other
+        """,
+        ("if loss < best:", TOOK, NOT),
+    ),
+    "a branch on the rank with a loop in it": (
+        """
+        def step():
+            if rank == 0:
+                for m in metrics:
+                    reduce(m)  # one
+            reduce(b)  # other
+        """,
+        ("if rank == 0:", TOOK, NOT),
+    ),
+    "a branch at the end of a loop that others come round": (
+        """
+        def step():
+            for n in range(4):
+                reduce(b)  # other
+                if odd:
+                    reduce(a)  # one
+        """,
+        ("if odd:", TOOK, NOT),
+    ),
+    "an early continue": (
+        """
+        def step():
+            for n in range(4):
+                reduce(a)  # one
+                if bad:
+                    continue
+                reduce(b)  # other
+        """,
+        ("if bad:", TOOK, NOT),
+    ),
+    "an exception that one rank caught": (
+        """
+        def step():
+            try:
+                load()
+            except OSError:
+                reduce(a)  # one
+            reduce(b)  # other
+        """,
+        ("except OSError:", "caught an exception there", "did not"),
+    ),
+    "a case": (
+        """
+        def step():
+            match kind:
+                case 1:
+                    reduce(a)  # one
+            reduce(b)  # other
+        """,
+        ("case 1:", TOOK, NOT),
+    ),
+    "a conditional expression": (
+        """
+        def step():
+            x = reduce(a) if best else None  # one
+            reduce(b)  # other
+        """,
+        ("x = reduce(a) if best else None", TOOK, NOT),
+    ),
+    "a short circuit": (
+        """
+        def step():
+            best and reduce(a)  # one
+            reduce(b)  # other
+        """,
+        ("best and reduce(a)", TOOK, NOT),
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_fork_is_named_with_what_each_side_did(shape: str, tmp_path: Path) -> None:
+    text, (code, one_did, other_did) = SHAPES[shape]
+    path = program(tmp_path, text)
+    one, other = side([2], at(path, "one")), side([0, 1, 3], at(path, "other"))
+    expected = code, {one_did: (2,), other_did: (0, 1, 3)}
+    assert told(judged(one, other)) == expected
+    assert told(judged(other, one)) == expected
+
+
+SILENT = {
+    "a straight line": "def step():\n    reduce(a)  # one\n    reduce(b)  # other\n",
+    "a loop in a straight line": "def step():\n    for n in x:\n        reduce(a)  # one\n        reduce(b)  # other\n",
+    "two ways through one with": "def step():\n    with a:\n        reduce(a)  # one\n    reduce(b)  # other\n",
+}
+
+
+@pytest.mark.parametrize("shape", SILENT)
+def test_a_text_without_a_fork_between_the_lines_tells_nothing(shape: str, tmp_path: Path) -> None:
+    path = program(tmp_path, SILENT[shape])
+    assert judged(side([2], at(path, "one")), side([0], at(path, "other"))).parted is None
+
+
+HELPERS = """
+    def mean(t):
+        if world > 1:
+            reduce(t)  # helper
+        return t
+
+    def evaluate():
+        if rank == 0:
+            mean(best)  # best
+
+    def step():
+        mean(loss)  # loss
+        evaluate()  # evaluate
+        mean(norm)  # norm
+"""
+
+
+def test_the_fork_is_found_in_a_function_that_one_side_called(tmp_path: Path) -> None:
+    path = program(tmp_path, HELPERS)
+    one = side([0], at(path, "evaluate", "best:evaluate", "helper:mean"))
+    other = side([1, 2], at(path, "norm", "helper:mean"))
+    assert told(judged(one, other)) == ("if rank == 0:", {TOOK: (0,), NOT: (1, 2)})
+
+
+def test_a_way_that_the_others_went_before_is_not_what_parted_them(tmp_path: Path) -> None:
+    path = program(tmp_path, HELPERS.replace("rank == 0", "good"))
+    one = side([0], at(path, "evaluate", "best:evaluate", "helper:mean"))
+    other = side([1, 2], at(path, "norm", "helper:mean"))
+    helper = at(path, "helper:mean").line
+
+    def ran(ranks: Sequence[int], file: str, first: int, last: int) -> bool:
+        return first <= helper <= last
+
+    assert told(judged(one, other, ran=ran)) == ("if good:", {TOOK: (0,), NOT: (1, 2)})
+
+
+def test_ranks_that_leave_a_function_early_take_its_return(tmp_path: Path) -> None:
+    text = """
+        def evaluate():
+            if not found:
+                return
+            reduce(a)  # one
+
+        def step():
+            evaluate()  # evaluate
+            reduce(b)  # other
+    """
+    path = program(tmp_path, text)
+    finding = judged(side([0], at(path, "evaluate", "one:evaluate")), side([1], at(path, "other")))
+    assert told(finding) == ("if not found:", {TOOK: (1,), NOT: (0,)})
+
+
+def test_ranks_that_ended_left_the_loop_in_which_the_others_are(tmp_path: Path) -> None:
+    text = """
+        def step():
+            for epoch in range(2):
+                for batch in loader:
+                    reduce(batch)  # one
+    """
+    path = program(tmp_path, text)
+    here, gone = side([0, 1], at(path, "one")), side([2], at(path, "one"), past=True)
+    for sides in ((here, gone), (gone, here)):
+        finding = judged(*sides, code="SC702")
+        assert told(finding) == ("for batch in loader:", {"in the loop": (0, 1), "past it": (2,)})
+
+
+def test_a_rank_behind_the_loop_is_past_it(tmp_path: Path) -> None:
+    text = """
+        def step():
+            for batch in loader:
+                reduce(batch)  # one
+            reduce(b)  # other
+    """
+    path = program(tmp_path, text)
+    finding = judged(side([0], at(path, "one")), side([1], at(path, "other")))
+    assert told(finding) == ("for batch in loader:", {"in the loop": (0,), "past it": (1,)})
+    assert finding.code == "SC102"
+
+
+def test_one_line_that_calls_two_functions_says_which(tmp_path: Path) -> None:
+    text = """
+        def first():
+            reduce(a)  # one
+
+        def second():
+            reduce(b)  # other
+
+        def step():
+            x = first() if rank else second()  # both
+    """
+    path = program(tmp_path, text)
+    finding = judged(side([0], at(path, "both", "other:second")), side([1], at(path, "both", "one:first")))
+    assert told(finding) == ("x = first() if rank else second()", {TOOK: (1,), NOT: (0,)})
+
+
+def test_a_text_that_changed_or_is_gone_tells_nothing(tmp_path: Path) -> None:
+    path = program(tmp_path, SHAPES["an elif"][0])
+    one, other = side([2], at(path, "one")), side([0], at(path, "other"))
+    assert judged(one, other).parted is not None
+    # Sides keep what the ranks ran; the folder's text is what is there now.
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    changed = program(moved, SHAPES["an elif"][0])
+    sides = [side([rank], at(changed, mark)) for rank, mark in ((2, "one"), (0, "other"))]
+    changed.write_text("\n" + changed.read_text())
+    assert judged(*sides).parted is None
+    changed.unlink()
+    assert judged(*sides).parted is None
+
+
+@pytest.mark.parametrize("file", ["/dev/zero", "fifo", "folder", "\0", "wrong.py", "deep.py", "long.py"])
+def test_a_hostile_file_is_neither_waited_for_nor_believed(file: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "wrong.py").write_text("def step(:\n" * 3)
+    (tmp_path / "deep.py").write_text("(" * 5000 + ")" * 5000)
+    (tmp_path / "long.py").write_bytes(b"x = 1\n" * (1 << 19))
+    path = str(tmp_path / file) if "\0" not in file else file
+    sources = [Source(path, line, "step", "x = 1") for line in (1, 2)]
+    assert judged(side([0], sources[0]), side([1], sources[1])).parted is None
+
+
+def test_a_call_that_only_some_ranks_came_by_is_skipped_or_extra(tmp_path: Path) -> None:
+    path = program(tmp_path, SHAPES["a branch that one rank alone takes"][0])
+    finding = judged(side([0, 1, 3], at(path, "other")), side([2], at(path, "one")))
+    assert (finding.code, finding.culprits) == ("SC202", (2,))
+    assert finding.message == "rank 2 made all_reduce, as its collective 3, which ranks 0-1 and 3 did not make"
+    skipped = judged(side([0], at(path, "other")), side([1, 2], at(path, "one")))
+    assert (skipped.code, skipped.culprits) == ("SC202", (0,))
+    assert RULES["SC202"].name == "call-skipped"
+
+
+@pytest.mark.parametrize("shape", ["the other branch of a condition", "an exception that one rank caught"])
+def test_calls_of_two_ways_meet_and_are_compared(shape: str, tmp_path: Path) -> None:
+    path = program(tmp_path, SHAPES[shape][0])
+    assert judged(side([0], at(path, "other")), side([2], at(path, "one"))).code == "SC102"
+
+
+def test_messages_and_failures_part_by_design(tmp_path: Path) -> None:
+    path = program(tmp_path, SHAPES["the other branch of a condition"][0])
+    sides = side([0], at(path, "other")), side([2], at(path, "one"))
+    assert [judged(*sides, code=code).parted for code in ("SC301", "SC304", "SC501", "SC701")] == [None] * 4
