@@ -10,8 +10,8 @@ same on all ranks.
 from __future__ import annotations
 
 import functools
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,13 +20,14 @@ from simcoll.blackbox.reader_pool import cores
 from simcoll.core.trace import MemoryTrace, Trace
 from simcoll.dryrun.endings import RankEnding, RankEndings, branch_lines, endings_of
 from simcoll.dryrun.extrapolate import first_choice, next_choice
-from simcoll.dryrun.process_pool import ProcessEnd, run_rank_processes
+from simcoll.dryrun.private_files import RANK_FILES, REDIRECTED, made_changes, private_files
+from simcoll.dryrun.process_pool import ProcessEnd, remove_tree, run_rank_processes
 from simcoll.dryrun.rank.known_inputs import GivenInputs, InputsByRank, KnownInputs, inputs_name, read_inputs
 from simcoll.dryrun.rank.main import DryRun
 from simcoll.dryrun.records import comparable, sized_differently, tainted_reads
 from simcoll.dryrun.verdict import DryRunVerdict, notes, verdict
 from simcoll.recorder.recorder import box_name
-from simcoll.verifier.findings.finding import DRY_RUN, Report
+from simcoll.verifier.findings.finding import DRY_RUN, Report, Severity
 
 MOST_PASSES = 3
 """At most so many passes follow the first run."""
@@ -49,16 +50,24 @@ class Passes:
         return [f"the values of {calls:,} calls were those of the ranks that ran, which were run again with them"]
 
     def rerun(self, dry_run: DryRun, traces: Sequence[Trace], run: Callable[[DryRun, Sequence[int]], object]) -> bool:
-        """Make one more pass with the ranks that read values from others; returns whether another one is to follow."""
+        """Make one more pass with the ranks that read values from others; returns whether another one is to follow.
+
+        Where ranks have written files that others could not find, all run again.
+        """
         self.made += 1
         self._readers |= {trace.rank for trace in traces if branch_lines(trace) or tainted_reads(trace)}
-        ranks = sorted(self._readers)
+        files = {} if dry_run.files is None else made_changes(dry_run.files)
+        ranks = sorted(self._given if files else self._readers)
         for rank in ranks:
             (self._folder / box_name(rank)).unlink(missing_ok=True)
-        run(replace(dry_run, known=KnownInputs(self._given, self.made < MOST_PASSES)), ranks)
+        sharing = dry_run.files and replace(dry_run.files, run=self.made)
+        run(replace(dry_run, known=KnownInputs(self._given, self.made < MOST_PASSES), files=sharing), ranks)
         given = {**self._given, **{rank: read_inputs(self._folder / inputs_name(rank)) for rank in ranks}}
         before, self._given = self._given, given
-        return self.made < MOST_PASSES and any(_texts(before[rank]) != _texts(given[rank]) for rank in ranks)
+        wrote_the_same = sharing is None or not files or made_changes(sharing) == files
+        return self.made < MOST_PASSES and not (
+            wrote_the_same and all(_texts(before[rank]) == _texts(given[rank]) for rank in ranks)
+        )
 
 
 def _texts(given: Mapping[str, GivenInputs]) -> dict[str, str]:
@@ -77,7 +86,7 @@ _LEFT_BEHIND = (
     "rank*.stack",
     "rank*.log",
     "rank*.stage*",
-    "rank-saved-*",
+    RANK_FILES,
     "report.json",
     "report.html",
     "launch*.json",
@@ -105,7 +114,8 @@ def run_locally(
     dry_run: DryRun, plan: DryRunPlan, ranks: Iterable[int], done: Callable[[int], object]
 ) -> dict[int, ProcessEnd]:
     """Run ranks on this host alone."""
-    return run_rank_processes(dry_run, ranks, timeout=plan.timeout, jobs=plan.jobs or cores(), done=done)
+    with nullcontext(dry_run) if dry_run.files is not None else private_files(dry_run, plan.timeout) as prepared:
+        return run_rank_processes(prepared, ranks, timeout=plan.timeout, jobs=plan.jobs or cores(), done=done)
 
 
 def run_and_judge(
@@ -116,13 +126,14 @@ def run_and_judge(
     Black boxes and the ranks' output are left in the dry run's folder. Where the verdict rests on guessed values, the
     ranks that read some run again (:class:`Passes`), unless ``run`` runs them, which cannot do that.
     """
-    ran = _RanRanks(dry_run, progress)
-    _run_chosen(ran, plan, run or functools.partial(run_locally, dry_run, plan))
-    judged = _judge(ran)
-    pass_notes: list[str] = []
-    if run is None and _rests_on_guesses(ran, judged):
-        pass_notes = _run_again(ran, plan)
+    with private_files(dry_run, plan.timeout) as prepared:
+        ran = _RanRanks(prepared, progress)
+        _run_chosen(ran, plan, run or functools.partial(run_locally, prepared, plan))
         judged = _judge(ran)
+        pass_notes: list[str] = []
+        if run is None and (_rests_on_guesses(ran, judged) or _rests_on_files(ran, judged)):
+            pass_notes = _run_again(ran, plan)
+            judged = _judge(ran)
     remove_inputs(dry_run.folder)
     return _report(ran, plan, judged, pass_notes), [*judged.verdict.traces]
 
@@ -178,6 +189,15 @@ def _rests_on_guesses(ran: _RanRanks, judged: _Judged) -> bool:
     return bool(judged.verdict.divergences or failed or sized_differently(ran.traces))
 
 
+def _rests_on_files(ran: _RanRanks, judged: _Judged) -> bool:
+    """Whether what is wrong may follow from files of ranks that were started later."""
+    files = ran.dry_run.files
+    wrong = any(finding.severity is Severity.ERROR for finding in judged.verdict.report.findings)
+    return (
+        files is not None and (wrong or bool(judged.endings.ranks(RankEnding.FAILED))) and bool(made_changes(files))
+    )
+
+
 def _run_again(ran: _RanRanks, plan: DryRunPlan) -> list[str]:
     """Make passes until the ranks give the same inputs as in the one before; returns the report's notes on them."""
 
@@ -195,7 +215,9 @@ def _report(ran: _RanRanks, plan: DryRunPlan, judged: _Judged, pass_notes: Seque
     own = notes(ran.dry_run, plan.timeout, judged.endings, ran.traces)
     diverged = [divergence.note() for divergence in judged.verdict.divergences]
     kept = [note for note in report.notes if not note.startswith("there is no record of")]
-    return replace(report, mode=DRY_RUN, world_size=ran.dry_run.world_size, notes=(*own, *pass_notes, *diverged, *kept))
+    redirected = [] if ran.dry_run.files is None or ran.dry_run.files.overlays else [REDIRECTED]
+    all_notes = (*own, *redirected, *pass_notes, *diverged, *kept)
+    return replace(report, mode=DRY_RUN, world_size=ran.dry_run.world_size, notes=all_notes)
 
 
 def remove_earlier(folder: Path) -> None:
@@ -203,6 +225,6 @@ def remove_earlier(folder: Path) -> None:
     for pattern in _LEFT_BEHIND:
         for path in folder.glob(pattern):
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                remove_tree(path)
             else:
                 path.unlink(missing_ok=True)
