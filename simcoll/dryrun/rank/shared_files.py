@@ -173,8 +173,8 @@ class ChangedPaths:
         known, racy = self._known, self._racy
         places = self.forget()
         now = time.time_ns()
-        self._racy = frozenset(path for path, state in self._known.items() if _is_racy(state, now))
         changed = [path for path, state in self._known.items() if known.get(path) != state or path in racy]
+        self._racy = frozenset(path for path in changed if _is_racy(self._known[path], now))
         return [*((path, places[path]) for path in changed), *((path, "") for path in known if path not in places)]
 
     def forget(self) -> dict[str, str]:
