@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from simcoll.dryrun.process_pool import remove_tree
 from simcoll.dryrun.rank.main import DryRun
-from simcoll.dryrun.rank.private_mounts import mount_privately
+from simcoll.dryrun.rank.private_mounts import mount_privately, writable_places
 from simcoll.dryrun.rank.shared_files import FileSharing, RankProgress, read_journal
 from simcoll.launch.fork import fork
 
@@ -30,64 +32,80 @@ REDIRECTED = (
 """The note of a report where there were no overlays."""
 
 _MOST_PATIENCE = 30.0
-_SHARED_MEMORY = Path("/dev/shm")
+_MOST_TRIED = 100
+_SHARED_MEMORY = "/dev/shm"
+
+_Choice: TypeAlias = "tuple[Path, Sequence[str] | None]"
 
 
 @contextmanager
 def private_files(dry_run: DryRun, timeout: float) -> Iterator[DryRun]:
     """The dry run with private files for its ranks, each of which may run ``timeout`` seconds."""
-    with contextlib.ExitStack() as stack:
-        base, overlays = _base_for(dry_run, stack)
-        sharing = FileSharing(base, overlays, RankProgress(dry_run.world_size), min(timeout / 4, _MOST_PATIENCE))
-        yield replace(dry_run, files=sharing)
-
-
-def _base_for(dry_run: DryRun, stack: contextlib.ExitStack) -> tuple[Path, str | None]:
+    progress, patience = RankProgress(dry_run.world_size), min(timeout / 4, _MOST_PATIENCE)
     own = dry_run.folder.resolve() / RANK_FILES
-    stack.callback(remove_tree, own)
-    for parent in (dry_run.folder.resolve(), Path(tempfile.gettempdir()), _SHARED_MEMORY):
-        base = own if parent == own.parent else _temporary(parent)
-        if base is None:
-            continue
-        base.mkdir(mode=0o700, exist_ok=True)
-        for kind in ("root", "user"):
-            if _can_mount(base, kind, dry_run):
-                if base != own:
-                    stack.callback(remove_tree, base)
-                return base, kind
-        remove_tree(base)
+    with contextlib.ExitStack() as stack:
+        stack.callback(remove_tree, own)
+        choices = _choices(own, [*_usual_places(dry_run), *_named_places(dry_run)], stack)
+        found = next((one for one in choices if _can_mount(*one, dry_run)), None)
+        own.mkdir(mode=0o700, exist_ok=True)
+        base, places = found or (own, None)
+        yield replace(dry_run, files=FileSharing(base, found is not None, places, progress, patience))
+
+
+def _choices(own: Path, written: Sequence[str], stack: contextlib.ExitStack) -> Iterator[_Choice]:
+    """Folders for what ranks write, and places to cover: first all of them."""
+    places = writable_places(written)
     own.mkdir(mode=0o700, exist_ok=True)
-    return own, None
+    yield own, None
+    yield own, places
+    for parent in (tempfile.gettempdir(), _SHARED_MEMORY):
+        with contextlib.suppress(OSError):
+            base = Path(tempfile.mkdtemp(prefix="simcoll-", dir=parent))
+            stack.callback(remove_tree, base)
+            yield base, None
+            yield base, places
 
 
-def _temporary(parent: Path) -> Path | None:
-    with contextlib.suppress(OSError):
-        return Path(tempfile.mkdtemp(prefix="simcoll-", dir=parent))
-    return None
+def _usual_places(dry_run: DryRun) -> list[str]:
+    """Folders that programs write to."""
+    return [os.getcwd(), os.path.expanduser("~"), tempfile.gettempdir(), str(dry_run.script.absolute().parent)]
 
 
-def _can_mount(base: Path, kind: str, dry_run: DryRun) -> bool:
-    """Whether a process can have overlays of the folders that programs write to, with their changes in ``base``."""
+def _named_places(dry_run: DryRun) -> list[str]:
+    """Other folders that this program may write to: links lead there, or its arguments or environment name them."""
+    links = [entry.path for entry in os.scandir() if entry.is_symlink()]
+    words = [word for text in (*dry_run.arguments, *os.environ.values()) for word in re.split("[=:,]", text)]
+    return ["/tmp", "/var/tmp", *links, *(word for word in words if word.startswith("/"))]
+
+
+def _can_mount(base: Path, places: Sequence[str] | None, dry_run: DryRun) -> bool:
+    """Whether a process can have such overlays, and write to what it may write to now."""
     pid = fork()
     if pid == 0:
+        code = 1
         try:
-            os._exit(0 if _covers(base, kind, dry_run) else 1)
+            code = int(not _covers(base, places, dry_run))
         finally:
-            os._exit(1)
+            os._exit(code)
     covers = os.waitpid(pid, 0)[1] == 0
     remove_tree(base / "layers")
     return covers
 
 
-def _covers(base: Path, kind: str, dry_run: DryRun) -> bool:
-    places = {Path.cwd(), Path.home(), Path(tempfile.gettempdir()), dry_run.script.absolute().parent}
-    before = {place: os.stat(place).st_dev for place in places if os.access(place, os.W_OK)}
+def _covers(base: Path, places: Sequence[str] | None, dry_run: DryRun) -> bool:
+    folders = [*_usual_places(dry_run), *(entry.path for entry in os.scandir() if entry.is_dir())][:_MOST_TRIED]
+    kept = dry_run.folder.resolve()
+    tried = [place for place in map(Path, folders) if kept not in (place, *place.parents) and os.access(place, os.W_OK)]
+    before = [os.stat(place).st_dev for place in tried]
     try:
-        mount_privately(base, "probe", dry_run.folder.resolve(), as_user=kind == "user")
+        mount_privately(base, "probe", kept, places)
+        for place, device in zip(tried, before, strict=True):
+            os.rmdir(tempfile.mkdtemp(dir=place))
+            if os.stat(place).st_dev == device:
+                return False
     except OSError:
         return False
-    inside = dry_run.folder.resolve()
-    return all(os.stat(place).st_dev != device or inside in (place, *place.parents) for place, device in before.items())
+    return True
 
 
 def made_changes(sharing: FileSharing) -> dict[int, object]:

@@ -225,10 +225,10 @@ def _own_files(dry_run: DryRun, sharing: FileSharing, rank: int, patches: Patche
     """Let this process and those that it starts write to files of their own."""
     sys.dont_write_bytecode = True
     name = journal_name(rank, sharing.run)
-    if sharing.overlays is None:
+    if not sharing.overlays:
         layers = redirect_files(patches, sharing.base / "layers" / name, kept=dry_run.folder.resolve())
         return SharedFiles(sharing, rank, str(sharing.base), layers, None)
-    private = mount_privately(sharing.base, name, dry_run.folder.resolve(), as_user=sharing.overlays == "user")
+    private = mount_privately(sharing.base, name, dry_run.folder.resolve(), sharing.places)
     return SharedFiles(sharing, rank, private.raw, private.layers, private.view)
 
 

@@ -4,8 +4,9 @@ What the process and its children write goes to *upper* folders; what was there 
 kernel drops the mounts when the last of these processes ends, however it ends. Root needs a mount namespace, a user a
 user namespace beside it (Linux 5.11 or later); many containers refuse both.
 
-Root gets one overlay of ``/``, and one of each other writable mount. A user's namespace must not show what lies below a
-mount point, so that there an overlay covers each folder that has no mounts below it, from ``/`` downwards.
+Root gets one overlay of ``/``, and one of each other writable mount. A user's namespace has no other user's folders: an
+overlay there cannot copy them to its upper folder. It must not show what lies below a mount point either. So a user gets
+overlays of chosen folders, each as far up as the user owns it, and without mounts below it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +31,8 @@ _SHARED_MEMORY = "/dev/shm"
 _SOCKETS = "/proc/net/unix"
 _MOST_SOCKETS = 100
 
-_SYSTEM = frozenset("/bin /boot /etc /lib /lib32 /lib64 /libx32 /sbin /usr".split())
-"""Folders in which a user who is not root writes nothing."""
+_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr")
+"""Folders in which a user writes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +67,25 @@ class _Mount:
         return self.writable and self.kind not in _NOT_FILES and os.path.isdir(self.place)
 
 
-def mount_privately(base: Path, name: str, kept: Path, *, as_user: bool) -> PrivateFiles:
+def mount_privately(base: Path, name: str, kept: Path, places: Sequence[str] | None) -> PrivateFiles:
     """Move this process into namespaces of its own, in which overlays cover its files, except the folder ``kept``.
 
-    The upper folders are in ``base/layers/name``, which must not exist yet; the process sees ``base`` empty. Raises
-    OSError where the kernel refuses; the process may then be in another namespace, and should end.
+    Without ``places`` they cover all files, which takes root's rights. The upper folders are in ``base/layers/name``,
+    which must not exist yet; the process sees ``base`` empty. Raises OSError where the kernel refuses; the process may
+    then be in another namespace, and should end.
     """
     folder = os.getcwd()
     own = base / "layers" / name
     own.mkdir(parents=True)
     (base / "snapshots").mkdir(exist_ok=True)
-    _enter_namespaces(as_user=as_user)
+    _enter_namespaces(as_user=places is not None)
     raw, real = (f"/proc/self/fd/{os.open(path, os.O_PATH | os.O_DIRECTORY)}" for path in (base, kept))
-    overlays = _Overlays(f"{raw}/layers/{name}", as_user=as_user)
+    overlays = _Overlays(f"{raw}/layers/{name}", as_user=places is not None)
     sockets = {place: os.open(place, os.O_PATH) for place in _sockets()}
-    if as_user:
-        _cover_below("/", [mount for mount in _mounts() if mount.place != "/"], overlays)
-    else:
+    if places is None:
         _cover_root(_mounts(), overlays, str(own / "root"))
+    else:
+        _cover_each(places, _mounts(), overlays)
     for place, number in sockets.items():
         with contextlib.suppress(OSError):
             _mount(f"/proc/self/fd/{number}", place, None, _BIND)
@@ -93,11 +95,41 @@ def mount_privately(base: Path, name: str, kept: Path, *, as_user: bool) -> Priv
     _mount("tmpfs", str(base), "tmpfs", options="size=1m,mode=700")
     view = base / "view"
     view.mkdir()
-    overlays.cover(f"{raw}/snapshots", str(view), kept=False)
+    overlays.cover(f"{raw}/snapshots", str(view), shown=False)
     os.chdir(folder)
-    if as_user:
+    if places is not None:
         _drop_capabilities()
     return PrivateFiles(raw, str(view), overlays.made)
+
+
+def writable_places(named: Iterable[str]) -> list[str]:
+    """The folders that a user's programs may write to: those ``named``, and what is the user's at the top of mounts."""
+    user, login = os.getuid(), os.path.basename(os.path.expanduser("~"))
+    tops = ["/", *(mount.place for mount in _mounts() if mount.is_covered)]
+    found = [*named, *tops, *(os.path.join(top, login) for top in tops), *_folders_in("/")]
+    return sorted({_own_top(place, user) for place in map(os.path.realpath, found) if _is_written(place)})
+
+
+def _is_written(place: str) -> bool:
+    system = any(_is_below(place, one) for one in _SYSTEM)
+    return place != "/" and not system and os.path.isdir(place) and os.access(place, os.W_OK)
+
+
+def _own_top(place: str, user: int) -> str:
+    """The topmost folder from which on the user owns all folders down to a place; the place itself if there is none."""
+    while (above := os.path.dirname(place)) != "/" and os.stat(above).st_uid == os.stat(place).st_uid == user:
+        place = above
+    return place
+
+
+def _folders_in(place: str) -> list[str]:
+    if any(_is_below(place, one) for one in _SYSTEM):
+        return []
+    try:
+        with os.scandir(place) as entries:
+            return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
 
 
 class _Overlays:
@@ -109,8 +141,8 @@ class _Overlays:
         self._count = 0
         self.made: list[Layer] = []
 
-    def cover(self, lower: str, place: str, *, kept: bool = True) -> None:
-        """Mount an overlay of ``lower`` at ``place``; ``kept`` lists it in ``made``, as an overlay of ``lower``."""
+    def cover(self, lower: str, place: str, *, shown: bool = True, called: str = "") -> None:
+        """Mount an overlay of ``lower`` at ``place``; ``shown`` adds it to ``made``, as that of ``called``."""
         self._count += 1
         upper, work = (f"{self._folder}/{self._count}.{kind}" for kind in ("upper", "work"))
         os.mkdir(upper)
@@ -121,8 +153,8 @@ class _Overlays:
             os.chown(upper, there.st_uid, there.st_gid)
         options = f"lowerdir={_escaped(lower)},upperdir={upper},workdir={work},volatile{self._options}"
         _mount("overlay", place, "overlay", options=options)
-        if kept:
-            self.made.append(Layer(lower, upper))
+        if shown:
+            self.made.append(Layer(called or lower, upper))
 
     def make_own_shared_memory(self) -> None:
         """Mount an empty ``/dev/shm``, whose files are all changes; not where it has folders, with data to be read."""
@@ -150,20 +182,22 @@ def _cover_root(mounts: Sequence[_Mount], overlays: _Overlays, root: str) -> Non
     os.chroot(root)
 
 
-def _cover_below(folder: str, mounts: Sequence[_Mount], overlays: _Overlays) -> None:
-    """Cover each folder in ``folder`` that has no mounts below it; ``mounts`` are all but the root's."""
-    with os.scandir(folder) as entries:
-        places = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    for place in places:
-        here = next((mount for mount in reversed(mounts) if mount.place == place), None)
-        if place in (*_SYSTEM, _DEVICES) or (here is not None and not here.is_covered):
-            continue
-        if any(_is_below(mount.place, place) and mount.place != place for mount in mounts):
-            with contextlib.suppress(OSError):  # a folder that may not be listed
-                _cover_below(place, mounts, overlays)
-        else:
-            with contextlib.suppress(OSError):  # a file system that cannot be covered; what matters is checked
-                overlays.cover(place, place)
+def _cover_each(places: Sequence[str], mounts: Sequence[_Mount], overlays: _Overlays) -> None:
+    """Cover these folders; where one has mounts below it, those of its folders that have none."""
+    numbers: dict[str, int] = {}
+    while places:
+        above = [place for place in places if any(_is_below(one.place, place) and one.place != place for one in mounts)]
+        for place in places:
+            if place not in above and place not in numbers:
+                with contextlib.suppress(OSError):
+                    numbers[place] = os.open(place, os.O_PATH)
+        places = [
+            folder for place in above for folder in _folders_in(place) if all(one.place != folder for one in mounts)
+        ]
+    for place, number in sorted(numbers.items()):
+        with contextlib.suppress(OSError):  # a file system that cannot be covered; what matters is checked
+            overlays.cover(f"/proc/self/fd/{number}", place, called=place)
+        os.close(number)
 
 
 def _sockets() -> list[str]:

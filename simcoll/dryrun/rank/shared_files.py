@@ -83,12 +83,14 @@ class RankProgress:
 class FileSharing:
     """What ranks of a dry run need to share files: the folder of their changes, and each other's progress.
 
-    ``overlays`` is "root" or "user" (:mod:`simcoll.dryrun.rank.private_mounts`), or None where the kernel allows none.
-    A rank waits for others at most ``patience`` seconds in all. ``run`` counts the passes, from 0.
+    ``overlays`` is false where the kernel allows none; ``places`` are the folders that they cover, None for all
+    (:mod:`simcoll.dryrun.rank.private_mounts`). A rank waits for others at most ``patience`` seconds in all. ``run``
+    counts the passes, from 0.
     """
 
     base: Path
-    overlays: str | None
+    overlays: bool
+    places: Sequence[str] | None
     progress: RankProgress
     patience: float
     run: int = 0
