@@ -193,9 +193,7 @@ def _rests_on_files(ran: _RanRanks, judged: _Judged) -> bool:
     """Whether what is wrong may follow from files of ranks that were started later."""
     files = ran.dry_run.files
     wrong = any(finding.severity is Severity.ERROR for finding in judged.verdict.report.findings)
-    return (
-        files is not None and (wrong or bool(judged.endings.ranks(RankEnding.FAILED))) and bool(made_changes(files))
-    )
+    return files is not None and (wrong or bool(judged.endings.ranks(RankEnding.FAILED))) and bool(made_changes(files))
 
 
 def _run_again(ran: _RanRanks, plan: DryRunPlan) -> list[str]:

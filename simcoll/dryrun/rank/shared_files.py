@@ -239,7 +239,9 @@ class SharedFiles:
         """The files that a group orders; groups of the same members are numbered."""
         name = hashlib.blake2b(repr(list(members)).encode(), digest_size=8).hexdigest()
         self._groups[name] = number = self._groups.get(name, 0) + 1
-        others = np.array([member for member in members if member != self._rank and member < len(self._table)], np.int64)
+        others = np.array(
+            [member for member in members if member != self._rank and member < len(self._table)], np.int64
+        )
         return GroupFiles(self, f"{name}.{number}", others)
 
     def publish(self) -> None:
