@@ -33,7 +33,7 @@ REDIRECTED = (
 
 _MOST_PATIENCE = 30.0
 _MOST_TRIED = 100
-_SHARED_MEMORY = "/dev/shm"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  # a folder, in which a private one is made
 
 _Choice: TypeAlias = "tuple[Path, Sequence[str] | None]"
 
@@ -75,7 +75,7 @@ def _named_places(dry_run: DryRun) -> list[str]:
     """Other folders that this program may write to: links lead there, or its arguments or environment name them."""
     links = [entry.path for entry in os.scandir() if entry.is_symlink()]
     words = [word for text in (*dry_run.arguments, *os.environ.values()) for word in re.split("[=:,]", text)]
-    return ["/tmp", "/var/tmp", *links, *(word for word in words if word.startswith("/"))]
+    return [tempfile.gettempdir(), *links, *(word for word in words if word.startswith("/"))]
 
 
 def _can_mount(base: Path, places: Sequence[str] | None, dry_run: DryRun) -> bool:
@@ -93,7 +93,9 @@ def _can_mount(base: Path, places: Sequence[str] | None, dry_run: DryRun) -> boo
 
 
 def _covers(base: Path, places: Sequence[str] | None, dry_run: DryRun) -> bool:
-    folders = [*_usual_places(dry_run), *(entry.path for entry in os.scandir() if entry.is_dir())][:_MOST_TRIED]
+    folders = [*_usual_places(dry_run), *(entry.path for entry in os.scandir(os.getcwd()) if entry.is_dir())][
+        :_MOST_TRIED
+    ]
     kept = dry_run.folder.resolve()
     tried = [place for place in map(Path, folders) if kept not in (place, *place.parents) and os.access(place, os.W_OK)]
     before = [os.stat(place).st_dev for place in tried]

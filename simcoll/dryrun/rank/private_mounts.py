@@ -4,8 +4,8 @@ What the process and its children write goes to *upper* folders; what was there 
 kernel drops the mounts when the last of these processes ends, however it ends. Root needs a mount namespace, a user a
 user namespace beside it (Linux 5.11 or later); many containers refuse both.
 
-Root gets one overlay of ``/``, and one of each other writable mount. A user's namespace has no other user's folders: an
-overlay there cannot copy them to its upper folder. It must not show what lies below a mount point either. So a user gets
+Root gets one overlay of ``/``, and one of each other writable mount. A user's namespace has no folders of others: no
+overlay there can copy them to its upper folder. It must not show what lies below a mount point either. So a user gets
 overlays of chosen folders, each as far up as the user owns it, and without mounts below it.
 """
 
@@ -23,11 +23,32 @@ _BIND, _REC, _PRIVATE = 0x1000, 0x4000, 0x40000
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _NOT_FILES = frozenset(
-    "proc sysfs devtmpfs devpts mqueue cgroup cgroup2 nsfs securityfs debugfs tracefs bpf pstore autofs fusectl "
-    "hugetlbfs binfmt_misc configfs efivarfs selinuxfs rpc_pipefs".split()
+    (
+        "proc",
+        "sysfs",
+        "devtmpfs",
+        "devpts",
+        "mqueue",
+        "cgroup",
+        "cgroup2",
+        "nsfs",
+        "securityfs",
+        "debugfs",
+        "tracefs",
+        "bpf",
+        "pstore",
+        "autofs",
+        "fusectl",
+        "hugetlbfs",
+        "binfmt_misc",
+        "configfs",
+        "efivarfs",
+        "selinuxfs",
+        "rpc_pipefs",
+    )
 )
 _DEVICES = "/dev"
-_SHARED_MEMORY = "/dev/shm"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  # a mount point
 _SOCKETS = "/proc/net/unix"
 _MOST_SOCKETS = 100
 

@@ -16,6 +16,7 @@ import os
 import pathlib
 import shutil
 import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,6 +88,7 @@ class _RedirectedFiles:
     def __init__(self, upper: str, real: tuple[str, ...]) -> None:
         self.upper = upper
         self._real = (*real, upper)
+        self._sockets = os.path.join(tempfile.gettempdir(), "pymp-")
         self._depth = _Depth()
 
     def calling(self, function: Callable[..., Any], original: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -128,7 +130,8 @@ class _RedirectedFiles:
         ):
             return False
         place = os.path.abspath(os.fsdecode(path))
-        return not any(place == one or place.startswith(one + "/") for one in self._real)
+        # multiprocessing binds sockets in its temporary folders, which it removes itself.
+        return not any(place == one or place.startswith((one + "/", self._sockets)) for one in self._real)
 
     def _place(self, path: Any) -> str:
         folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
@@ -198,7 +201,7 @@ class _RedirectedFiles:
 
     def open_file(self, path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         """``open``."""
-        return io.open(self._opened(path, "x" in mode, "w" in mode, "a" in mode or "+" in mode), mode, *args, **kwargs)
+        return open(self._opened(path, "x" in mode, "w" in mode, "a" in mode or "+" in mode), mode, *args, **kwargs)
 
     def open_descriptor(self, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         """``os.open``."""

@@ -219,7 +219,7 @@ class ChangedPaths:
 
 
 class SharedFiles:
-    """A rank's side: its journal, and those of the others; ``view`` is where it finds saved copies, None to copy all."""
+    """A rank's side: its journal, and those of the others; ``view`` is where saved copies are, None to copy all."""
 
     def __init__(self, sharing: FileSharing, rank: int, raw: str, layers: Sequence[Layer], view: str | None) -> None:
         self._sharing, self._rank, self._raw, self._view = sharing, rank, raw, view
