@@ -101,7 +101,6 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     ),
     "a device context": ("with torch.cuda.device(1):\n    found = torch.empty(30, device='cuda').device", CUDA_1),
     "module by number": ("found = nn.Linear(30, 3).to(1).weight.device", CUDA_1),
-    "module by number and dtype": ("found = nn.Linear(30, 3).to(device=1, dtype=torch.half).weight.device", CUDA_1),
     "saved and loaded": (
         "import io; b = io.BytesIO(); torch.save(nn.Linear(30, 3, device='cuda').state_dict(), b); b.seek(0)\n"
         "found = torch.load(b, map_location='cuda:1')['weight'].device",
