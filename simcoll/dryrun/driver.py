@@ -10,8 +10,8 @@ same on all ranks.
 from __future__ import annotations
 
 import functools
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from simcoll.core.trace import MemoryTrace, Trace
 from simcoll.dryrun.account import ACCOUNT_NAME, Account, write_account
 from simcoll.dryrun.chosen_ranks import FOR_VERDICT, RankChoice
 from simcoll.dryrun.endings import ProcessEnd, RankEnding, branch_lines, follows_guessed_branch
-from simcoll.dryrun.process_pool import run_rank_processes
+from simcoll.dryrun.private_files import RANK_FILES, REDIRECTED, made_changes, private_files
+from simcoll.dryrun.process_pool import remove_tree, run_rank_processes
 from simcoll.dryrun.rank.known_inputs import GivenInputs, InputsByRank, KnownInputs, inputs_name, read_inputs
 from simcoll.dryrun.rank.settings import DryRun
 from simcoll.dryrun.records import sized_differently, tainted_reads
@@ -50,16 +51,24 @@ class Passes:
         return [f"the values of {calls:,} calls were those of the ranks that ran, which were run again with them"]
 
     def rerun(self, dry_run: DryRun, traces: Sequence[Trace], run: Callable[[DryRun, Sequence[int]], object]) -> bool:
-        """Make one more pass with the ranks that read values from others; returns whether another one is to follow."""
+        """Make one more pass with the ranks that read values from others; returns whether another one is to follow.
+
+        Where ranks have written files that others could not find, all run again.
+        """
         self.made += 1
         self._readers |= {trace.rank for trace in traces if branch_lines(trace) or tainted_reads(trace)}
-        ranks = sorted(self._readers)
+        files = {} if dry_run.files is None else made_changes(dry_run.files)
+        ranks = sorted(self._given if files else self._readers)
         for rank in ranks:
             (self._folder / box_name(rank)).unlink(missing_ok=True)
-        run(replace(dry_run, known=KnownInputs(self._given, self.made < MOST_PASSES)), ranks)
+        sharing = dry_run.files and replace(dry_run.files, run=self.made)
+        run(replace(dry_run, known=KnownInputs(self._given, self.made < MOST_PASSES), files=sharing), ranks)
         given = {**self._given, **{rank: read_inputs(self._folder / inputs_name(rank)) for rank in ranks}}
         before, self._given = self._given, given
-        return self.made < MOST_PASSES and any(_texts(before[rank]) != _texts(given[rank]) for rank in ranks)
+        wrote_the_same = sharing is None or not files or made_changes(sharing) == files
+        return self.made < MOST_PASSES and not (
+            wrote_the_same and all(_texts(before[rank]) == _texts(given[rank]) for rank in ranks)
+        )
 
 
 def _texts(given: Mapping[str, GivenInputs]) -> dict[str, str]:
@@ -78,7 +87,7 @@ _LEFT_BEHIND = (
     "rank*.stack",
     "rank*.log",
     "rank*.stage*",
-    "rank-saved-*",
+    RANK_FILES,
     "report.json",
     "report.html",
     "launch*.json",
@@ -108,7 +117,8 @@ def run_locally(
     dry_run: DryRun, plan: DryRunPlan, ranks: Iterable[int], done: Callable[[int], object]
 ) -> dict[int, ProcessEnd]:
     """Run ranks on this host alone."""
-    return run_rank_processes(dry_run, ranks, timeout=plan.timeout, jobs=plan.jobs or cores(), done=done)
+    with nullcontext(dry_run) if dry_run.files is not None else private_files(dry_run, plan.timeout) as prepared:
+        return run_rank_processes(prepared, ranks, timeout=plan.timeout, jobs=plan.jobs or cores(), done=done)
 
 
 def run_and_judge(
@@ -119,13 +129,14 @@ def run_and_judge(
     Black boxes and the ranks' output are left in the dry run's folder. Where the verdict rests on guessed values, the
     ranks that read some run again (:class:`Passes`), unless ``run`` runs them, which cannot do that.
     """
-    ran = _RanRanks(dry_run, progress)
-    _run_chosen(ran, plan, run or functools.partial(run_locally, dry_run, plan))
-    judged = _judge(ran)
-    pass_notes: list[str] = []
-    if run is None and _rests_on_guesses(judged):
-        pass_notes = _run_again(ran, plan)
+    with private_files(dry_run, plan.timeout) as prepared:
+        ran = _RanRanks(prepared, progress)
+        _run_chosen(ran, plan, run or functools.partial(run_locally, prepared, plan))
         judged = _judge(ran)
+        pass_notes: list[str] = []
+        if run is None and (_rests_on_guesses(judged) or _rests_on_files(ran, judged)):
+            pass_notes = _run_again(ran, plan)
+            judged = _judge(ran)
     remove_inputs(dry_run.folder)
     account = _account(ran, plan, pass_notes)
     write_account(dry_run.folder, account)
@@ -180,6 +191,13 @@ def _rests_on_guesses(judged: JudgedDryRun) -> bool:
     return any(follows_guessed_branch(finding, judged.endings.traces) for finding in errors)
 
 
+def _rests_on_files(ran: _RanRanks, judged: JudgedDryRun) -> bool:
+    """Whether what is wrong may follow from files of ranks that were started later."""
+    files = ran.dry_run.files
+    wrong = any(finding.severity is Severity.ERROR for finding in judged.verdict.report.findings)
+    return files is not None and (wrong or bool(judged.endings.ranks(RankEnding.FAILED))) and bool(made_changes(files))
+
+
 def _run_again(ran: _RanRanks, plan: DryRunPlan) -> list[str]:
     """Make passes until the ranks give the same inputs as in the one before; returns the report's notes on them."""
 
@@ -194,6 +212,7 @@ def _run_again(ran: _RanRanks, plan: DryRunPlan) -> list[str]:
 
 def _account(ran: _RanRanks, plan: DryRunPlan, passes: Sequence[str]) -> Account:
     dry_run = ran.dry_run
+    redirected = [] if dry_run.files is None or dry_run.files.overlays else [REDIRECTED]
     return Account(
         dry_run.world_size,
         dry_run.local_world_size,
@@ -202,7 +221,7 @@ def _account(ran: _RanRanks, plan: DryRunPlan, passes: Sequence[str]) -> Account
         dry_run.memory,
         dry_run.cuda,
         ran.ends,
-        passes,
+        [*redirected, *passes],
     )
 
 
@@ -211,6 +230,6 @@ def remove_earlier(folder: Path) -> None:
     for pattern in _LEFT_BEHIND:
         for path in folder.glob(pattern):
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                remove_tree(path)
             else:
                 path.unlink(missing_ok=True)

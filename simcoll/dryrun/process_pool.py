@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ from simcoll.core.process import adopt_orphans
 from simcoll.dryrun.endings import ProcessEnd
 from simcoll.dryrun.rank.main import become_rank, wanted_memory
 from simcoll.dryrun.rank.settings import DryRun
+from simcoll.dryrun.rank.shared_files import journal_name
 from simcoll.launch.fork import fork
 from simcoll.recorder.recorder import box_name
 
@@ -147,6 +149,8 @@ def run_rank_processes(
 
 
 def _start(dry_run: DryRun, rank: int) -> int:
+    if dry_run.files is not None:
+        dry_run.files.progress.start(rank)
     return start_under_subreaper(functools.partial(become_rank, dry_run, rank))
 
 
@@ -175,6 +179,9 @@ def memory_kills() -> int | None:
 
 
 def _clean_up(dry_run: DryRun, rank: int, end: ProcessEnd, kills: int | None) -> ProcessEnd:
+    if dry_run.files is not None:
+        dry_run.files.progress.end(rank)
+        remove_tree(dry_run.files.base / "layers" / journal_name(rank, dry_run.files.run))
     # The file for stacks, which no monitor has asked for.
     stack_path(dry_run.folder, rank).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
@@ -186,6 +193,15 @@ def _clean_up(dry_run: DryRun, rank: int, end: ProcessEnd, kills: int | None) ->
     if dry_run.memory is None:
         return end
     return ProcessEnd(end.exit_code, end.time_ns, out_of_memory=wanted_memory(dry_run, rank))
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder of this user's, whatever modes a program or the kernel has given to those in it."""
+    for name, folders, _ in os.walk(folder):
+        for one in folders:
+            with contextlib.suppress(OSError):
+                os.chmod(os.path.join(name, one), 0o700, follow_symlinks=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_all(running: Iterable[int]) -> None:

@@ -5,7 +5,8 @@ together and the verdict live in ``simcoll.dryrun``.
 
 ``main`` sets the variables that say which rank it is: those of torchrun, and of Slurm and MPI where they are in use;
 ``fake_distributed`` puts fake groups and stores in the place of all that the script asks for, and runs scripts that
-start their ranks themselves; ``saved_files`` keeps what they save. ``fake_cuda`` answers for ``torch.cuda``; two modes
+start their ranks themselves; ``private_mounts`` keeps what they write, ``shared_files`` shows it to other ranks.
+``fake_cuda`` answers for ``torch.cuda``; two modes
 of torch keep all memory on the CPU and carry *marks* through operators: the GPU that a tensor claims to be on, and
 whether its values depend on what other ranks would have sent. A fake group gives what the table says that the rank
 would get if all others had its inputs.

@@ -113,6 +113,7 @@ def install_fake_devices(patches: Patches, devices: FakeDevices) -> None:
         patches.replace(torch.Tensor, name, value)
     patches.replace(FakeTensor, "device", property(_faked_device(_fake_tensor_device)))
     patches.replace(torch, "load", _loading(torch.load, devices))
+    patches.wrap(torch.nn.Module, "to", functools.partial(_moving_module, devices=devices))
 
 
 def _faked_device(true: Callable[[Any], torch.device]) -> Callable[[Any], torch.device]:
@@ -153,6 +154,20 @@ def _moving(to: Callable[..., Any], devices: FakeDevices) -> Callable[..., Any]:
         return moved
 
     return _original(move, to)
+
+
+def _moving_module(to: Callable[..., Any], *, devices: FakeDevices) -> Callable[..., Any]:
+    """``Module.to`` that takes a number for a GPU: C++ would ask for CUDA."""
+
+    @functools.wraps(to)
+    def move(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is int:
+            args = devices.of(args[0]), *args[1:]
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = devices.of(kwargs["device"])
+        return to(module, *args, **kwargs)
+
+    return move
 
 
 def _original(wrapper: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,6 +30,7 @@ from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, THREAD
 from simcoll.dryrun.rank.fake_device import real_devices
 from simcoll.dryrun.rank.fake_group import Answer, FakeProcessGroup
 from simcoll.dryrun.rank.known_inputs import GroupInputs, InputsFile
+from simcoll.dryrun.rank.shared_files import GroupFiles, SharedFiles
 from simcoll.dryrun.rank.taint import TaintTracker, has_tainted_size
 from simcoll.errors import ConfigurationError
 from simcoll.recorder.arguments import arguments
@@ -94,12 +95,18 @@ class RecordedFakeGroup(RecordedPythonGroup):
     taint: TaintTracker
     counter: WorkCounter | None = None
     caller: ThreadSwitches
+    files: GroupFiles | None = None
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # An operator of torch may have led here, which sees the real devices; records have the program's.
         with _one_at_a_time, real_devices(enabled=False):
             self.caller.note(self._pipeline)
-            return self._call(name, args, kwargs)
+            if self.files is None or METHODS[name][0].kind is Kind.POINT_TO_POINT:
+                return self._call(name, args, kwargs)
+            count = self.files.before()
+            result = self._call(name, args, kwargs)
+            self.files.after(count)
+            return result
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         marked = bool(self.taint.paused) or has_tainted_size((*args, *kwargs.values()))
@@ -144,16 +151,17 @@ class InMemoryStore(dist.HashStore):
 
 
 def install_fake_distributed(
-    patches: Patches, rank: int, size: int, inputs: InputsFile, counter: WorkCounter | None = None
+    patches: Patches, rank: int, size: int, inputs: InputsFile, counter: WorkCounter | None, files: SharedFiles | None
 ) -> TaintTracker:
     """Make this process ``rank`` of ``size`` without peers; simcoll must record already.
 
-    ``inputs`` saves inputs, and knows those of the pass before; ``counter`` is called with every call.
+    ``inputs`` saves inputs, and knows those of the pass before; ``counter`` is called with every call; ``files`` gets
+    those of other ranks as collectives are made.
     """
     session = active_session()
     taint = TaintTracker(lambda: None if session is None else session.current_recorder())
     taint.install(patches)
-    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, taint, inputs, counter), True)
+    dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, taint, inputs, counter, files), True)
     patches.replace(distributed_c10d, "BackendConfig", FakeBackendConfig)
     # From torch 2.15 on, a Python group that has a device is taken for a C++ one.
     patches.replace(distributed_c10d, "_maybe_attach_flight_recorder", lambda *args: None)
@@ -183,7 +191,11 @@ def _answering(taint: TaintTracker, group: GroupInputs) -> Answer:
 
 
 def _creator(
-    session: Session | None, taint: TaintTracker, inputs: InputsFile, counter: WorkCounter | None
+    session: Session | None,
+    taint: TaintTracker,
+    inputs: InputsFile,
+    counter: WorkCounter | None,
+    files: SharedFiles | None,
 ) -> Callable[[Any, Any], RecordedFakeGroup]:
     """The function by which c10d makes a group's backend."""
     threads = ThreadSwitches()
@@ -203,6 +215,9 @@ def _creator(
         group = RecordedFakeGroup(options.store, place, size, inner=inner)
         group.taint, group.caller, group.counter = taint, threads, counter
         group.record_in(session, members=members, timeout=options.timeout)
+        if files is not None and size > 1:
+            group.files = files.of_group(members)
+            group.files.after(group.files.before())  # all members meet where they create the group
         return group
 
     return create

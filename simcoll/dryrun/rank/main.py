@@ -31,7 +31,10 @@ from simcoll.dryrun.rank.fake_device import FakeDevices
 from simcoll.dryrun.rank.fake_distributed import install_fake_distributed
 from simcoll.dryrun.rank.known_inputs import InputsFile, inputs_name
 from simcoll.dryrun.rank.pipeline_stages import StageMetadata, share_stage_metadata
+from simcoll.dryrun.rank.private_mounts import mount_privately
+from simcoll.dryrun.rank.redirected_files import redirect_files
 from simcoll.dryrun.rank.settings import DryRun, log_name
+from simcoll.dryrun.rank.shared_files import FileSharing, SharedFiles, journal_name
 from simcoll.dryrun.rank.taint import TaintTracker
 from simcoll.dryrun.rank.torch_patches import patched_torch, use_lazy_shards
 from simcoll.launch.fork import end_as_interpreter, leave_parent
@@ -174,17 +177,29 @@ def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     if dry_run.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (dry_run.memory, dry_run.memory))
     patches = Patches()  # never restored: the process ends as the rank
+    files = None if dry_run.files is None else _own_files(dry_run, dry_run.files, rank, patches)
     devices = install_fake_cuda(patches, dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
     use_lazy_shards(patches)
     counter = _counter(patches) if dry_run.counts else None
     inputs = InputsFile(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)
-    taint = install_fake_distributed(patches, rank, dry_run.world_size, inputs, counter)
+    taint = install_fake_distributed(patches, rank, dry_run.world_size, inputs, counter, files)
     metadata = StageMetadata(dry_run.folder, rank, lambda other: _is_running(dry_run, other))
     share_stage_metadata(patches, metadata)
     if dry_run.steps is not None:
         _end_after(dry_run.steps)
     return _program_context(dry_run, rank, patches, devices, taint, counter)
+
+
+def _own_files(dry_run: DryRun, sharing: FileSharing, rank: int, patches: Patches) -> SharedFiles:
+    """Let this process and those that it starts write to files of their own."""
+    sys.dont_write_bytecode = True
+    name = journal_name(rank, sharing.run)
+    if not sharing.overlays:
+        layers = redirect_files(patches, sharing.base / "layers" / name, kept=dry_run.folder.resolve())
+        return SharedFiles(sharing, rank, str(sharing.base), layers, None)
+    private = mount_privately(sharing.base, name, dry_run.folder.resolve(), sharing.places)
+    return SharedFiles(sharing, rank, private.raw, private.layers, private.view)
 
 
 @contextlib.contextmanager
@@ -196,9 +211,8 @@ def _program_context(
     taint: TaintTracker,
     counter: WorkCounter | None,
 ) -> Iterator[None]:
-    fake_tensors, folder = dry_run.fake_tensors, dry_run.folder
     with (
-        patched_torch(patches, devices, taint, fake_tensors=fake_tensors, folder=folder, waits=rank > 0),
+        patched_torch(patches, devices, taint, fake_tensors=dry_run.fake_tensors),
         counter or nullcontext(),
     ):
         yield

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simcoll.dryrun.rank.known_inputs import KnownInputs
+from simcoll.dryrun.rank.shared_files import FileSharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class DryRun:
 
     ``script`` is a module's name, as for ``python -m``, where ``module`` is true. With ``cuda`` each node has a fake
     GPU for each of its ranks; with ``counts`` the ranks' computation is counted. ``known`` are the inputs of calls in
-    the pass before.
+    the pass before. Without ``files`` ranks write where the script says.
     """
 
     script: Path
@@ -30,6 +31,7 @@ class DryRun:
     cuda: bool = True
     counts: bool = False
     known: KnownInputs | None = None
+    files: FileSharing | None = None
 
 
 def log_name(rank: int) -> str:

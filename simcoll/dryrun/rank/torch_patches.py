@@ -1,4 +1,4 @@
-"""Runs a dry run's program in a patched torch: its modes, in all threads, files in the run's folder, no compiler.
+"""Runs a dry run's program in a patched torch: its modes, in all threads, checkpoints of one rank, no compiler.
 
 Of the two torch modes one sees the functions that the program calls, the other every operator. They propagate marks
 (:mod:`simcoll.dryrun.rank.tensor_marks`) from an operator's inputs to its outputs, run operators for fake GPUs on the
@@ -16,7 +16,6 @@ import importlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, overload
 
 import torch
@@ -32,7 +31,7 @@ from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.fake_cuda import register_operators
 from simcoll.dryrun.rank.fake_device import ORIGINAL, FakeDevices, put_on, real_devices
 from simcoll.dryrun.rank.fake_tensors import FakeTensors
-from simcoll.dryrun.rank.saved_files import redirect_checkpoints, redirect_files
+from simcoll.dryrun.rank.saved_files import load_and_save_alone
 from simcoll.dryrun.rank.taint import TaintTracker, tainted_numbers
 from simcoll.dryrun.rank.tensor_marks import DEVICE, TAINTED, TAINTED_SIZES, holder, tensors_in
 from simcoll.wrapper.dispatch_mode import answers_itself
@@ -201,20 +200,13 @@ def patched_torch(
     taint: TaintTracker,
     *,
     fake_tensors: bool,
-    folder: Path | None = None,
-    waits: bool = False,
 ) -> Iterator[None]:
-    """Run a program with these fake GPUs, and with tensors without memory if ``fake_tensors``.
-
-    Files that it saves go to ``folder``; with ``waits`` a load waits for a file that another rank saves.
-    """
+    """Run a program with these fake GPUs, and with tensors without memory if ``fake_tensors``."""
     fakes = FakeTensors() if fake_tensors else None
     if fakes is not None:
         patches.wrap(nn.Parameter, "__new__", functools.partial(_without_memory, fakes))
         patches.wrap(DataLoader, "__init__", _without_workers)
-    if folder is not None:
-        redirect_files(patches, folder, waits=waits, loaded=None if fakes is None else fakes.loaded)
-        redirect_checkpoints(patches, folder)
+    load_and_save_alone(patches, None if fakes is None else fakes.loaded)
     patches.wrap(torch, "compile", _with_eager_backend)
     torch.compiler.set_stance("force_eager")
     patches.wrap(torch.testing, "assert_close", functools.partial(_trusting_tainted, taint))

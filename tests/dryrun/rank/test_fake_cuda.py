@@ -100,6 +100,7 @@ SNIPPETS: dict[str, tuple[str, str]] = {
         "True",
     ),
     "a device context": ("with torch.cuda.device(1):\n    found = torch.empty(30, device='cuda').device", CUDA_1),
+    "module by number": ("found = nn.Linear(30, 3).to(1).weight.device", CUDA_1),
     "saved and loaded": (
         "import io; b = io.BytesIO(); torch.save(nn.Linear(30, 3, device='cuda').state_dict(), b); b.seek(0)\n"
         "found = torch.load(b, map_location='cuda:1')['weight'].device",

@@ -1,0 +1,404 @@
+"""Shows a rank the files that other ranks have written, by the order that collectives impose.
+
+Each rank of a dry run writes to layers of its own. When it makes a collective, or creates a group, it saves copies of
+what it has changed since the one before, as an entry of its *journal*. After the k-th collective of a group a rank
+applies the entries that each other member made up to its own k-th collective of that group: in the real run those files
+are there. What the rank has written itself stays as it is.
+
+Ranks run side by side. In the first pass a rank waits, for a limited time, for those that were started before it and
+have not come as far; it finds nothing of those that are started later. In the next passes the journals of the pass
+before are complete. How far each rank has come is in memory that all share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from simcoll.dryrun.rank.private_mounts import Layer
+
+_SLOTS = 128
+_STARTED, _ORDER, _ENTRIES, _FIRST_SLOT = range(4)
+_COLUMNS = _FIRST_SLOT + _SLOTS
+_RUNNING, _ENDED = 1, 2
+_LOOK_SECONDS = 0.001
+_RACY_NS = 20_000_000
+"""Later changes may have the same time stamp."""
+
+_COPIED_BYTES = 1 << 22
+"""Larger files are shown by a link."""
+
+_CLONE = 0x40049409
+"""Linux's FICLONE: a copy that shares the disk's blocks, where the file system can make one."""
+
+_DIRECTORY, _FILE, _LINK, _GONE = "directory", "file", "link", "gone"
+_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
+_Ranks: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+WHITEOUT = ".simcoll-removed."
+"""Prefix of the name of an empty file that stands for a removed one, where no overlay does."""
+
+
+class RankProgress:
+    """How far each rank of a dry run has come, in memory that this process shares with those that it forks.
+
+    Of each group a rank counts its collectives; groups have 128 places, chosen by a hash of their name.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        memory = mmap.mmap(-1, world_size * _COLUMNS * 4)
+        self.table: np.ndarray[Any, np.dtype[np.uint32]] = np.frombuffer(memory, np.uint32).reshape(-1, _COLUMNS)
+        self._started = 0
+
+    def start(self, rank: int) -> None:
+        """Note that a rank is about to start; in what order it does counts."""
+        self._started += 1
+        self.table[rank] = 0
+        self.table[rank, _ORDER] = self._started
+        self.table[rank, _STARTED] = _RUNNING
+
+    def end(self, rank: int) -> None:
+        """Note that a rank has ended."""
+        self.table[rank, _STARTED] = _ENDED
+
+    def was_first(self, rank: int) -> bool:
+        """Whether no rank was started before this one."""
+        return int(self.table[rank, _ORDER]) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class FileSharing:
+    """What ranks of a dry run need to share files: the folder of their changes, and each other's progress.
+
+    ``overlays`` is false where the kernel allows none; ``places`` are the folders that they cover, None for all
+    (:mod:`simcoll.dryrun.rank.private_mounts`). A rank waits for others at most ``patience`` seconds in all. ``run``
+    counts the passes, from 0.
+    """
+
+    base: Path
+    overlays: bool
+    places: Sequence[str] | None
+    progress: RankProgress
+    patience: float
+    run: int = 0
+
+
+def journal_name(rank: int, run: int) -> str:
+    """The name of a rank's journal of one pass, in the folder ``journals``."""
+    return f"{rank}.{run}"
+
+
+def read_journal(path: str | Path, offset: int = 0) -> tuple[list[JournalEntry], int]:
+    """A journal's entries from an offset on, and the offset of those that are still to come."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return [], offset
+    whole = data[: data.rfind(b"\n") + 1]
+    documents = [json.loads(line) for line in whole.splitlines()]
+    entries = [JournalEntry(counts, [Change(*one) for one in changes]) for counts, changes in documents]
+    return entries, offset + len(whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of a path: its kind now, and for a file the name of its copy, for a link its target."""
+
+    path: str
+    kind: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """The changes of one rank, and how many collectives of each group it had made before it made them known."""
+
+    counts: Mapping[str, int]
+    changes: Sequence[Change]
+
+
+@dataclass(slots=True)
+class _Journal:
+    """Another rank's journal as far as it has been read; ``new`` entries have not been applied."""
+
+    path: str
+    offset: int = 0
+    new: list[JournalEntry] = field(default_factory=list)
+
+    def read(self) -> int:
+        """Read what has been added; returns the number of entries."""
+        entries, self.offset = read_journal(self.path, self.offset)
+        self.new += entries
+        return len(entries)
+
+    def take(self, group: str, count: int) -> Iterator[JournalEntry]:
+        """Take the entries that were made before the ``count``-th collective of a group."""
+        while self.new and self.new[0].counts.get(group, 0) < count:
+            yield self.new.pop(0)
+
+
+_State = tuple[int, ...]
+"""Of a folder its inode; of anything else also mode, size and the time of its last change, in nanoseconds."""
+
+
+def _is_racy(state: _State, now: int) -> bool:
+    """Whether a small file may change once more without a change of its state."""
+    return len(state) > 1 and state[2] <= _COPIED_BYTES and now - state[3] < _RACY_NS
+
+
+class ChangedPaths:
+    """Finds what has changed in a rank's layers since it looked the last time."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = layers
+        self._listings: dict[str, tuple[int, list[str]]] = {}
+        self._known: dict[str, _State] = {}
+        self._racy: frozenset[str] = frozenset()
+
+    def look(self) -> list[tuple[str, str]]:
+        """The paths that have changed, parents first, each with its place in a layer; the latter is "" if removed."""
+        known, racy = self._known, self._racy
+        places = self.forget()
+        now = time.time_ns()
+        changed = [path for path, state in self._known.items() if known.get(path) != state or path in racy]
+        self._racy = frozenset(path for path in changed if _is_racy(self._known[path], now))
+        return [*((path, places[path]) for path in changed), *((path, "") for path in known if path not in places)]
+
+    def forget(self) -> dict[str, str]:
+        """Take what has changed as known; returns the place in a layer of every path there."""
+        found: dict[str, _State] = {}
+        places: dict[str, str] = {}
+        for layer in self._layers:
+            self._visit(layer.upper, layer.place.rstrip("/"), found, places)
+        self._known = found
+        return places
+
+    def _visit(self, upper: str, place: str, found: dict[str, _State], places: dict[str, str]) -> None:
+        for name in self._names(upper):
+            here = f"{upper}/{name}"
+            try:
+                state = os.lstat(here)
+            except FileNotFoundError:
+                continue
+            path = f"{place}/{name}"
+            if name.startswith(WHITEOUT):
+                path = f"{place}/{name.removeprefix(WHITEOUT)}"
+            places[path] = here
+            if stat.S_ISDIR(state.st_mode):
+                found[path] = (state.st_ino,)
+                self._visit(here, path, found, places)
+            else:
+                found[path] = state.st_ino, state.st_mode, state.st_size, state.st_ctime_ns
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            changed = os.stat(folder).st_ctime_ns  # a copy to an upper folder restores the other time
+            if (kept := self._listings.get(folder)) is not None and kept[0] == changed:
+                return kept[1]
+            names = sorted(os.listdir(folder))
+        except OSError:
+            return []
+        if time.time_ns() - changed > _RACY_NS:
+            self._listings[folder] = changed, names
+        return names
+
+
+class SharedFiles:
+    """A rank's side: its journal, and those of the others; ``view`` is where saved copies are, None to copy all."""
+
+    def __init__(self, sharing: FileSharing, rank: int, raw: str, layers: Sequence[Layer], view: str | None) -> None:
+        self._sharing, self._rank, self._raw, self._view = sharing, rank, raw, view
+        self._table = sharing.progress.table
+        self._changed = ChangedPaths(layers)
+        self._journals = _journals_before(f"{raw}/journals", sharing.run)
+        self._read = np.zeros(len(self._table), np.uint32)
+        self._own: set[str] = set()
+        self._counts: dict[str, int] = {}
+        self._groups: dict[str, int] = {}
+        self._entries = 0
+        self._patience = sharing.patience
+        for folder in ("journals", "snapshots"):
+            os.makedirs(f"{raw}/{folder}", exist_ok=True)
+
+    def of_group(self, members: Sequence[int]) -> GroupFiles:
+        """The files that a group orders; groups of the same members are numbered."""
+        name = hashlib.blake2b(repr(list(members)).encode(), digest_size=8).hexdigest()
+        self._groups[name] = number = self._groups.get(name, 0) + 1
+        others = np.array(
+            [member for member in members if member != self._rank and member < len(self._table)], np.int64
+        )
+        return GroupFiles(self, f"{name}.{number}", others)
+
+    def publish(self) -> None:
+        """Save what this rank has changed since the last time."""
+        changes = [change for path, here in self._changed.look() if (change := self._change(path, here)) is not None]
+        if not changes:
+            return
+        self._own.update(change.path for change in changes if change.kind != _DIRECTORY)
+        line = json.dumps([self._counts, [[one.path, one.kind, one.value] for one in changes]]) + "\n"
+        with open(f"{self._raw}/journals/{journal_name(self._rank, self._sharing.run)}", "a", encoding="utf-8") as file:
+            file.write(line)
+        self._entries += 1
+        self._table[self._rank, _ENTRIES] = self._entries
+
+    def _change(self, path: str, here: str) -> Change | None:
+        if not here or os.path.basename(here).startswith(WHITEOUT):
+            return Change(path, _GONE)
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            mode = os.lstat(here).st_mode
+            if stat.S_ISDIR(mode):
+                return Change(path, _DIRECTORY, "opaque" if _is_opaque(here) else "")
+            if stat.S_ISLNK(mode):
+                return Change(path, _LINK, os.readlink(here))
+            if stat.S_ISCHR(mode) and os.lstat(here).st_rdev == 0:
+                return Change(path, _GONE)
+            if stat.S_ISREG(mode):
+                return Change(path, _FILE, self._saved(here))
+        return None
+
+    def _saved(self, here: str) -> str:
+        """Copy a file; returns the copy's name."""
+        folder = f"{self._raw}/snapshots/{journal_name(self._rank, self._sharing.run)}.{self._entries}"
+        os.makedirs(folder, exist_ok=True)
+        name = f"{os.path.basename(folder)}/{len(os.listdir(folder))}"
+        copy = f"{self._raw}/snapshots/{name}"
+        with open(here, "rb") as source, open(copy, "wb") as target:
+            try:
+                fcntl.ioctl(target.fileno(), _CLONE, source.fileno())
+            except OSError:
+                shutil.copyfile(here, copy)
+        shutil.copystat(here, copy)
+        return name
+
+    def count(self, group: str) -> int:
+        """Count a collective of a group; returns its number."""
+        self._counts[group] = count = self._counts.get(group, 0) + 1
+        self._table[self._rank, _slot(group)] = count
+        return count
+
+    def wait(self, group: str, count: int, others: _Ranks) -> None:
+        """Wait for ranks that were started before this one to make so many collectives of a group."""
+        if self._sharing.run or self._patience <= 0:
+            return
+        slot, begin = _slot(group), time.monotonic()
+        own = self._table[self._rank, _ORDER]
+        while True:
+            rows = self._table[others]
+            behind = (rows[:, _STARTED] == _RUNNING) & (rows[:, _ORDER] < own) & (rows[:, slot] < count)
+            if not behind.any() or time.monotonic() - begin > self._patience:
+                break
+            time.sleep(_LOOK_SECONDS)
+        self._patience -= time.monotonic() - begin
+
+    def apply(self, group: str, count: int, others: _Ranks) -> None:
+        """Apply what other ranks did before their ``count``-th collective of a group."""
+        latest: dict[str, Change] = {}
+        for other in self._with_news(others):
+            for entry in self._journals[other].take(group, count):
+                for change in entry.changes:
+                    latest.pop(change.path, None)
+                    latest[change.path] = change
+        if not latest:
+            return
+        for change in latest.values():
+            if change.path not in self._own:
+                with contextlib.suppress(OSError):
+                    self._show(change)
+        self._changed.forget()  # it is not the rank's own
+
+    def _with_news(self, others: _Ranks) -> list[int]:
+        """The ranks whose journals have entries that are not applied yet."""
+        if self._sharing.run == 0:
+            rows = self._table[others]
+            written = (rows[:, _ORDER] < self._table[self._rank, _ORDER]) & (rows[:, _ENTRIES] > self._read[others])
+            for other in others[written].tolist():
+                journal = self._journals.setdefault(other, _Journal(f"{self._raw}/journals/{journal_name(other, 0)}"))
+                self._read[other] += journal.read()
+        return [other for other in self._journals if self._journals[other].new and other in others]
+
+    def _show(self, change: Change) -> None:
+        path = change.path
+        exists = os.path.lexists(path)
+        is_folder = exists and os.path.isdir(path) and not os.path.islink(path)
+        if change.kind == _DIRECTORY:
+            if is_folder and change.value and not any(own.startswith(path + "/") for own in self._own):
+                shutil.rmtree(path)
+            elif exists and not is_folder:
+                os.unlink(path)
+            os.makedirs(path, exist_ok=True)
+            return
+        if is_folder:
+            shutil.rmtree(path)
+        elif exists:
+            os.unlink(path)
+        if change.kind == _LINK:
+            os.symlink(change.value, path)
+        elif change.kind == _FILE:
+            self._show_file(path, f"{self._raw}/snapshots/{change.value}", change.value)
+
+    def _show_file(self, path: str, copy: str, name: str) -> None:
+        if self._view is not None and os.stat(copy).st_size > _COPIED_BYTES:
+            os.symlink(f"{self._view}/{name}", path)
+        else:
+            shutil.copyfile(copy, path)
+            shutil.copystat(copy, path)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFiles:
+    """The order that one group's collectives impose on the files of its members."""
+
+    files: SharedFiles
+    name: str
+    others: _Ranks
+
+    def before(self) -> int:
+        """A collective is about to be made; returns its number."""
+        self.files.publish()
+        return self.files.count(self.name)
+
+    def after(self, count: int) -> None:
+        """That collective has been made."""
+        self.files.wait(self.name, count, self.others)
+        self.files.apply(self.name, count, self.others)
+
+
+def _journals_before(folder: str, run: int) -> dict[int, _Journal]:
+    """Each rank's journal of its last pass before this one, by rank."""
+    found: dict[int, _Journal] = {}
+    if run:
+        last: dict[int, int] = {}
+        for rank, of_run in (map(int, name.split(".")) for name in os.listdir(folder)):
+            if of_run < run:
+                last[rank] = max(of_run, last.get(rank, 0))
+        found = {rank: _Journal(f"{folder}/{journal_name(rank, of_run)}") for rank, of_run in last.items()}
+        for journal in found.values():
+            journal.read()
+    return found
+
+
+def _slot(group: str) -> int:
+    return _FIRST_SLOT + int(hashlib.blake2b(group.encode(), digest_size=4).hexdigest(), 16) % _SLOTS
+
+
+def _is_opaque(folder: str) -> bool:
+    for name in _OPAQUE:
+        with contextlib.suppress(OSError):
+            if os.getxattr(folder, name) == b"y":
+                return True
+    return False

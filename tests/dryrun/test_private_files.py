@@ -1,0 +1,94 @@
+"""Each rank of a dry run finds the files of a first run: its own, and others' in the order of collectives."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.slow]
+
+LIMIT = 300
+
+PROGRAM = """\
+import os, shutil, sys, tempfile
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+assert not os.path.exists("run")
+assert open("old/data.txt").read() == "old"
+if rank == 0:
+    os.makedirs("run/saved")
+    torch.save({"step": 1}, "run/saved/last.pt")
+    open("run/settings.txt", "w").close()
+dist.barrier()
+assert torch.load("run/saved/last.pt")["step"] == 1
+with open("log.txt", "a") as log:
+    log.write(f"{rank}\\n")
+dist.barrier()
+if rank == 0:
+    os.remove("run/settings.txt")
+    torch.save({"step": 2}, "run/saved/last.pt")
+    shutil.rmtree("old")
+dist.all_reduce(torch.ones(4))
+assert not os.path.exists("run/settings.txt") and not os.path.exists("old")
+assert torch.load("run/saved/last.pt")["step"] == 2
+torch.save(rank, f"run/part{rank}.pt")
+dist.barrier()
+if rank == 0:
+    assert [torch.load(f"run/part{other}.pt") for other in range(size)] == list(range(size))
+if rank == size - 1 and sys.argv[1:]:
+    os.kill(os.getpid(), 9)
+dist.barrier()
+"""
+
+REFUSED = ["unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv "$@"', "sh"]
+WITHOUT_NAMESPACES = [*REFUSED, "--bounding-set=-all", "--inh-caps=-all"]
+
+
+def preflight(folder: Path, before: list[str], *arguments: str) -> tuple[int, dict[str, object]]:
+    (folder / "old").mkdir()
+    (folder / "old" / "data.txt").write_text("old", encoding="utf-8")
+    (folder / "train.py").write_text(PROGRAM, encoding="utf-8")
+    words = ["-m", "simcoll", "preflight", "--json", "--world-size", "3", "--out", "out", "train.py", *arguments]
+    done = subprocess.run(
+        [*before, sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    assert sorted(path.name for path in folder.iterdir()) == ["old", "out", "train.py"]
+    assert (folder / "old" / "data.txt").read_text(encoding="utf-8") == "old"
+    assert not (folder / "out" / "rank-files").exists()
+
+
+def test_files_of_others_come_with_collectives_and_nothing_is_left(tmp_path: Path) -> None:
+    code, report = preflight(tmp_path, [])
+    assert (code, report["findings"]) == (0, [])
+    assert_nothing_is_left(tmp_path)
+
+
+def test_nothing_is_left_by_a_rank_that_is_killed(tmp_path: Path) -> None:
+    preflight(tmp_path, [], "die")
+    assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.skipif(not (shutil.which("unshare") and shutil.which("setpriv")), reason="needs util-linux")
+def test_without_namespaces_calls_are_redirected(tmp_path: Path) -> None:
+    allowed = subprocess.run([*WITHOUT_NAMESPACES, "true"], capture_output=True, check=False).returncode == 0
+    if not allowed:
+        pytest.skip("this system lets nobody give up namespaces")
+    code, report = preflight(tmp_path, WITHOUT_NAMESPACES)
+    assert (code, report["findings"]) == (0, [])
+    assert "no file systems of its own" in str(report["notes"])
+    assert_nothing_is_left(tmp_path)
