@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 28
 class Account:
     """A dry run as it was carried out. ``timeout`` is each rank's limit in seconds, ``memory`` in bytes.
 
-    ``ends`` has the ranks (global) that ran, ``passes`` what the report notes on their files and on ranks that ran several times.
+    ``ends`` has the ranks (global) that ran, ``passes`` what the report notes on their files and on repeated runs.
     """
 
     world_size: int
