@@ -20,6 +20,7 @@ from simcoll.verifier.agreement.p2p_mismatches import agreed_messages, unequal_m
 from simcoll.verifier.agreement.parted import ran_by, with_partings
 from simcoll.verifier.explanations import explained, explained_while_it_runs
 from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Verdict
+from simcoll.verifier.findings.rules import RULES
 from simcoll.verifier.halts.async_misuse import memory_findings
 from simcoll.verifier.halts.failed_calls import as_recorded, when_it_was_ended
 from simcoll.verifier.halts.inferred import stall_of_records
@@ -78,9 +79,12 @@ def standstill(
     return tuple(findings), proved
 
 
-def exit_code(report: Report) -> int:
-    """3 for findings of severity error, 1 for a job that failed before any group existed, otherwise 0."""
-    if any(finding.severity is Severity.ERROR for finding in report.findings):
+def exit_code(report: Report, *, strict: bool = False) -> int:
+    """3 for findings of severity error, 1 for a job that failed before any group existed, otherwise 0.
+
+    ``strict`` counts warnings that mean a race or lost data as errors.
+    """
+    if any(one.severity is Severity.ERROR or (strict and RULES[one.code].loses_data) for one in report.findings):
         return FINDINGS
     return CANNOT_START if report.verdict is Verdict.FAILED else OK
 

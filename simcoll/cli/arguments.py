@@ -88,7 +88,17 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="end the job after so long without progress while a rank waits (default: after 30 seconds, and only if it "
         "is proved that it can never go on)",
     )
+    add_strict_argument(parser)
     add_output_arguments(parser)
+
+
+def add_strict_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--strict`` to a command that judges a job."""
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit with 3 also for warnings that mean a race or lost data: SC304, SC501, SC502, SC503",
+    )
 
 
 def request_of(kind: type[Request], options: argparse.Namespace, **others: object) -> Request:

@@ -39,4 +39,5 @@ def show_rules(code: str | None, output: Output) -> int:
 
 def _page(rule: Rule) -> dict[str, object]:
     path = scenario_path(rule.code)
-    return {**asdict(rule), "severity": rule.severity.value, "scenario": None if path is None else str(path)}
+    texts = {name: value for name, value in asdict(rule).items() if isinstance(value, str)}
+    return {**texts, "severity": rule.severity.value, "scenario": None if path is None else str(path)}

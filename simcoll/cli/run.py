@@ -111,8 +111,8 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
         # Another node sees the same files and reports on them all.
         report = judge(records.traces, records.outcome, stall)
         output.say(report, f"simcoll: the report on all ranks is that of node 0, in {folder}")
-        return exit_code(report) or (OK if end.exit_code == 0 else CANNOT_START)
-    return _conclude(records, launch, end, stall, output, folder, nothing)
+        return exit_code(report, strict=request.strict) or (OK if end.exit_code == 0 else CANNOT_START)
+    return _conclude(records, launch, end, stall, output, folder, nothing, strict=request.strict)
 
 
 def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
@@ -147,6 +147,8 @@ def _conclude(
     output: Output,
     folder: Path,
     nothing: tuple[str, str],
+    *,
+    strict: bool,
 ) -> int:
     """Judge what the job left, show it, and choose the exit code; ``nothing`` is the word on a job without a group."""
     report = judge(records.traces, records.outcome, stall)
@@ -159,7 +161,7 @@ def _conclude(
         output.say(report, f"simcoll: no collective was recorded: {nothing[0]}")
     else:
         output.show(report)
-    code = exit_code(report)
+    code = exit_code(report, strict=strict)
     if end.signal is not None and code == OK:
         return INTERRUPTED + end.signal
     return code if code or end.exit_code == 0 else CANNOT_START

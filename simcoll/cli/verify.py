@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcoll.blackbox.gather import RunRecords, gather
-from simcoll.cli.arguments import add_output_arguments, add_report_files, add_topology_arguments, request_of
+from simcoll.cli.arguments import (
+    add_output_arguments,
+    add_report_files,
+    add_strict_argument,
+    add_topology_arguments,
+    request_of,
+)
 from simcoll.cli.files import sarif_text, write_file, write_recorded_timeline
 from simcoll.cli.output import Output, warn
 from simcoll.cli.progress import progress_bar
@@ -36,6 +42,7 @@ _CALLS = re.compile("0*[1-9][0-9]{0,6}")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``verify`` to its parser."""
     add_output_arguments(parser)
+    add_strict_argument(parser)
     parser.add_argument(
         "paths",
         metavar="PATH",
@@ -85,6 +92,7 @@ class VerifyRequest:
     timeline: bool
     json: bool
     plain: bool
+    strict: bool
     topology: TopologyRequest
 
     def page_topology(self) -> Topology | None:
@@ -125,7 +133,7 @@ def verify(request: VerifyRequest) -> int:
     except SimcollError as error:
         return output.refuse(BAD_INPUT, str(error))
     output.show(shown, speeds=True)
-    return exit_code(report)
+    return exit_code(report, strict=request.strict)
 
 
 def _write_files(request: VerifyRequest, traces: Sequence[Trace], report: Report, page: Callable[[], str]) -> None:
@@ -135,7 +143,10 @@ def _write_files(request: VerifyRequest, traces: Sequence[Trace], report: Report
     if request.html is not None:
         write_file(request.html, page())
     if request.sarif is not None:
-        write_file(request.sarif, sarif_text(report, exit_code(report), Path.cwd() / (request.srcroot or "")))
+        write_file(
+            request.sarif,
+            sarif_text(report, exit_code(report, strict=request.strict), Path.cwd() / (request.srcroot or "")),
+        )
 
 
 def _page(shown: Report, chart: Chart | None, records: RunRecords, topology: Topology | None) -> str:

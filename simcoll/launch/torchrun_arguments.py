@@ -81,6 +81,7 @@ class RunRequest:
     stall: float | None
     json: bool
     plain: bool
+    strict: bool
     torchrun: tuple[str, ...]
     torchrun_options: tuple[str, ...]
     program: str
@@ -96,7 +97,7 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     """
     environment = os.environ if environment is None else environment
     own: dict[str, str] = {}
-    flags = {"--json": False, "--plain": False}
+    flags = {"--json": False, "--plain": False, "--strict": False}
     options: dict[str, str] = {}
     passed: list[str] = []
     rest = list(arguments)
@@ -122,6 +123,7 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         _seconds("--stall", own["--stall"]) if "--stall" in own else None,
         flags["--json"],
         flags["--plain"],
+        flags["--strict"],
         (*passed, *rest),
         tuple(options),
         program,

@@ -8,9 +8,9 @@ from simcoll.launch.torchrun_arguments import FLAGS, VALUED, ProgramKind, RunUsa
 
 
 def test_own_options_are_taken_out_and_the_rest_passes_through():
-    line = "--standalone --mode record --nproc-per-node 4 --out=results --json train.py --mode fast --json"
+    line = "--standalone --strict --mode record --nproc-per-node 4 --out=results --json train.py --mode fast --json"
     request = split(line.split(), {})
-    assert (request.mode, request.out, request.json) == ("record", Path("results"), True)
+    assert (request.mode, request.out, request.json, request.strict) == ("record", Path("results"), True, True)
     assert request.torchrun == ("--standalone", "--nproc-per-node", "4", "train.py", "--mode", "fast", "--json")
     assert (request.program, request.kind, request.local_ranks) == ("train.py", ProgramKind.SCRIPT, 4)
 

@@ -12,7 +12,8 @@ import pytest
 from simcoll.core.record import Event, Group, Record, Source, State
 from simcoll.core.trace import SLOT, LaunchOutcome, MemoryTrace, RankExit
 from simcoll.spec.call import Buffer, Call
-from simcoll.verifier.findings.finding import RankStatus, Report, Severity, Verdict
+from simcoll.verifier.findings.finding import RankStatus, Report, Rule, Severity, Verdict
+from simcoll.verifier.findings.rules import BUFFERS_OVERLAP, STRAGGLER, WORK_NEVER_WAITED
 from simcoll.verifier.postmortem import exit_code, judge
 from tests.support.traces import trace_of
 
@@ -334,3 +335,9 @@ def test_what_follows_a_mismatch_that_was_handled(failure: Event | None, expecte
     ]
     report = judge(traces, LaunchOutcome({rank: RankExit(1, 10 * SECOND) for rank in range(RANKS)}))
     assert codes(report) == expected
+
+
+@pytest.mark.parametrize(("rule", "code"), [(WORK_NEVER_WAITED, 3), (BUFFERS_OVERLAP, 3), (STRAGGLER, 0)])
+def test_strict_counts_warnings_that_mean_a_race_or_lost_data(rule: Rule, code: int) -> None:
+    report = Report(Verdict.FINDINGS, 1, "record", (rule.finding("it", severity=Severity.WARNING),), ())
+    assert (exit_code(report), exit_code(report, strict=True)) == (0, code)

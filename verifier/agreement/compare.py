@@ -25,7 +25,7 @@ import numpy.typing as npt
 from simcoll.core.record import Group, Record, State
 from simcoll.spec.collectives import COLLECTIVES
 from simcoll.spec.flows import Flows, SparseFlow
-from simcoll.spec.table import Content, Kind
+from simcoll.spec.table import CollectiveSpec, Content, Kind
 from simcoll.verifier.agreement.fields import Difference, differing_fields, differing_ops, faulty_calls, shown_root
 from simcoll.verifier.agreement.known_fields import known_statement, moved, unknown_fields
 from simcoll.verifier.agreement.voices import Parts, Voice, each, finding, outvoted, part, side
@@ -223,13 +223,13 @@ Layout: TypeAlias = tuple[tuple[int, ...], "tuple[int, ...] | None"]
 """A shape without dimensions of size one, and its memory order (None is row-major)."""
 
 
-def judge_shapes(group: Group, voices: Sequence[Voice], kind: Kind, *, strict: bool) -> list[Finding]:
+def judge_shapes(group: Group, voices: Sequence[Voice], spec: CollectiveSpec, *, strict: bool) -> list[Finding]:
     """The first tensor whose shapes or layouts differ between the ranks; the counts are known to agree."""
     tensors = min((len(_contents(voice)) for voice in voices), default=0)
     for index in range(tensors):
         parts = part(voices, lambda voice, index=index: _layout(_contents(voice)[index]))  # type: ignore[misc]
         if len(parts) > 1:
-            return [_report(group, parts, kind, index if tensors > 1 else None, strict)]
+            return [_report(group, parts, spec, index if tensors > 1 else None, strict)]
     return []
 
 
@@ -245,10 +245,10 @@ def _layout(content: Content) -> Layout | None:
     return content.shape, None if row_major else content.order
 
 
-def _report(group: Group, parts: Parts, kind: Kind, index: int | None, strict: bool) -> Finding:
+def _report(group: Group, parts: Parts, spec: CollectiveSpec, index: int | None, strict: bool) -> Finding:
     layouts = [_as_layout(value) for value in parts]
     shaped = any(a[0] != b[0] for a, b in combinations(layouts, 2))
-    grave = any(_grave(a, b, kind, strict) for a, b in combinations(layouts, 2))
+    grave = any(_grave(a, b, spec, strict) for a, b in combinations(layouts, 2))
     where = "" if index is None else f" of tensor {index}"
     message = each(parts, lambda value, ranks, one: f"{ranks} {'has' if one else 'have'} {_text(value, shaped)}{where}")
     return finding(
@@ -261,11 +261,12 @@ def _report(group: Group, parts: Parts, kind: Kind, index: int | None, strict: b
     )
 
 
-def _grave(a: Layout, b: Layout, kind: Kind, strict: bool) -> bool:
+def _grave(a: Layout, b: Layout, spec: CollectiveSpec, strict: bool) -> bool:
     if a[0] != b[0]:
         flattened = len(a[0]) <= 1 or len(b[0]) <= 1
-        return not flattened and (kind is Kind.REDUCTION or strict)
-    return kind is Kind.REDUCTION
+        return not flattened and (spec.kind is Kind.REDUCTION or strict)
+    # What is moved into the buffer that it came from arrives permuted; other movements copy, by position.
+    return spec.kind is Kind.REDUCTION or spec.in_place
 
 
 def _as_layout(value: Hashable) -> Layout:
@@ -301,7 +302,7 @@ def compare(
         return []
     if (ops := differing_ops(voices)) is not None:
         return [_combine(group, [ops], voices)]
-    return [] if voices[0].spec is None else _judge(group, _with_root(voices), voices[0].spec.kind, strict)
+    return [] if voices[0].spec is None else _judge(group, _with_root(voices), voices[0].spec, strict)
 
 
 def _voice(group: Group, group_rank: int, record: Record, unknown: frozenset[str]) -> Voice:
@@ -327,7 +328,7 @@ def _with_root(voices: Sequence[Voice]) -> Sequence[Voice]:
     return voices if root is None else [replace(voice, root=root) for voice in voices]
 
 
-def _judge(group: Group, voices: Sequence[Voice], kind: Kind, strict: bool) -> list[Finding]:
+def _judge(group: Group, voices: Sequence[Voice], spec: CollectiveSpec, strict: bool) -> list[Finding]:
     if all(voice.fault() is not None for voice in voices):
         # The backend refuses every one of them, in its own words; nobody waits for anybody.
         return []
@@ -350,7 +351,7 @@ def _judge(group: Group, voices: Sequence[Voice], kind: Kind, strict: bool) -> l
         return _with_law(group, causes, total, voices)
     if any(difference.name in ("count", "contents") for difference in differences):
         return causes
-    return _with_shapes(causes, judge_shapes(group, sound, kind, strict=strict))
+    return _with_shapes(causes, judge_shapes(group, sound, spec, strict=strict))
 
 
 def _by_partition(differences: Sequence[Difference]) -> list[list[Difference]]:

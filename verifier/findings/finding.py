@@ -357,7 +357,8 @@ class Report:
 class Rule:
     """One finding code. ``advice`` is the line that a report prints; the rest is the page of ``simcoll rules CODE``.
 
-    ``example`` is Python, run on every rank; paragraphs are plain text.
+    ``example`` is Python, run on every rank; paragraphs are plain text. ``loses_data`` says that even a warning means a
+    race or data that was lost, which ``--strict`` counts as an error.
     """
 
     code: str
@@ -368,6 +369,7 @@ class Rule:
     example: str
     remedy: str
     severity: Severity = Severity.ERROR
+    loses_data: bool = False
 
     def finding(
         self,

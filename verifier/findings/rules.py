@@ -107,6 +107,7 @@ WORK_NEVER_WAITED = Rule(
     example=("dist.all_reduce(x, async_op=True)\nprint(x.sum())"),
     remedy="Call wait() on the work, or make the call synchronous.",
     severity=Severity.WARNING,
+    loses_data=True,
 )
 
 BUFFER_CHANGED = Rule(
@@ -122,6 +123,7 @@ BUFFER_CHANGED = Rule(
     harm="Some ranks receive the old contents, some the new ones, some a mixture.",
     example=("work = dist.all_reduce(x, async_op=True)\nx.zero_()\nwork.wait()"),
     remedy="Move the write after wait(), or work on a copy.",
+    loses_data=True,
 )
 
 BUFFERS_OVERLAP = Rule(
@@ -139,6 +141,7 @@ BUFFERS_OVERLAP = Rule(
     harm="The result depends on which call, or which rank's part, comes first.",
     example=("a = dist.all_reduce(x[:6], async_op=True)\nb = dist.all_reduce(x[4:], async_op=True)"),
     remedy="Wait for the first before the second starts, copy the shared part, or make a tensor for each output.",
+    loses_data=True,
 )
 
 DDP_PARAMETER_MISMATCH = Rule(
@@ -250,6 +253,7 @@ P2P_UNMATCHED = Rule(
         "Count both ends: usually one of the loops runs once more than the other, or a group rank was given where a "
         "global rank is expected."
     ),
+    loses_data=True,
 )
 
 PAIR_RULES = (
@@ -478,8 +482,8 @@ LAYOUT_MISMATCH = Rule(
     ),
     harm=(
         "A collective works on memory, element by element. Ranks whose memory order differs sum elements that do not "
-        "belong together, which gives wrong numbers without an error. Sparse against dense hangs, because the backend "
-        "runs a different algorithm."
+        "belong together, and a broadcast arrives permuted: wrong numbers without an error. Sparse against dense "
+        "hangs, because the backend runs a different algorithm."
     ),
     example=(
         "x = torch.randn(8, 3, 32, 32)\n"

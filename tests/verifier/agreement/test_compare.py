@@ -99,6 +99,12 @@ ONE_CAUSE: dict[str, tuple[list[Call], str, tuple[int, ...], tuple[str, ...]]] =
     "device": ([SAME, SAME, all_reduce(20, 10, device="cuda")], "SC107", (2,), ("device",)),
     "shape": ([SAME, SAME, all_reduce(10, 20)], "SC109", (2,), ("shape",)),
     "layout": ([SAME, SAME, all_reduce(20, 10, order=(1, 0))], "SC108", (2,), ("order",)),
+    "layout of a broadcast": (
+        [broadcast(20, 10), broadcast(20, 10), broadcast(20, 10, order=(1, 0))],
+        "SC108",
+        (2,),
+        ("order",),
+    ),
     "coalesced order": (
         [coalesced(buffer(3), buffer(4)), coalesced(buffer(4), buffer(3)), coalesced(buffer(3), buffer(4))],
         "SC110",
@@ -253,7 +259,7 @@ def test_broken_flows_name_the_pair() -> None:
         (broadcast(4, 5), broadcast(5, 4), True, Severity.ERROR),
         (broadcast(4, 5), broadcast(5, 4), False, Severity.WARNING),
         (broadcast(4, 5), broadcast(20), True, Severity.WARNING),
-        (broadcast(4, 5), broadcast(4, 5, order=(1, 0)), True, Severity.WARNING),
+        (broadcast(4, 5), broadcast(4, 5, order=(1, 0)), False, Severity.ERROR),
         (SAME, all_reduce(20, 10, order=(1, 0)), False, Severity.ERROR),
     ],
 )
