@@ -130,7 +130,7 @@ class Fork:
 
     ``inside`` and ``outside`` say what ranks did that went this way and that did not; ``loop`` that it is a loop, which
     ranks may leave after another number of rounds; ``leaves`` that this way only leaves the function or the loop;
-    ``alone`` that the other ways call nothing.
+    ``alone`` that it comes back to the other ways, and that these call nothing before.
     """
 
     line: int
@@ -151,7 +151,7 @@ def fork_of(step: Step) -> Fork | None:
     parent, lines = step.parent, step.lines()
     if isinstance(parent, ast.If):
         did, other = ((_TOOK, _NOT), parent.orelse) if step.field == "body" else ((_NOT, _TOOK), parent.body)
-        return Fork(parent.lineno, *lines, *did, alone=not any(map(_calls, other)))
+        return Fork(parent.lineno, *lines, *did, alone=not any(map(_calls, other)) and not ends_outside(step.block))
     if isinstance(parent, _Loop):
         return Fork(parent.lineno, *lines, "in the loop", "past it", loop=True)
     if step.field.startswith("handler"):
@@ -234,6 +234,11 @@ def _leaves(statement: ast.stmt, *, in_loop: bool) -> bool:
     if isinstance(statement, ast.Return | ast.Raise):
         return True
     return isinstance(statement, ast.Break | ast.Continue) and not in_loop
+
+
+def ends_outside(block: Sequence[ast.stmt]) -> bool:
+    """Whether a block never comes to what stands behind it."""
+    return isinstance(block[-1], ast.Return | ast.Raise | ast.Break | ast.Continue)
 
 
 def leaving_forks(loop: ast.stmt) -> list[Fork]:
