@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 from simcoll.core.io import opened_record
 from simcoll.errors import UnreadableError
@@ -167,19 +167,16 @@ def inner_forks(statement: ast.stmt) -> list[Fork]:
     """The conditional expression, or the ``and`` or ``or``, by which a simple statement makes a call or not."""
     if any(True for _ in _blocks(statement)):
         return []
-    found = []
-    for node in _within(statement):
-        parts: Sequence[ast.expr] = ()
-        if isinstance(node, ast.IfExp):
-            parts = [part for part in (node.body, node.orelse) if _calls(part)]
-            parts = parts if len(parts) == 1 else ()
-        elif isinstance(node, ast.BoolOp):
-            parts = [part for part in node.values[1:] if _calls(part)]
-        found += [
-            Fork(node.lineno, statement.lineno, statement.end_lineno or statement.lineno, _TOOK, _NOT, alone=True)
-            for _ in parts[:1]
-        ]
-    return found if len(found) == 1 else []
+    lines = [node.lineno for node in _within(statement) if _may_call(node)]
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    return [Fork(line, first, last, _TOOK, _NOT, alone=True) for line in lines] if len(lines) == 1 else []
+
+
+def _may_call(node: ast.AST) -> TypeGuard[ast.IfExp | ast.BoolOp]:
+    """Whether an expression makes calls on one of its ways and none on the other."""
+    if isinstance(node, ast.IfExp):
+        return bool(_calls(node.body)) != bool(_calls(node.orelse))
+    return isinstance(node, ast.BoolOp) and any(map(_calls, node.values[1:]))
 
 
 def chosen_between(statement: ast.stmt, one: str, other: str) -> Fork | None:
