@@ -64,7 +64,7 @@ class Roots:
     simcoll: tuple[str, ...]
     packages: tuple[str, ...]
     library: tuple[str, ...]
-    _kinds: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    _kinds: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def kind_of(self, filename: str) -> int:
         """``OWN`` for the user's own code, ``INSTALLED`` for other packages', ``SKIP`` for what reports pass over."""

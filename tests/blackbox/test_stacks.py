@@ -9,6 +9,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ pytest.importorskip("torch")
 
 from simcoll.blackbox.stacks import Stack, ask, offer_stacks, read_stacks
 from simcoll.core.record import Source
-from simcoll.core.source_roots import torch_folder
+from simcoll.core.source_roots import own_roots, torch_folder
 from simcoll.proof import checker, side_channel
 
 OFFER = """
@@ -117,6 +118,19 @@ def test_who_saves_a_file_is_at_work() -> None:
     assert (saving.waits_in_torch(), saving.works_for_user()) == (False, True)
     backward = Stack((Source(os.path.join(torch_folder(), "autograd", "graph.py"), 1, "run"),))
     assert backward.waits_in_torch()
+
+
+def test_frames_are_told_by_the_folders_of_their_own_process() -> None:
+    """A launcher from another folder than the ranks': simcoll's frames there are not the user's."""
+    theirs = replace(own_roots(), simcoll=("/theirs/simcoll/",))
+    waiting = Source("/theirs/simcoll/wrapper/work.py", 9, "wait", "done.acquire()")
+    frames = waiting, Source("/job/train.py", 5, "step", "x = f()"), Source("/job/train.py", 9, "main", "step()")
+    own, other = Stack(frames, theirs), Stack(frames)
+    assert (own.waits_in_torch(), other.waits_in_torch()) == (True, False)
+    assert (own.place(), other.place()) == (frames[1], waiting)
+    place = own.place()
+    assert place is not None
+    assert place.callers == frames[2:]
 
 
 @pytest.mark.slow

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import simcoll
 from simcoll import backends, reports, verifier
-from simcoll.core.source_roots import SKIP, kind_of
+from simcoll.core.source_roots import INSTALLED, OWN, SKIP, Roots, kind_of, own_roots
 
 
 def test_files_of_simcoll_are_passed_over() -> None:
@@ -28,3 +30,17 @@ def test_a_package_of_links_is_passed_over(tmp_path: Path) -> None:
     asked = "from simcoll.core import record, source_roots; print(source_roots.kind_of(record.__file__))"
     ended = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == str(SKIP)
+
+
+def test_files_are_told_by_the_folders_that_their_process_wrote_down() -> None:
+    theirs = Roots(("/a/torch/",), ("/a/simcoll/", "/a/verifier/"), ("/a/packages/",), ("/a/lib/",))
+    files = ("/a/verifier/x.py", "/a/torch/x.py", "/a/packages/x.py", "/a/lib/x.py", "/a/train.py", "<string>", "\0")
+    read = Roots.of(theirs.document())
+    assert read == theirs
+    assert [read.kind_of(file) for file in files] == [SKIP, SKIP, INSTALLED, SKIP, OWN, SKIP, SKIP]
+    assert kind_of("/a/verifier/x.py") == OWN
+
+
+@pytest.mark.parametrize("document", [None, {}, [], {"simcoll": "/"}, {"simcoll": ["/"], "torch": [7, "a", "/b"]}])
+def test_folders_that_make_no_sense_are_those_of_this_process(document: object) -> None:
+    assert Roots.of(document) == own_roots()

@@ -107,7 +107,7 @@ def test_a_rank_in_which_simcoll_connects_has_its_time(
     job.waits(0, 0)
     job.waits(1, 1)
     connecting = {1: [Stack((Source(side_channel.__file__, 1, "own_connection"),))]}
-    monkeypatch.setattr(Monitor, "_stacks", lambda self, launch: connecting)
+    monkeypatch.setattr(Monitor, "_stacks", lambda self, launch, roots: connecting)
     patience = seconds or module.DEFAULT_SECONDS
     assert not job.look_after(patience + module._CONNECT_SECONDS - 1)
     connecting.clear()
@@ -118,7 +118,7 @@ def test_a_rank_that_never_connects_does_not_keep_the_job(tmp_path: Path, monkey
     job = Job(tmp_path, monkeypatch, 4.0)
     job.waits(0, 0)
     connecting = {1: [Stack((Source(side_channel.__file__, 1, "own_connection"),))]}
-    monkeypatch.setattr(Monitor, "_stacks", lambda self, launch: connecting)
+    monkeypatch.setattr(Monitor, "_stacks", lambda self, launch, roots: connecting)
     assert not job.look_after(60)
     assert job.look_after(20)
     assert job.monitor.stall is not None

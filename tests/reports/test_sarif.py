@@ -16,7 +16,7 @@ from simcoll.reports import sarif
 from simcoll.reports.sarif import FINGERPRINT, sarif_report
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.agreement.compare import compare
-from simcoll.verifier.findings.finding import Finding, RankSource, Report, Severity, Side, Verdict
+from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Report, Severity, Side, Verdict
 from simcoll.verifier.findings.rules import RULES
 from tests.support.documents import check_sarif
 
@@ -158,3 +158,18 @@ def test_rules_have_addresses_where_the_project_has_one(monkeypatch: pytest.Monk
     monkeypatch.setattr(sarif.metadata, "metadata", lambda name: message)
     rules = run_of(a_report())["tool"]["driver"]["rules"]
     assert rules[0]["helpUri"] == "https://docs.invalid/simcoll/rules/SC101"
+
+
+def test_the_line_that_parted_the_ranks_is_related_and_stacks_are_stacks() -> None:
+    fork = Source("/home/ada/project/src/train.py", 9, "step", "if rank == 0:")
+    caller = Source("/home/ada/project/src/train.py", 90, "main", "step()")
+    finding = mismatch()
+    guilty = replace(finding.sides[1].sources[0], source=replace(finding.sides[1].sources[0].source, callers=(caller,)))
+    sides = finding.sides[0], replace(finding.sides[1], sources=(guilty,))
+    told = replace(finding, sides=sides, parted=Parting(fork, (((2,), "took it"), ((0, 1, 3), "did not take it"))))
+    result = run_of(a_report(told))["results"][0]
+    related = result["relatedLocations"][0]
+    assert related["physicalLocation"]["region"]["startLine"] == 9
+    assert related["message"]["text"] == "ranks parted here: rank 2 took it, ranks 0-1 and 3 did not take it"
+    frames = [one["location"]["physicalLocation"]["region"]["startLine"] for one in result["stacks"][0]["frames"]]
+    assert frames == [43, 90]

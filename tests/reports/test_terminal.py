@@ -6,16 +6,28 @@ import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from simcoll.core.record import Group, Record, Source, State
 from simcoll.core.text import plain
+from simcoll.reports.html_report import html_report
 from simcoll.reports.terminal import TerminalReport, summary_line
 from simcoll.spec.call import Buffer, Call
 from simcoll.verifier.agreement.compare import compare
-from simcoll.verifier.findings.finding import Finding, RankState, RankStatus, Report, Severity, Summary, Verdict
+from simcoll.verifier.findings.finding import (
+    Finding,
+    Parting,
+    RankState,
+    RankStatus,
+    Report,
+    Severity,
+    Summary,
+    Verdict,
+)
+from tests.support.documents import valid_report
 
 TENSORS = (Buffer((20, 10), "float32"),)
 
@@ -189,3 +201,27 @@ def test_a_finding_without_sides_has_one_empty_line() -> None:
         "",
         "culprits: rank 1",
     ]
+
+
+def test_callers_and_the_line_that_parted_the_ranks_are_drawn() -> None:
+    report = a_report()
+    (finding,) = report.findings
+    line = Source("utils.py", 6, "mean", "dist.all_reduce(t)")
+    callers = [Source("train.py", 41 + number, "step", f"mean(x{number})") for number in range(2)]
+    sides = tuple(
+        replace(side, sources=(replace(side.sources[0], source=replace(line, callers=(caller,))),))
+        for side, caller in zip(finding.sides, callers, strict=True)
+    )
+    parted = Parting(Source("train.py", 40, "step", "if late:"), (((2,), "took it"), ((0, 1, 3), "did not take it")))
+    told = replace(finding, sides=sides, parted=parted)
+    text = " ".join(drawn(replace(report, findings=(told,)), width=200).replace("│", " ").split())
+    assert "at utils.py:6 in mean dist.all_reduce(t) from train.py:42 in step mean(x1)" in text
+    assert "ranks parted at: train.py:40: if late: (rank 2 took it, ranks 0-1 and 3 did not take it)" in text
+    page = html_report(replace(report, findings=(told,)))
+    assert "from train.py:42 in step" in page
+    assert "Ranks parted at" in page
+    document = valid_report(replace(report, findings=(told,)))
+    found: Any = document["findings"]
+    assert found[0]["parted"]["line"] == 40
+    assert found[0]["parted"]["sides"][0] == {"ranks": [2], "did": "took it"}
+    assert found[0]["sides"][1]["source"][0]["callers"] == [{"file": "train.py", "line": 42, "function": "step"}]

@@ -23,13 +23,15 @@ def trace_of(
     """Columns from records; each record's ``group`` names one of ``groups``."""
     names = {group.name: index for index, group in enumerate(groups)}
     calls: dict[Call, int] = {}
-    sources: dict[Source, int] = {}
+    sources: dict[tuple[Source, ...], int] = {}
+    lines: list[Source] = []
     slots = np.zeros(len(records), SLOT)
     for slot, record in zip(slots, records, strict=True):
         slot["group"] = names[record.group]
         slot["signature"] = calls.setdefault(record.call, len(calls))
-        slot["source"] = sources.setdefault(record.source, len(sources))
+        slot["source"] = sources.setdefault(record.source.stack, len(sources))
+        lines += [record.source] if len(sources) > len(lines) else []
         slot["flags"] = ASYNCHRONOUS * record.asynchronous | AWAITED * record.awaited | ON_DEVICE * record.on_device
         for column in ("sequence", "p2p_sequence", "state", "scheduled_ns", "started_ns", "finished_ns"):
             slot[column] = getattr(record, column)
-    return MemoryTrace(rank, world_size, mode, tuple(groups), tuple(calls), tuple(sources), tuple(events), slots)
+    return MemoryTrace(rank, world_size, mode, tuple(groups), tuple(calls), tuple(lines), tuple(events), slots)

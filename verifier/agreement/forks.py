@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 from simcoll.core.io import opened_record
 from simcoll.errors import UnreadableError
@@ -130,7 +130,7 @@ class Fork:
 
     ``inside`` and ``outside`` say what ranks did that went this way and that did not; ``loop`` that it is a loop, which
     ranks may leave after another number of rounds; ``leaves`` that this way only leaves the function or the loop;
-    ``alone`` that the other ways call nothing.
+    ``alone`` that it comes back to the other ways, and that these call nothing before.
     """
 
     line: int
@@ -151,7 +151,7 @@ def fork_of(step: Step) -> Fork | None:
     parent, lines = step.parent, step.lines()
     if isinstance(parent, ast.If):
         did, other = ((_TOOK, _NOT), parent.orelse) if step.field == "body" else ((_NOT, _TOOK), parent.body)
-        return Fork(parent.lineno, *lines, *did, alone=not any(map(_calls, other)))
+        return Fork(parent.lineno, *lines, *did, alone=not any(map(_calls, other)) and not ends_outside(step.block))
     if isinstance(parent, _Loop):
         return Fork(parent.lineno, *lines, "in the loop", "past it", loop=True)
     if step.field.startswith("handler"):
@@ -167,19 +167,16 @@ def inner_forks(statement: ast.stmt) -> list[Fork]:
     """The conditional expression, or the ``and`` or ``or``, by which a simple statement makes a call or not."""
     if any(True for _ in _blocks(statement)):
         return []
-    found = []
-    for node in _within(statement):
-        parts: Sequence[ast.expr] = ()
-        if isinstance(node, ast.IfExp):
-            parts = [part for part in (node.body, node.orelse) if _calls(part)]
-            parts = parts if len(parts) == 1 else ()
-        elif isinstance(node, ast.BoolOp):
-            parts = [part for part in node.values[1:] if _calls(part)]
-        found += [
-            Fork(node.lineno, statement.lineno, statement.end_lineno or statement.lineno, _TOOK, _NOT, alone=True)
-            for _ in parts[:1]
-        ]
-    return found if len(found) == 1 else []
+    lines = [node.lineno for node in _within(statement) if _may_call(node)]
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    return [Fork(line, first, last, _TOOK, _NOT, alone=True) for line in lines] if len(lines) == 1 else []
+
+
+def _may_call(node: ast.AST) -> TypeGuard[ast.IfExp | ast.BoolOp]:
+    """Whether an expression makes calls on one of its ways and none on the other."""
+    if isinstance(node, ast.IfExp):
+        return bool(_calls(node.body)) != bool(_calls(node.orelse))
+    return isinstance(node, ast.BoolOp) and any(map(_calls, node.values[1:]))
 
 
 def chosen_between(statement: ast.stmt, one: str, other: str) -> Fork | None:
@@ -234,6 +231,11 @@ def _leaves(statement: ast.stmt, *, in_loop: bool) -> bool:
     if isinstance(statement, ast.Return | ast.Raise):
         return True
     return isinstance(statement, ast.Break | ast.Continue) and not in_loop
+
+
+def ends_outside(block: Sequence[ast.stmt]) -> bool:
+    """Whether a block never comes to what stands behind it."""
+    return isinstance(block[-1], ast.Return | ast.Raise | ast.Break | ast.Continue)
 
 
 def leaving_forks(loop: ast.stmt) -> list[Fork]:

@@ -19,6 +19,7 @@ from simcoll.verifier.agreement.forks import (
     Step,
     chosen_between,
     endless,
+    ends_outside,
     exits_in,
     fork_of,
     inner_forks,
@@ -288,10 +289,15 @@ def _leading_to(there: _Way, past: _Way, depth: int, level: int) -> Iterator[_Fo
         steps = _steps(frame)
         if steps:
             yield from (_Found(fork, frame, there, past) for fork in inner_forks(steps[-1].statement))
+        found: list[_Found] = []
         for step in reversed(steps[level + 1 :] if number == depth else steps):
+            if number == depth and ends_outside(step.block):
+                # No way of a fork in this block leads to the other side.
+                found.clear()
             if (fork := fork_of(step)) is not None:
-                yield _Found(fork, frame, there, past)
-            yield from (_Found(fork, frame, past, there) for fork in exits_in(step.block[: step.index]))
+                found.append(_Found(fork, frame, there, past))
+            found += [_Found(fork, frame, past, there) for fork in exits_in(step.block[: step.index])]
+        yield from found
 
 
 def _comes_again(around: Sequence[Step], callers: Sequence[Source]) -> bool:

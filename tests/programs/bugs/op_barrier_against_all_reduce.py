@@ -1,4 +1,4 @@
-# expect: SC101 culprits=0 ranks=4
+# expect: SC202 culprits=0 ranks=4
 """Rank 0 saves a checkpoint and meets the others at a barrier that they do not call."""
 
 import tempfile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from simcoll.reports.html_report import html_report
 from simcoll.reports.sarif import sarif_report
 from simcoll.reports.terminal import TerminalReport
 from simcoll.spec.call import Buffer, Call
+from simcoll.verifier.findings.describe import apart_text
 from simcoll.verifier.findings.finding import Finding, Report
 from simcoll.verifier.postmortem import judge
 from tests.support.documents import check_sarif, valid_report
@@ -214,3 +216,27 @@ def test_every_form_of_the_report_says_it(tmp_path: Path) -> None:
         ["came apart at collective 6", "rank 2"],
         ["came apart at collective 6", "ranks 0-1 and 3"],
     ]
+
+
+def helped(letters: str, rank: int, ranks: int, *, way: str = "") -> MemoryTrace:
+    """Each call from one line of a helper, which each letter calls from its own line, on a ``way`` of its own."""
+    records = [record(n, letter, n) for n, letter in enumerate(letters, 1)]
+    records = [replace(one, source=by_helper(one.source, way)) for one in records]
+    return trace_of(rank, ranks, [Group("0", "default_pg", tuple(range(ranks)))], records, mode="detail")
+
+
+def by_helper(line: Source, way: str) -> Source:
+    callers = (replace(line, file=f"train{way}.py"), Source("train.py", 99, "main", "step()"))
+    return Source("utils.py", 6, "mean", "dist.all_reduce(t)", callers=callers)
+
+
+def test_calls_of_one_helper_come_apart_by_their_callers() -> None:
+    programs = ["abcabcabcD", "abcabcabcD", "abcaabcabc"]
+    report = judge([helped(program, rank, 3) for rank, program in enumerate(programs)])
+    assert said(report) == [("SC102", 5)]
+    assert "utils.py:6 in mean from train.py:98 in line_98" in apart_text(report.findings[0])
+
+
+def test_ranks_that_come_to_a_helper_by_ways_of_their_own_have_not_come_apart() -> None:
+    report = judge([helped("aaaa5", 0, 3, way="0"), helped("aaaa5", 1, 3), helped("aaaa6", 2, 3)])
+    assert said(report) == [("SC102", None)]

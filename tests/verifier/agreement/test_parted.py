@@ -151,6 +151,26 @@ SHAPES = {
         """,
         ("except OSError:", "caught an exception there", "did not"),
     ),
+    "a branch that returns": (
+        """
+        def step():
+            if last:
+                return reduce(a)  # one
+            return reduce(b)  # other
+        """,
+        ("if last:", TOOK, NOT),
+    ),
+    "a condition in a branch that returns": (
+        """
+        def step():
+            if last:
+                if more:
+                    reduce(a)  # one
+                return
+            reduce(b)  # other
+        """,
+        ("if last:", TOOK, NOT),
+    ),
     "a case": (
         """
         def step():
@@ -335,7 +355,10 @@ def test_a_call_that_only_some_ranks_came_by_is_skipped_or_extra(tmp_path: Path)
     assert RULES["SC202"].name == "call-skipped"
 
 
-@pytest.mark.parametrize("shape", ["the other branch of a condition", "an exception that one rank caught"])
+TWO_WAYS = ("the other branch of a condition", "an exception that one rank caught", "a branch that returns")
+
+
+@pytest.mark.parametrize("shape", TWO_WAYS)
 def test_calls_of_two_ways_meet_and_are_compared(shape: str, tmp_path: Path) -> None:
     path = program(tmp_path, SHAPES[shape][0])
     assert judged(side([0], at(path, "other")), side([2], at(path, "one"))).code == "SC102"

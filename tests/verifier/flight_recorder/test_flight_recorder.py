@@ -389,6 +389,34 @@ def test_the_users_own_line_is_found_by_the_shape_of_the_paths(tmp_path, files, 
     assert found.sources[found.slots["source"][0]].line == line
 
 
+def test_the_frames_around_the_line_are_its_callers(tmp_path):
+    own, helper, package = "/me/train.py", "/me/utils.py", "/env/lib/python3.12/site-packages/fit/loop.py"
+    files = [
+        TORCHS,
+        helper,
+        "/env/lib/python3.12/site-packages/torch/x.py",
+        package,
+        own,
+        "/usr/lib/python3.12/runpy.py",
+    ]
+    frames = [{"name": f"f{place}", "filename": file, "line": place} for place, file in enumerate(files)]
+    found = read(tmp_path, [entry(frames=frames), entry(2, frames=frames[:2] + frames[4:])])
+    sources = [found.sources[index] for index in found.slots["source"]]
+    assert [[frame.file for frame in source.stack] for source in sources] == [[helper, package, own], [helper, own]]
+
+
+def test_frames_of_a_checkout_of_simcoll_are_not_the_users(tmp_path):
+    files = [
+        "/src/simcoll/wrapper/process_group.py",
+        "/src/verifier/x.py",
+        "/src/simcoll/testing/run.py",
+        "/me/train.py",
+    ]
+    frames = [{"name": "f", "filename": file, "line": place} for place, file in enumerate(files, 1)]
+    found = read(tmp_path, [entry(frames=frames)])
+    assert found.sources[found.slots["source"][0]].file == "/me/train.py"
+
+
 def without(field, **fields):
     return {name: value for name, value in entry(1, **fields).items() if name != field}
 

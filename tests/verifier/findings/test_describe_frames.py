@@ -1,0 +1,63 @@
+"""As many frames are shown as tell the sides apart; the advice asks for a skipped call where lines are apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simcoll.core.record import Source
+from simcoll.verifier.findings.describe import advice_of, frames_shown, stack_text
+from simcoll.verifier.findings.finding import Finding, Parting, RankSource, Severity, Side
+from simcoll.verifier.findings.rules import RULES
+
+LINE = Source("utils.py", 6, "mean", "dist.all_reduce(t)")
+MAIN = Source("train.py", 40, "main", "step()")
+
+
+def called(*lines: int, file: str = "train.py") -> Source:
+    callers = (*(Source(file, line, "step", "mean(x)") for line in lines), MAIN)
+    return replace(LINE, callers=callers)
+
+
+def sides(*sources: Source) -> tuple[Side, ...]:
+    return tuple(Side((rank,), None, (RankSource(rank, source),)) for rank, source in enumerate(sources))
+
+
+def shown(*sources: Source) -> list[list[int]]:
+    both = sides(*sources)
+    return [[one.frame.line for one in frames_shown(both, source)] for source in sources]
+
+
+def test_callers_are_shown_up_to_the_first_that_differs() -> None:
+    assert shown(called(7, 9), called(7, 12)) == [[7, 9], [7, 12]]
+    assert shown(called(7, 9), called(8, 9)) == [[7], [8]]
+    assert shown(called(7), called(7, 9)) == [[7, 40], [7, 9]]
+
+
+def test_lines_that_tell_the_sides_apart_stand_alone() -> None:
+    assert shown(called(7), replace(called(9), line=8)) == [[], []]
+    assert shown(called(7), called(7)) == [[], []]
+    assert shown(called(7), LINE) == [[], []]
+
+
+def test_a_line_that_stands_alone_is_shown_with_its_caller() -> None:
+    assert shown(called(7)) == [[7]]
+    assert shown(replace(LINE, callers=(replace(MAIN, function="<module>"),))) == [[]]
+
+
+def test_packages_tell_apart_what_one_line_of_the_user_called() -> None:
+    fit, save, loop = (Source("fit.py", line, name) for line, name in ((1, "fit"), (2, "save"), (3, "loop")))
+    one, other = replace(called(7), through=(save, fit)), replace(called(7), through=(loop, fit))
+    assert stack_text(sides(one, other), one).endswith("step()") is False
+    assert [shown.how for shown in frames_shown(sides(one, other), one)] == ["through", "through"]
+    assert stack_text(sides(one, other), one) == "utils.py:6 in mean through fit.py:1 in fit through fit.py:2 in save"
+
+
+def test_the_advice_asks_for_a_skipped_call_first_where_lines_are_apart() -> None:
+    def advice(code: str, *sources: Source) -> str:
+        return advice_of(Finding(code, Severity.ERROR, "", sides=sides(*sources)))
+
+    assert advice("SC102", called(7), called(9)).startswith("Look for an extra or skipped call first")
+    assert advice("SC102", called(7), called(7)) == RULES["SC102"].advice
+    assert advice("SC105", called(7), called(9)) == RULES["SC105"].advice
+    known = Finding("SC102", Severity.ERROR, "", sides=sides(called(7), called(9)), parted=Parting(LINE, ()))
+    assert advice_of(known) == RULES["SC102"].advice
