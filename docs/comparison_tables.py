@@ -1,7 +1,7 @@
 """Writes the measured tables of docs/comparisons.md anew: ``python docs/comparison_tables.py``.
 
-They come from ``comparison.json`` and ``real_bugs.json`` in ``benchmarks/data``, which ``make compare`` writes, and from
-``overhead.json`` beside them, which ``make bench ARGS="--ranks 2 --json"`` prints; a test compares page and data.
+They come from ``comparison.json`` and ``real_bugs.json`` in ``benchmarks/data``, which ``make compare`` writes, and
+from ``overhead.json`` beside them, which ``make bench ARGS="--ranks 2 --json"`` prints; a test compares page and data.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def real_basis(document: dict[str, Any]) -> str:
     machine, count = measured["machine"], sum(bool(one["code"]) for one in measured["programs"])
     lines = (
         f"Measured on {measured['date']}: torch {machine['torch']}, Python {machine['python']},",
-        f"{machine['cores']} cores, Gloo, {count} programs of 2 to 4 ranks and as many correct twins. Groups have a time-out of",
-        f"{measured['group_timeout_s']} s; a job is cut off after {measured['cut_off_s']} s.",
+        f"{machine['cores']} cores, Gloo, {count} programs of 2 to 4 ranks and as many correct twins.",
+        f"Groups have a time-out of {measured['group_timeout_s']} s; a job is cut off after {measured['cut_off_s']} s.",
     )
     return "\n".join(lines) + "\n"
 

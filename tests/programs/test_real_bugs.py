@@ -3,7 +3,7 @@
 The first line of a program states what is wrong, as in ``programs/bugs``, the second its thread: repository and number.
 What simcoll says is not always that: ``says=SC101`` is the code of its first finding (while ranks run, the calls of one
 place are compared, so that a call that is extra meets another one), ``says=nothing`` a bug that it misses, ``blames=0``
-whom it holds responsible. Those are stated because they are so, not because they should be.
+whom it holds responsible, ``shows=another`` that it does not show the marked line. Those are stated because they are so, not because they should be.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def check_said(program: Program, result: Result) -> None:
     assert first.code == code or {first.code, code} == LEFT, described
     blamed = program.stated.value("blames")
     assert first.culprits == (tuple(parse_ranks(blamed)) if blamed else program.culprits), described
-    assert program.place in lines(first), described
+    assert (program.place in lines(first)) is not bool(program.stated.value("shows")), described
     assert [one for one in findings[1:] if one.severity is Severity.ERROR] == [], described
     if program.mode == "detail":
         assert exit_code(result.report) == 3
