@@ -3,7 +3,8 @@
 The first line of a program states what is wrong, as in ``programs/bugs``, the second its thread: repository and number.
 What simcoll says is not always that: ``says=SC101`` is the code of its first finding (while ranks run, the calls of one
 place are compared, so that a call that is extra meets another one), ``says=nothing`` a bug that it misses, ``blames=0``
-whom it holds responsible, ``shows=another`` that it does not show the marked line. Those are stated because they are so, not because they should be.
+whom it holds responsible, ``shows=another`` that it shows another line than the marked one. Those are stated because
+they are so, not because they should be.
 """
 
 from __future__ import annotations
