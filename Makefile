@@ -94,6 +94,7 @@ bench-time-estimators: $(READY)  ## simcoll's estimates beside NCCL's own, where
 
 compare: $(READY)  ## what torch alone, DETAIL, torchfrtrace and simcoll say of the same faulty and correct programs
 	@$(BIN)/python -m benchmarks.compare $(ARGS)
+	@$(BIN)/python -m benchmarks.compare --corpus real $(ARGS)
 	@$(BIN)/python docs/comparison_tables.py
 
 gpu: $(READY)  ## all that needs a GPU, in one table; skips with a reason where there is none

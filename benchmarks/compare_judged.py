@@ -6,6 +6,10 @@ generously. *Accused* are the ranks that the text holds responsible: those that 
 pair of its mismatches; else the ranks that print an error of their own (no timeout, no closed connection). They are
 the culprits ``alone``, or ``among`` others, or ``others`` are accused, or nobody is (``nobody``).
 *Line*: the text has the file's name with the number of the line that is marked as the bug; a traceback counts.
+
+*Reported*: the tool says that something is wrong, whatever it is. *Class*: what it says first belongs to the bug's
+class of ``CLASSES``, which are those of the MPI Bugs Initiative as far as torch.distributed has them; of a tool without
+codes, any of its words may. *Extra*: how many findings it lists beyond one.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ CAUSES = {
     "SC110": rf"{_SIZES}|number of tensors",
     "SC201": _ABSENT,
     "SC202": rf"{_ABSENT}|Sequence number: ",
+    "SC203": r"Op type: |COLLECTIVE_TYPE_MISMATCH",
     "SC204": r"deadlock|cycle",
     "SC301": _GLOO_SIZE,
     "SC302": r"dtypes? .*(differ|mismatch|does not match)",
@@ -50,9 +55,22 @@ CAUSES = {
     "SC601": _OWN,
     "SC701": rf"first failure: |{_OWN}",
     "SC702": _ABSENT,
+    "SC904": r"parameters .*(differ|diverge|drift)",
 }
 """What a tool's text must have to name the cause, beside simcoll's code itself."""
 
+CLASSES = {
+    "call ordering": ("SC101", "SC201", "SC202", "SC203", "SC204", "SC304", "SC702"),
+    "parameter matching": (*(f"SC1{number:02}" for number in range(2, 11)), "SC301", "SC302", "SC303", "SC504"),
+    "invalid call": ("SC402", "SC601"),
+    "groups": ("SC401",),
+    "requests and buffers": ("SC501", "SC502", "SC503"),
+    "failed rank": ("SC701",),
+    "result": tuple(f"SC90{number}" for number in range(1, 7)),
+}
+
+_HEADING = re.compile(r"^(SC\d{3}) .*$", re.MULTILINE)
+_READER = re.compile(r"\w+_MISMATCH|Not all ranks joining[^\n]*", re.MULTILINE)
 _PREFIX = re.compile(r"^\[rank(\d+)\]: ?(.*)$", re.MULTILINE)
 _PAIR = re.compile(r"Rank (\d+) is running collective: .*?but Rank (\d+) is running collective", re.DOTALL)
 _ALARM = re.compile(r"^SC\d{3} |_MISMATCH|(Detected|output) mismatch|Not all ranks joining|missing ranks", re.MULTILINE)
@@ -65,6 +83,7 @@ class Judged:
     ``ended``: ``silent`` (every rank exits 0), ``crash`` (a signal such as SIGABRT), ``hang`` (cut off), ``timeout`` or
     ``error``. ``told``: the exit code is not 0, the tool's if it is a command of its own, else the ranks'. ``alarm``: a
     correct program is said to be wrong, or does not end well. ``failed``: the tool itself ends with an exception.
+    ``reported``, ``right_class``, ``extra``: see above.
     """
 
     tool: str
@@ -78,6 +97,9 @@ class Judged:
     told: bool
     alarm: bool
     failed: bool
+    reported: bool
+    right_class: bool
+    extra: int
 
     def to_json(self) -> dict[str, object]:
         """For the file."""
@@ -90,7 +112,9 @@ def judged(program: Program, run: Run) -> Judged:
     # What a reader that ends with an exception prints is about itself.
     text = "" if failed else run.judgement
     # The names of the programs say what is wrong with them.
-    words = text.replace(program.name, "program")
+    words = text.replace(program.path.stem, "program")
+    told = not failed and bool(any(run.exit_codes) if run.tool_exit is None else run.tool_exit)
+    said = _ALARM.search(text) is not None
     return Judged(
         run.tool,
         run.program,
@@ -100,10 +124,27 @@ def judged(program: Program, run: Run) -> Judged:
         _relation(accused(text), set(program.culprits)) if program.culprits else "",
         program.line > 0 and re.search(rf'\b{program.file}(:|", line ){program.line}\b', text) is not None,
         program.line > 0,
-        not failed and bool(any(run.exit_codes) if run.tool_exit is None else run.tool_exit),
-        not program.code and (any(run.exit_codes) or bool(run.tool_exit) or _ALARM.search(text) is not None),
+        told,
+        not program.code and (any(run.exit_codes) or bool(run.tool_exit) or said),
         failed,
+        bool(program.code) and (told or said),
+        bool(program.code) and in_class(words, program.code),
+        extra(text),
     )
+
+
+def in_class(text: str, code: str) -> bool:
+    """Whether what a text says first belongs to the class of a code."""
+    [codes] = [codes for codes in CLASSES.values() if code in codes]
+    if headings := _HEADING.findall(text):
+        return headings[0] in codes
+    return any(re.search(CAUSES[one], text) for one in codes if one in CAUSES)
+
+
+def extra(text: str) -> int:
+    """How many findings a text lists beyond one."""
+    said = {found.group() for pattern in (_HEADING, _READER) for found in pattern.finditer(text)}
+    return max(0, len(said) - 1)
 
 
 def ended(run: Run) -> str:

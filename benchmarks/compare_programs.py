@@ -1,7 +1,9 @@
-"""The programs that are compared: one to three with a planted bug for each finding code, and correct ones.
+"""The programs that are compared, in two corpora.
 
-All are from ``tests/programs``, whose first line states the code, the culprits and the number of ranks. SC107, SC203
-and SC801 are missing: none of those programs has them as its finding.
+``planted``: one to three programs with a planted bug for each finding code, and correct ones. SC107, SC203 and SC801
+are missing: none of those programs has them as its finding. ``real``: programs after public issue threads, each with
+its correct twin, which is the same file with the argument ``fixed``. All are from ``tests/programs``; the first line of
+each states the code, the culprits and the number of ranks.
 """
 
 from __future__ import annotations
@@ -94,15 +96,19 @@ class Program:
     culprits: tuple[int, ...] = ()
     file: str = ""
     line: int = 0
+    arguments: tuple[str, ...] = ()
 
 
 def faulty(name: str) -> Program:
     """The program with a planted bug of this name, and what its header states."""
-    path = PROGRAMS / "bugs" / f"{name}.py"
+    return _stated(PROGRAMS / "bugs" / f"{name}.py")
+
+
+def _stated(path: Path) -> Program:
     header = Stated(path.read_text().splitlines()[0])
     [ranks] = header.sizes
     line = 0 if header.value("line") == "none" else marked_line(path)
-    return Program(name, path, ranks, header.code, header.culprits, path.name, line)
+    return Program(path.stem, path, ranks, header.code, header.culprits, path.name, line)
 
 
 def correct(name: str) -> Program:
@@ -112,6 +118,16 @@ def correct(name: str) -> Program:
     return Program(name, path, ranks)
 
 
+def real() -> list[Program]:
+    """The programs after public issue threads, then their correct twins."""
+    found = [_stated(path) for path in sorted((PROGRAMS / "real_bugs").glob("*.py"))]
+    twins = [Program(f"{one.name}.fixed", one.path, one.ranks, arguments=("fixed",)) for one in found]
+    return found + twins
+
+
 def all_programs() -> list[Program]:
     """First the faulty ones, by code, then the correct ones."""
     return [*map(faulty, FAULTY), *map(correct, CORRECT)]
+
+
+CORPORA = {"planted": all_programs, "real": real}

@@ -1,9 +1,9 @@
 """One rank of a compared program: ``compare_rank.py SECONDS PROGRAM [NAME=VALUE...] [DUMPS]``.
 
 The default timeout of groups becomes SECONDS in place of half an hour, so that what each tool says when it is over can
-be seen. The variables are set before torch looks at them. With DUMPS, a folder, the rank leaves its Flight Recorder
-dump there when it ends or is ended (SIGTERM), as torch does by itself on NCCL. A rank that dies by another signal
-leaves none, as on NCCL.
+be seen. The variables are set before torch looks at them; ``PROGRAM_ARGUMENTS`` holds the program's own arguments. With
+DUMPS, a folder, the rank leaves its Flight Recorder dump there when it ends or is ended (SIGTERM), as torch does by
+itself on NCCL. A rank that dies by another signal leaves none, as on NCCL.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace  # type: ignore[attr-defined]
 
+ARGUMENTS = "PROGRAM_ARGUMENTS"
 GROUPS: dict[str, list[int]] = {}
 
 
@@ -66,7 +67,8 @@ def run_as_main(path: Path) -> None:
     main = types.ModuleType("__main__")
     main.__file__ = str(path)
     sys.modules["__main__"] = main
-    sys.argv, sys.path[0] = [str(path)], str(path.parent)
+    sys.argv = [str(path), *os.environ.get(ARGUMENTS, "").split()]
+    sys.path[0] = str(path.parent)
     exec(compile(path.read_bytes(), str(path), "exec"), main.__dict__)
 
 

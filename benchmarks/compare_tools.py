@@ -63,11 +63,19 @@ def kept(path: Path) -> Run:
 
 
 class Server(ForkServer):
-    """A server that runs a program to its end or to the cut-off, under simcoll's monitor where a mode is given."""
+    """A server that runs a program to its end or to the cut-off, under simcoll's monitor where a mode is given.
+
+    ``seconds``: the time-out of the ranks' groups.
+    """
+
+    def __init__(self, seconds: float = GROUP_SECONDS) -> None:
+        super().__init__()
+        self._seconds = seconds
 
     def play(self, program: Program, out: Path, *settings: str, mode: str = "") -> tuple[tuple[int, ...], float, str]:
         """The ranks' exit codes, the seconds, and what they and the monitor printed."""
-        arguments = [str(GROUP_SECONDS), str(program.path), *settings]
+        own = [f"PROGRAM_ARGUMENTS={' '.join(program.arguments)}"] if program.arguments else []
+        arguments = [str(self._seconds), str(program.path), *own, *settings]
         self._send(_request(RANK_PROGRAM, arguments, program.ranks, out) | ({"mode": mode} if mode else {}))
         said: list[str] = []
         ended = self._watched(out, said.append) if mode else set()
@@ -115,9 +123,10 @@ def _mark_stopped(account: Path, pids: set[int]) -> None:
 class Worker:
     """Runs one program at a time, on a server of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, seconds: float = GROUP_SECONDS, *, dry: bool = False) -> None:
         self._folder = folder.resolve()
-        self._server = Server()
+        self._dry = dry
+        self._server = Server(seconds)
         self.close = self._server.close
 
     def runs(self, program: Program) -> Iterator[Run]:
@@ -132,6 +141,18 @@ class Worker:
             codes, seconds, output = self._server.play(program, out, mode=mode)
             tool_exit, judgement = self._server.command(out / "verify", "simcoll", "verify", "--plain", str(out))
             yield self._run(tool, program, codes, seconds, output, tool_exit, output + judgement)
+
+        if self._dry:
+            yield self._preflight(program)
+
+    def _preflight(self, program: Program) -> Run:
+        """A dry run: no process of the program communicates."""
+        tool, began = "simcoll preflight", time.monotonic()
+        out = self._out(tool, program)
+        words = ["--plain", "--world-size", str(program.ranks), "--device", "cpu", "--out", str(out / "records")]
+        words += ["--jobs", "1", str(program.path), *program.arguments]
+        code, said = self._server.command(out / "command", "simcoll", "preflight", *words)
+        return self._run(tool, program, (), time.monotonic() - began, "", code, said)
 
     def _dumps(self, program: Program) -> Iterator[Run]:
         dumps = self._out("dumps", program)

@@ -1,7 +1,7 @@
 """Writes the measured tables of docs/comparisons.md anew: ``python docs/comparison_tables.py``.
 
-They come from ``benchmarks/data/comparison.json``, which ``make compare`` writes, and from ``overhead.json`` beside it,
-which ``make bench ARGS="--ranks 2 --json"`` prints; a test compares page and data.
+They come from ``comparison.json`` and ``real_bugs.json`` in ``benchmarks/data``, which ``make compare`` writes, and
+from ``overhead.json`` beside them, which ``make bench ARGS="--ranks 2 --json"`` prints; a test compares page and data.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ TOOLS = {
     "simcoll check": "simcoll, `check`",
     "simcoll record": "simcoll, `record`",
 }
+REAL = {**TOOLS, "simcoll preflight": "`simcoll preflight`"}
 MODES = ("record", "check", "detail")
 CALLS = {"sync": "and wait", "async": "asynchronous, one", "async x16": "asynchronous, 16 at once"}
 Rows = Sequence[dict[str, Any]]
@@ -35,6 +36,7 @@ Rows = Sequence[dict[str, Any]]
 def page() -> str:
     """The page with its tables made anew."""
     document = json.loads((DATA / "comparison.json").read_text(encoding="utf-8"))
+    document["real"] = json.loads((DATA / "real_bugs.json").read_text(encoding="utf-8"))
     document["overhead"] = json.loads((DATA / "overhead.json").read_text(encoding="utf-8"))
     text = TARGET.read_text(encoding="utf-8")
     for name, table in TABLES.items():
@@ -114,6 +116,75 @@ def basis(document: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def real_basis(document: dict[str, Any]) -> str:
+    """The machine and the versions of the measurement of real bugs."""
+    measured = document["real"]
+    machine, count = measured["machine"], sum(bool(one["code"]) for one in measured["programs"])
+    lines = (
+        f"Measured on {measured['date']}: torch {machine['torch']}, Python {machine['python']},",
+        f"{machine['cores']} cores, Gloo, {count} programs of 2 to 4 ranks and as many correct twins.",
+        f"Groups have a time-out of {measured['group_timeout_s']} s; a job is cut off after {measured['cut_off_s']} s.",
+    )
+    return "\n".join(lines) + "\n"
+
+
+def real(document: dict[str, Any]) -> str:
+    """Recall, class, line and noise of each tool on the real bugs, and its alarms on their twins."""
+    measured = document["real"]
+    codes = {one["name"]: one["code"] for one in measured["programs"]}
+    lines = []
+    for tool, shown in REAL.items():
+        rows = [one for one in measured["runs"] if one["tool"] == tool]
+        bugs = [one for one in rows if codes[one["program"]]]
+        twins = [one for one in rows if not codes[one["program"]]]
+        blamed = [one for one in bugs if one["accused"]]
+        lines.append(
+            (
+                shown,
+                *(_part(bugs, key) for key in ("reported", "right_class", "line")),
+                f"{sum(one['accused'] == 'alone' for one in blamed)}/{len(blamed)}",
+                f"{sum(one['accused'] in ('among', 'others') for one in blamed)}",
+                f"{sum(one['extra'] for one in bugs)}",
+                _part(twins, "alarm"),
+            )
+        )
+    head = (
+        "tool",
+        "reported",
+        "class",
+        "line",
+        "culprit alone",
+        "innocent ranks",
+        "extra findings",
+        "twins not silent",
+    )
+    return _table(head, lines)
+
+
+def real_missed(document: dict[str, Any]) -> str:
+    """The programs on which simcoll is silent, or wrong about the class or the line, by mode."""
+    measured = document["real"]
+    codes = {one["name"]: one["code"] for one in measured["programs"]}
+    lines = []
+    for name, code in codes.items():
+        cells = []
+        for tool in (one for one in REAL if one.startswith("simcoll ") and "dumps" not in one):
+            [row] = [one for one in measured["runs"] if (one["tool"], one["program"]) == (tool, name)]
+            cells.append(_wrong(row))
+        if code and any(cell != "-" for cell in cells):
+            lines.append((f"`{name}`", f"[{code}](rules/{code}.md)", *cells))
+    return _table(("program", "bug", "`detail`", "`check`", "`record`", "`preflight`"), lines)
+
+
+def _wrong(row: dict[str, Any]) -> str:
+    if not row["reported"]:
+        return "missed"
+    said = [word for key, word in (("right_class", "class"), ("line", "line")) if not row[key]]
+    if row["accused"] in ("among", "others"):
+        said.append("culprit")
+    return ", ".join(said) or "-"
+
+
 def cost(document: dict[str, Any]) -> str:
     """What a call costs under each tool, and on what that was measured."""
     measured = document["overhead"]
@@ -139,6 +210,9 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "faulty": faulty,
     "correct": correct,
     "codes": codes,
+    "real basis": real_basis,
+    "real": real,
+    "real missed": real_missed,
     "cost": cost,
 }
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compare_judged import CAUSES, accused, judged
-from benchmarks.compare_programs import FAULTY, Program, all_programs, faulty
+from benchmarks.compare_judged import CAUSES, CLASSES, accused, extra, in_class, judged
+from benchmarks.compare_programs import CORPORA, FAULTY, Program, faulty, real
 from benchmarks.compare_tools import Run, kept
 from benchmarks.compare_tools import mend as mend_dumps
 
@@ -34,11 +34,17 @@ def test_page_is_generated() -> None:
 
 
 def test_every_code_of_a_program_has_its_words() -> None:
-    assert {faulty(name).code for name in FAULTY} == set(CAUSES)
+    assert {faulty(name).code for name in FAULTY} | {one.code for one in real() if one.code} == set(CAUSES)
+
+
+def test_every_code_is_of_one_class() -> None:
+    codes = [code for codes in CLASSES.values() for code in codes]
+    assert len(codes) == len(set(codes))
+    assert set(CAUSES) <= set(codes)
 
 
 def test_names_are_unique() -> None:
-    names = [one.name for one in all_programs()]
+    names = [one.name for programs in CORPORA.values() for one in programs()]
     assert len(names) == len(set(names))
 
 
@@ -70,6 +76,27 @@ def test_the_name_of_a_program_is_no_cause() -> None:
     named = replace(WRONG, name="buffers_overlap", code="SC503")
     assert not judged(named, run('File "buffers_overlap.py", line 3')).cause
     assert judged(named, run("two buffers overlap")).cause
+
+
+def test_the_class_is_that_of_the_first_finding() -> None:
+    text = "SC101 op-mismatch (error)\nSC601 invalid-argument (error)\n"
+    assert in_class(text, "SC202")
+    assert not in_class(text, "SC601")
+    assert in_class(DETAIL_PAIR.format(2, 0), "SC202")
+    assert not in_class(DETAIL_PAIR.format(2, 0), "SC501")
+
+
+def test_a_finding_that_is_printed_twice_is_one() -> None:
+    once = "SC101 op-mismatch (error)\n"
+    assert extra("") == extra(once + once) == 0
+    assert extra(once + "SC202 call-extra (error)\n") == 1
+
+
+def test_a_twin_is_the_same_file_without_its_bug() -> None:
+    programs = real()
+    twins = {one.path: one for one in programs if not one.code}
+    assert all(twins[one.path].arguments == ("fixed",) for one in programs if one.code)
+    assert len(twins) * 2 == len(programs)
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,10 @@ class Program:
     name: str
     header: str
     mode: str = "detail"
+    arguments: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name} {self.mode}"
+        return " ".join([self.name, *self.arguments, self.mode])
 
     @property
     def path(self) -> Path:
@@ -154,9 +155,10 @@ class Runs:
         return self._futures[program].result()
 
     def _run(self, server: ForkServer, program: Program) -> Result:
-        out = self._folder / f"{program.mode}-{program.name}".replace("/", "-")
+        out = self._folder / str(program).replace("/", "-")
         out.mkdir()
-        return server.run(program.path, out, ranks=program.ranks, stall=program.stall, mode=program.mode)
+        options = {"stall": program.stall, "mode": program.mode, "arguments": program.arguments}
+        return server.run(program.path, out, ranks=program.ranks, **options)
 
     def close(self) -> None:
         self._pool.close()
