@@ -168,7 +168,7 @@ class Runs:
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     started = Runs(tmp_path_factory.mktemp("programs"))
     for item in request.session.items:
-        if "runs" in getattr(item, "fixturenames", ()):
+        if "runs" in getattr(item, "fixturenames", ()) and item.module is request.module:
             started.start(item.callspec.params["program"])
     yield started
     started.close()
