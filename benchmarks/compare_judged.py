@@ -112,7 +112,7 @@ def judged(program: Program, run: Run) -> Judged:
     # What a reader that ends with an exception prints is about itself.
     text = "" if failed else run.judgement
     # The names of the programs say what is wrong with them.
-    words = text.replace(program.path.stem, "program")
+    words = text.replace(program.name, "program")
     told = not failed and bool(any(run.exit_codes) if run.tool_exit is None else run.tool_exit)
     said = _ALARM.search(text) is not None
     return Judged(

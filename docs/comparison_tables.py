@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simcoll.core.units import show_size
+from simcoll.verifier.findings.rules import RULES
 
 TARGET = Path(__file__).with_name("comparisons.md")
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"
@@ -172,7 +173,8 @@ def real_missed(document: dict[str, Any]) -> str:
             [row] = [one for one in measured["runs"] if (one["tool"], one["program"]) == (tool, name)]
             cells.append(_wrong(row))
         if code and any(cell != "-" for cell in cells):
-            lines.append((f"`{name}`", f"[{code}](rules/{code}.md)", *cells))
+            rule = f"[{code}](rules/{code}.md)" if code in RULES else "no rule"
+            lines.append((f"`{name}`", rule, *cells))
     return _table(("program", "bug", "`detail`", "`check`", "`record`", "`preflight`"), lines)
 
 
