@@ -1,4 +1,4 @@
-# expect: SC202 culprits= ranks=2 stall=2 says=SC101
+# expect: SC202 culprits= ranks=2 stall=2
 # thread: huggingface/accelerate#2000
 """With FSDP the full state is gathered from all ranks, but save_state is called on the main process alone."""
 

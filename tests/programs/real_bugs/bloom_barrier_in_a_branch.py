@@ -1,4 +1,4 @@
-# expect: SC202 culprits=0 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=0 ranks=3 stall=2
 # thread: huggingface/transformers-bloom-inference#40
 """Rank 0 alone calls a barrier after the download."""
 

@@ -1,4 +1,4 @@
-# expect: SC202 culprits=0 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=0 ranks=3 stall=2
 # thread: deepspeedai/DeepSpeed#2993
 """save_checkpoint has barriers of its own, and the training script calls it under is_main_process."""
 

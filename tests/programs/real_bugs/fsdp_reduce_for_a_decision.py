@@ -1,4 +1,4 @@
-# expect: SC202 culprits=0 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=0 ranks=3 stall=2
 # thread: pytorch/pytorch#77562
 """The validation loss is reduced to rank 0 only; each rank compares its own number to decide whether to save."""
 

@@ -1,6 +1,5 @@
-# expect: SC601 culprits= ranks=2 says=nothing
+# expect: SC601 culprits= ranks=2
 # thread: pytorch/pytorch#192920
-# simcoll: not found, because only Gloo knows that it takes the storage for contiguous; all ranks call alike.
 """A column of a matrix is broadcast: Gloo takes it for contiguous, and writes over its neighbours."""
 
 import sys

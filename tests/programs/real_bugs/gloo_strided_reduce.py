@@ -1,6 +1,5 @@
-# expect: SC601 culprits= ranks=2 says=nothing
+# expect: SC601 culprits= ranks=2
 # thread: pytorch/pytorch#192920
-# simcoll: not found, because only Gloo knows that it takes the storage for contiguous; all ranks call alike.
 """Every other element is summed to rank 0, and Gloo sums the elements between them."""
 
 import sys

@@ -1,4 +1,4 @@
-# expect: SC202 culprits= ranks=2 stall=2 says=SC101
+# expect: SC202 culprits= ranks=2 stall=2
 # thread: huggingface/picotron#5
 """Gradients are summed in the cool-down passes of the schedule, and the last stage has none."""
 

@@ -1,4 +1,4 @@
-# expect: SC202 culprits=0 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=0 ranks=3 stall=2
 # thread: huggingface/transformers#29980
 """Saving on rank 0 runs a forward pass, which gathers parameters under ZeRO-3."""
 

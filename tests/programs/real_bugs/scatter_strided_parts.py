@@ -1,6 +1,5 @@
-# expect: SC601 culprits=0 ranks=2 says=nothing
+# expect: SC601 culprits=0 ranks=2
 # thread: pytorch/pytorch#24836
-# simcoll: not found, because only Gloo knows that it takes the storage for contiguous; all ranks call alike.
 """Rank 0 scatters every second element, and Gloo sends the first three of the storage."""
 
 import sys

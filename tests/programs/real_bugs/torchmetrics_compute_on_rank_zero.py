@@ -1,4 +1,4 @@
-# expect: SC202 culprits=0 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=0 ranks=3 stall=2
 # thread: Lightning-AI/torchmetrics#2719
 """A metric is computed under rank_zero_only, and computing it sums its state over all ranks."""
 

@@ -1,4 +1,4 @@
-# expect: SC202 culprits=2 ranks=3 stall=2 says=SC101
+# expect: SC202 culprits=2 ranks=3 stall=2
 # thread: Lightning-AI/pytorch-lightning#5243
 """training_step returns None for a batch that is not finite, on one rank, and no backward pass follows there."""
 
