@@ -32,6 +32,7 @@ LEFT_OUT = {
             "bugs/hang_before_init.py",
             "bugs/hang_before_init_stated.py",
             "bugs/hang_busy_rank.py",
+            "bugs/hang_came_too_late.py",
             "bugs/hang_ddp_backward_skipped.py",
             "bugs/missing_early_stop.py",
             "bugs/missing_in_subgroup.py",
