@@ -103,14 +103,18 @@ def codes(document: dict[str, Any]) -> str:
     return _table(("code", *(TOOLS[tool] for tool in chosen)), lines)
 
 
+def _measured_with(document: dict[str, Any]) -> str:
+    machine = document["machine"]
+    return f"Measured on {document['date']}: torch {machine['torch']}, Python {machine['python']},"
+
+
 def basis(document: dict[str, Any]) -> str:
     """The machine and the versions of the measurement."""
-    machine = document["machine"]
     bugs = sum(bool(one["code"]) for one in document["programs"])
     right = len(document["programs"]) - bugs
     lines = (
-        f"Measured on {document['date']}: torch {machine['torch']}, Python {machine['python']},",
-        f"{machine['cores']} cores, Gloo, {bugs} faulty and {right} correct programs of 2 to 4 ranks.",
+        _measured_with(document),
+        f"{document['machine']['cores']} cores, Gloo, {bugs} faulty and {right} correct programs of 2 to 4 ranks.",
         f"Groups have a time-out of {document['group_timeout_s']} s;",
         f"a job is cut off after {document['cut_off_s']} s.",
     )
@@ -120,10 +124,10 @@ def basis(document: dict[str, Any]) -> str:
 def real_basis(document: dict[str, Any]) -> str:
     """The machine and the versions of the measurement of real bugs."""
     measured = document["real"]
-    machine, count = measured["machine"], sum(bool(one["code"]) for one in measured["programs"])
+    count = sum(bool(one["code"]) for one in measured["programs"])
     lines = (
-        f"Measured on {measured['date']}: torch {machine['torch']}, Python {machine['python']},",
-        f"{machine['cores']} cores, Gloo, {count} programs of 2 to 4 ranks and as many correct twins.",
+        _measured_with(measured),
+        f"{measured['machine']['cores']} cores, Gloo, {count} programs of 2 to 4 ranks and as many correct twins.",
         f"Groups have a time-out of {measured['group_timeout_s']} s; a job is cut off after {measured['cut_off_s']} s.",
     )
     return "\n".join(lines) + "\n"

@@ -50,9 +50,9 @@ class Account:
 
 def write_account(folder: Path, account: Account) -> None:
     """Write the account into the dry run's folder; raises OSError."""
-    document = {name: value for name, value in asdict(account).items() if name != "ends"}
-    ends = [{"rank": rank, **asdict(end)} for rank, end in sorted(account.ends.items())]
-    write_whole(folder / ACCOUNT_NAME, json.dumps({"schema": SCHEMA, **document, "ends": ends}, indent=1) + "\n")
+    document = {"schema": SCHEMA, **asdict(account)}
+    document["ends"] = [{"rank": rank, **end} for rank, end in sorted(document["ends"].items())]
+    write_whole(folder / ACCOUNT_NAME, json.dumps(document, indent=1) + "\n")
 
 
 def read_account(folder: Path) -> Account | None:

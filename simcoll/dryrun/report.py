@@ -57,10 +57,12 @@ def report_of(judged: JudgedDryRun, account: Account, folder: Path) -> Report:
 def _coverage(judged: JudgedDryRun) -> Coverage:
     """What kept ranks from being followed to the end of their programs, or calls from being compared."""
     ends = judged.endings
-    cut = {rank for how in _CUT_SHORT for rank in ends.ranks(how)} | {*_without_record(judged)}
-    gaps = [f"{ranks_text(ranks)} {text}" for how, text in _CUT_SHORT.items() if (ranks := ends.ranks(how))]
-    if unrecorded := _without_record(judged):
-        gaps.append(f"{ranks_text(unrecorded)} left no record")
+    short = [
+        *((ends.ranks(how), text) for how, text in _CUT_SHORT.items()),
+        (_without_record(judged), "left no record"),
+    ]
+    cut = {rank for ranks, _ in short for rank in ranks}
+    gaps = [f"{ranks_text(ranks)} {text}" for ranks, text in short if ranks]
     for one in judged.verdict.divergences:
         cut |= {*one.most, *one.others}
         gaps.append(f"{ranks_text(one.most)} and {ranks_text(one.others)} went different ways on a guessed value")
