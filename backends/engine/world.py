@@ -85,14 +85,18 @@ class World:
                 self._post_collective(ticket)
         self._call_back()
 
-    def wait(self, ticket: Ticket, timeout: float | None = None) -> None:
-        """Wait for the end of a call; raises its error, or StuckError if it can never end."""
+    def wait(self, ticket: Ticket, timeout: float | None = None, *, goes_on: bool = False) -> None:
+        """Wait for the end of a call; raises its error, or StuckError if it can never end.
+
+        A call that is not complete after ``timeout`` seconds is over for its rank, unless it ``goes_on``: then only
+        the wait is over.
+        """
         place = None if ticket.done and not self._complete else self._place_to_wait(ticket)
         if place is not None:
             try:
                 self.threads.wait(place, timeout)
             except StuckError as error:
-                self._give_up(ticket, error)
+                self._give_up(ticket, error, goes_on=goes_on)
         self._call_back()
         self.clock.reach(ticket.global_rank, ticket.ended)
         if ticket.error is not None:
@@ -268,8 +272,8 @@ class World:
             absent = [group.ranks[call.peer or 0]]
         return StuckError(self._why(ticket)) if self._left.intersection(absent) else None
 
-    def _give_up(self, ticket: Ticket, error: StuckError) -> None:
-        """Raise the error of a failed wait. A rank whose wait timed out stays present, a stuck one does not."""
+    def _give_up(self, ticket: Ticket, error: StuckError, *, goes_on: bool) -> None:
+        """Raise the error of a failed wait. Its rank is present no longer, unless the call goes on."""
         with self.threads.lock:
             if ticket.done:
                 return
@@ -277,8 +281,8 @@ class World:
             if not ticket.is_message:
                 found.absent = tuple(self._meetings.absent(ticket))
             self._waiting.pop(ticket, None)
-            self._mail.withdraw(ticket)
-            if not isinstance(error, WaitTimeoutError):
+            if not (goes_on and isinstance(error, WaitTimeoutError)):
+                self._mail.withdraw(ticket)
                 self._meetings.withdraw(ticket)
         raise found from error
 

@@ -168,7 +168,9 @@ class _Run(Generic[T]):
         self._results: dict[int, T] = {}
         self._endings: dict[int, Ending] = {}
         self._stall: Stall | None = None
-        stores: defaultdict[tuple[str, object], RankStore] = defaultdict(lambda: RankStore(self._turns, self._waiting))
+        stores: defaultdict[tuple[str, object], RankStore] = defaultdict(
+            lambda: RankStore(self._turns, self._waiting, self._clock)
+        )
         self._ranks = [self._rank(rank, stores, creates_default_group=creates_default_group) for rank in range(size)]
         self._port = _free_port()
 

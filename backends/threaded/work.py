@@ -62,7 +62,10 @@ class ThreadedWork(Work):
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Wait for the end of the call; raises its error."""
-        self._wait_for(timeout.total_seconds() if timeout > _NO_TIMEOUT else self._timeout)
+        if timeout > _NO_TIMEOUT:
+            self._wait_for(timeout.total_seconds(), goes_on=True)
+        else:
+            self._wait_to_the_end()
         return True
 
     def is_completed(self) -> bool:
@@ -141,10 +144,10 @@ class ThreadedWork(Work):
     def _wait_to_the_end(self) -> None:
         self._wait_for(self._timeout)
 
-    def _wait_for(self, seconds: float | None) -> None:
+    def _wait_for(self, seconds: float | None, *, goes_on: bool = False) -> None:
         try:
             with self._waiting():
-                self._world.wait(self._ticket, seconds)
+                self._world.wait(self._ticket, seconds, goes_on=goes_on)
         except WaitTimeoutError as late:
             raise _timed_out(self._ticket, late, round((seconds or 0) * 1000)) from late
 

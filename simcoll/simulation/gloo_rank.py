@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from simcoll.simulation.play_torch import play_on_torch
 from simcoll.simulation.player import write_results
@@ -20,10 +21,18 @@ def main(arguments: list[str]) -> None:
     scenario = read_scenario(Path(arguments[0]))
     dist.init_process_group("gloo")
     rank = dist.get_rank()
+    _meet(rank)
     player = play_on_torch(scenario)
     if len(arguments) > 1:
         write_results(Path(arguments[1]), rank, player.results)
     dist.destroy_process_group()
+
+
+def _meet(rank: int) -> None:
+    """Wait until every rank has connected: a rank that ended before a peer had would end that peer's connection too."""
+    store = distributed_c10d._get_default_store()
+    store.set(f"simcoll/connected/{rank}", b"")
+    store.wait([f"simcoll/connected/{other}" for other in range(dist.get_world_size())])
 
 
 if __name__ == "__main__":

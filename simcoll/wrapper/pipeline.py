@@ -16,6 +16,7 @@ from typing import Any
 
 from torch.distributed import Work
 
+from simcoll.core.record import State
 from simcoll.cuda.coalesced import Section
 from simcoll.cuda.graph_replay import CapturedCall, CheckedReplay, GroupReplay
 from simcoll.cuda.watcher import DeviceTimes
@@ -76,6 +77,7 @@ class Pipeline:
             inner.wait()
         except MissingRankError as missing:
             entry.lacked(missing)
+            entry.finished(State.FAILED)
             raise
         except Exception as error:
             entry.failed(error)

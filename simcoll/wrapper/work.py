@@ -143,6 +143,8 @@ class RecordedWork(Work):
             done = self._await(timeout)
         except MissingRankError as missing:
             self._entry.lacked(missing)
+            if timeout <= NO_TIMEOUT:
+                self._entry.finished(State.FAILED)
             raise
         except CollectiveMismatchError as error:
             # Mostly raised on the way, in place of a longer wait: the call itself goes on.
