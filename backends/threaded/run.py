@@ -45,6 +45,7 @@ from simcoll.core.trace import Stall
 from simcoll.errors import ConfigurationError
 from simcoll.recorder.failures import note_uncaught
 from simcoll.recorder.session import activate, pipelines
+from simcoll.recorder.source import forget_chains
 from simcoll.wrapper.async_checks import flights
 
 _LONGEST_SLEEP = 1.0
@@ -141,6 +142,8 @@ def run_threaded(
     if acting_rank() is not None or not _only_one.acquire(blocking=False):
         raise ConfigurationError("ranks run as threads in this process already; let that run end first")
     try:
+        # Chains of frames are bounded for each program, and a process may run many programs.
+        forget_chains()
         chosen = choices or choices_of(seed, schedule)
         run = _Run[T](world_size, RecordedSchedule(chosen), creates_default_group=init, seed=seed)
         return run.run(body, timeout)
