@@ -3,8 +3,8 @@
 :class:`BlackBoxWriter` writes one, :func:`read_black_box` reads one. Reading never trusts: nothing is unpickled or
 evaluated, memory is bounded by the format's own limits, and whatever is damaged is left out and named.
 
-The other files of a job are here as well: ``gather`` finds and reads those of one run, with the launcher's account, the
-monitors' stall files and the stacks of ranks. What they mean is decided in ``simcoll.verifier``.
+The other files of a job are here as well: ``gather`` finds and reads the records of one run, ``accounts`` what its
+launchers and monitors left beside them, ``stacks`` the stacks of ranks. ``simcoll.verifier`` decides what they mean.
 
 A box is written as the rank runs, into a mapped file: what was written survives a kill. Each slot carries a seal, so
 that what a damaged disk made of it never passes for a call. Thousands of files are read by as many fresh processes as

@@ -1,14 +1,7 @@
-"""Gathers the files of a job for the verifier: the ranks' traces of one run and the launcher's account of them.
-
-Each node's monitor writes what it saw of a stalled job into a file beside the black boxes, for a later verification:
-
-{"schema": "simcoll.stall/1", "since_ns": ..., "seen_ns": ..., "over": true, "blocked": [0], "busy": [],
-"stopped": [], "connecting": [], "places": {"3": ["train.py", 9, "evaluate", "event.wait()"]}}
-"""
+"""Gathers the records of a job for the verifier: the ranks' traces of one run, of the files in folders."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,49 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simcoll.blackbox import BlackBox, UnreadableError
+from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, LaunchAccount, outcome_of
 from simcoll.blackbox.file_kinds import is_record_file
 from simcoll.blackbox.format import SUFFIX
 from simcoll.blackbox.reader_pool import Progress, read_files
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX
-from simcoll.core.io import open_at_once, write_whole
-from simcoll.core.record import UNKNOWN_SOURCE, Source, source_document, source_from
-from simcoll.core.trace import LaunchOutcome, RankExit, Stall, Trace
+from simcoll.core.trace import LaunchOutcome, Trace
 from simcoll.verifier.flight_recorder import Dump, traces_of
 from simcoll.verifier.flight_recorder.jobs import merge
 
-LAUNCH_PATTERN = "launch*.json"
-_LAUNCH_LIMIT = 64 << 20
 _NAMES_RANK = re.compile(r"rank\D{0,2}\d", re.IGNORECASE)
 _OWN = (SUFFIX, STACK_SUFFIX, DUMP_SUFFIX)
 _MOST_NAMED = 20
 """So many files that cannot be read are named."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchedRank:
-    """The end of one rank's process, as its launcher saw it. ``exit_code`` is None while it runs."""
-
-    rank: int
-    exit_code: int | None
-    ended_ns: int = 0
-    stopped: bool = False
-    pid: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchAccount:
-    """One launcher's account: its ranks, why it could not start them, the signal that interrupted it."""
-
-    ranks: tuple[LaunchedRank, ...] = ()
-    error: str | None = None
-    interrupted: str | None = None
-    node: int = 0
-    world_size: int = 0
-
-    @property
-    def ended(self) -> bool:
-        """Whether none of its ranks runs any more."""
-        return all(rank.exit_code is not None for rank in self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,44 +179,6 @@ def _is_own(path: Path) -> bool:
     return any(path.match(pattern) for pattern in (LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"))
 
 
-def read_launch(path: Path) -> LaunchAccount:
-    """Read what :mod:`simcoll.launch.agent` wrote; an empty account where the file is missing or not one."""
-    try:
-        with open_at_once(path) as file:
-            document = json.loads(file.read(_LAUNCH_LIMIT))
-        ranks = [_rank(entry) for entry in document["ranks"]]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return LaunchAccount()
-    error, interrupted = document.get("error"), document.get("interrupted")
-    return LaunchAccount(
-        tuple(ranks),
-        error if isinstance(error, str) else None,
-        interrupted if isinstance(interrupted, str) else None,
-        _whole_or_0(document.get("node")),
-        _whole_or_0(document.get("world_size")),
-    )
-
-
-def outcome_of(launches: Sequence[LaunchAccount]) -> LaunchOutcome:
-    """The accounts of all nodes as the verifier takes them."""
-    ranks = {}
-    for launch in launches:
-        for entry in launch.ranks:
-            ranks[entry.rank] = RankExit(entry.exit_code, entry.ended_ns, stopped=entry.stopped)
-    return LaunchOutcome(ranks, launched=bool(ranks))
-
-
-def _whole_or_0(value: object) -> int:
-    return value if type(value) is int else 0
-
-
-def _rank(entry: dict[str, object]) -> LaunchedRank:
-    rank, code, ended, pid = entry["rank"], entry["exit_code"], entry["ended_ns"], entry.get("pid")
-    if type(rank) is not int or type(ended) is not int or not (code is None or type(code) is int):
-        raise TypeError("rank")
-    return LaunchedRank(rank, code, ended, entry["stopped"] is True, _whole_or_0(pid))
-
-
 def _one_run(boxes: Sequence[BlackBox]) -> tuple[list[BlackBox], list[str]]:
     """The boxes of the newest run, one a rank."""
     if not boxes:
@@ -288,80 +213,3 @@ def _is_beside(box: BlackBox, other: BlackBox) -> bool:
 
 def _run_of(box: BlackBox) -> tuple[str, int, int]:
     return box.run, box.world_size, box.attempt
-
-
-STALL_SCHEMA = "simcoll.stall/1"
-STALL_PATTERN = "stall*.json"
-_STALL_LIMIT = 16 << 20
-
-
-def write_stall(path: Path, stall: Stall) -> None:
-    """Write one node's account; raises OSError."""
-    document = {
-        "schema": STALL_SCHEMA,
-        "since_ns": stall.since_ns,
-        "seen_ns": stall.seen_ns,
-        "over": stall.over,
-        "blocked": sorted(stall.blocked),
-        "busy": sorted(stall.busy),
-        "stopped": sorted(stall.stopped),
-        "connecting": sorted(stall.connecting),
-        "places": {str(rank): source_document(place) for rank, place in sorted(stall.places.items())},
-    }
-    write_whole(path, json.dumps(document) + "\n")
-
-
-def read_stall(path: Path) -> Stall | None:
-    """Read what :func:`write_stall` wrote; None where the file is missing or is no such account."""
-    try:
-        with open_at_once(path) as file:
-            document = json.loads(file.read(_STALL_LIMIT))
-        if document["schema"] != STALL_SCHEMA:
-            return None
-        return Stall(
-            _whole(document["since_ns"]),
-            _whole(document["seen_ns"]),
-            {int(rank): _source(value) for rank, value in document["places"].items()},
-            blocked=frozenset(map(_whole, document["blocked"])),
-            busy=frozenset(map(_whole, document["busy"])),
-            stopped=frozenset(map(_whole, document["stopped"])),
-            connecting=frozenset(map(_whole, document.get("connecting", ()))),
-            over=document["over"] is True,
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
-
-
-def read_stalls(paths: Iterable[Path]) -> Stall | None:
-    """The accounts in these files, one of each node, as one; None where there is none."""
-    return together(filter(None, map(read_stall, paths)))
-
-
-def together(stalls: Iterable[Stall]) -> Stall | None:
-    """The accounts of all nodes as one; None where there is none."""
-    known = list(stalls)
-    if not known:
-        return None
-    return Stall(
-        min(stall.since_ns for stall in known),
-        max(stall.seen_ns for stall in known),
-        {rank: place for stall in known for rank, place in stall.places.items()},
-        frozenset().union(*(stall.blocked for stall in known)),
-        frozenset().union(*(stall.busy for stall in known)),
-        frozenset().union(*(stall.stopped for stall in known)),
-        frozenset().union(*(stall.connecting for stall in known)),
-        over=any(stall.over for stall in known),
-    )
-
-
-def _whole(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"expected an integer, got {value!r:.80}")
-    return value
-
-
-def _source(value: object) -> Source:
-    source = source_from(value)
-    if source is UNKNOWN_SOURCE:
-        raise TypeError(f"expected file, line, function and code, got {value!r:.80}")
-    return source

@@ -7,15 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from stat import S_ISDIR
 
-from simcoll.blackbox.gather import (
-    LAUNCH_PATTERN,
-    STALL_PATTERN,
-    RunRecords,
-    matching,
-    outcome_of,
-    read_launch,
-    read_stalls,
-)
+from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, outcome_of, read_launch, read_stalls
+from simcoll.blackbox.gather import RunRecords, matching
 from simcoll.cli.output import warn
 from simcoll.core.trace import LaunchOutcome, Stall, Trace
 from simcoll.errors import UsageError

@@ -10,20 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, LaunchAccount, read_launch, read_stalls
 from simcoll.blackbox.file_kinds import is_record_file
 from simcoll.blackbox.format import SUFFIX
-from simcoll.blackbox.gather import (
-    LAUNCH_PATTERN,
-    STALL_PATTERN,
-    LaunchAccount,
-    RunRecords,
-    dumps_beside,
-    files_of,
-    gather,
-    matching,
-    read_launch,
-    read_stalls,
-)
+from simcoll.blackbox.gather import RunRecords, dumps_beside, files_of, gather, matching
 from simcoll.blackbox.stacks import DUMP_SUFFIX, STACK_SUFFIX, remove_unused, stack_path
 from simcoll.cli.output import Output
 from simcoll.core.io import open_at_once

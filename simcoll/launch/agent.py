@@ -2,14 +2,7 @@
 
 It is a process of its own (:mod:`simcoll.launch.launcher_process`), so that the command that watches it needs no torch
 and survives it. Nothing here reaches into the ranks: they are started by torch's agent as torchrun starts them. The
-account is a JSON file, rewritten whole whenever a rank starts or ends:
-
-    {"schema": "simcoll.launch/1", "host": ..., "node": 0, "world_size": 4, "attempt": 0, "error": null,
-     "interrupted": null, "ranks": [{"rank": 0, "local_rank": 0, "pid": ..., "exit_code": -11, "signal": "SIGSEGV",
-     "ended_ns": ..., "stopped": false, "message": "..."}]}
-
-``exit_code`` is null while a rank runs and negative for a signal; ``stopped`` says that the agent ended the rank
-because another one had failed, or because the job was interrupted.
+account (:mod:`simcoll.blackbox.accounts`) is rewritten whole whenever a rank starts or ends.
 """
 
 from __future__ import annotations
@@ -35,9 +28,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.launcher import api
 
 from simcoll.autoload import autoload
+from simcoll.blackbox.accounts import LAUNCH_SCHEMA
 from simcoll.core.process import signal_name
 
-SCHEMA = "simcoll.launch/1"
 _SETTLE_SECONDS = 2.0
 _ENDING = frozenset({-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT})
 
@@ -52,7 +45,7 @@ class Ledger:
         self._unwritten = False
         self._watchers: list[threading.Thread] = []
         self._document: dict[str, Any] = {
-            "schema": SCHEMA,
+            "schema": LAUNCH_SCHEMA,
             "host": socket.gethostname(),
             "node": 0,
             "world_size": 0,

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from simcoll.blackbox import BlackBox
-from simcoll.blackbox.gather import LaunchAccount, files_of, gather, read_launch, write_stall
+from simcoll.blackbox.accounts import LaunchAccount, read_launch, write_stall
+from simcoll.blackbox.gather import files_of, gather
 from simcoll.blackbox.reader import last_activity
 from simcoll.blackbox.stacks import Stack, ask, read_stacks, stack_path
 from simcoll.core.source_roots import Roots

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from simcoll.backends.engine.outcome import Outcome
 from simcoll.backends.simulated import simulate
 from simcoll.backends.simulated.comm import Comm
-from simcoll.blackbox.gather import LAUNCH_PATTERN, STALL_PATTERN, files_of, gather, matching, read_launch, read_stalls
+from simcoll.blackbox.accounts import LAUNCH_PATTERN, STALL_PATTERN, read_launch, read_stalls
+from simcoll.blackbox.gather import files_of, gather, matching
 from simcoll.core.trace import Trace
 from simcoll.errors import CANNOT_START, SimcollError
 from simcoll.launch.preconditions import PreconditionError

@@ -23,7 +23,8 @@ import torch.distributed as dist
 
 from simcoll.backends.engine.outcome import Outcome
 from simcoll.backends.engine.tickets import PeerFailedError, passes_through
-from simcoll.blackbox.gather import files_of, gather, read_launch
+from simcoll.blackbox.accounts import read_launch
+from simcoll.blackbox.gather import files_of, gather
 from simcoll.core.ranges import ranks_text
 from simcoll.core.trace import MemoryTrace
 from simcoll.errors import ConfigurationError

@@ -1,14 +1,10 @@
-"""Which black boxes of a folder belong together, and what the launcher's account says."""
+"""Which black boxes of a folder belong together."""
 
 import json
-import signal
-
-import pytest
 
 from simcoll.blackbox import BlackBoxWriter, UnreadableError
 from simcoll.blackbox.format import ABOUT_OFFSET, COUNTERS, COUNTERS_OFFSET
-from simcoll.blackbox.gather import LaunchAccount, LaunchedRank, RunRecords, files_of, gather, outcome_of, read_launch
-from simcoll.core.trace import RankExit
+from simcoll.blackbox.gather import RunRecords, files_of, gather
 
 
 def box(path, rank=0, world_size=2):
@@ -96,26 +92,6 @@ def test_of_many_files_that_cannot_be_read_the_first_are_named(tmp_path):
     assert len(unreadable) == 21
     assert "rank00019.simcoll" in unreadable[19]
     assert unreadable[20] == "10 more files cannot be read"
-
-
-def test_the_end_of_a_rank_that_was_stopped_is_not_its_own():
-    ranks = (LaunchedRank(0, 1, 5), LaunchedRank(1, -signal.SIGKILL, 7, stopped=True), LaunchedRank(2, None))
-    outcome = outcome_of([LaunchAccount(ranks)])
-    assert outcome.ranks == {0: RankExit(1, 5), 1: RankExit(-signal.SIGKILL, 7, stopped=True), 2: RankExit(None)}
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"ranks": [{}]}', '{"ranks": [{"rank": "0"}]}', "[" * 9000])
-def test_an_account_that_is_not_one_is_empty(tmp_path, text):
-    path = tmp_path / "launch.json"
-    path.write_text(text)
-    assert read_launch(path) == LaunchAccount()
-
-
-def test_an_account_is_read(tmp_path):
-    rank = {"rank": 1, "exit_code": -9, "ended_ns": 4, "stopped": False}
-    path = tmp_path / "launch.json"
-    path.write_text(json.dumps({"ranks": [rank], "error": None, "interrupted": "SIGINT"}))
-    assert read_launch(path) == LaunchAccount((LaunchedRank(1, -9, 4),), None, "SIGINT")
 
 
 def dump(path, rank=0):

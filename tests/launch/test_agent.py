@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from simcoll.blackbox.gather import LaunchedRank, read_launch
+from simcoll.blackbox.accounts import LaunchedRank, read_launch
 
 launcher: Any = pytest.importorskip("simcoll.launch.agent")
 

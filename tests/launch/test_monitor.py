@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 
 
 from simcoll.blackbox import Slot
+from simcoll.blackbox.accounts import LaunchAccount, LaunchedRank, read_stall
 from simcoll.blackbox.format import AWAITED, ON_DEVICE
-from simcoll.blackbox.gather import LaunchAccount, LaunchedRank, read_stall
 from simcoll.blackbox.stacks import Stack
 from simcoll.blackbox.writer import BlackBoxWriter
 from simcoll.core.record import Group, Source, State

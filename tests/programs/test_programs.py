@@ -21,7 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from simcoll.blackbox.gather import files_of, gather, read_launch
+from simcoll.blackbox.accounts import read_launch
+from simcoll.blackbox.gather import files_of, gather
 from simcoll.verifier.findings.finding import Finding, Severity, Verdict
 from simcoll.verifier.postmortem import exit_code, judge
 from tests.support.forked import ForkServer, Pool, Result

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from simcoll.blackbox.gather import files_of, gather, read_launch
+from simcoll.blackbox.accounts import read_launch
+from simcoll.blackbox.gather import files_of, gather
 from simcoll.core.trace import Stall
 from simcoll.launch.monitor import LOOK_SECONDS, Monitor
 from simcoll.verifier.findings.finding import Report

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from simcoll import fat_tree, preset, write_topology
 from simcoll.blackbox import BlackBoxWriter, Slot
+from simcoll.blackbox.accounts import write_stall
 from simcoll.blackbox.format import AWAITED
-from simcoll.blackbox.gather import write_stall
 from simcoll.core.record import Group, Source, State
 from simcoll.core.trace import Stall
 from simcoll.spec.call import Buffer, Call

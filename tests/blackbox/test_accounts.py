@@ -1,14 +1,24 @@
-"""What a monitor saw, written and read back."""
+"""What launchers and monitors leave beside the records: written, read back, and refused where it is something else."""
 
 from __future__ import annotations
 
+import json
+import signal
 from pathlib import Path
 
 import pytest
 
-from simcoll.blackbox.gather import read_stall, together, write_stall
+from simcoll.blackbox.accounts import (
+    LaunchAccount,
+    LaunchedRank,
+    outcome_of,
+    read_launch,
+    read_stall,
+    together,
+    write_stall,
+)
 from simcoll.core.record import Source
-from simcoll.core.trace import Stall
+from simcoll.core.trace import RankExit, Stall
 
 HERE = Source("train.py", 9, "evaluate", "event.wait()")
 
@@ -62,3 +72,23 @@ def test_what_is_no_account_is_none(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     assert read_stall(path) is None
     assert read_stall(tmp_path / "absent.json") is None
+
+
+def test_the_end_of_a_rank_that_was_stopped_is_not_its_own() -> None:
+    ranks = (LaunchedRank(0, 1, 5), LaunchedRank(1, -signal.SIGKILL, 7, stopped=True), LaunchedRank(2, None))
+    outcome = outcome_of([LaunchAccount(ranks)])
+    assert outcome.ranks == {0: RankExit(1, 5), 1: RankExit(-signal.SIGKILL, 7, stopped=True), 2: RankExit(None)}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"ranks": [{}]}', '{"ranks": [{"rank": "0"}]}', "[" * 9000])
+def test_an_account_that_is_not_one_is_empty(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "launch.json"
+    path.write_text(text)
+    assert read_launch(path) == LaunchAccount()
+
+
+def test_an_account_is_read(tmp_path: Path) -> None:
+    rank = {"rank": 1, "exit_code": -9, "ended_ns": 4, "stopped": False}
+    path = tmp_path / "launch.json"
+    path.write_text(json.dumps({"ranks": [rank], "error": None, "interrupted": "SIGINT"}))
+    assert read_launch(path) == LaunchAccount((LaunchedRank(1, -9, 4),), None, "SIGINT")
