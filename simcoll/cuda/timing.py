@@ -217,7 +217,7 @@ class Timed:
 
 
 @dataclass(slots=True, eq=False)
-class StreamLane:
+class DeviceQueue:
     """Calls that the device runs one by one, oldest first; the last one ended ``until`` ms after ``anchor``."""
 
     calls: deque[Timed] = field(default_factory=deque)
@@ -232,7 +232,7 @@ class DevicePlace:
         self.device = device
         self.clock = clock or DeviceClock(device)
         self.failed = False
-        self.lanes: dict[tuple[object, int], StreamLane] = {}
+        self.queues: dict[tuple[object, int], DeviceQueue] = {}
         """By the log of a group, and the peer of messages that are not sent together with others (-1: everything
         else).
         """
@@ -268,7 +268,7 @@ class DevicePlace:
         except IndexError:
             return self.device.event()
 
-    def queued(self, timed: Timed, lane: tuple[object, int], work: object, held: object, *, marked_late: bool) -> None:
+    def queued(self, timed: Timed, queue: tuple[object, int], work: object, held: object, *, marked_late: bool) -> None:
         """The call was queued: ``work`` is its Work, None where it ends in its stream's order.
 
         ``held`` are its tensors. A ``marked_late`` one ends when a thread has waited for it.
@@ -284,9 +284,9 @@ class DevicePlace:
         except RuntimeError:
             self.fail()
             return
-        found = self.lanes.get(lane)
+        found = self.queues.get(queue)
         if found is None:
-            found = self.lanes.setdefault(lane, StreamLane())
+            found = self.queues.setdefault(queue, DeviceQueue())
         found.calls.append(timed)
 
     def look(self) -> bool:
@@ -295,44 +295,46 @@ class DevicePlace:
             if not self.failed:
                 self.clock.look()
                 if self.clock.anchor is not None or self._undated <= 0:
-                    for lane in list(self.lanes.values()):
-                        self._look_at(lane)
+                    for queue in list(self.queues.values()):
+                        self._look_at(queue)
                 self._undated -= self.clock.anchor is None
         except RuntimeError:
             # A query of any event on a failed device only repeats the device's error.
             self.fail()
         return self.under_way
 
-    def forget(self, lane: tuple[object, int]) -> None:
-        """Tell no more of a lane. Its group may be about to be aborted: tensors are kept until the next call."""
-        self._let_go += [timed.held for timed in self.lanes.pop(lane).calls]
+    def forget(self, queue: tuple[object, int]) -> None:
+        """Tell no more of a queue. Its group may be about to be aborted: tensors are kept until the next call."""
+        self._let_go += [timed.held for timed in self.queues.pop(queue).calls]
 
     @property
     def under_way(self) -> bool:
         """Whether there are calls whose end is still to be recorded."""
-        return not self.failed and any(lane.calls for lane in list(self.lanes.values()))
+        return not self.failed and any(queue.calls for queue in list(self.queues.values()))
 
     def expects(self, log: object = None) -> bool:
         """Whether the end of a call (of one group's log, or of any) is to come though the program does nothing more."""
-        lanes = [lane for key, lane in list(self.lanes.items()) if log is None or key[0] is log]
-        return not self.failed and any(timed.marked for lane in lanes for timed in list(lane.calls))
+        queues = [queue for key, queue in list(self.queues.items()) if log is None or key[0] is log]
+        return not self.failed and any(timed.marked for queue in queues for timed in list(queue.calls))
 
-    def _look_at(self, lane: StreamLane) -> None:
-        for _ in range(_ended(lane.calls)):
-            self._settle(lane, lane.calls.popleft())
-        if not lane.calls or (first := lane.calls[0]).running or first.start is None or not first.start.query():
+    def _look_at(self, queue: DeviceQueue) -> None:
+        for _ in range(_ended(queue.calls)):
+            self._settle(queue, queue.calls.popleft())
+        if not queue.calls or (first := queue.calls[0]).running or first.start is None or not first.start.query():
             return
         if (anchor := self._anchor_of(first)) is not None and first.recorded is not None:
             first.running = True
             began = anchor.milliseconds(first.start)
-            first.recorded.ran_on_device(anchor.nanoseconds(max(began, lane.until) if anchor is lane.anchor else began))
+            first.recorded.ran_on_device(
+                anchor.nanoseconds(max(began, queue.until) if anchor is queue.anchor else began)
+            )
 
     def _anchor_of(self, timed: Timed) -> Anchor | None:
         """The anchor that was there when the call was made: no event is dated by one that came much later."""
         timed.anchor = timed.anchor or self.clock.anchor
         return timed.anchor
 
-    def _settle(self, lane: StreamLane, timed: Timed) -> None:
+    def _settle(self, queue: DeviceQueue, timed: Timed) -> None:
         start, anchor = timed.start, self._anchor_of(timed)
         # The record may keep the call, so the call drops the record: no reference cycle.
         recorded, timed.recorded = timed.recorded, None
@@ -343,10 +345,10 @@ class DevicePlace:
         else:
             began = anchor.milliseconds(start)
             ended = began + start.elapsed_time(timed.end)
-            if anchor is lane.anchor:
+            if anchor is queue.anchor:
                 # A call that was queued behind another one began when that ended, whatever its own stream had to do.
-                began = min(max(began, lane.until), ended)
-            lane.anchor, lane.until = anchor, ended
+                began = min(max(began, queue.until), ended)
+            queue.anchor, queue.until = anchor, ended
             recorded.ran_on_device(anchor.nanoseconds(began), anchor.nanoseconds(ended))
         if timed.held is not None:
             self._let_go.append(timed.held)

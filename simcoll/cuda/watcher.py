@@ -55,10 +55,10 @@ class DeviceTimes:
         return place.begin(recorded, timed=number % self._every == 0)
 
     def queued(
-        self, timed: Timed, lane: tuple[object, int], work: object, held: object, *, marked_late: bool = False
+        self, timed: Timed, queue: tuple[object, int], work: object, held: object, *, marked_late: bool = False
     ) -> None:
         """It was; see :meth:`simcoll.cuda.timing.DevicePlace.queued`."""
-        timed.place.queued(timed, lane, work, held, marked_late=marked_late)
+        timed.place.queued(timed, queue, work, held, marked_late=marked_late)
         if self._idle:
             self._notice()
 
@@ -119,7 +119,7 @@ class DeviceTimes:
         places = list(self._places.values())
         self._look_until(lambda: not any(place.expects(log) for place in places), seconds)
         for place in places:
-            for key in [key for key in list(place.lanes) if key[0] is log]:
+            for key in [key for key in list(place.queues) if key[0] is log]:
                 place.forget(key)
 
     def close(self, seconds: float) -> None:

@@ -69,14 +69,14 @@ class DeviceOrder:
     def launch(self, key: Key, side: Reached | None = None) -> None:
         """A call is launched by the default stream, or by a side stream that has reached so much."""
         self._close()
-        lane = key[0], bool(key[2])
+        order = key[0], bool(key[2])
         if side is None:
             at = self._position
             self._add(["l", *key])
         else:
-            at = max(side.at, self._floor, self._last.get(lane, 0))
+            at = max(side.at, self._floor, self._last.get(order, 0))
             self._items.append(["s", *key, at])
-        self._last[lane] = at
+        self._last[order] = at
         self._open[key] = None
         self.flush()
 

@@ -168,7 +168,7 @@ class Use:
     ``writes`` and ``sends`` say whether this rank's buffers are written to, and whether their content is sent;
     ``copies`` that the backend writes them back by a copy, which their versions show; ``tells`` that its Work says by
     itself when the call has ended. ``device`` is the index of the device on whose streams it is queued (-1: on none);
-    calls of one ``lane`` of a group run one after the other there; of ``marked_late`` ones
+    calls of one ``queue`` of a group run one after the other there; of ``marked_late`` ones
     no stream may be made to wait before the program has waited.
     """
 
@@ -178,7 +178,7 @@ class Use:
     tells: bool
     on_cpu: bool
     device: int = -1
-    lane: int = -1
+    queue: int = -1
     marked_late: bool = False
 
 
@@ -432,7 +432,7 @@ class GroupLog:
             tells=devices == {"cuda"} if backend is None else call.op not in backend.ended_only_by_wait,
             on_cpu=devices <= {"cpu"},
             device=_index(call) if queued else -1,
-            lane=-1 if call.peer is None else call.peer,
+            queue=-1 if call.peer is None else call.peer,
             # The end of a call whose Work blocks the host cannot be marked before the program waits for it.
             marked_late=backend is not None and (backend.waits_on_host or call.spelling in backend.allocates),
         )

@@ -108,7 +108,7 @@ class Pipeline:
             entry.timed = timed
             # A call that its caller waits for runs on the stream of this thread, whether or not it has a Work.
             behind = None if arguments.synchronous else inner
-            times.queued(timed, (self._log, use.lane), behind, arguments.tensors, marked_late=use.marked_late)
+            times.queued(timed, (self._log, use.queue), behind, arguments.tensors, marked_late=use.marked_late)
         return inner
 
     def begin_section(self) -> None:

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from simcoll.cuda.timing import Anchor, DeviceClock, DevicePlace, StreamLane, Timed, calls_between_times
+from simcoll.cuda.timing import Anchor, DeviceClock, DevicePlace, DeviceQueue, Timed, calls_between_times
 from simcoll.errors import ConfigurationError
 from tests.support.device_double import Clock, DoubleDevice, Mark, Work, Written, milliseconds
 
@@ -280,4 +280,4 @@ def test_what_is_no_number_of_calls(monkeypatch: pytest.MonkeyPatch, text: str) 
 
 
 def test_a_lane_is_empty_at_first() -> None:
-    assert not StreamLane().calls
+    assert not DeviceQueue().calls

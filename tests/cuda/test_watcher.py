@@ -76,7 +76,7 @@ def test_the_end_of_a_group_waits_for_its_own_calls_and_forgets_them(process: Pr
     process.device.now = 1
     process.times.settle("a", 5)
     assert mine.log[-1][0] == "ran"
-    assert [key for key, _ in process.times._places[0].lanes] == ["b"]
+    assert [key for key, _ in process.times._places[0].queues] == ["b"]
     process.times.close(0)
 
 
