@@ -14,8 +14,8 @@ from dataclasses import dataclass
 class LatentAttention:
     """Multi-latent attention (DeepSeek-V2, arXiv:2405.04434): queries and keys come from low-rank latents.
 
-    ``query_rank`` and ``kv_rank`` are the latents' widths, ``nope`` and ``rope`` those of a head's part without and with
-    positions, ``value`` that of a head's value.
+    ``query_rank`` and ``kv_rank`` are the latents' widths, ``nope`` and ``rope`` those of a head's part without and
+    with positions, ``value`` that of a head's value.
     """
 
     query_rank: int
