@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcoll.errors import SimcollError
 from simcoll.plan.measured_steps import MeasuredStep, measured_step
 from simcoll.plan.rates import Rates, fitted_shares
 from simcoll.plan.step import ADAPTERS, step_time
@@ -220,8 +221,13 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="show the errors of the shares as they are")
     parser.add_argument("--cross", action="store_true", help="also fit without each source, and show the errors there")
     options = parser.parse_args()
+    rows = []
     with ROWS.open(newline="") as file:
-        rows = [Row(row) for row in csv.DictReader(file)]
+        for row in csv.DictReader(file):
+            try:
+                rows.append(Row(row))
+            except SimcollError as error:
+                print(f"row {row['id']} is left out: {error}")
     shares: Mapping[str, float] = fitted_shares() if options.check else fit(rows)
     report(rows, errors(rows, shares))
     right, total = series_right(rows, shares)

@@ -142,10 +142,11 @@ def check_layout(layout: Layout, model: Model, gpus: int) -> None:
             raise LayoutError(f"{what} is {whole:,}, not a multiple of {by}, {part:,}")
     if layout.ep > 1 and (not experts or experts % layout.ep):
         raise LayoutError(f"--ep {layout.ep}: expected a divisor of the {experts:,} experts of {model.name}")
-    if layout.pp * layout.virtual_stages > model.layers:
+    # Embedding and head may take the places of layers.
+    if layout.pp * layout.virtual_stages > model.layers + 2:
         raise LayoutError(
             f"--pp {layout.pp} x --virtual-stages {layout.virtual_stages}: expected at most the {model.layers} layers "
-            f"of {model.name}"
+            f"of {model.name}, and 2 for embedding and head"
         )
     if layout.virtual_stages > 1 and layout.pp == 1:
         raise LayoutError(f"--virtual-stages {layout.virtual_stages}: expected 1 without a pipeline (--pp 1)")

@@ -31,7 +31,7 @@ class Experts:
 
     ``shared_hidden`` is the width of what all tokens pass through beside them (0: nothing), ``latent`` the width to
     which tokens are projected before they are sent to experts (0: they are sent as they are). ``bias`` says whether the
-    router and the experts have biases.
+    router and the experts have biases, ``correction`` whether the router has one for each expert that balances them.
     """
 
     count: int
@@ -40,6 +40,7 @@ class Experts:
     shared_hidden: int = 0
     latent: int = 0
     bias: bool = False
+    correction: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class Model:
             one = self.experts
             inner = one.latent or wide
             each = matrices * inner * one.hidden + ((matrices - 1) * one.hidden + inner if one.bias else 0)
-            found["router"] = self.moe * (wide + one.bias) * one.count
+            found["router"] = self.moe * (wide + one.bias + one.correction) * one.count
             found["experts"] = self.moe * one.count * each
             found["shared"] = self.moe * (matrices * wide * one.shared_hidden + 2 * wide * one.latent)
         if self.state_space is not None:

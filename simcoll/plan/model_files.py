@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from simcoll.errors import SimcollError
 from simcoll.plan.model import Experts, LatentAttention, Model, StateSpace
-from simcoll.simulation.toml import TomlDocument, parse_toml, read_toml
+from simcoll.simulation.toml import TomlDocument, TomlError, parse_toml, read_toml
 
 _PARTS = {"experts": Experts, "latent_attention": LatentAttention, "state_space": StateSpace}
 _BIASES = ("none", "qkv", "attention", "all")
@@ -48,12 +48,12 @@ def model_named(name: str) -> Model:
         return known[plain]
     if name.endswith(".toml"):
         try:
-            [model] = _models(read_toml(Path(name)))
-        except ModelError:
-            raise
-        except ValueError as error:
-            raise ModelError(f"{error}") from None
-        return model
+            found = _models(read_toml(Path(name)))
+        except TomlError as error:
+            raise ModelError(str(error)) from None
+        if len(found) > 1:
+            raise ModelError(f"{name}: {len(found)} models, expected one")
+        return found[0]
     near = get_close_matches(plain, known, n=4, cutoff=0.4)
     expected = " or ".join(near) if near else f"one of {', '.join(known)}"
     raise ModelError(f"--model {name:.60}: no such model, expected {expected}, or a .toml file")
