@@ -15,7 +15,9 @@ class LatentAttention:
     """Multi-latent attention (DeepSeek-V2, arXiv:2405.04434): queries and keys come from low-rank latents.
 
     ``query_rank`` and ``kv_rank`` are the latents' widths, ``nope`` and ``rope`` those of a head's part without and
-    with positions, ``value`` that of a head's value.
+    with positions, ``value`` that of a head's value. With a ``kv_rank`` of 0 all heads share one key, which is their
+    value too. With an ``output_rank`` the values of each of ``output_groups`` groups of heads pass through a latent of
+    that width on the way back (DeepSeek-V4 has both).
     """
 
     query_rank: int
@@ -23,6 +25,13 @@ class LatentAttention:
     nope: int
     rope: int
     value: int
+    output_rank: int = 0
+    output_groups: int = 1
+
+    def output(self, heads: int, wide: int) -> int:
+        """The weights that bring the heads' values back to the model's width."""
+        values = heads * self.value
+        return self.output_rank * (values + self.output_groups * wide) if self.output_rank else values * wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +172,7 @@ class Model:
         if latent is not None:
             down = wide * (latent.query_rank + latent.kv_rank + latent.rope)
             up = latent.query_rank * heads * self.query_width + latent.kv_rank * heads * (latent.nope + latent.value)
-            return down + up + heads * latent.value * wide + latent.query_rank + latent.kv_rank + extra
+            return down + up + latent.output(heads, wide) + latent.query_rank + (latent.kv_rank or latent.rope) + extra
         inner, keys = heads * self.head_dim, 2 * self.kv_heads * self.head_dim
         extra += 2 * self.head_dim if self.qk_norm else 0
         extra += inner + keys if self.biases in ("qkv", "attention", "all") else 0

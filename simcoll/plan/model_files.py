@@ -46,7 +46,7 @@ def model_named(name: str) -> Model:
     plain = name.strip().lower()
     if plain in known:
         return known[plain]
-    if name.endswith(".toml"):
+    if name.endswith(".toml") and name.isprintable():
         try:
             found = _models(read_toml(Path(name)))
         except TomlError as error:
@@ -56,11 +56,19 @@ def model_named(name: str) -> Model:
         return found[0]
     near = get_close_matches(plain, known, n=4, cutoff=0.4)
     expected = " or ".join(near) if near else f"one of {', '.join(known)}"
-    raise ModelError(f"--model {name:.60}: no such model, expected {expected}, or a .toml file")
+    raise ModelError(_one_line(f"--model {name:.60}: no such model, expected {expected}, or a .toml file"))
+
+
+def _one_line(text: str) -> str:
+    """A text whose control characters, of a name or a key, are question marks."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _models(document: TomlDocument) -> list[Model]:
     tables = document.value.get("model")
+    for key in document.value:
+        if key != "model":
+            raise _error(document, (key,), key, "nothing beside [[model]]")
     if not isinstance(tables, list) or not tables or not all(isinstance(table, Mapping) for table in tables):
         raise ModelError(f"{document.name}: no model, expected [[model]] with its name, hidden, layers, heads and more")
     return [_model(document, number, table) for number, table in enumerate(tables)]
@@ -72,9 +80,14 @@ def _model(document: TomlDocument, number: int, table: Mapping[str, Any]) -> Mod
     if layers is not None:
         if type(layers) is not int or not 0 < layers <= _MOST_BLOCKS:
             raise _error(document, ("model", number, "layers"), layers, f"a number from 1 to {_MOST_BLOCKS:,}")
+        if type(given.get("dense", 0)) is int and given.get("dense", 0) > layers:
+            raise _error(document, ("model", number, "dense"), given["dense"], f"at most the {layers} layers")
         given.setdefault("attention", layers)
-        given.setdefault("moe", layers - given.get("dense", 0) if "experts" in given else 0)
-        given.setdefault("dense", layers - given["moe"])
+        dense, moe = given.get("dense", 0), given.get("moe", 0)
+        if "experts" in given and type(dense) is int:
+            given.setdefault("moe", layers - dense)
+        elif type(moe) is int:
+            given.setdefault("dense", layers - moe)
     for name, kind in _PARTS.items():
         if name in given:
             given[name] = _built(document, ("model", number, name), kind, given[name])
@@ -102,7 +115,8 @@ def _built(document: TomlDocument, place: tuple[str | int, ...], kind: type[_Par
             raise _error(document, (*place, key), value, _KINDS[wanted])
     for name, field in known.items():
         if field.default is MISSING and name not in table:
-            raise ModelError(f"{document.error(place, f'needs the key `{name}`')}")
+            wanted_key = "layers" if name == "attention" else name
+            raise ModelError(f"{document.error(place, f'needs the key `{wanted_key}`')}")
     return kind(**table)
 
 
@@ -110,23 +124,30 @@ _KINDS: Mapping[type, str] = {int: "a whole number of 0 or more", bool: "true or
 
 
 def _error(document: TomlDocument, place: tuple[str | int, ...], value: object, expected: str) -> ModelError:
-    return ModelError(str(document.error(place, f"is {value!r:.60}, expected {expected}")))
+    return ModelError(_one_line(str(document.error(place, f"is {value!r:.60}, expected {expected}"))))
 
 
 def _check(document: TomlDocument, number: int, model: Model) -> None:
     """Raises ModelError where the parts of a model do not go together."""
     wrong = [
-        (not model.name, "name", "a name"),
+        (not model.name or not model.name.isprintable() or len(model.name) > 80, "name", "a name of up to 80 letters"),
         (min(model.hidden, model.vocabulary) < 1, "hidden", "widths of at least 1"),
         (model.biases not in _BIASES, "biases", " or ".join(_BIASES)),
         (max(model.attention, model.dense, model.moe, model.mamba) > _MOST_BLOCKS, "attention", "fewer blocks"),
         (model.attention + model.mamba < 1, "attention", "at least one block, or `layers`"),
         (model.attention > 0 and min(model.heads, model.kv_heads) < 1, "heads", "at least one head"),
+        (model.attention > 0 and min(model.query_width, model.value_width) < 1, "head_dim", "a width of at least 1"),
         (model.kv_heads > 0 and model.heads % max(model.kv_heads, 1) > 0, "kv_heads", "a divisor of heads"),
         (model.dense > 0 and model.ffn < 1, "ffn", "the width of the dense blocks"),
         ((model.moe > 0) != (model.experts is not None), "moe", "blocks and [model.experts], both or neither"),
         ((model.mamba > 0) != (model.state_space is not None), "mamba", "blocks and [model.state_space], both or none"),
         (model.experts is not None and not 0 < model.experts.top_k <= model.experts.count, "experts", "top_k <= count"),
+        (model.experts is not None and model.experts.hidden < 1, "experts", "hidden of at least 1"),
+        (
+            model.state_space is not None and model.state_space.inner < 1,
+            "state_space",
+            "heads and head_dim of 1 or more",
+        ),
         (model.windowed > model.attention or (model.windowed > 0) != (model.window > 0), "window", "both or neither"),
     ]
     for bad, key, expected in wrong:

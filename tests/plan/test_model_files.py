@@ -78,6 +78,18 @@ def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
         (OWN + "experts = 4", "model[1].experts is 4, expected a table"),
         (OWN + "moe = 2", "moe does not fit, expected blocks and [model.experts], both or neither"),
         (OWN + OWN, "2 models, expected one"),
+        (OWN.replace("layers = 4", ""), "needs the key `layers`"),
+        (OWN.replace("head_dim = 64", "head_dim = 0"), "head_dim does not fit, expected a width of at least 1"),
+        (OWN.replace('"mine"', '"a\\nb"'), "name does not fit, expected a name of up to 80 letters"),
+        (OWN + '"a\\nb" = 1', "model[1].a?b is 'a\\nb', expected "),
+        (OWN + "[plan]", "plan is 'plan', expected nothing beside [[model]]"),
+        (OWN + "dense = 5\n[model.experts]", "dense is 5, expected at most the 4 layers"),
+        (OWN + "[model.experts]\ncuont = 1", "model[1].experts.cuont is 'cuont', expected count"),
+        (OWN + "[model.experts]\ncount = 8", "model[1].experts needs the key `top_k`"),
+        (OWN + "[model.experts]\ncount = 8\ntop_k = 9\nhidden = 4", "expected top_k <= count"),
+        (OWN + "[model.experts]\ncount = 8\ntop_k = 2\nhidden = 0", "expected hidden of at least 1"),
+        (OWN + "mamba = 1", "mamba does not fit, expected blocks and [model.state_space], both or none"),
+        ("#" * (1 << 20), "has more than"),
         ("", "no model, expected [[model]]"),
         ("[[model]", "no TOML"),
     ],
@@ -94,6 +106,13 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path: Path, text: st
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"none\.toml"):
         model_named(str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize("name", ["", "\n", "no\x00.toml", "a" * 5000, "a" * 5000 + ".toml"])
+def test_a_name_that_is_none_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(ModelError) as refused:
+        model_named(name)
+    assert str(refused.value).isprintable()
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
