@@ -74,7 +74,11 @@ def _attention(work: Work, model: Model, layout: Layout) -> None:
         work.product(blocks, latent.query_rank, heads * model.query_width / tp)
         work.product(blocks, wide, latent.kv_rank + latent.rope)
         work.product(blocks, latent.kv_rank, heads * (latent.nope + latent.value) / tp)
-        work.product(blocks, heads * latent.value / tp, wide)
+        if latent.output_rank:
+            work.product(blocks, heads * latent.value / tp, latent.output_rank)
+            work.product(blocks, latent.output_groups * latent.output_rank / tp, wide)
+        else:
+            work.product(blocks, heads * latent.value / tp, wide)
     seen = layout.seq_len / 2
     scores = (blocks - model.windowed) * seen + model.windowed * min(seen, model.window)
     work.attention += 2.0 * work.tokens * heads / tp * (model.query_width + model.value_width) * scores
