@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
 def _meet(rank: int) -> None:
     """Wait until every rank has connected: a rank that ended before a peer had would end that peer's connection too."""
     store = distributed_c10d._get_default_store()
-    store.set(f"simcoll/connected/{rank}", b"")
+    store.set(f"simcoll/connected/{rank}", "")
     store.wait([f"simcoll/connected/{other}" for other in range(dist.get_world_size())])
 
 
