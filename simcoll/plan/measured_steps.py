@@ -17,8 +17,8 @@ from simcoll.errors import SimcollError
 from simcoll.plan.layout import Layout, LayoutError
 from simcoll.plan.model import Model
 from simcoll.plan.model_files import ModelError, known_models
-from simcoll.plan.planning import Plan, plan
-from simcoll.plan.rates import Framework, Shares
+from simcoll.plan.planning import Plan, plan_of
+from simcoll.plan.rates import Framework
 from simcoll.plan.step import Training
 from simcoll.topology.clusters import cluster
 from simcoll.topology.hardware import GPUS
@@ -50,18 +50,9 @@ class MeasuredStep:
         nodes = max(1, -(-self.gpus // self.gpus_per_node))
         return cluster(gpu=self.gpu, nodes=nodes, gpus_per_node=self.gpus_per_node, nic_gbps=self.nic_gbps)
 
-    def plan(self, shares: Shares | None = None) -> Plan:
+    def plan(self) -> Plan:
         """The plan; raises what `simcoll.plan.planning.plan` raises."""
-        values = {name: getattr(self.layout, name) for name in Layout.__slots__}
-        return plan(
-            self.model,
-            self.topology(),
-            framework=self.framework.name,
-            release=self.framework.release,
-            training=self.training,
-            shares=shares,
-            **values,
-        )
+        return plan_of(self.model, self.layout, self.topology(), self.framework, self.training)
 
 
 def measured_step(row: Mapping[str, str]) -> MeasuredStep:

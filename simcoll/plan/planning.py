@@ -99,9 +99,6 @@ def plan(
     gpus_per_node: int | None = None,
     nic_gbps: float | None = None,
     framework: str = "torchtitan",
-    release: str = "",
-    training: Training = PLAIN,
-    shares: Shares | None = None,
     **layout: Any,
 ) -> Plan:
     """What a step of ``model`` costs, in milliseconds of work and without a GPU.
@@ -109,29 +106,38 @@ def plan(
     ``model`` is the name of one that comes with simcoll, a TOML file or a `Model`; ``topology`` a graph, a preset or a
     file, or else the cluster that ``gpu``, ``nodes`` and the like describe. ``layout`` has the fields of `Layout`;
     ``dp_shard`` is all ranks that are left where it is not given, ``global_batch`` one micro-batch for each data
-    parallel rank. ``framework`` is one of torchtitan, megatron, nemo and llm-foundry, ``release`` its year and month.
+    parallel rank. ``framework`` is one of torchtitan, megatron, nemo and llm-foundry.
     Raises ModelError, LayoutError, TopologyError, PricingError, one line each. Source: docs/plan.md.
     """
     described = model_named(model) if isinstance(model, str) else model
     graph = _graph(topology, TopologyRequest(None, gpu, nodes, gpus_per_node, None, nic_gbps))
-    count = len(ranks(graph))
-    chosen = _layout(layout, count)
-    check_layout(chosen, described, count)
-    if framework not in FRAMEWORKS:
-        raise PricingError(f"--framework {framework!r:.40}: expected {nearest(framework, FRAMEWORKS)}")
-    family = str(graph.graph.get("gpu", "")).lower()
-    made_by = Framework(framework, release)
-    rates = Rates(family, chosen.dtype, made_by, shares)
+    return plan_of(described, _layout(layout, len(ranks(graph))), graph, Framework(framework))
+
+
+def plan_of(
+    model: Model,
+    layout: Layout,
+    topology: nx.DiGraph[Any],
+    framework: Framework,
+    training: Training = PLAIN,
+    shares: Shares | None = None,
+) -> Plan:
+    """The plan of a whole description; raises what `plan` raises. ``shares`` take the place of the fitted ones."""
+    check_layout(layout, model, len(ranks(topology)))
+    if framework.name not in FRAMEWORKS:
+        raise PricingError(f"--framework {framework.name!r:.40}: expected {nearest(framework.name, FRAMEWORKS)}")
+    family = str(topology.graph.get("gpu", "")).lower()
+    rates = Rates(family, layout.dtype, framework, shares)
     traffic = traffic_of(
-        described,
-        chosen,
-        graph,
+        model,
+        layout,
+        topology,
         trained=ADAPTERS if training.adapters else 1.0,
-        gradient_bytes=4 if framework in _WIDE_GRADIENTS else 2,
+        gradient_bytes=4 if framework.name in _WIDE_GRADIENTS else 2,
     )
-    times = step_time(described, chosen, work_of(described, chosen), traffic, rates, training)
+    times = step_time(model, layout, work_of(model, layout), traffic, rates, training)
     capacity = GPUS[family].memory if family in GPUS else 0.0
-    return Plan(described, chosen, family, made_by, times, memory_of(described, chosen, training), capacity, rates.peak)
+    return Plan(model, layout, family, framework, times, memory_of(model, layout, training), capacity, rates.peak)
 
 
 def _graph(topology: nx.DiGraph[Any] | str | None, request: TopologyRequest) -> nx.DiGraph[Any]:
