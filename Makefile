@@ -80,6 +80,9 @@ bench-verify: $(READY)  ## how long `simcoll verify` takes over 4,096 ranks, and
 bench-price: $(READY)  ## how long `simcoll estimate` takes over 10,000 calls of each of 1,024 ranks
 	@$(BIN)/python -m benchmarks.price $(ARGS)
 
+fit-plan: $(READY)  ## fit what `simcoll plan` takes GPUs to reach on the measured steps; ARGS="--check" shows the errors only
+	@$(BIN)/python -m benchmarks.fit_plan $(ARGS)
+
 bench-preflight: $(READY)  ## how long `simcoll estimate script.py` takes over an 8 B model on 512 ranks, and its volumes
 	@$(BIN)/python -m benchmarks.preflight $(ARGS)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from simcoll.estimator.estimate import estimate
     from simcoll.estimator.time_estimator import time_estimator
+    from simcoll.plan.planning import plan
     from simcoll.pricing.price import price
     from simcoll.recorder.dump import dump
     from simcoll.simulation.explore import explore
@@ -49,6 +50,7 @@ _HOMES = {
     "explore": "simcoll.simulation.explore",
     "fat_tree": "simcoll.topology.fat_trees",
     "flat": "simcoll.topology.graph",
+    "plan": "simcoll.plan:",
     "preset": "simcoll.topology.presets",
     "price": "simcoll.pricing.price",
     "rail_optimised": "simcoll.topology.fat_trees",
@@ -76,6 +78,7 @@ __all__ = [
     "explore",
     "fat_tree",
     "flat",
+    "plan",
     "preset",
     "price",
     "rail_optimised",

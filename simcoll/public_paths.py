@@ -29,14 +29,16 @@ MOVED = {
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     """A package's ``__getattr__``: imports a name's module when the name is first used.
 
-    ``homes`` has the module of each name, and behind a colon the name that it has there where that is another one.
+    ``homes`` has the module of each name, and behind a colon the name that it has there where that is another one;
+    where nothing is behind it, the name is the module itself.
     """
 
     def find(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, _, attribute = homes[name].partition(":")
-        value: object = getattr(import_module(module), attribute or name)
+        module, colon, attribute = homes[name].partition(":")
+        home = import_module(module)
+        value: object = home if colon and not attribute else getattr(home, attribute or name)
         setattr(sys.modules[package], name, value)  # found at once the next time: `simcoll.estimate` is called in loops
         return value
 

@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "preflight": "run a script once for each rank, alone and without a cluster, and verify that the ranks agree",
     "topology": "list, show, import or draw topologies",
     "estimate": "what a collective, or a recorded job, costs on a cluster that need not be there",
+    "plan": "what a training step of a model costs on a cluster that need not be there, and whether it fits",
     "calibrate": "measure this cluster, and write a topology of it",
     "rules": "list the findings, or explain one",
 }

@@ -77,7 +77,8 @@ def test_help_lists_the_commands_that_exist(capsys):
     out = capsys.readouterr().out
     assert ended.value.code == 0
     listed = {line.split()[0] for line in out.splitlines() if line.startswith("    ") and line[4:5].isalpha()}
-    assert {"run", "verify", "simulate", "estimate", "topology", "calibrate", "demo", "preflight", "rules"} == listed
+    known = "run verify simulate estimate plan topology calibrate demo preflight rules"
+    assert set(known.split()) == listed
 
 
 def test_help_of_run_leaves_the_programs_help_alone(capsys):

@@ -124,6 +124,7 @@ COMMANDS = {
     "estimate": "pricing.md",
     "simulate": "scenarios.md",
     "calibrate": "estimator.md",
+    "plan": "plan.md",
 }
 
 

@@ -44,6 +44,7 @@ LAYERS = (
     "simcoll.dryrun.rank",
     "simcoll.dryrun",
     "simcoll.simulation",
+    "simcoll.plan",
     "simcoll.testing",
     "simcoll.cli",
 )

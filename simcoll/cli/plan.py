@@ -1,0 +1,163 @@
+"""``simcoll plan``: what a training step of a model costs in a layout on a cluster, and whether it fits."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simcoll.cli.arguments import add_output_arguments, add_topology_arguments, topology_request
+from simcoll.cli.output import Output
+from simcoll.core.io import stated_path
+from simcoll.core.units import counted
+from simcoll.errors import BAD_INPUT, OK, SimcollError, UsageError
+from simcoll.topology.request import TopologyRequest
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from simcoll.plan.planning import Plan
+
+_WHOLE = (
+    ("dp-shard", "ranks over which the state is sharded (default: all that are left)"),
+    ("dp-replicate", "replicas of the sharded state (default: 1)"),
+    ("tp", "tensor parallel ranks (default: 1)"),
+    ("pp", "pipeline stages (default: 1)"),
+    ("virtual-stages", "model chunks of each pipeline stage (default: 1)"),
+    ("cp", "context parallel ranks (default: 1)"),
+    ("ep", "expert parallel ranks (default: 1)"),
+    ("micro-batch", "sequences of a micro-batch (default: 1)"),
+    ("global-batch", "sequences of a step (default: one micro-batch on each data parallel rank)"),
+    ("seq-len", "tokens of a sequence (default: 4096)"),
+)
+_CSV_BYTES = 64 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``plan`` to its parser."""
+    parser.add_argument("--model", metavar="NAME|FILE", help="llama3-70b, deepseek-v3, ..., or a .toml file")
+    add_topology_arguments(parser)
+    group = parser.add_argument_group("layout", "how model, batch and state are divided over the GPUs")
+    for name, about in _WHOLE:
+        group.add_argument(f"--{name}", metavar="N", type=int, help=about)
+    group.add_argument("--schedule", metavar="NAME", help="gpipe, 1f1b, interleaved or zero-bubble (default: 1f1b)")
+    group.add_argument("--dtype", metavar="NAME", help="products: bf16, fp8, mxfp8 or nvfp4 (default: bf16)")
+    group.add_argument("--recompute", metavar="HOW", help="activations: none, selective or full (default: none)")
+    group.add_argument("--zero", metavar="STAGE", type=int, help="0 DDP, 1, 2 sharded optimizer, 3 FSDP (default)")
+    group.add_argument("--compile", action="store_true", default=None, help="with torch.compile (default)")
+    group.add_argument(
+        "--framework", metavar="NAME", default="torchtitan", help="torchtitan (default), megatron, nemo, llm-foundry"
+    )
+    parser.add_argument("--csv", metavar="FILE", type=stated_path, help="price each row of a file of measured steps")
+    add_output_arguments(parser)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """One plan, or a file of rows; ``layout`` has the options that are given."""
+
+    model: str | None
+    topology: TopologyRequest
+    framework: str
+    rows: Path | None
+    layout: Mapping[str, Any] = field(default_factory=dict)
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """Carry out ``simcoll plan``; the exit code of the contract."""
+    names = [*(name.replace("-", "_") for name, _ in _WHOLE), "schedule", "dtype", "recompute", "zero", "compile"]
+    layout = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    request = PlanRequest(options.model, topology_request(options), options.framework, options.csv, layout)
+    return price_plan(request, Output(json=options.json, plain=options.plain))
+
+
+def price_plan(request: PlanRequest, output: Output) -> int:
+    """Price a plan, or the rows of a file, and show them; the exit code of the contract."""
+    try:
+        if request.rows is not None:
+            return _price_rows(request.rows, output)
+        found = _plan(request)
+    except (SimcollError, ValueError) as error:
+        return output.refuse(BAD_INPUT, str(error))
+    output.render(_picture(found), found.document)
+    return OK
+
+
+def _plan(request: PlanRequest) -> Plan:
+    from simcoll.plan.planning import plan
+
+    if request.model is None:
+        raise UsageError("no model is given; give --model NAME, such as llama3-70b, or a .toml file, or --csv FILE")
+    topology = request.topology if request.topology.is_given else TopologyRequest(gpu="h100")
+    return plan(request.model, topology.build(), framework=request.framework, **request.layout)
+
+
+def _price_rows(path: Path, output: Output) -> int:
+    """One JSON line a row; raises UsageError for a file that is not one of rows."""
+    from simcoll.plan.measured_steps import priced_row
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(_CSV_BYTES + 1)
+        text = content.decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}; give a CSV file of measured steps") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is no text in UTF-8; give a CSV file of measured steps") from None
+    if len(content) > _CSV_BYTES:
+        raise UsageError(f"{path}: more than {_CSV_BYTES >> 20} MiB; give a CSV file of measured steps")
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        rows = list(reader)
+    except csv.Error as error:
+        raise UsageError(f"{path}: no CSV file: {error}") from None
+    missing = [name for name in ("id", "model", "gpu", "gpus") if name not in (reader.fieldnames or ())]
+    if missing:
+        raise UsageError(f"{path}: has no column {missing[0]}; expected id, model, gpu, gpus and more")
+    lines = [json.dumps(priced_row(row), allow_nan=False) for row in rows]
+    output.hand_over("".join(f"{line}\n" for line in lines))
+    return OK
+
+
+def _picture(found: Plan) -> RenderableType:
+    from rich.console import Group
+
+    from simcoll.core.text import plain
+    from simcoll.reports.tables import Rows
+
+    layout, step = found.layout, found.step
+    title = f"{found.model.name} on {counted(layout.gpus, 'GPU')} ({found.gpu}), {_layout_text(found)}"
+    times = Rows(title=plain(title), title_justify="left", box=None)
+    times.show_header = False
+    times.add_row("step", _time(found.step_seconds))
+    times.add_row("tokens/s/GPU", f"{found.tokens_per_second_per_gpu:,.0f}")
+    times.add_row("MFU", f"{100 * found.mfu:.1f} %")
+    for name, seconds in step.terms().items():
+        if seconds >= 0.001 * found.step_seconds:
+            times.add_row(f"  {name}", f"{_time(seconds)}  {100 * seconds / found.step_seconds:4.1f} %")
+    memory = Rows(box=None)
+    memory.show_header = False
+    gib = 1 << 30
+    fits = "fits" if found.fits else "does not fit"
+    memory.add_row("memory", f"{found.memory_bytes / gib:,.1f} of {found.capacity / gib:,.0f} GiB: {fits}")
+    for name, size in found.memory.parts().items():
+        if size >= 0.001 * found.memory_bytes:
+            memory.add_row(f"  {name}", f"{size / gib:,.1f} GiB")
+    return Group(times, memory, *(plain(f"note: {note}") for note in found.notes))
+
+
+def _layout_text(found: Plan) -> str:
+    layout = found.layout
+    parts = [f"ZeRO {layout.zero}", f"dp {layout.data_parallel}"]
+    parts += [f"{name} {getattr(layout, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
+    parts += [f"{layout.global_batch:,} x {layout.seq_len:,} tokens", layout.dtype]
+    return ", ".join(parts)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:,.1f} ms"

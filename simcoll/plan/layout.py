@@ -1,0 +1,156 @@
+"""Parallel layouts: how a model, its batch and its state are divided over the ranks of a job.
+
+Ranks are numbered as Megatron-LM and torchtitan number them: tensor parallel ranks are next to each other, then
+context, data (shards before replicas) and pipeline ranks. Experts are spread over neighbours among the first three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simcoll.errors import SimcollError
+from simcoll.plan.model import Model
+
+DTYPES = ("bf16", "fp8", "mxfp8", "nvfp4")
+RECOMPUTE = ("none", "selective", "full")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+_LARGEST = 1 << 40
+
+
+class LayoutError(SimcollError, ValueError):
+    """A layout that does not divide the model, the batch or the cluster: what was given, what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a job is laid out.
+
+    ``zero`` is the stage of ZeRO (arXiv:1910.02054) within the ``dp_shard`` ranks: 0 replicates everything, 1 shards
+    the optimizer's state, 2 gradients too, 3 parameters too (FSDP; with ``dp_replicate``, HSDP). ``micro_batch`` and
+    ``global_batch`` count sequences of ``seq_len`` tokens. ``dtype`` is that of matrix products.
+    """
+
+    dp_shard: int = 1
+    dp_replicate: int = 1
+    tp: int = 1
+    pp: int = 1
+    virtual_stages: int = 1
+    schedule: str = "1f1b"
+    cp: int = 1
+    ep: int = 1
+    micro_batch: int = 1
+    global_batch: int = 1
+    seq_len: int = 4096
+    dtype: str = "bf16"
+    recompute: str = "none"
+    zero: int = 3
+    compile: bool = True
+
+    @property
+    def data_parallel(self) -> int:
+        """Ranks that see different sequences, all with the same part of the model."""
+        return self.dp_shard * self.dp_replicate
+
+    @property
+    def gpus(self) -> int:
+        """All ranks."""
+        return self.data_parallel * self.tp * self.cp * self.pp
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a step on each rank."""
+        return self.global_batch // (self.micro_batch * self.data_parallel)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch on one rank of a context parallel group."""
+        return self.micro_batch * self.seq_len // self.cp
+
+    def tensor_ranks(self) -> tuple[int, ...]:
+        """The tensor parallel group of rank 0."""
+        return tuple(range(self.tp))
+
+    def context_ranks(self) -> tuple[int, ...]:
+        """The context parallel group of rank 0."""
+        return tuple(range(0, self.tp * self.cp, self.tp))
+
+    def shard_ranks(self) -> tuple[int, ...]:
+        """The ranks over which the state of rank 0 is sharded: data and context parallel ones."""
+        return tuple(range(0, self.tp * self.cp * self.dp_shard, self.tp))
+
+    def replica_ranks(self) -> tuple[int, ...]:
+        """The ranks that hold the same shard as rank 0."""
+        inner = self.tp * self.cp * self.dp_shard
+        return tuple(range(0, inner * self.dp_replicate, inner))
+
+    def expert_ranks(self) -> tuple[int, ...]:
+        """The expert parallel group of rank 0."""
+        return tuple(range(self.ep))
+
+    def expert_shard_ranks(self) -> tuple[int, ...]:
+        """The ranks over which the experts of rank 0 are sharded or replicated."""
+        return tuple(range(0, self.tp * self.cp * self.data_parallel, self.ep))
+
+    def stage_ranks(self) -> tuple[int, int]:
+        """Rank 0 and the same rank of the next pipeline stage."""
+        return 0, self.tp * self.cp * self.data_parallel if self.pp > 1 else 0
+
+
+def check_layout(layout: Layout, model: Model, gpus: int) -> None:
+    """Raises LayoutError, one line, where a layout does not divide a model or does not fill a cluster of ``gpus``."""
+    sizes = (
+        "dp_shard",
+        "dp_replicate",
+        "tp",
+        "pp",
+        "virtual_stages",
+        "cp",
+        "ep",
+        "micro_batch",
+        "global_batch",
+        "seq_len",
+    )
+    for name in sizes:
+        value = getattr(layout, name)
+        if type(value) is not int or not 0 < value <= _LARGEST:
+            raise LayoutError(f"{_option(name)} {value!r:.40}: expected a whole number of at least 1")
+    for name, known in (("dtype", DTYPES), ("recompute", RECOMPUTE), ("schedule", SCHEDULES)):
+        if getattr(layout, name) not in known:
+            raise LayoutError(f"{_option(name)} {getattr(layout, name)!r:.40}: expected {', '.join(known)}")
+    if layout.zero not in (0, 1, 2, 3):
+        raise LayoutError(f"--zero {layout.zero!r:.40}: expected 0, 1, 2 or 3")
+    if layout.gpus != gpus:
+        raise LayoutError(
+            f"--dp-replicate {layout.dp_replicate} x --dp-shard {layout.dp_shard} x --tp {layout.tp} x "
+            f"--cp {layout.cp} x --pp {layout.pp} make {layout.gpus:,} ranks, expected the {gpus:,} GPUs of the cluster"
+        )
+    experts = 0 if model.experts is None else model.experts.count
+    divides = [
+        (
+            layout.global_batch,
+            layout.micro_batch * layout.data_parallel,
+            "--global-batch",
+            "--micro-batch x data ranks",
+        ),
+        (layout.seq_len, layout.cp * layout.tp, "--seq-len", "--cp x --tp"),
+        (model.heads, layout.tp, f"{model.name}'s heads", "--tp"),
+        (model.hidden, layout.tp, f"{model.name}'s width", "--tp"),
+        (layout.tp * layout.cp * layout.data_parallel, layout.ep, "tensor x context x data parallel ranks", "--ep"),
+    ]
+    for whole, part, what, by in divides:
+        if whole % part:
+            raise LayoutError(f"{what} is {whole:,}, not a multiple of {by}, {part:,}")
+    if layout.ep > 1 and (not experts or experts % layout.ep):
+        raise LayoutError(f"--ep {layout.ep}: expected a divisor of the {experts:,} experts of {model.name}")
+    # Embedding and head may take the places of layers.
+    if layout.pp * layout.virtual_stages > model.layers + 2:
+        raise LayoutError(
+            f"--pp {layout.pp} x --virtual-stages {layout.virtual_stages}: expected at most the {model.layers} layers "
+            f"of {model.name}, and 2 for embedding and head"
+        )
+    if layout.virtual_stages > 1 and layout.pp == 1:
+        raise LayoutError(f"--virtual-stages {layout.virtual_stages}: expected 1 without a pipeline (--pp 1)")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

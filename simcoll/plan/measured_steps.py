@@ -1,0 +1,169 @@
+"""Prices the rows of a file of measured training steps, in the columns of the file that the shares were fitted on.
+
+A blank column means what the framework does by itself. What a row says of its framework, GPU and precision in words is
+looked for by their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from simcoll.errors import SimcollError
+from simcoll.plan.layout import Layout, LayoutError
+from simcoll.plan.model import Model
+from simcoll.plan.model_files import ModelError, known_models
+from simcoll.plan.planning import Plan, plan_of
+from simcoll.plan.rates import Framework
+from simcoll.plan.step import Training
+from simcoll.topology.clusters import cluster
+from simcoll.topology.hardware import GPUS
+
+_NIC_GBPS = {"a100": 200.0, "b300": 800.0, "gb300": 800.0, "l40s": 200.0}
+"""Gbit/s of a GPU's own NIC in the makers' servers of each family; 400 of all others."""
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_RELEASE = re.compile(r"\b(\d\d\.\d\d)")
+_RECOMPUTE = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A row as the arguments of `simcoll.plan.planning.plan`; ``gpus`` in servers of ``gpus_per_node``."""
+
+    id: str
+    model: Model
+    gpu: str
+    gpus: int
+    gpus_per_node: int
+    nic_gbps: float
+    framework: Framework
+    layout: Layout
+    training: Training
+
+    def topology(self) -> nx.DiGraph[Any]:
+        """The cluster; raises TopologyError."""
+        nodes = max(1, -(-self.gpus // self.gpus_per_node))
+        return cluster(gpu=self.gpu, nodes=nodes, gpus_per_node=self.gpus_per_node, nic_gbps=self.nic_gbps)
+
+    def plan(self) -> Plan:
+        """The plan; raises what `simcoll.plan.planning.plan` raises."""
+        return plan_of(self.model, self.layout, self.topology(), self.framework, self.training)
+
+
+def measured_step(row: Mapping[str, str]) -> MeasuredStep:
+    """A row of the file; raises SimcollError, one line, for what it does not say or what is not known."""
+    said = {key: (value or "").strip() for key, value in row.items() if isinstance(key, str)}
+    family = _family(said.get("gpu", ""))
+    gpus = _whole(said, "gpus")
+    per_node = min(_whole(said, "gpus_per_node", GPUS[family].gpus_per_node), gpus)
+    dp, micro = _whole(said, "dp", gpus), _whole(said, "mbs", 1)
+    framework = _framework(said.get("framework", ""))
+    virtual = _whole(said, "vp", 1)
+    stages = _whole(said, "pp", 1)
+    layout = Layout(
+        dp_shard=dp,
+        tp=_whole(said, "tp", 1),
+        pp=stages,
+        virtual_stages=virtual if stages > 1 else 1,
+        schedule="interleaved" if virtual > 1 and stages > 1 else "1f1b",
+        cp=_whole(said, "cp", 1),
+        ep=_whole(said, "ep", 1),
+        micro_batch=micro,
+        global_batch=_whole(said, "gbs_sequences", dp * micro * _whole(said, "grad_accum", 1)),
+        seq_len=_whole(said, "seq_len"),
+        dtype=_dtype(said.get("precision", "")),
+        recompute=_recompute(said.get("activation_checkpointing", "")),
+        zero=_zero(said.get("sharding", "")),
+        compile="compile" in said.get("compile_or_overlap", ""),
+    )
+    overlaps = any(word in said.get("compile_or_overlap", "").lower() for word in ("tp overlap", "async tp"))
+    name = said.get("model", "")
+    nic = _NIC_GBPS.get(family, 400.0)
+    training = Training(adapters="lora" in name.lower(), overlaps_tensor=overlaps)
+    return MeasuredStep(said.get("id", ""), _model(name), family, gpus, per_node, nic, framework, layout, training)
+
+
+def _model(name: str) -> Model:
+    """The model of a name as people write it: without what stands in brackets, and without how it is tuned."""
+    plain = re.sub(r"\(.*?\)|\blora\b|\bsft\b", "", name.lower().replace("_", " "))
+    spelled = _letters(plain)
+    for known, model in known_models().items():
+        if _letters(known) == spelled:
+            return model
+    raise ModelError(f"model {name!r:.60}: not known, expected one of {', '.join(known_models())}")
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name)
+
+
+def _family(name: str) -> str:
+    lower = name.lower()
+    found = [family for family in GPUS if re.search(rf"(?<![a-z]){family}(?![0-9])", lower)]
+    if not found:
+        raise LayoutError(f"gpu {name!r:.60}: not known, expected one of {', '.join(GPUS)}")
+    return max(found, key=len)
+
+
+def _framework(name: str) -> Framework:
+    lower = name.lower()
+    release = _RELEASE.search(lower)
+    if "megatron" in lower:
+        return Framework("megatron", release[1] if release else "")
+    if "foundry" in lower or "composer" in lower:
+        return Framework("llm-foundry")
+    if "mlperf" in lower or "nemo" in lower:
+        return Framework("nemo", release[1] if release else "")
+    return Framework("torchtitan")
+
+
+def _dtype(precision: str) -> str:
+    lower = precision.lower()
+    for name, words in (("nvfp4", ("fp4",)), ("mxfp8", ("mxfp8", "fp8-mx")), ("fp8", ("fp8", "float8"))):
+        if any(word in lower for word in words):
+            return name
+    return "bf16"
+
+
+def _recompute(text: str) -> str:
+    first = text.lower().split(" ")[0].strip(",;")
+    return first if first in _RECOMPUTE else "none"
+
+
+def _zero(sharding: str) -> int:
+    upper = sharding.upper()
+    if "SHARD_GRAD_OP" in upper:
+        return 2
+    if "FSDP" in upper or not upper:
+        return 3
+    return 1 if "OPTIMIZER" in upper or "ZERO" in upper else 0
+
+
+def _whole(said: Mapping[str, str], column: str, default: int | None = None) -> int:
+    text = said.get(column, "")
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        if text.lower() not in ("", "null", "n/a", "-"):
+            raise LayoutError(f"{column} {text!r:.40}: expected a whole number")
+        if default is None:
+            raise LayoutError(f"{column} is not given, expected a whole number")
+        return default
+    number = float(text)
+    if number != int(number) or not 0 < number < 1 << 40:
+        raise LayoutError(f"{column} {text!r:.40}: expected a whole number of at least 1")
+    return int(number)
+
+
+def priced_row(row: Mapping[str, str]) -> Mapping[str, object]:
+    """What ``simcoll plan --csv`` says of a row: its step time in seconds and memory in GiB, or why it is refused."""
+    name = str(row.get("id") or "")
+    try:
+        found = measured_step(row).plan()
+    except (SimcollError, ValueError) as error:
+        return {"id": name, "refused": str(error)}
+    return {"id": name, "step_seconds": found.step_seconds, "memory_gib": found.memory_bytes / (1 << 30)}

@@ -1,0 +1,133 @@
+"""The memory of one GPU at the worst moment of a step, part by part, in bytes.
+
+What is kept for the backward pass: without recomputation, of each block the inputs of its products, of its activation
+and of its norms, in 16 bits, with flash attention's output (no scores): 32 bytes per token and width of a layer with a
+feed-forward of four times its width, where Korthikanti et al. (arXiv:2205.05198) count 34, two of them for dropout.
+With full recomputation only the inputs of the layers stay, and one layer's own with their gradients. 1F1B keeps as many
+micro-batches as there are stages in front of a stage; interleaved schedules keep (p - 1) / v more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simcoll.plan.layout import Layout
+from simcoll.plan.model import Model
+from simcoll.plan.step import ADAPTERS, PLAIN, Training
+from simcoll.plan.traffic import held
+
+GIB = float(1 << 30)
+
+_RESERVED = 2.0 * GIB
+"""CUDA's context, NCCL's channels, workspaces of products."""
+
+_SELECTED = 0.45
+"""The share of what a layer keeps where every second product is recomputed (torchtitan's selective recomputation)."""
+
+_LOGIT = 4.0
+"""Bytes of a logit with its gradient, in 16 bits each: the loss in 32 bits is fused."""
+
+_FRAGMENTS = 0.1
+"""The share of what is allocated and freed that the caching allocator cannot use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of the first pipeline stage, which keeps the most micro-batches."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    buffers: float
+    other: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return sum(self.parts().values())
+
+    def parts(self) -> Mapping[str, float]:
+        """The parts by name."""
+        return {
+            "parameters": self.parameters,
+            "gradients": self.gradients,
+            "optimizer": self.optimizer,
+            "activations": self.activations,
+            "logits": self.logits,
+            "communication": self.buffers,
+            "other": self.other,
+        }
+
+
+def memory_of(model: Model, layout: Layout, training: Training = PLAIN) -> Memory:
+    """The memory of a rank of the first stage (of the last one for the logits, where there is one stage)."""
+    own = held(model, layout)
+    mine = own.common + own.experts
+    shards = len(layout.shard_ranks())
+    common = own.common / shards
+    spread = own.experts / max(1.0, shards * layout.tp / layout.ep) if own.experts else 0.0
+    sharded = common + spread
+    trained = ADAPTERS if training.adapters else 1.0
+    # ZeRO 3 keeps 32-bit shards and casts what it gathers; others keep 16-bit parameters and 32-bit ones beside Adam's.
+    parameters = 4 * sharded if layout.zero == 3 and not training.adapters else 2 * mine
+    gradients = trained * (4 * (sharded if layout.zero >= 2 else mine))
+    states = trained * (8 if layout.zero == 3 else 12) * (sharded if layout.zero >= 1 else mine)
+    layer = _kept(model, layout) / model.layers
+    # The gradients of one layer; before its products, sequence parallel ranks gather all tokens.
+    gathered = 2 * 2.0 * layout.tokens * model.hidden if layout.tp > 1 else 0.0
+    working = layer + 2 * gathered
+    inputs = 2.0 * layout.tokens * model.hidden / layout.tp
+    layers, alive = model.layers / layout.pp, _alive(layout)
+    if layout.recompute == "full":
+        activations = alive * layers * inputs + layer + working
+    elif layout.recompute == "selective":
+        activations = alive * layers * _SELECTED * layer + working
+    else:
+        activations = alive * layers * layer + working
+    logits = _LOGIT * layout.tokens * model.vocabulary / layout.tp if layout.pp == 1 else 0.0
+    buffers = 0.0
+    if layout.zero == 3:
+        counts = model.counts()
+        outer = (counts["embedding"] + counts["head"]) / layout.tp
+        buffers = 3 * 2 * mine / max(1.0, layers) + 2 * outer / (1 + (layout.pp > 1))
+    return Memory(
+        parameters,
+        gradients,
+        states,
+        activations,
+        logits,
+        buffers,
+        _RESERVED + _FRAGMENTS * (activations + logits + buffers),
+    )
+
+
+def _alive(layout: Layout) -> float:
+    """Micro-batches whose activations the first stage keeps."""
+    if layout.pp == 1:
+        return 1.0
+    if layout.schedule == "gpipe":
+        return float(layout.micro_batches)
+    most = layout.pp * (
+        1.0 if layout.virtual_stages == 1 else 1 + (layout.pp - 1) / (layout.pp * layout.virtual_stages)
+    )
+    return min(float(layout.micro_batches), most)
+
+
+def _kept(model: Model, layout: Layout) -> float:
+    """Bytes that all layers together keep of one micro-batch for their backward pass."""
+    wide, tp, matrices = model.hidden, layout.tp, 3 if model.gated else 2
+    heads = model.heads * (model.query_width + model.value_width) / tp
+    keys = 2 * model.kv_heads * (model.query_width + model.value_width) / 2 / tp
+    elements = model.attention * (2 * wide / tp + heads + keys)
+    if model.dense:
+        elements += model.dense * (2 * wide / tp + matrices * model.ffn / tp)
+    if model.experts is not None:
+        one = model.experts
+        routed = one.top_k * (2 * (one.latent or wide) + matrices * one.hidden) / tp
+        elements += model.moe * (2 * wide / tp + routed + matrices * one.shared_hidden / tp)
+    if model.state_space is not None:
+        elements += model.mamba * (2 * wide / tp + 8 * model.state_space.inner / tp)
+    return 2.0 * layout.tokens * elements

@@ -1,0 +1,168 @@
+"""`simcoll.plan`: what a training step of a model costs in a layout on a cluster, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import networkx as nx
+
+from simcoll.errors import PricingError
+from simcoll.plan.layout import Layout, LayoutError, check_layout
+from simcoll.plan.memory import Memory, memory_of
+from simcoll.plan.model import Model
+from simcoll.plan.model_files import model_named
+from simcoll.plan.rates import FRAMEWORKS, Framework, Rates, Shares
+from simcoll.plan.step import ADAPTERS, PLAIN, StepTime, Training, step_time
+from simcoll.plan.traffic import traffic_of
+from simcoll.plan.work import flops_per_token, work_of
+from simcoll.topology.graph import ranks
+from simcoll.topology.hardware import GPUS, nearest
+from simcoll.topology.request import TopologyRequest, topology_named
+
+SCHEMA = "simcoll.plan/1"
+
+_WIDE_GRADIENTS = ("torchtitan",)
+"""Frameworks that reduce gradients in 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A step of one layout. Seconds and bytes are those of the rank that takes most; ``fits`` a GPU's memory."""
+
+    model: Model
+    layout: Layout
+    gpu: str
+    framework: Framework
+    step: StepTime
+    memory: Memory
+    capacity: float
+    peak: float
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step."""
+        return self.step.seconds
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float:
+        """Tokens that each GPU is given a second."""
+        return self.layout.global_batch * self.layout.seq_len / (self.step_seconds * self.layout.gpus)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation: of the GPU's peak in 16 bits, whatever the dtype of the products."""
+        return flops_per_token(self.model, self.layout.seq_len) * self.tokens_per_second_per_gpu / self.peak
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes at the worst moment."""
+        return self.memory.total
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory of a GPU holds it."""
+        return self.memory.total <= self.capacity
+
+    def document(self) -> Mapping[str, object]:
+        """The plan as JSON has it."""
+        return {
+            "schema": SCHEMA,
+            "model": self.model.name,
+            "gpu": self.gpu,
+            "gpus": self.layout.gpus,
+            "framework": self.framework.name,
+            "layout": {name: getattr(self.layout, name) for name in Layout.__slots__},
+            "step_seconds": self.step_seconds,
+            "compute_seconds": self.step.compute,
+            "exposed_seconds": self.step.exposed,
+            "bubble_seconds": self.step.bubble,
+            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "mfu": self.mfu,
+            "memory_bytes": round(self.memory_bytes),
+            "memory_capacity_bytes": round(self.capacity),
+            "fits": self.fits,
+            "terms": dict(self.step.terms()),
+            "memory": {name: round(size) for name, size in self.memory.parts().items()},
+            "notes": list(self.notes),
+        }
+
+
+def plan(
+    model: str | Model,
+    topology: nx.DiGraph[Any] | str | None = None,
+    *,
+    gpu: str | None = None,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    nic_gbps: float | None = None,
+    framework: str = "torchtitan",
+    **layout: Any,
+) -> Plan:
+    """What a step of ``model`` costs, in milliseconds of work and without a GPU.
+
+    ``model`` is the name of one that comes with simcoll, a TOML file or a `Model`; ``topology`` a graph, a preset or a
+    file, or else the cluster that ``gpu``, ``nodes`` and the like describe. ``layout`` has the fields of `Layout`;
+    ``dp_shard`` is all ranks that are left where it is not given, ``global_batch`` one micro-batch for each data
+    parallel rank. ``framework`` is one of torchtitan, megatron, nemo and llm-foundry.
+    Raises ModelError, LayoutError, TopologyError, PricingError, one line each. Source: docs/plan.md.
+    """
+    described = model_named(model) if isinstance(model, str) else model
+    graph = _graph(topology, TopologyRequest(None, gpu, nodes, gpus_per_node, None, nic_gbps))
+    return plan_of(described, _layout(layout, len(ranks(graph))), graph, Framework(framework))
+
+
+def plan_of(
+    model: Model,
+    layout: Layout,
+    topology: nx.DiGraph[Any],
+    framework: Framework,
+    training: Training = PLAIN,
+    shares: Shares | None = None,
+) -> Plan:
+    """The plan of a whole description; raises what `plan` raises. ``shares`` take the place of the fitted ones."""
+    check_layout(layout, model, len(ranks(topology)))
+    if framework.name not in FRAMEWORKS:
+        raise PricingError(f"--framework {framework.name!r:.40}: expected {nearest(framework.name, FRAMEWORKS)}")
+    family = str(topology.graph.get("gpu", "")).lower()
+    rates = Rates(family, layout.dtype, framework, shares)
+    traffic = traffic_of(
+        model,
+        layout,
+        topology,
+        trained=ADAPTERS if training.adapters else 1.0,
+        gradient_bytes=4 if framework.name in _WIDE_GRADIENTS else 2,
+    )
+    times = step_time(model, layout, work_of(model, layout), traffic, rates, training)
+    capacity = GPUS[family].memory if family in GPUS else 0.0
+    return Plan(model, layout, family, framework, times, memory_of(model, layout, training), capacity, rates.peak)
+
+
+def _graph(topology: nx.DiGraph[Any] | str | None, request: TopologyRequest) -> nx.DiGraph[Any]:
+    if topology is None:
+        return request.build()
+    if request.is_given:
+        raise LayoutError("both a topology and the hardware of a cluster are given, expected one of them")
+    return topology_named(topology) if isinstance(topology, str) else topology
+
+
+def _layout(given: Mapping[str, Any], gpus: int) -> Layout:
+    """The layout with what is left out filled in; raises LayoutError for a field that there is not."""
+    unknown = [name for name in given if name not in Layout.__slots__]
+    if unknown:
+        raise LayoutError(f"layout: unknown {unknown[0]!r:.40}, expected {nearest(unknown[0], Layout.__slots__)}")
+    values = {name: value for name, value in given.items() if value is not None}
+    if "dp_shard" not in values:
+        others = 1
+        for name in ("dp_replicate", "tp", "pp", "cp"):
+            size = values.get(name, 1)
+            others *= size if type(size) is int and size > 0 else 1
+        values["dp_shard"] = max(1, gpus // others)
+    if "global_batch" not in values:
+        parts = (values.get(name, 1) for name in ("micro_batch", "dp_shard", "dp_replicate"))
+        values["global_batch"] = 1
+        for part in parts:
+            values["global_batch"] *= part if type(part) is int else 1
+    return Layout(**values)

@@ -1,0 +1,97 @@
+"""Rows of measured steps: each is priced or refused with a reason, and the errors are what docs/plan.md says."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.fit_plan import Row, series_right
+from simcoll.plan.measured_steps import measured_step, priced_row
+from simcoll.plan.rates import fitted_shares
+
+ROWS = Path(__file__).parents[2] / "benchmarks" / "data" / "steptimes.csv"
+
+
+def rows() -> list[dict[str, str]]:
+    with ROWS.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+ROW = {
+    "id": "1",
+    "model": "LLAMA3_70B",
+    "gpu": "H100 SXM 80GB",
+    "gpus": "64",
+    "gpus_per_node": "8",
+    "framework": "Megatron-Bridge, 26.04 NeMo Container",
+    "precision": "FP8",
+    "sharding": "DDP + distributed optimizer",
+    "dp": "2",
+    "tp": "4",
+    "pp": "8",
+    "vp": "5",
+    "cp": "1",
+    "ep": "1",
+    "gbs_sequences": "256",
+    "mbs": "1",
+    "seq_len": "8192",
+    "activation_checkpointing": "",
+    "compile_or_overlap": "",
+}
+
+
+def test_a_row_is_understood() -> None:
+    step = measured_step(ROW)
+    assert (step.model.name, step.gpu, step.framework.name, step.framework.release) == (
+        "llama3-70b",
+        "h100",
+        "megatron",
+        "26.04",
+    )
+    layout = step.layout
+    assert (layout.dp_shard, layout.tp, layout.pp, layout.virtual_stages, layout.zero) == (2, 4, 8, 5, 1)
+    assert (layout.dtype, layout.recompute, layout.schedule) == ("fp8", "none", "interleaved")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model": "Galactica"}, "model 'Galactica': not known, expected one of"),
+        ({"gpu": "TPU v5"}, "gpu 'TPU v5': not known"),
+        ({"gpus": "some"}, "gpus 'some': expected a whole number"),
+        ({"seq_len": ""}, "seq_len is not given"),
+        ({"tp": "3"}, "make 48 ranks"),
+        ({"mbs": "1e400"}, "mbs '1e400': expected a whole number"),
+        ({"gbs_sequences": "0"}, "gbs_sequences '0': expected a whole number of at least 1"),
+    ],
+)
+def test_a_row_that_cannot_be_priced_is_refused_with_the_reason(changed: dict[str, str], said: str) -> None:
+    found = priced_row({**ROW, **changed})
+    assert found.keys() == {"id", "refused"}
+    assert said in str(found["refused"])
+
+
+def test_a_row_with_blanks_means_what_the_framework_does() -> None:
+    bare = {"id": "x", "model": "llama3-8b", "gpu": "h100", "gpus": "8", "seq_len": "8192"}
+    found = priced_row(bare)
+    assert found["id"] == "x"
+    assert float(str(found["step_seconds"])) > 0
+    assert float(str(found["memory_gib"])) > 0
+
+
+@pytest.mark.slow
+def test_the_errors_on_the_rows_are_those_of_the_page() -> None:
+    priced = {row["id"]: priced_row(row) for row in rows()}
+    refused = [one for one in priced.values() if "refused" in one]
+    assert len(refused) <= len(priced) / 100
+    known = [Row(row) for row in rows() if "refused" not in priced[row["id"]]]
+    off = np.array([float(str(priced[row.row["id"]]["step_seconds"])) / row.seconds - 1 for row in known])
+    dense = np.array([row.step.layout.dtype == "bf16" and row.step.model.experts is None for row in known])
+    assert np.abs(off).mean() < 0.07
+    assert np.abs(off[dense]).mean() < 0.04
+    assert np.median(np.abs(off[dense])) < 0.03
+    right, total = series_right(known, fitted_shares())
+    assert right >= 0.9 * total > 20
