@@ -52,6 +52,8 @@ def attention_of_cuda(
     bias = attn_mask
     if bias is not None and bias.dtype == torch.bool:
         bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill(bias.logical_not(), float("-inf"))
+    if bias is not None:
+        bias = bias.expand(query.size(0), query.size(1), query.size(2), key.size(2))
     needs = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value))
     result = _aten._scaled_dot_product_efficient_attention(
         query, key, value, bias, needs, dropout_p, is_causal, scale=scale
