@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow]
 LIMIT = 300
 
 PROGRAM = """\
-import os, shutil, sys, tempfile
+import os, shutil, sys
 import torch
 import torch.distributed as dist
 
@@ -25,6 +25,12 @@ dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 assert not os.path.exists("run")
 assert open("old/data.txt").read() == "old"
+if rank == 1:
+    os.rename("old", "older")
+    os.mkdir("empty")
+    os.replace("older", "empty")
+    assert not os.path.exists("older") and open("empty/data.txt").read() == "old"
+    shutil.move("empty", "old")
 if rank == 0:
     os.makedirs("run/saved")
     torch.save({"step": 1}, "run/saved/last.pt")
