@@ -15,7 +15,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from multiprocessing import context
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, THREAD
 from simcoll.dryrun.rank.fake_device import real_devices
 from simcoll.dryrun.rank.fake_group import Answer, FakeProcessGroup
+from simcoll.dryrun.rank.fake_store import FakeStore
 from simcoll.dryrun.rank.known_inputs import GroupInputs, InputsFile
 from simcoll.dryrun.rank.sent_values import OBJECT_COLLECTIVES, GroupMessages, SharedObjects
 from simcoll.dryrun.rank.shared_files import GroupFiles, SharedFiles
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 _PLUGIN = "SIMCOLL_FAKE"
 _one_at_a_time = threading.RLock()
-_STORE_TIMEOUT = timedelta(seconds=1)
 _NOTHING = object()
 """Stands in for an object that another rank would have sent."""
 
@@ -135,15 +134,6 @@ class FakeBackendConfig(distributed_c10d.BackendConfig):
         return dict.fromkeys(asked, _PLUGIN.lower())
 
 
-class InMemoryStore(dist.HashStore):
-    """Replaces every store that a program makes: keys in memory, set by this rank alone."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-        self.set_timeout(_STORE_TIMEOUT)
-        self.host, self.port = "localhost", 29500
-
-
 def install_fake_distributed(
     patches: Patches, rank: int, size: int, inputs: InputsFile, counter: WorkCounter | None, files: SharedFiles | None
 ) -> TaintTracker:
@@ -165,8 +155,8 @@ def install_fake_distributed(
     hooks.__enter__()
     _hooks.append(hooks)
     for name in ("TCPStore", "FileStore"):
-        _replace(patches, name, InMemoryStore)
-    _replace(patches, "rendezvous", lambda *args, **kwargs: iter([(InMemoryStore(), rank, size)]))
+        _replace(patches, name, FakeStore)
+    _replace(patches, "rendezvous", lambda *args, **kwargs: iter([(FakeStore(), rank, size)]))
     _fake_object_collectives(patches, taint)
     if not torch.cuda.is_available() and not hasattr(torch._C, "_nccl_version"):
         # c10d asks for it where a call of an NCCL group raises, and would lose the exception. Fake GPUs come with
@@ -196,7 +186,7 @@ def _creator(
 ) -> Callable[[Any, Any], RecordedFakeGroup]:
     """The function by which c10d makes a group's backend."""
     threads = ThreadSwitches()
-    sent = None if files is None else files.sent_values(inputs.note_sent)
+    sent = FakeStore.sent = None if files is None else files.sent_values(inputs.note_sent)
     trusted = inputs.known is None or inputs.known.trusted
 
     def create(options: Any, backend_options: Any) -> RecordedFakeGroup:
@@ -245,7 +235,7 @@ def _with_own_store(initialise: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        given |= {"store": InMemoryStore(), "init_method": None}
+        given |= {"store": FakeStore(), "init_method": None}
         given.pop("device_id", None)
         return initialise(**given)
 

@@ -1,4 +1,4 @@
-"""What ranks of a dry run send each other beside files: objects, and messages of few numbers.
+"""What ranks of a dry run send each other beside files: objects, messages of few numbers, and keys of stores.
 
 A rank saves what it sends. In the first pass a rank that receives waits, for a limited time, for a sender that was
 started before it; of one that is started later it knows nothing. In the next passes each rank finds what was sent in
@@ -7,6 +7,7 @@ the pass before. Pickled objects are read as in the real run, by the program tha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -66,20 +67,25 @@ class SentValues:
 
     def get(self, source: int, name: str) -> bytes | None:
         """What a rank (global) has sent under a name; None where that is unknown."""
-        place = f"{self._of_last_pass(source)}/{_file_name(name)}"
+        return self._awaited([source], name)
+
+    def find(self, name: str) -> bytes | None:
+        """What any rank has sent under a name; None where no rank has, as far as this one knows."""
+        return self._awaited([*range(self._sharing.progress.world_size)], name)
+
+    def _awaited(self, sources: Sequence[int], name: str) -> bytes | None:
+        places = [f"{self._of_last_pass(source)}/{_file_name(name)}" for source in sources]
         begin = time.monotonic()
         while True:
-            ahead = self._is_ahead(source)  # before the look: the sender may end in between
-            try:
-                with open(place, "rb") as file:
+            ahead = any(map(self._is_ahead, sources))  # before the look: the sender may end in between
+            for place in places:
+                with contextlib.suppress(OSError), open(place, "rb") as file:
                     return file.read()
-            except OSError:
-                if not ahead or time.monotonic() - begin > self._patience:
-                    return None
-                time.sleep(_LOOK_SECONDS)
-            finally:
-                self._patience -= min(self._patience, time.monotonic() - begin)
-                begin = time.monotonic()
+            waited, begin = time.monotonic() - begin, time.monotonic()
+            self._patience -= waited
+            if not ahead or self._patience <= 0:
+                return None
+            time.sleep(_LOOK_SECONDS)
 
     def has_sent(self, rank: int) -> bool:
         """Whether a rank has sent anything in a pass before this one."""

@@ -62,6 +62,7 @@ class RankProgress:
     def __init__(self, world_size: int) -> None:
         memory = mmap.mmap(-1, world_size * _COLUMNS * 4)
         self.table: np.ndarray[Any, np.dtype[np.uint32]] = np.frombuffer(memory, np.uint32).reshape(-1, _COLUMNS)
+        self.world_size = world_size
         self._started = 0
 
     def start(self, rank: int) -> None:

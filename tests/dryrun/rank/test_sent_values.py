@@ -89,6 +89,24 @@ if rank < size - 1:
     dist.send(torch.tensor([rank + 1, 7]), rank + 1)
     dist.send(torch.ones(rank + 1, 7), rank + 1)
 """,
+    "keys of a store": """\
+store = dist.distributed_c10d._get_default_store()
+own = dist.TCPStore("localhost", 29511, size, rank == 0, wait_for_workers=False)
+if rank == 0:
+    store.set("layers", "3")
+    own.set("name", b"run")
+store.wait(["layers"])
+for _ in range(int(store.get("layers"))):
+    dist.all_reduce(torch.ones(3))
+assert own.get("name") == b"run"
+dist.barrier()
+""",
+    "keys of later ranks": """\
+store = dist.PrefixStore("mine", dist.distributed_c10d._get_default_store())
+store.set(f"{rank}", str(rank * rank))
+assert [int(store.get(f"{one}")) for one in range(size)] == [one * one for one in range(size)]
+dist.barrier()
+""",
     "message to an earlier rank": """\
 if rank == 3:
     dist.send(torch.tensor([5]), 0)
