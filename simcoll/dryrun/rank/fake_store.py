@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -23,6 +23,9 @@ class FakeStore(dist.Store):
 
     sent: ClassVar[SentValues | None] = None
     """Where ranks find each other's keys."""
+
+    note_missing: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
+    """Called where a key is not known."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -110,7 +113,10 @@ class FakeStore(dist.Store):
         for key in keys:
             if key not in self._values and self.sent is not None and (found := self.sent.find(_name(key))) is not None:
                 self._values[key] = found
-        return [key for key in keys if key not in self._values]
+        missing = [key for key in keys if key not in self._values]
+        if missing:
+            self.note_missing()
+        return missing
 
 
 def _name(key: str) -> str:

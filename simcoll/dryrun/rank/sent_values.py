@@ -92,10 +92,11 @@ class SentValues:
         return bool(self._passes(rank))
 
     def _of_last_pass(self, source: int) -> str:
-        run = max(
-            (run for run in range(self._sharing.run) if os.path.isdir(f"{self._folder}/{source}.{run}")), default=0
-        )
-        return f"{self._folder}/{source}.{run}"
+        return f"{self._folder}/{source}.{max(self._passes(source), default=0)}"
+
+    def _passes(self, source: int) -> list[int]:
+        """The passes before this one in which a rank has sent anything."""
+        return [run for run in range(self._sharing.run) if os.path.isdir(f"{self._folder}/{source}.{run}")]
 
     def _is_ahead(self, source: int) -> bool:
         return self._sharing.run == 0 and self._sharing.progress.is_ahead(source, self._rank)
@@ -134,7 +135,7 @@ class GroupMessages:
         arrays = read_arrays(document)
         if [array.size for array in arrays] != [buffer.elements for buffer in call.outputs]:
             return None
-        shaped = [np.reshape(array, buffer.shape) for array, buffer in zip(arrays, call.outputs, strict=True)]
+        shaped: Outputs = [np.reshape(array, buffer.shape) for array, buffer in zip(arrays, call.outputs, strict=True)]
         return shaped, self._trusted and not guessed
 
 

@@ -34,6 +34,8 @@ _ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "pow", "truediv", "and", 
 _UNARY = ("neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne", "bool")
 
+_HASH = "__hash__"
+
 _converted_values: set[int] = set()
 _listeners: list[Callable[[object], object]] = []
 
@@ -116,12 +118,13 @@ def _comparing(kind: type, name: str) -> Callable[..., Any]:
 
 def _hashing(kind: type) -> Callable[..., Any]:
     """A hash, by which the program looks the value up: that reads it."""
-    method: Callable[[Any], int] = kind.__hash__
+    method = getattr(kind, _HASH)
 
     def hashed(self: Any) -> int:
         for listener in _listeners:
             listener(self)
-        return method(self)
+        value: int = method(self)
+        return value
 
     return hashed
 
