@@ -235,6 +235,7 @@ class SharedFiles:
         self._journals = _journals_before(f"{raw}/journals", sharing.run)
         self._read = np.zeros(len(self._table), np.uint32)
         self._own: dict[str, dict[str, int]] = {}
+        self._copies: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self._groups: dict[str, int] = {}
         self._entries = 0
@@ -269,6 +270,7 @@ class SharedFiles:
 
     def _change(self, path: str, here: str) -> Change | None:
         if not here or os.path.basename(here).startswith(WHITEOUT):
+            self._copies.pop(path, None)
             return Change(path, _GONE)
         with contextlib.suppress(FileNotFoundError, PermissionError):
             mode = os.lstat(here).st_mode
@@ -279,10 +281,17 @@ class SharedFiles:
             if stat.S_ISCHR(mode) and os.lstat(here).st_rdev == 0:
                 return Change(path, _GONE)
             if stat.S_ISREG(mode):
-                return Change(path, _FILE, self._saved(here))
+                return None if self._is_saved(path, here) else Change(path, _FILE, self._saved(path, here))
         return None
 
-    def _saved(self, here: str) -> str:
+    def _is_saved(self, path: str, here: str) -> bool:
+        """Whether the last copy of a small file is what it is now: it looks changed while its state may be racy."""
+        name = self._copies.get(path)
+        if name is None or os.stat(here).st_size > _COPIED_BYTES:
+            return False
+        return Path(here).read_bytes() == Path(f"{self._raw}/snapshots/{name}").read_bytes()
+
+    def _saved(self, path: str, here: str) -> str:
         """Copy a file; returns the copy's name."""
         folder = f"{self._raw}/snapshots/{journal_name(self._rank, self._sharing.run)}.{self._entries}"
         os.makedirs(folder, exist_ok=True)
@@ -294,6 +303,7 @@ class SharedFiles:
             except OSError:
                 shutil.copyfile(here, copy)
         shutil.copystat(here, copy)
+        self._copies[path] = name
         return name
 
     def count(self, group: str) -> int:
@@ -329,6 +339,7 @@ class SharedFiles:
             return
         for change in latest.values():
             self._own.pop(change.path, None)
+            self._copies.pop(change.path, None)
             with contextlib.suppress(OSError):
                 self._show(change)
         self._changed.forget()  # it is not the rank's own
