@@ -145,7 +145,7 @@ def install_fake_distributed(
     session = active_session()
     taint = TaintTracker(lambda: None if session is None else session.current_recorder())
     taint.install(patches)
-    FakeStore.note_missing = staticmethod(taint.note_missing_objects)
+    FakeStore.taint = taint
     dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, taint, inputs, counter, files), True)
     patches.replace(distributed_c10d, "BackendConfig", FakeBackendConfig)
     # From torch 2.15 on, a Python group that has a device is taken for a C++ one.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
 import torch.distributed as dist
 
 from simcoll.dryrun.rank.sent_values import SentValues
+from simcoll.dryrun.rank.taint import TaintTracker
 
 _DEFAULT = timedelta(minutes=5)
 _alive: list[dist.Store] = []
@@ -24,8 +25,8 @@ class FakeStore(dist.Store):
     sent: ClassVar[SentValues | None] = None
     """Where ranks find each other's keys."""
 
-    note_missing: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
-    """Called where a key is not known."""
+    taint: ClassVar[TaintTracker | None] = None
+    """Where it is noted that a key is not known."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -114,8 +115,8 @@ class FakeStore(dist.Store):
             if key not in self._values and self.sent is not None and (found := self.sent.find(_name(key))) is not None:
                 self._values[key] = found
         missing = [key for key in keys if key not in self._values]
-        if missing:
-            self.note_missing()
+        if missing and self.taint is not None:
+            self.taint.note_missing_objects()
         return missing
 
 

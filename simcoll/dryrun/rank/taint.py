@@ -33,8 +33,7 @@ from simcoll.recorder.source import current_source, is_program
 _ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "pow", "truediv", "and", "or", "xor", "lshift", "rshift")
 _UNARY = ("neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne", "bool")
-
-_HASH = "__hash__"
+_LOOKUPS = ("hash",)
 
 _converted_values: set[int] = set()
 _listeners: list[Callable[[object], object]] = []
@@ -118,7 +117,7 @@ def _comparing(kind: type, name: str) -> Callable[..., Any]:
 
 def _hashing(kind: type) -> Callable[..., Any]:
     """A hash, by which the program looks the value up: that reads it."""
-    method = getattr(kind, _HASH)
+    method: Callable[..., int] = kind.__hash__
 
     def hashed(self: Any) -> int:
         for listener in _listeners:
