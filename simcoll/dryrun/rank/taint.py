@@ -33,7 +33,6 @@ from simcoll.recorder.source import current_source, is_program
 _ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "pow", "truediv", "and", "or", "xor", "lshift", "rshift")
 _UNARY = ("neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne", "bool")
-_LOOKUPS = ("hash",)
 
 _converted_values: set[int] = set()
 _listeners: list[Callable[[object], object]] = []
@@ -132,7 +131,7 @@ for _kind, _base in ((TaintedInt, int), (TaintedFloat, float)):
     for _name in (*_ARITHMETIC, *(f"r{_name}" for _name in _ARITHMETIC), *_UNARY):
         if hasattr(_base, f"__{_name}__"):
             setattr(_kind, f"__{_name}__", _computing(_base, f"__{_name}__"))
-    _kind.__hash__ = _hashing(_base)
+    _kind.__hash__ = _hashing(_base)  # type: ignore[method-assign]
     for _name in _COMPARISONS:
         setattr(_kind, f"__{_name}__", _comparing(_base, f"__{_name}__"))
 
