@@ -20,7 +20,7 @@ from simcoll.blackbox.reader_pool import cores
 from simcoll.core.trace import MemoryTrace, Trace
 from simcoll.dryrun.account import ACCOUNT_NAME, Account, write_account
 from simcoll.dryrun.chosen_ranks import FOR_VERDICT, RankChoice
-from simcoll.dryrun.endings import ProcessEnd, RankEnding, branch_lines, follows_guessed_branch
+from simcoll.dryrun.endings import ProcessEnd, RankEnding, branch_lines, follows_guessed_branch, lacks_objects
 from simcoll.dryrun.private_files import RANK_FILES, REDIRECTED, made_changes, private_files
 from simcoll.dryrun.process_pool import remove_tree, run_rank_processes
 from simcoll.dryrun.rank.known_inputs import GivenInputs, InputsByRank, KnownInputs, inputs_name, read_inputs
@@ -56,7 +56,9 @@ class Passes:
         Where ranks have written files that others could not find, all run again.
         """
         self.made += 1
-        self._readers |= {trace.rank for trace in traces if branch_lines(trace) or tainted_reads(trace)}
+        self._readers |= {
+            trace.rank for trace in traces if branch_lines(trace) or tainted_reads(trace) or lacks_objects(trace)
+        }
         files = {} if dry_run.files is None else made_changes(dry_run.files)
         ranks = sorted(self._given if files else self._readers)
         for rank in ranks:
@@ -188,6 +190,8 @@ def _rests_on_guesses(judged: JudgedDryRun) -> bool:
         return True
     # Ranks that all take the same branch on a guess may all take the other one in the real run.
     errors = [finding for finding in judged.verdict.report.findings if finding.severity is Severity.ERROR]
+    if errors and any(map(lacks_objects, judged.recorded)):
+        return True
     return any(follows_guessed_branch(finding, judged.endings.traces) for finding in errors)
 
 

@@ -52,6 +52,11 @@ def branch_lines(trace: Trace) -> set[Line]:
     return {line for line, *_ in _reads(trace)}
 
 
+def lacks_objects(trace: Trace) -> bool:
+    """Whether a rank's program went on without objects that other ranks would have sent."""
+    return any(event.kind == UNKNOWN_OBJECTS for event in trace.events)
+
+
 def guessed_divergences(finding: Finding, traces: Sequence[Trace]) -> set[Line]:
     """The lines at which ranks of different sides of a finding diverged; none where the finding holds."""
     branches = {trace.rank: _branches(trace) for trace in traces}
@@ -261,7 +266,7 @@ def _guesses(traces: Sequence[Trace]) -> set[Line]:
     """
     lines = {_line(source) for trace in traces for source in tainted_reads(trace)}
     lines = lines.union(*map(branch_lines, traces))
-    missing_objects = [trace for trace in traces if any(event.kind == UNKNOWN_OBJECTS for event in trace.events)]
+    missing_objects = [trace for trace in traces if lacks_objects(trace)]
     for failed in ([_failed_check(trace) for trace in traces], [_failed_at(trace) for trace in missing_objects]):
         lines |= {line for line in set(failed) if line is not None and len(set(failed)) == 1}
     return lines

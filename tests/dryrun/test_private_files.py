@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow]
 LIMIT = 300
 
 PROGRAM = """\
-import os, shutil, sys, tempfile
+import os, shutil, sys
 import torch
 import torch.distributed as dist
 
@@ -25,11 +25,22 @@ dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 assert not os.path.exists("run")
 assert open("old/data.txt").read() == "old"
+if rank == 1:
+    os.rename("old", "older")
+    os.mkdir("empty")
+    os.replace("older", "empty")
+    assert not os.path.exists("older") and open("empty/data.txt").read() == "old"
+    shutil.move("empty", "old")
 if rank == 0:
     os.makedirs("run/saved")
     torch.save({"step": 1}, "run/saved/last.pt")
     open("run/settings.txt", "w").close()
+    with open("run/state.txt", "w") as state:
+        state.write("new")
 dist.barrier()
+if rank == 1:
+    with open("run/state.txt", "a") as state:
+        state.write(", changed by one that has seen it")
 assert torch.load("run/saved/last.pt")["step"] == 1
 with open("log.txt", "a") as log:
     log.write(f"{rank}\\n")
@@ -43,6 +54,7 @@ assert not os.path.exists("run/settings.txt") and not os.path.exists("old")
 assert torch.load("run/saved/last.pt")["step"] == 2
 torch.save(rank, f"run/part{rank}.pt")
 dist.barrier()
+assert open("run/state.txt").read() == "new, changed by one that has seen it"
 if rank == 0:
     assert [torch.load(f"run/part{other}.pt") for other in range(size)] == list(range(size))
 if rank == size - 1 and sys.argv[1:]:

@@ -9,7 +9,7 @@ THREAD = "thread"
 """The calls that follow are of the program's thread with this ``number``; 0 is the main thread."""
 
 UNKNOWN_OBJECTS = "unknown_objects"
-"""A list of the program lacks the objects that another rank would have sent."""
+"""The program goes on without objects that another rank would have sent, or without a key that it would have set."""
 
 SIZED_BY_OTHERS = "sized_by_others"
 """The sizes of this call depend on received values, so that they are unknown."""

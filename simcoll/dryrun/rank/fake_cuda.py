@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from simcoll.core.patches import Patches
+from simcoll.dryrun.rank.fake_attention import register_attention
 from simcoll.dryrun.rank.fake_device import FakeDevices, install_fake_devices
 from simcoll.pricing.device_ops import DeviceOrder, Key, Reached
 
@@ -103,6 +104,7 @@ def register_operators() -> torch.library.Library:
     library.impl("batch_norm_elemt", _elements, _KEY)
     library.impl("batch_norm_backward_reduce", _reduced, _KEY)
     library.impl("batch_norm_backward_elemt", _backward, _KEY)
+    register_attention(library)
     return library
 
 
@@ -189,6 +191,11 @@ class FakeCudaObject:
 
 class FakeCudaStream(FakeCudaObject):
     """A fake stream: whatever is launched on it has completed."""
+
+    def __init__(self, device: Any = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        if (index := getattr(torch.device(device or 0), "index", None)) is not None and device is not None:
+            self.device = torch.device("cuda", index)
 
     cuda_stream = stream_id = device_index = priority = 0
 

@@ -9,16 +9,18 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.multiprocessing import reductions
 
 from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.tensor_marks import DEVICE, mark, put_mark
 
 _CPU = torch.device("cpu")
-_TO = ("device", "dtype", "non_blocking", "copy")
+_TO = ("device", "dtype", "non_blocking", "copy", "memory_format")
 
 ORIGINAL = "_simcoll_original"
 """The attribute of a replacement that holds the function of torch which it replaces."""
@@ -103,17 +105,21 @@ def install_fake_devices(patches: Patches, devices: FakeDevices) -> None:
         "to": _moving(torch.Tensor.to, devices),
         "cuda": lambda self, device=None, *args, **kwargs: self.to(devices.of("cuda" if device is None else device)),
         "cpu": lambda self, *args, **kwargs: self.to(_CPU),
-        "pin_memory": lambda self, *args, **kwargs: self,
-        "is_pinned": lambda self, *args, **kwargs: False,
+        "pin_memory": lambda self, *args, **kwargs: self if is_pinned(self) else put_pinned(self.clone()),
+        "is_pinned": lambda self, *args, **kwargs: is_pinned(self),
         "record_stream": lambda self, stream: None,
         "type": _typed(torch.Tensor.type),
+        "new": _on_own_device(torch.Tensor.new),
+        "new_tensor": _on_own_device(torch.Tensor.new_tensor),
         "__deepcopy__": _copied(torch.Tensor.__deepcopy__),
     }
     for name, value in replacements.items():
         patches.replace(torch.Tensor, name, value)
     patches.replace(FakeTensor, "device", property(_faked_device(_fake_tensor_device)))
-    patches.replace(torch, "load", _loading(torch.load, devices))
-    patches.wrap(torch.nn.Module, "to", functools.partial(_moving_module, devices=devices))
+    patches.replace(torch, "get_device", lambda tensor: tensor.get_device())
+    patches.wrap(torch._C._nn, "_parse_to", functools.partial(_parsing, devices=devices))
+    _install_storages(patches, devices)
+    _install_tensor_types(patches)
 
 
 def _faked_device(true: Callable[[Any], torch.device]) -> Callable[[Any], torch.device]:
@@ -156,18 +162,20 @@ def _moving(to: Callable[..., Any], devices: FakeDevices) -> Callable[..., Any]:
     return _original(move, to)
 
 
-def _moving_module(to: Callable[..., Any], *, devices: FakeDevices) -> Callable[..., Any]:
-    """``Module.to`` that takes a number for a GPU: C++ would ask for CUDA."""
+def _parsing(parse: Callable[..., Any], devices: FakeDevices) -> Callable[..., Any]:
+    """What ``Module.to`` and its like read their arguments with: C++ would ask for CUDA, and see real devices."""
 
-    @functools.wraps(to)
-    def move(module: Any, *args: Any, **kwargs: Any) -> Any:
-        if args and type(args[0]) is int:
-            args = devices.of(args[0]), *args[1:]
-        if type(kwargs.get("device")) is int:
-            kwargs["device"] = devices.of(kwargs["device"])
-        return to(module, *args, **kwargs)
+    @functools.wraps(parse)
+    def parse_to(*args: Any, **kwargs: Any) -> Any:
+        if "tensor" in kwargs:
+            kwargs["other"] = kwargs.pop("tensor")
+        named = _named(args, kwargs)
+        device = devices.of(named.pop("device", None))
+        # Without a dtype it expects a device.
+        parsed = parse(**named) if named.get("dtype") is not None else parse(_CPU, **named)
+        return device, *parsed[1:]
 
-    return move
+    return _original(parse_to, parse)
 
 
 def _original(wrapper: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[..., Any]:
@@ -190,6 +198,8 @@ def _named(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
 def _typed(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def type_of(tensor: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(dtype, CudaTensorType):
+            dtype = f"torch.cuda.{dtype.__name__}"
         if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
             return original(tensor, dtype.replace("torch.cuda.", "torch.", 1), *args, **kwargs).cuda()
         found = original(tensor, dtype, *args, **kwargs)
@@ -210,20 +220,105 @@ def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
     return deepcopy
 
 
-def _loading(load: Callable[..., Any], devices: FakeDevices) -> Callable[..., Any]:
-    """``torch.load`` that leaves every storage on the CPU and marks its device."""
+def _on_own_device(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that makes a tensor on the tensor's own device; C++ does not tell the modes which one that is."""
 
-    @functools.wraps(load)
-    def loading(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if callable(map_location):
-            return load(file, map_location, *args, **kwargs)
+    @functools.wraps(make)
+    def made(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = make(tensor, *args, **kwargs)
+        if kwargs.get("device") is None and tensor.device.type == "cuda" and not _depth.within:
+            put_on(result, tensor.device)
+        return result
 
-        def place(storage: Any, location: str) -> Any:
-            mapped = map_location.get(location, location) if isinstance(map_location, Mapping) else map_location
-            device = devices.of(location if mapped is None else mapped)
-            setattr(storage, DEVICE, _gpu(device))
-            return storage
+    return _original(made, make)
 
-        return load(file, place, *args, **kwargs)
 
-    return loading
+_PINNED = "_simcoll_pinned"
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    """Whether the program has pinned the tensor's memory."""
+    return bool(mark(tensor, _PINNED))
+
+
+def put_pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, its memory marked as pinned."""
+    put_mark(tensor, _PINNED, True)
+    return tensor
+
+
+def _install_storages(patches: Patches, devices: FakeDevices) -> None:
+    """Let storages report the fake device and move: ``torch.save`` writes it, ``torch.load`` goes by it."""
+    storage: Any = torch.UntypedStorage
+    true = torch._C.StorageBase.device.__get__  # type: ignore[attr-defined]
+
+    def device_of(own: Any) -> torch.device:
+        found: torch.device = true(own)
+        return found if _depth.within or found.type != "cpu" else getattr(own, DEVICE, None) or found
+
+    def moved(own: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        asked = devices.of(device)
+        if asked == own.device:
+            return own
+        with real_devices():
+            copy = own.clone()
+        setattr(copy, DEVICE, _gpu(asked))
+        return copy
+
+    patches.replace(storage, "device", property(device_of))
+    patches.replace(storage, "is_cuda", property(lambda own: own.device.type == "cuda"))
+    patches.replace(storage, "to", moved)
+    patches.replace(
+        storage,
+        "cuda",
+        lambda own, device=None, non_blocking=False: own.to(device="cuda" if device is None else device),
+    )
+    patches.replace(storage, "cpu", lambda own: own.to(device=_CPU))
+    reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    for kind, reduce in [*reducers.items()]:
+        if reduce.__module__ == reductions.__name__:
+            ForkingPickler.register(kind, _with_real_devices(reduce))
+
+
+def _with_real_devices(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that sees real devices: processes share the CPU's memory."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        with real_devices():
+            return function(*args)
+
+    return call
+
+
+class CudaTensorType(type):
+    """The type of ``torch.cuda.FloatTensor`` and the like, which only a CUDA build can make."""
+
+    dtype: torch.dtype
+    on_cpu: Any
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A tensor on the current GPU."""
+        return cls.on_cpu(*args, **kwargs).cuda()
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+
+
+def _install_tensor_types(patches: Patches) -> None:
+    names = [name for name in vars(torch.cuda) if name.endswith("Tensor") and hasattr(torch, name)]
+    for name in names:
+        on_cpu = getattr(torch, name)
+        made = CudaTensorType(name, (), {"__module__": "torch.cuda", "dtype": on_cpu.dtype, "on_cpu": on_cpu})
+        patches.replace(torch.cuda, name, made)
+    patches.wrap(torch, "set_default_tensor_type", _default_type)
+
+
+def _default_type(choose: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(choose)
+    def set_default_tensor_type(kind: Any) -> None:
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+        choose(name.replace("torch.cuda.", "torch.", 1))
+        torch.set_default_device("cuda" if name.startswith("torch.cuda.") else None)
+
+    return set_default_tensor_type

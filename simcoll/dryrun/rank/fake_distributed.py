@@ -15,7 +15,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from multiprocessing import context
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,9 @@ from simcoll.core.patches import Patches
 from simcoll.dryrun.rank.event_kinds import SIZED_BY_OTHERS, THREAD
 from simcoll.dryrun.rank.fake_device import real_devices
 from simcoll.dryrun.rank.fake_group import Answer, FakeProcessGroup
+from simcoll.dryrun.rank.fake_store import FakeStore
 from simcoll.dryrun.rank.known_inputs import GroupInputs, InputsFile
+from simcoll.dryrun.rank.sent_values import OBJECT_COLLECTIVES, GroupMessages, SharedObjects
 from simcoll.dryrun.rank.shared_files import GroupFiles, SharedFiles
 from simcoll.dryrun.rank.taint import TaintTracker, has_tainted_size
 from simcoll.errors import ConfigurationError
@@ -37,7 +38,7 @@ from simcoll.recorder.arguments import arguments
 from simcoll.recorder.group_creation import declared
 from simcoll.recorder.session import Session, active_session
 from simcoll.spec.call import Call
-from simcoll.spec.collectives import METHODS
+from simcoll.spec.collectives import METHODS, spec_of
 from simcoll.spec.semantics import Array, Outputs
 from simcoll.spec.table import Kind
 from simcoll.wrapper import hooks as activation
@@ -49,15 +50,6 @@ if TYPE_CHECKING:
 
 _PLUGIN = "SIMCOLL_FAKE"
 _one_at_a_time = threading.RLock()
-_STORE_TIMEOUT = timedelta(seconds=1)
-_OBJECTS = (
-    "all_gather_object",
-    "gather_object",
-    "send_object_list",
-    "recv_object_list",
-    "broadcast_object_list",
-    "scatter_object_list",
-)
 _NOTHING = object()
 """Stands in for an object that another rank would have sent."""
 
@@ -96,6 +88,7 @@ class RecordedFakeGroup(RecordedPythonGroup):
     counter: WorkCounter | None = None
     caller: ThreadSwitches
     files: GroupFiles | None = None
+    objects: SharedObjects | None = None
 
     def _collective(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # An operator of torch may have led here, which sees the real devices; records have the program's.
@@ -141,15 +134,6 @@ class FakeBackendConfig(distributed_c10d.BackendConfig):
         return dict.fromkeys(asked, _PLUGIN.lower())
 
 
-class InMemoryStore(dist.HashStore):
-    """Replaces every store that a program makes: keys in memory, set by this rank alone."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-        self.set_timeout(_STORE_TIMEOUT)
-        self.host, self.port = "localhost", 29500
-
-
 def install_fake_distributed(
     patches: Patches, rank: int, size: int, inputs: InputsFile, counter: WorkCounter | None, files: SharedFiles | None
 ) -> TaintTracker:
@@ -161,6 +145,7 @@ def install_fake_distributed(
     session = active_session()
     taint = TaintTracker(lambda: None if session is None else session.current_recorder())
     taint.install(patches)
+    FakeStore.taint = taint
     dist.Backend._plugins[_PLUGIN] = dist.Backend._BackendPlugin(_creator(session, taint, inputs, counter, files), True)
     patches.replace(distributed_c10d, "BackendConfig", FakeBackendConfig)
     # From torch 2.15 on, a Python group that has a device is taken for a C++ one.
@@ -171,8 +156,8 @@ def install_fake_distributed(
     hooks.__enter__()
     _hooks.append(hooks)
     for name in ("TCPStore", "FileStore"):
-        _replace(patches, name, InMemoryStore)
-    _replace(patches, "rendezvous", lambda *args, **kwargs: iter([(InMemoryStore(), rank, size)]))
+        _replace(patches, name, FakeStore)
+    _replace(patches, "rendezvous", lambda *args, **kwargs: iter([(FakeStore(), rank, size)]))
     _fake_object_collectives(patches, taint)
     if not torch.cuda.is_available() and not hasattr(torch._C, "_nccl_version"):
         # c10d asks for it where a call of an NCCL group raises, and would lose the exception. Fake GPUs come with
@@ -181,11 +166,14 @@ def install_fake_distributed(
     return taint
 
 
-def _answering(taint: TaintTracker, group: GroupInputs) -> Answer:
+def _answering(taint: TaintTracker, group: GroupInputs, messages: GroupMessages | None) -> Answer:
     def answer(call: Call, tensors: Sequence[torch.Tensor], inputs: Sequence[Array]) -> tuple[Outputs, bool] | None:
         if taint.paused:
             return None
-        return group.answer(call, inputs, guessed=any(map(taint.is_tainted, tensors)))
+        guessed = any(map(taint.is_tainted, tensors))
+        if messages is not None and spec_of(call).kind is Kind.POINT_TO_POINT:
+            return messages.answer(call, inputs, guessed=guessed)
+        return group.answer(call, inputs, guessed=guessed)
 
     return answer
 
@@ -199,10 +187,14 @@ def _creator(
 ) -> Callable[[Any, Any], RecordedFakeGroup]:
     """The function by which c10d makes a group's backend."""
     threads = ThreadSwitches()
+    sent = FakeStore.sent = None if files is None else files.sent_values(inputs.note_sent)
+    trusted = inputs.known is None or inputs.known.trusted
 
     def create(options: Any, backend_options: Any) -> RecordedFakeGroup:
         size, place = options.group_size, options.group_rank
         members = tuple(options.global_ranks_in_group) or tuple(range(size))
+        given = inputs.of_group(members, place)
+        messages = None if sent is None else GroupMessages(sent, given.name, members, place, trusted=trusted)
         inner: Any = FakeProcessGroup(
             place,
             size,
@@ -210,13 +202,14 @@ def _creator(
             name="gloo",
             taint=taint.taint,
             blank=lambda: bool(taint.paused),
-            answer=_answering(taint, inputs.of_group(members, place)),
+            answer=_answering(taint, given, messages),
         )
         group = RecordedFakeGroup(options.store, place, size, inner=inner)
         group.taint, group.caller, group.counter = taint, threads, counter
         group.record_in(session, members=members, timeout=options.timeout)
         if files is not None and size > 1:
             group.files = files.of_group(members)
+            group.objects = None if sent is None else SharedObjects(sent, given.name, members, place)
             group.files.after(group.files.before())  # all members meet where they create the group
         return group
 
@@ -243,7 +236,7 @@ def _with_own_store(initialise: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        given |= {"store": InMemoryStore(), "init_method": None}
+        given |= {"store": FakeStore(), "init_method": None}
         given.pop("device_id", None)
         return initialise(**given)
 
@@ -256,30 +249,40 @@ def _replace(patches: Patches, name: str, value: Any) -> None:
 
 
 def _fake_object_collectives(patches: Patches, taint: TaintTracker) -> None:
-    """Let object collectives return this rank's own objects; lists that another rank would fill stay unchanged."""
+    """Let object collectives return what others have sent; where that is unknown, this rank's own objects.
+
+    Lists that another rank would fill then stay unchanged.
+    """
     patches.wrap(
         distributed_c10d,
         "_tensor_to_object",
         lambda unpack: lambda tensor, size, *rest: unpack(tensor, size, *rest) if int(size) else _NOTHING,
     )
-    for name in _OBJECTS:
+    for name in OBJECT_COLLECTIVES:
         if (function := getattr(distributed_c10d, name, None)) is not None:
             _replace(patches, name, _object_collective(function, taint))
 
 
 def _object_collective(function: Callable[..., Any], taint: TaintTracker) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         lists = [value for value in (*args, *kwargs.values()) if isinstance(value, list)]
         before = [list(value) for value in lists]
         taint.paused += 1
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
         finally:
             taint.paused -= 1
             missing = [_restored(value, old) for value, old in zip(lists, before, strict=True)]
-            if any(missing):
-                taint.note_missing_objects()
+        given = signature.bind(*args, **kwargs).arguments
+        group = given.get("group") or distributed_c10d._get_default_group()
+        objects: SharedObjects | None = getattr(group, "objects", None)
+        known = not any(missing) if objects is None else objects.exchange(function.__name__, given)
+        if not known:
+            taint.note_missing_objects()
+        return result
 
     return call
 

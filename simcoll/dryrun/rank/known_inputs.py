@@ -81,6 +81,10 @@ class InputsFile:
         self._groups[name] = number = self._groups.get(name, 0) + 1
         return GroupInputs(self, f"{name}.{number}", members, place)
 
+    def note_sent(self, name: str, data: bytes) -> None:
+        """Add what the rank sends by other means, so that the passes go on while that changes."""
+        self.write(f"{name} 0 {hashlib.blake2b(data, digest_size=16).hexdigest()}\n")
+
     def write(self, line: str) -> None:
         """Add a line if there is room."""
         if (room := self._room - len(line)) >= 0:
@@ -93,7 +97,7 @@ class GroupInputs:
 
     def __init__(self, all_of: InputsFile, name: str, members: Sequence[int], place: int) -> None:
         self._all = all_of
-        self._name = name
+        self.name = name
         self._members = members
         self._place = place
         self._calls = 0
@@ -106,10 +110,10 @@ class GroupInputs:
         self._calls += 1
         if sum(buffer.elements for buffer in call.inputs) > _MOST_ELEMENTS:
             return None
-        where = f"{self._name}.{self._calls}"
+        where = f"{self.name}.{self._calls}"
         sent = inputs if spec.sends_inputs(call, self._place) else ()
-        if all(array.dtype.kind in _KINDS for array in sent):
-            text = json.dumps([call.to_json(), [[array.dtype.name, array.tolist()] for array in sent]])
+        if (document := written_arrays(sent)) is not None:
+            text = json.dumps([call.to_json(), document])
             self._all.write(f"{where} {int(guessed)} {text}\n")
         return None if self._all.known is None else self._result(call, where, self._all.known)
 
@@ -134,10 +138,22 @@ class GroupInputs:
         return results, certain
 
 
+def written_arrays(arrays: Sequence[Array]) -> list[object] | None:
+    """A JSON form of arrays, read back by :func:`read_arrays`; None where JSON has no form of their numbers."""
+    if not all(array.dtype.kind in _KINDS for array in arrays):
+        return None
+    return [[array.dtype.name, array.tolist()] for array in arrays]
+
+
+def read_arrays(document: Sequence[tuple[str, object]]) -> list[Array]:
+    """The arrays that :func:`written_arrays` wrote."""
+    return [np.array(values, _dtype(name)) for name, values in document]
+
+
 def _read(given: GivenInputs) -> tuple[Call, list[Array]]:
     try:
         call, inputs = json.loads(given.text)
-        return Call.from_json(call), [np.array(values, _dtype(name)) for name, values in inputs]
+        return Call.from_json(call), read_arrays(inputs)
     except (ValueError, TypeError, OverflowError) as error:
         raise SimcollError(f"what a rank gave to a call cannot be read: {given.text!r:.80}") from error
 

@@ -31,7 +31,7 @@ from simcoll.dryrun.rank.fake_device import FakeDevices
 from simcoll.dryrun.rank.fake_distributed import install_fake_distributed
 from simcoll.dryrun.rank.known_inputs import InputsFile, inputs_name
 from simcoll.dryrun.rank.pipeline_stages import StageMetadata, share_stage_metadata
-from simcoll.dryrun.rank.private_mounts import mount_privately
+from simcoll.dryrun.rank.private_mounts import let_folders_move, mount_privately
 from simcoll.dryrun.rank.redirected_files import redirect_files
 from simcoll.dryrun.rank.settings import DryRun, log_name
 from simcoll.dryrun.rank.shared_files import FileSharing, SharedFiles, journal_name
@@ -199,6 +199,7 @@ def _own_files(dry_run: DryRun, sharing: FileSharing, rank: int, patches: Patche
         layers = redirect_files(patches, sharing.base / "layers" / name, kept=dry_run.folder.resolve())
         return SharedFiles(sharing, rank, str(sharing.base), layers, None)
     private = mount_privately(sharing.base, name, dry_run.folder.resolve(), sharing.places)
+    let_folders_move(patches)
     return SharedFiles(sharing, rank, private.raw, private.layers, private.view)
 
 

@@ -13,10 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import functools
 import os
-from collections.abc import Iterable, Sequence
+import pathlib
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from simcoll.core.patches import Patches
 
 _NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
 _BIND, _REC, _PRIVATE = 0x1000, 0x4000, 0x40000
@@ -121,6 +129,37 @@ def mount_privately(base: Path, name: str, kept: Path, places: Sequence[str] | N
     if places is not None:
         _drop_capabilities()
     return PrivateFiles(raw, str(view), overlays.made)
+
+
+def let_folders_move(patches: Patches) -> None:
+    """Let Python rename folders that were there before: an overlay refuses that as a move to another file system."""
+    accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10
+    for name in ("rename", "replace"):
+        moving = _moving(getattr(os, name))
+        patches.replace(os, name, moving)
+        patches.replace(accessor, name, staticmethod(moving))
+
+
+def _moving(rename: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(rename)
+    def move(source: Any, target: Any, **folders: Any) -> None:
+        try:
+            rename(source, target, **folders)
+        except OSError as error:
+            if error.errno != errno.EXDEV or folders or not _is_on_one_overlay(source, target):
+                raise
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(target)
+            shutil.copytree(source, target, symlinks=True)
+            shutil.rmtree(source)
+
+    return move
+
+
+def _is_on_one_overlay(folder: Any, target: Any) -> bool:
+    """Whether a folder and the place that it is to move to are on one file system, as the program sees it."""
+    beside = os.path.dirname(os.path.abspath(os.fsdecode(target)))
+    return stat.S_ISDIR(os.lstat(folder).st_mode) and os.stat(folder).st_dev == os.stat(beside).st_dev
 
 
 def writable_places(named: Iterable[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Lets a rank load tensors without memory, and save distributed checkpoints without the plans of other ranks.
 
-The coordinator of a save by ``torch.distributed.checkpoint`` has as many plans as there are ranks, all of them its own:
-it can check that its own part lies within a tensor, but not that all parts cover it.
+In the first pass all plans that the coordinator of a save by ``torch.distributed.checkpoint`` has are its own: it can
+check that its own part lies within a tensor, but not that all parts cover it.
 """
 
 from __future__ import annotations

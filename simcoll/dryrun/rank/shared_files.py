@@ -3,7 +3,7 @@
 Each rank of a dry run writes to layers of its own. When it makes a collective, or creates a group, it saves copies of
 what it has changed since the one before, as an entry of its *journal*. After the k-th collective of a group a rank
 applies the entries that each other member made up to its own k-th collective of that group: in the real run those files
-are there. What the rank has written itself stays as it is.
+are there. What the rank has written itself stays as it is, unless another rank changes it after it has seen it.
 
 Ranks run side by side. In the first pass a rank waits, for a limited time, for those that were started before it and
 have not come as far; it finds nothing of those that are started later. In the next passes the journals of the pass
@@ -21,7 +21,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from simcoll.dryrun.rank.private_mounts import Layer
+from simcoll.dryrun.rank.sent_values import SentValues
 
 _SLOTS = 128
 _STARTED, _ORDER, _ENTRIES, _FIRST_SLOT = range(4)
@@ -61,6 +62,7 @@ class RankProgress:
     def __init__(self, world_size: int) -> None:
         memory = mmap.mmap(-1, world_size * _COLUMNS * 4)
         self.table: np.ndarray[Any, np.dtype[np.uint32]] = np.frombuffer(memory, np.uint32).reshape(-1, _COLUMNS)
+        self.world_size = world_size
         self._started = 0
 
     def start(self, rank: int) -> None:
@@ -73,6 +75,11 @@ class RankProgress:
     def end(self, rank: int) -> None:
         """Note that a rank has ended."""
         self.table[rank, _STARTED] = _ENDED
+
+    def is_ahead(self, rank: int, own: int) -> bool:
+        """Whether a rank was started before this one, and runs."""
+        row = self.table[rank]
+        return bool(row[_STARTED] == _RUNNING and row[_ORDER] < self.table[own, _ORDER])
 
     def was_first(self, rank: int) -> bool:
         """Whether no rank was started before this one."""
@@ -227,13 +234,18 @@ class SharedFiles:
         self._changed = ChangedPaths(layers)
         self._journals = _journals_before(f"{raw}/journals", sharing.run)
         self._read = np.zeros(len(self._table), np.uint32)
-        self._own: set[str] = set()
+        self._own: dict[str, dict[str, int]] = {}
+        self._copies: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self._groups: dict[str, int] = {}
         self._entries = 0
         self._patience = sharing.patience
         for folder in ("journals", "snapshots"):
             os.makedirs(f"{raw}/{folder}", exist_ok=True)
+
+    def sent_values(self, note: Callable[[str, bytes], object]) -> SentValues:
+        """What ranks send each other beside files; ``note`` is called with what this one sends."""
+        return SentValues(self._sharing, self._rank, self._raw, note)
 
     def of_group(self, members: Sequence[int]) -> GroupFiles:
         """The files that a group orders; groups of the same members are numbered."""
@@ -249,7 +261,7 @@ class SharedFiles:
         changes = [change for path, here in self._changed.look() if (change := self._change(path, here)) is not None]
         if not changes:
             return
-        self._own.update(change.path for change in changes if change.kind != _DIRECTORY)
+        self._own.update((change.path, dict(self._counts)) for change in changes if change.kind != _DIRECTORY)
         line = json.dumps([self._counts, [[one.path, one.kind, one.value] for one in changes]]) + "\n"
         with open(f"{self._raw}/journals/{journal_name(self._rank, self._sharing.run)}", "a", encoding="utf-8") as file:
             file.write(line)
@@ -258,6 +270,7 @@ class SharedFiles:
 
     def _change(self, path: str, here: str) -> Change | None:
         if not here or os.path.basename(here).startswith(WHITEOUT):
+            self._copies.pop(path, None)
             return Change(path, _GONE)
         with contextlib.suppress(FileNotFoundError, PermissionError):
             mode = os.lstat(here).st_mode
@@ -268,10 +281,17 @@ class SharedFiles:
             if stat.S_ISCHR(mode) and os.lstat(here).st_rdev == 0:
                 return Change(path, _GONE)
             if stat.S_ISREG(mode):
-                return Change(path, _FILE, self._saved(here))
+                return None if self._is_saved(path, here) else Change(path, _FILE, self._saved(path, here))
         return None
 
-    def _saved(self, here: str) -> str:
+    def _is_saved(self, path: str, here: str) -> bool:
+        """Whether the last copy of a small file is what it is now: it looks changed while its state may be racy."""
+        name = self._copies.get(path)
+        if name is None or os.stat(here).st_size > _COPIED_BYTES:
+            return False
+        return Path(here).read_bytes() == Path(f"{self._raw}/snapshots/{name}").read_bytes()
+
+    def _saved(self, path: str, here: str) -> str:
         """Copy a file; returns the copy's name."""
         folder = f"{self._raw}/snapshots/{journal_name(self._rank, self._sharing.run)}.{self._entries}"
         os.makedirs(folder, exist_ok=True)
@@ -283,6 +303,7 @@ class SharedFiles:
             except OSError:
                 shutil.copyfile(here, copy)
         shutil.copystat(here, copy)
+        self._copies[path] = name
         return name
 
     def count(self, group: str) -> int:
@@ -311,15 +332,22 @@ class SharedFiles:
         for other in self._with_news(others):
             for entry in self._journals[other].take(group, count):
                 for change in entry.changes:
-                    latest.pop(change.path, None)
-                    latest[change.path] = change
+                    if self._is_later(entry, change.path):
+                        latest.pop(change.path, None)
+                        latest[change.path] = change
         if not latest:
             return
         for change in latest.values():
-            if change.path not in self._own:
-                with contextlib.suppress(OSError):
-                    self._show(change)
+            self._own.pop(change.path, None)
+            self._copies.pop(change.path, None)
+            with contextlib.suppress(OSError):
+                self._show(change)
         self._changed.forget()  # it is not the rank's own
+
+    def _is_later(self, entry: JournalEntry, path: str) -> bool:
+        """Whether another rank's change comes after this rank's own of the same path: it has then seen that one."""
+        own = self._own.get(path)
+        return own is None or any(entry.counts.get(name, 0) > own.get(name, 0) for name in self._counts)
 
     def _with_news(self, others: _Ranks) -> list[int]:
         """The ranks whose journals have entries that are not applied yet."""

@@ -39,7 +39,7 @@ _listeners: list[Callable[[object], object]] = []
 
 
 def on_comparison(listener: Callable[[object], object]) -> None:
-    """Call ``listener`` with the outcome of each comparison or truth test of a tainted number."""
+    """Call ``listener`` with the outcome of each comparison, truth test or hash of a tainted number."""
     _listeners[:] = [listener]
 
 
@@ -59,8 +59,6 @@ class TaintedInt(int):
     def __int__(self) -> int:
         return taint_converted(int.__int__(self))
 
-    __hash__ = int.__hash__
-
 
 class TaintedFloat(float):
     """A float that depends on guessed values."""
@@ -70,8 +68,6 @@ class TaintedFloat(float):
 
     def __int__(self) -> int:
         return taint_converted(float.__int__(self))
-
-    __hash__ = float.__hash__
 
 
 def tainted(value: Any) -> Any:
@@ -118,10 +114,24 @@ def _comparing(kind: type, name: str) -> Callable[..., Any]:
     return compare
 
 
+def _hashing(kind: type) -> Callable[..., Any]:
+    """A hash, by which the program looks the value up: that reads it."""
+    method: Callable[..., int] = kind.__hash__
+
+    def hashed(self: Any) -> int:
+        for listener in _listeners:
+            listener(self)
+        value: int = method(self)
+        return value
+
+    return hashed
+
+
 for _kind, _base in ((TaintedInt, int), (TaintedFloat, float)):
     for _name in (*_ARITHMETIC, *(f"r{_name}" for _name in _ARITHMETIC), *_UNARY):
         if hasattr(_base, f"__{_name}__"):
             setattr(_kind, f"__{_name}__", _computing(_base, f"__{_name}__"))
+    _kind.__hash__ = _hashing(_base)  # type: ignore[method-assign]
     for _name in _COMPARISONS:
         setattr(_kind, f"__{_name}__", _comparing(_base, f"__{_name}__"))
 

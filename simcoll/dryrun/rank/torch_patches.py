@@ -24,12 +24,14 @@ from torch import nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.nn import attention
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 from simcoll.core.patches import Patches
+from simcoll.dryrun.rank.fake_attention import attention_of_cuda, is_cuda_attention
 from simcoll.dryrun.rank.fake_cuda import register_operators
-from simcoll.dryrun.rank.fake_device import ORIGINAL, FakeDevices, put_on, real_devices
+from simcoll.dryrun.rank.fake_device import ORIGINAL, FakeDevices, put_on, put_pinned, real_devices
 from simcoll.dryrun.rank.fake_tensors import FakeTensors
 from simcoll.dryrun.rank.saved_files import load_and_save_alone
 from simcoll.dryrun.rank.taint import TaintTracker, tainted_numbers
@@ -76,7 +78,7 @@ class OperatorMode(TorchDispatchMode):
         with real_devices():
             result = self._compute(func, tensors, args, kwargs)
         if tensors or device is not None:
-            _propagate(tensors, result, device)
+            _propagate(func, tensors, result, device)
         return result
 
     def _run_inner(self, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -88,8 +90,15 @@ class OperatorMode(TorchDispatchMode):
             return args[place](*args[place + 1 :], **kwargs)
 
 
-def _propagate(tensors: Sequence[torch.Tensor], result: object, device: torch.device | None) -> None:
-    """Put the marks of an operator's inputs on the storages that it made."""
+_MIXES_DEVICES = ("aten::copy_", "aten::set_", "aten::_foreach", "aten::_fused")
+"""Operators that write to tensors on other devices than that of their inputs."""
+
+
+def _propagate(operator: Any, tensors: Sequence[torch.Tensor], result: object, device: torch.device | None) -> None:
+    """Put the marks of an operator's inputs on the storages that it made.
+
+    A tensor that it writes to may have been made within another operator, which asked C++ for its input's device.
+    """
     holders = [holder(tensor) for tensor in tensors]
     device = device or next((found for one in holders if (found := getattr(one, DEVICE, None)) is not None), None)
     tainted = any(
@@ -102,6 +111,8 @@ def _propagate(tensors: Sequence[torch.Tensor], result: object, device: torch.de
     for made in tensors_in((result,)):
         place = holder(made)
         if any(place is one for one in holders):
+            if device is not None and getattr(place, DEVICE, None) is None and _is_written_alike(operator):
+                setattr(place, DEVICE, device)
             continue
         if device is not None:
             setattr(place, DEVICE, device)
@@ -109,6 +120,10 @@ def _propagate(tensors: Sequence[torch.Tensor], result: object, device: torch.de
             setattr(place, TAINTED, True)
         if not sizes.isdisjoint(made.shape):
             setattr(place, TAINTED_SIZES, sizes)
+
+
+def _is_written_alike(operator: Any) -> bool:
+    return operator._schema.is_mutable and not operator.name().startswith(_MIXES_DEVICES)
 
 
 class FunctionMode(TorchFunctionMode):
@@ -124,27 +139,32 @@ class FunctionMode(TorchFunctionMode):
     ) -> Any:
         """Run one function of torch."""
         func, kwargs = getattr(func, ORIGINAL, func), kwargs or {}
-        if func is torch.device and self._devices is not None and args and isinstance(args[0], int):
-            return self._devices.of(args[0])
+        if func is torch.device and self._devices is not None:
+            named = args[0] if args else kwargs.get("device")
+            return self._devices.of(named) if isinstance(named, int) else func(*args, **kwargs)
         if func in _COMPARE and any(map(self._taint.is_tainted, tensors_in((*args, *kwargs.values())))):
             # A program that compares whole tensors expects them to be equal.
             self._taint.note()
             return True
         asked = kwargs.get("device") if self._devices is not None else None
-        if asked is None and not kwargs.get("pin_memory"):
+        if self._devices is not None and is_cuda_attention(func, args, kwargs):
+            result = attention_of_cuda(*args, **kwargs)
+        elif asked is None and not kwargs.get("pin_memory"):
             result = func(*args, **kwargs)
         else:
-            result = self._on_device(func, args, dict(kwargs), asked)
+            result = self.on_device(func, args, dict(kwargs), asked)
         if sizes := tainted_numbers((*args, *kwargs.values())):
             for tensor in tensors_in((result,)):
                 place = holder(tensor)
                 setattr(place, TAINTED_SIZES, sizes | (getattr(place, TAINTED_SIZES, None) or frozenset()))
         return result
 
-    def _on_device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], asked: object) -> Any:
+    def on_device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], asked: object) -> Any:
+        """Run a function that makes a tensor on the device that the program asks for."""
         device = None if self._devices is None else self._devices.of(asked)
-        if self._devices is not None:
-            kwargs.pop("pin_memory", None)
+        if self._devices is not None and kwargs.pop("pin_memory", None):
+            result = func(*args, **kwargs)
+            return put_pinned(result) if isinstance(result, torch.Tensor) else result
         if device is None or device.type not in ("cpu", "cuda"):
             return func(*args, **kwargs)
         result = func(*args, **{**kwargs, "device": _CPU})
@@ -213,6 +233,7 @@ def patched_torch(
     operators = None if devices is None else register_operators()
     if devices is not None:
         _allow_any_attention(patches)
+        patches.replace(DeviceContext, "__torch_function__", _default_device(FunctionMode(devices, taint)))
 
     def enter() -> ExitStack:
         stack = ExitStack()
@@ -224,6 +245,20 @@ def patched_torch(
     with enter():
         yield
     del operators
+
+
+def _default_device(mode: FunctionMode) -> Callable[..., Any]:
+    """``torch.set_default_device`` for fake GPUs: its mode runs after this module's."""
+
+    def __torch_function__(  # noqa: N807
+        self: DeviceContext, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in _device_constructors() and kwargs.get("device") is None:
+            return mode.on_device(func, args, {**kwargs, "device": self.device}, self.device)
+        return func(*args, **kwargs)
+
+    return __torch_function__
 
 
 def _without_memory(fakes: FakeTensors, made: Callable[..., Any]) -> Callable[..., Any]:

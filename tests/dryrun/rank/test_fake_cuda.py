@@ -130,6 +130,118 @@ SNIPPETS: dict[str, tuple[str, str]] = {
     ),
 }
 
+_LOAD = """import io
+def load(tensor, place=None):
+    file = io.BytesIO(); torch.save(tensor, file); file.seek(0)
+    return torch.load(file, map_location=place)
+"""
+
+DEVICES: dict[str, tuple[str, str]] = {
+    "to by number": ("found = (torch.ones(3).to(1)).device", CUDA_1),
+    "to by number and dtype": ("found = (torch.ones(3).to(1, torch.half)).device", CUDA_1),
+    "to device=": ("found = (torch.ones(3).to(device=1, dtype=torch.half)).device", CUDA_1),
+    "to other=": ("found = (torch.ones(3).to(other=torch.ones(3, device=1))).device", CUDA_1),
+    "to a device by number": ("found = (torch.ones(3).to(torch.device(1))).device", CUDA_1),
+    "to a device by keyword": ("found = (torch.ones(3).to(torch.device(device=1))).device", CUDA_1),
+    "to a device of two words": ("found = (torch.ones(3).to(torch.device(type='cuda', index=1))).device", CUDA_1),
+    "cuda by number": ("found = (torch.ones(3).cuda(1, non_blocking=True)).device", CUDA_1),
+    "cuda by keyword": ("found = (torch.ones(3).cuda(device='cuda:1')).device", CUDA_1),
+    "to a type": ("found = (torch.ones(3).type(torch.cuda.HalfTensor)).device", "cuda:0"),
+    "to the accelerator": ("found = (torch.ones(3).to(torch.accelerator.current_accelerator())).device", "cuda:0"),
+    "made by number": ("found = (torch.zeros(3, device=1)).device", CUDA_1),
+    "like another": ("found = (torch.zeros_like(torch.ones(3), device=1)).device", CUDA_1),
+    "new_zeros": ("found = (torch.ones(3).new_zeros(3, device=1)).device", CUDA_1),
+    "new_tensor": ("found = (torch.ones(3, device=1).new_tensor([1.0])).device", CUDA_1),
+    "new": ("found = (torch.ones(3, device=1).new(3)).device", CUDA_1),
+    "of a CUDA type": ("found = (torch.cuda.FloatTensor(3)).device", "cuda:0"),
+    "one_hot": ("found = (F.one_hot(torch.tensor([1], device=1))).device", CUDA_1),
+    "sparse": ("found = (torch.sparse_coo_tensor([[0]], [1.0], (2,), device='cuda:1')).device", CUDA_1),
+    "module to device=": ("found = (nn.Linear(3, 3).to(device=1, dtype=torch.half).weight).device", CUDA_1),
+    "module to number and dtype": ("found = (nn.Linear(3, 3).to(1, torch.half, True).weight).device", CUDA_1),
+    "module to tensor": ("found = (nn.Linear(3, 3).to(torch.ones(3, device=1)).weight).device", CUDA_1),
+    "module to tensor=": ("found = (nn.Linear(3, 3).to(tensor=torch.ones(3, device=1)).weight).device", CUDA_1),
+    "module to memory format": (
+        "found = (nn.Conv2d(1, 1, 1).to(device=1, memory_format=torch.channels_last).weight).device",
+        CUDA_1,
+    ),
+    "module stays": ("found = (nn.Linear(3, 3).to(1).to(torch.half).weight).device", CUDA_1),
+    "module cuda": ("found = (nn.Linear(3, 3).cuda(device=1).weight).device", CUDA_1),
+    "module made there": ("found = (nn.Linear(3, 3, device=1).weight).device", CUDA_1),
+    "module to_empty": ("found = (nn.Linear(3, 3, device='meta').to_empty(device=1).weight).device", CUDA_1),
+    "storage": ("found = (torch.ones(3, device=1).untyped_storage()).device", CUDA_1),
+    "storage moved": ("found = (torch.ones(3).untyped_storage().cuda(1)).device", CUDA_1),
+    "loaded where it was": (f"{_LOAD}found = (load(torch.ones(3, device=1))).device", CUDA_1),
+    "loaded by dict": (f"{_LOAD}found = (load(torch.ones(3, device=0), {{'cuda:0': 'cuda:1'}})).device", CUDA_1),
+    "loaded by a dict without it": (
+        f"{_LOAD}found = (load(torch.ones(3, device=1), {{'cpu': 'cuda:0'}})).device",
+        CUDA_1,
+    ),
+    "loaded by a function": (
+        f"{_LOAD}found = (load(torch.ones(3), lambda storage, place: storage.cuda(1))).device",
+        CUDA_1,
+    ),
+    "loaded by a function without answer": (
+        f"{_LOAD}found = (load(torch.ones(3, device=1), lambda storage, place: None)).device",
+        CUDA_1,
+    ),
+    "loaded to the CPU": (f"{_LOAD}found = (load(torch.ones(3, device=1), 'cpu')).device", "cpu"),
+    "loaded to the CPU by a function": (
+        f"{_LOAD}found = (load(torch.ones(3, device=1), lambda storage, place: storage)).device",
+        "cpu",
+    ),
+    "a generator's": ("found = (torch.Generator(device='cuda')).device", "cuda:0"),
+    "a stream's": ("found = (torch.cuda.Stream(device=1)).device", CUDA_1),
+    "with a device": ("with torch.device('cuda:1'):\n    found = torch.tensor([1.0]).device", CUDA_1),
+    "with the current GPU": ("with torch.cuda.device('cuda:1'):\n    found = torch.ones(3).cuda().device", CUDA_1),
+    "with the GPU of a tensor": (
+        "with torch.cuda.device_of(torch.ones(3, device=1)):\n    found = torch.ones(3).cuda().device",
+        CUDA_1,
+    ),
+    "with the accelerator's number": (
+        "with torch.accelerator.device_index(1):\n    found = torch.ones(3).cuda().device",
+        CUDA_1,
+    ),
+    "current by number": (
+        "torch.cuda.set_device(1); found = torch.ones(3).cuda().device; torch.cuda.set_device(0)",
+        CUDA_1,
+    ),
+    "current by name": (
+        "torch.cuda.set_device('cuda:1'); found = torch.ones(3).cuda().device; torch.cuda.set_device(0)",
+        CUDA_1,
+    ),
+    "current by device": (
+        "torch.cuda.set_device(torch.device('cuda:1')); found = torch.ones(3).cuda().device; torch.cuda.set_device(0)",
+        CUDA_1,
+    ),
+    "default": (
+        "torch.set_default_device('cuda')\n"
+        "try:\n    found = (torch.tensor([1.0]).device.index, torch.get_default_device().index)\n"
+        "finally:\n    torch.set_default_device(None)",
+        "(0, 0)",
+    ),
+    "default type": (
+        "torch.set_default_tensor_type('torch.cuda.FloatTensor')\n"
+        "try:\n    found = torch.zeros(3).device\nfinally:\n    torch.set_default_tensor_type(torch.FloatTensor)",
+        "cuda:0",
+    ),
+    "of a CUDA type, or not": (
+        "x, kind = torch.ones(3), torch.cuda.FloatTensor\n"
+        "found = [isinstance(one, kind) for one in (x, x.cuda(), x.cuda().half())]",
+        "[False, True, False]",
+    ),
+    "number of the GPU": (
+        "found = (torch.get_device(torch.ones(3, device=1)), torch.get_device(torch.ones(3)))",
+        "(1, -1)",
+    ),
+    "pinned is a copy": (
+        "x = torch.ones(3); y = x.pin_memory(); found = (x.is_pinned(), y.is_pinned(), y is x, y.pin_memory() is y)",
+        "(False, True, False, True)",
+    ),
+    "copied to the CPU": ("x = torch.ones(3); x.copy_(torch.ones(3, device=1)); found = x.device", "cpu"),
+}
+"""Each way in which torch names a device, and where the result is."""
+
+
 WITHOUT_MEMORY: dict[str, tuple[str, str]] = {
     "large": (
         "found = (torch.empty(1 << 20, 1 << 20).cuda() @ torch.empty(1 << 20, 8)).shape",
@@ -169,6 +281,11 @@ def outcomes(mode: str, snippets: dict[str, tuple[str, str]], folder: Path) -> d
 def test_a_program_finds_cuda(mode: str, tmp_path: Path) -> None:
     found = outcomes(mode, SNIPPETS, tmp_path)
     assert found == {name: expected for name, (_, expected) in SNIPPETS.items()}
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_every_way_to_name_a_device(mode: str, tmp_path: Path) -> None:
+    assert outcomes(mode, DEVICES, tmp_path) == {name: result for name, (_, result) in DEVICES.items()}
 
 
 def test_a_program_goes_on_without_memory(tmp_path: Path) -> None:

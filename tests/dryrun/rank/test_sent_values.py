@@ -1,0 +1,149 @@
+"""What ranks of a dry run send each other: objects, and messages of few numbers, reach whoever receives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.support.preflights import DryRuns
+
+pytestmark = [pytest.mark.slow]
+
+PROGRAM = """\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+"""
+
+PROGRAMS = {
+    "configuration": """\
+objects = [{"layers": 3}, "name"] if rank == 0 else [None, None]
+dist.broadcast_object_list(objects, src=0)
+for _ in range(objects[0]["layers"]):
+    dist.all_reduce(torch.ones(3))
+assert objects[1] == "name"
+""",
+    "from the last rank": """\
+objects = [[rank]]
+dist.broadcast_object_list(objects, src=size - 1)
+assert objects == [[size - 1]]
+dist.barrier()
+""",
+    "scattered": """\
+found = [None]
+dist.scatter_object_list(found, [f"part {one}" for one in range(size)] if rank == 1 else None, src=1)
+assert found == [f"part {rank}"]
+dist.barrier()
+""",
+    "gathered by all": """\
+found = [None] * size
+dist.all_gather_object(found, [rank] * rank)
+for _ in range(len(found[-1])):
+    dist.all_reduce(torch.ones(3))
+assert found == [[one] * one for one in range(size)]
+""",
+    "gathered by one": """\
+found = [None] * size if rank == 2 else None
+dist.gather_object({"rank": rank}, found, dst=2)
+if rank == 2 and [one["rank"] for one in found] != list(range(size)):
+    dist.all_reduce(torch.ones(3))
+dist.barrier()
+""",
+    "in a group": """\
+group = dist.new_group([1, 3])
+if rank in (1, 3):
+    found = [None, None]
+    dist.all_gather_object(found, rank, group=group)
+    assert found == [1, 3]
+    objects = [rank]
+    dist.broadcast_object_list(objects, src=3, group=group)
+    assert objects == [3]
+dist.barrier()
+""",
+    "objects as messages": """\
+if rank == 0:
+    dist.send_object_list([2, "two"], dst=1)
+elif rank == 1:
+    objects = [None, None]
+    dist.recv_object_list(objects, src=0)
+    assert objects == [2, "two"]
+    for _ in range(objects[0]):
+        dist.send(torch.ones(3), 2)
+elif rank == 2:
+    for _ in range(2):
+        dist.recv(torch.ones(3), 1)
+""",
+    "sizes of messages": """\
+if rank > 0:
+    size_of = torch.zeros(2, dtype=torch.long)
+    dist.recv(size_of, rank - 1)
+    assert size_of.tolist() == [rank, 7]
+    dist.recv(torch.empty(size_of.tolist()), rank - 1)
+if rank < size - 1:
+    dist.send(torch.tensor([rank + 1, 7]), rank + 1)
+    dist.send(torch.ones(rank + 1, 7), rank + 1)
+""",
+    "keys of a store": """\
+store = dist.distributed_c10d._get_default_store()
+own = dist.TCPStore("localhost", 29511, size, rank == 0, wait_for_workers=False)
+if rank == 0:
+    store.set("layers", "3")
+    own.set("name", b"run")
+store.wait(["layers"])
+for _ in range(int(store.get("layers"))):
+    dist.all_reduce(torch.ones(3))
+assert own.get("name") == b"run"
+dist.barrier()
+""",
+    "keys of later ranks": """\
+store = dist.PrefixStore("mine", dist.distributed_c10d._get_default_store())
+store.set(f"{rank}", str(rank * rank))
+assert [int(store.get(f"{one}")) for one in range(size)] == [one * one for one in range(size)]
+dist.barrier()
+""",
+    "message to an earlier rank": """\
+if rank == 3:
+    dist.send(torch.tensor([5]), 0)
+if rank == 0:
+    count = torch.zeros(1, dtype=torch.long)
+    dist.recv(count, 3)
+    for _ in range(count.item()):
+        dist.send(torch.ones(2), 1)
+if rank == 1:
+    for _ in range(5):
+        dist.recv(torch.ones(2), 0)
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DryRuns]:
+    with DryRuns(tmp_path_factory.mktemp("runs")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_sent_is_received(name: str, runs: DryRuns, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM + PROGRAMS[name], encoding="utf-8")
+    report = runs.report("--world-size", "4", script)
+    assert (report["exit_code"], report["findings"]) == (0, [])
+    assert not report["coverage"]["gaps"]
+
+
+def test_a_failure_that_follows_from_real_objects_is_found(runs: DryRuns, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    wrong = (
+        "found = [None] * size\ndist.all_gather_object(found, rank)\n"
+        "if found[0] != 1:\n    raise RuntimeError('the first rank is 0')\n"
+    )
+    script.write_text(PROGRAM + wrong, encoding="utf-8")
+    report = runs.report("--world-size", "4", script)
+    assert report["exit_code"] == 3
+    assert [one["code"] for one in report["findings"]] == ["SC701"]
