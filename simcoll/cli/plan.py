@@ -6,8 +6,8 @@ import argparse
 import csv
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,10 @@ from simcoll.topology.request import TopologyRequest
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from simcoll.plan.layout import Layout
     from simcoll.plan.planning import Plan
+    from simcoll.plan.search import Found
+    from simcoll.topology.graph import Topology
 
 _WHOLE = (
     ("dp-shard", "ranks over which the state is sharded (default: all that are left)"),
@@ -36,6 +39,7 @@ _WHOLE = (
     ("seq-len", "tokens of a sequence (default: 4096)"),
 )
 _CSV_BYTES = 64 << 20
+_MOST_PRICE = 1e9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,19 +57,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--framework", metavar="NAME", default="torchtitan", help="torchtitan (default), megatron, nemo, llm-foundry"
     )
+    parser.add_argument(
+        "--search", action="store_true", help="rank the layouts that fit, with what is given of the layout held"
+    )
+    parser.add_argument("--gpu-hour", metavar="PRICE", type=float, help="what a GPU costs an hour, to price tokens")
     parser.add_argument("--csv", metavar="FILE", type=stated_path, help="price each row of a file of measured steps")
     add_output_arguments(parser)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """One plan, or a file of rows; ``layout`` has the options that are given."""
+    """One plan, the best of all layouts, or a file of rows; ``layout`` has the options that are given."""
 
     model: str | None
     topology: TopologyRequest
     framework: str
     rows: Path | None
     layout: Mapping[str, Any] = field(default_factory=dict)
+    search: bool = False
+    gpu_hour: float | None = None
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -73,6 +83,7 @@ def run_command(options: argparse.Namespace) -> int:
     names = [*(name.replace("-", "_") for name, _ in _WHOLE), "schedule", "dtype", "recompute", "zero", "compile"]
     layout = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     request = PlanRequest(options.model, topology_request(options), options.framework, options.csv, layout)
+    request = replace(request, search=options.search, gpu_hour=options.gpu_hour)
     return price_plan(request, Output(json=options.json, plain=options.plain))
 
 
@@ -81,20 +92,51 @@ def price_plan(request: PlanRequest, output: Output) -> int:
     try:
         if request.rows is not None:
             return _price_rows(request.rows, output)
-        found = _plan(request)
+        if request.model is None:
+            raise UsageError("no model is given; give --model NAME, such as llama3-70b, or a .toml file, or --csv FILE")
+        if request.gpu_hour is not None and not 0 < request.gpu_hour < _MOST_PRICE:
+            raise UsageError(f"--gpu-hour {request.gpu_hour:g}: expected a price above 0")
+        if request.search:
+            best = _search(request, request.model)
+            output.render(_ranking(best, request.gpu_hour), lambda: _priced(best.document(), best.plans, request))
+        else:
+            found = _plan(request, request.model)
+            output.render(_picture(found, request.gpu_hour), lambda: _priced(found.document(), [found], request))
     except (SimcollError, ValueError) as error:
         return output.refuse(BAD_INPUT, str(error))
-    output.render(_picture(found), found.document)
     return OK
 
 
-def _plan(request: PlanRequest) -> Plan:
+def _topology(request: PlanRequest) -> Topology:
+    return (request.topology if request.topology.is_given else TopologyRequest(gpu="h100")).build()
+
+
+def _plan(request: PlanRequest, model: str) -> Plan:
     from simcoll.plan.planning import plan
 
-    if request.model is None:
-        raise UsageError("no model is given; give --model NAME, such as llama3-70b, or a .toml file, or --csv FILE")
-    topology = request.topology if request.topology.is_given else TopologyRequest(gpu="h100")
-    return plan(request.model, topology.build(), framework=request.framework, **request.layout)
+    return plan(model, _topology(request), framework=request.framework, **request.layout)
+
+
+def _search(request: PlanRequest, model: str) -> Found:
+    from simcoll.cli.progress import progress_bar
+    from simcoll.plan.model_files import model_named
+    from simcoll.plan.rates import Framework
+    from simcoll.plan.search import search
+
+    described, topology = model_named(model), _topology(request)
+    with progress_bar("pricing layouts", "sorting") as tell:
+        return search(described, topology, Framework(request.framework), request.layout, tell=tell)
+
+
+def _priced(document: Mapping[str, object], plans: Sequence[Plan], request: PlanRequest) -> Mapping[str, object]:
+    """The document, with the price of a million tokens of its plan (or best one) where an hour has a price."""
+    if request.gpu_hour is None:
+        return document
+    return {**document, "price_per_million_tokens": _price(plans[0], request.gpu_hour)}
+
+
+def _price(found: Plan, gpu_hour: float) -> float:
+    return gpu_hour / 3600 / found.tokens_per_second_per_gpu * 1e6
 
 
 def _price_rows(path: Path, output: Output) -> int:
@@ -124,7 +166,36 @@ def _price_rows(path: Path, output: Output) -> int:
     return OK
 
 
-def _picture(found: Plan) -> RenderableType:
+def _ranking(found: Found, gpu_hour: float | None) -> RenderableType:
+    from simcoll.core.text import plain
+    from simcoll.reports.tables import Rows
+
+    first = found.plans[0]
+    title = (
+        f"{first.model.name} on {counted(first.layout.gpus, 'GPU')} ({first.gpu}): the best of "
+        f"{counted(found.layouts, 'layout')}, of which {found.fitting:,} fit"
+    )
+    table = Rows(title=plain(title), title_justify="left", box=None)
+    heads = ["step", "tokens/s", "MFU", "GiB", "layout", "recompute", *(["1M tokens"] if gpu_hour is not None else [])]
+    for name in heads:
+        table.add_column(name, justify="left" if name in ("layout", "recompute") else "right")
+    for one in found.plans:
+        layout = one.layout
+        cells = [_time(one.step_seconds), f"{one.tokens_per_second_per_gpu:,.0f}", f"{100 * one.mfu:.1f} %"]
+        cells += [f"{one.memory_bytes / (1 << 30):,.0f}", _short(layout), layout.recompute]
+        table.add_row(*cells, *([f"{_price(one, gpu_hour):,.3g}"] if gpu_hour is not None else []))
+    return table
+
+
+def _short(layout: Layout) -> str:
+    """Such as ``dp16 tp4 pp4x2 mb1 ZeRO1``: pipeline stages by their virtual stages, sequences of a micro-batch."""
+    stages = f"{layout.pp}x{layout.virtual_stages}" if layout.virtual_stages > 1 else str(layout.pp)
+    sizes = {"tp": str(layout.tp), "pp": stages, "cp": str(layout.cp), "ep": str(layout.ep)}
+    parts = [f"dp{layout.data_parallel}", *(f"{name}{size}" for name, size in sizes.items() if size != "1")]
+    return " ".join([*parts, f"mb{layout.micro_batch}", f"ZeRO{layout.zero}"])
+
+
+def _picture(found: Plan, gpu_hour: float | None) -> RenderableType:
     from rich.console import Group
 
     from simcoll.core.text import plain
@@ -137,6 +208,8 @@ def _picture(found: Plan) -> RenderableType:
     times.add_row("step", _time(found.step_seconds))
     times.add_row("tokens/s/GPU", f"{found.tokens_per_second_per_gpu:,.0f}")
     times.add_row("MFU", f"{100 * found.mfu:.1f} %")
+    if gpu_hour is not None:
+        times.add_row("price of 1M tokens", f"{_price(found, gpu_hour):,.3g}")
     for name, seconds in step.terms().items():
         if seconds >= 0.001 * found.step_seconds:
             times.add_row(f"  {name}", f"{_time(seconds)}  {100 * seconds / found.step_seconds:4.1f} %")
