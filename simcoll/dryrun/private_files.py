@@ -43,6 +43,8 @@ def private_files(dry_run: DryRun, timeout: float) -> Iterator[DryRun]:
     """The dry run with private files for its ranks, each of which may run ``timeout`` seconds."""
     progress, patience = RankProgress(dry_run.world_size), min(timeout / 4, _MOST_PATIENCE)
     own = dry_run.folder.resolve() / RANK_FILES
+    # Ranks read objects that others pickled there: none may be left from before.
+    remove_tree(own)
     with contextlib.ExitStack() as stack:
         stack.callback(remove_tree, own)
         choices = _choices(own, [*_usual_places(dry_run), *_named_places(dry_run)], stack)

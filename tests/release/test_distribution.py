@@ -68,7 +68,8 @@ def test_the_wheel_holds_the_folders_as_one_package(archives: Archives) -> None:
     shipped |= {f"simcoll/scenarios/{path.name}" for path in (ROOT / "examples" / "scenarios").glob("*.toml")}
     shipped |= {f"{PAGE}/{path.name}" for path in (ROOT / "reports" / "page").iterdir() if path.is_file()}
     shipped |= {f"{PAGE}/vendor/drawing.js", f"{PAGE}/vendor/drawing.LICENSES.txt", "simcoll/py.typed"}
-    shipped |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "simcoll").rglob("*.json")}
+    described = (path for kind in ("*.json", "*.toml") for path in (ROOT / "simcoll").rglob(kind))
+    shipped |= {path.relative_to(ROOT).as_posix() for path in described}
     shipped |= {f"simcoll/reports/{path.name}" for path in (ROOT / "reports").glob("*.json")}
     assert {name for name in names if ".dist-info/" not in name} == shipped
     licences = {name.partition("/licenses/")[2] for name in names if "/licenses/" in name}

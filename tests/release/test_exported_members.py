@@ -26,6 +26,7 @@ PUBLIC = [
     "explore",
     "fat_tree",
     "flat",
+    "plan",
     "preset",
     "price",
     "rail_optimised",

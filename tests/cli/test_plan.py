@@ -1,0 +1,108 @@
+"""``simcoll plan``: what it shows, its documents, and a file of rows; bad input gets one line and exit code 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simcoll.cli import main
+
+LAYOUT = ["--model", "llama3-8b", "--gpu", "h100", "--nodes", "2", "--seq-len", "8192", "--recompute", "full"]
+COLUMNS = "id,model,gpu,gpus,seq_len,dp,mbs,gbs_sequences,sharding,precision"
+
+
+def test_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *LAYOUT, "--plain", "--gpu-hour", "2"]) == 0
+    said = capsys.readouterr().out
+    for word in (
+        "llama3-8b on 16 GPUs (h100), ZeRO 3, dp 16",
+        "MFU",
+        "matrix products",
+        "of 80 GiB: fits",
+        "price of 1M",
+    ):
+        assert word in said
+
+
+def test_a_plan_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *LAYOUT, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "simcoll.plan/1"
+    assert found["fits"] is True
+    parts = found["compute_seconds"] + found["exposed_seconds"] + found["bubble_seconds"] + found["terms"]["fixed"]
+    assert found["step_seconds"] == pytest.approx(parts)
+    tokens = 16 * 8192 / found["step_seconds"] / 16
+    assert found["tokens_per_second_per_gpu"] == pytest.approx(tokens)
+    assert "price_per_million_tokens" not in found
+
+
+def test_a_search_is_one_document_with_its_best_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    search = ["plan", *LAYOUT, "--global-batch", "64", "--search", "--gpu-hour", "2.5"]
+    assert main([*search, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "simcoll.plan-search/1"
+    steps = [one["step_seconds"] for one in found["plans"]]
+    assert steps == sorted(steps)
+    best = found["plans"][0]
+    assert found["price_per_million_tokens"] == pytest.approx(2.5 / 3600 / best["tokens_per_second_per_gpu"] * 1e6)
+    assert main([*search, "--plain"]) == 0
+    assert f"the best of {found['layouts']} layouts, of which {found['fitting']} fit" in capsys.readouterr().out
+
+
+def test_rows_are_priced_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        "a,LLAMA3_8B,H100 SXM 80GB,8,8192,8,1,16,FSDP,bf16",
+        "b,Galactica,H100,8,8192,8,1,16,FSDP,bf16",
+        "c,LLAMA3_8B,H100,8,8192,,,,,",
+        "d,LLAMA3_8B",
+    ]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join([COLUMNS, *rows]), encoding="utf-8-sig")
+    assert main(["plan", "--csv", str(path), "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["id"] for one in found] == ["a", "b", "c", "d"]
+    assert [sorted(one) for one in found] == [
+        ["id", "memory_gib", "step_seconds"],
+        ["id", "refused"],
+        ["id", "memory_gib", "step_seconds"],
+        ["id", "refused"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no model is given"),
+        (["--model", "llama3-71b"], "expected llama3-70b"),
+        (["--model", "llama3-8b", "--tp", "3"], "--tp 3"),
+        (["--model", "llama3-8b", "--gpu-hour", "-1"], "--gpu-hour -1: expected a price above 0"),
+        (["--model", "llama3-8b", "--gpu-hour", "nan"], "--gpu-hour nan"),
+        (["--model", "llama3.1-405b", "--search"], "fits: the smallest takes"),
+        (["--csv", "none.csv"], "none.csv: cannot be read"),
+        (["--csv", "."], "cannot be read"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"a,b\n1,2\n", "has no column id"), (b"\xff\xfe\x00", "is no text in UTF-8"), (b"", "has no column id")],
+)
+def test_a_file_that_has_no_rows_is_refused(
+    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    assert main(["plan", "--csv", str(path)]) == 2
+    assert said in capsys.readouterr().err
