@@ -162,7 +162,7 @@ def _price_rows(path: Path, output: Output) -> int:
     if missing:
         raise UsageError(f"{path}: has no column {missing[0]}; expected id, model, gpu, gpus and more")
     lines = [json.dumps(priced_row(row), allow_nan=False) for row in rows]
-    output.hand_over("".join(f"{line}\n" for line in lines))
+    output.hand_over("\n".join(lines))
     return OK
 
 
