@@ -52,8 +52,8 @@ class Ring:
 
 def slots_of(columns: EntryColumns, minor: int) -> Ring:
     """The entries of a dump of version 2.``minor`` as slots."""
-    rows, problems, gap = _sound(columns.rows())
     calls = list(columns.calls)
+    rows, problems, gap = _sound(columns.rows(), calls)
     if minor <= _FIRST_TENSOR_ONLY and (cut := _lists_cut(columns)):
         calls = [replace(call, inputs=(), outputs=()) if index in cut else call for index, call in enumerate(calls)]
         problems.append(_CUT)
@@ -83,8 +83,11 @@ def _lists_cut(columns: EntryColumns) -> set[int]:
     return {index for index, (call, backend) in enumerate(told) if call.op in listed and backend not in _WITHOUT_EVENTS}
 
 
-def _sound(rows: Rows) -> tuple[Rows, list[str], bool]:
-    """The entries after the last one that makes no sense, what to say of it, and whether there was one."""
+def _sound(rows: Rows, calls: Sequence[Call]) -> tuple[Rows, list[str], bool]:
+    """The entries that can be judged, what to say of the others, and whether calls before them may be lost.
+
+    Where nothing tells whose call an entry was that makes no sense, the entries before it are left out as well.
+    """
     bad = ~rows["sound"] | (rows["sequence"] < 0) | (rows["sequence"] > _LAST)
     bad |= (rows["p2p_sequence"] < 0) | (rows["p2p_sequence"] > _LAST)
     for name in ("scheduled_ns", "started_ns", "finished_ns"):
@@ -92,8 +95,31 @@ def _sound(rows: Rows) -> tuple[Rows, list[str], bool]:
     places = np.flatnonzero(bad)
     if not len(places):
         return rows, [], False
-    problem = f"entry {places[-1]} makes no sense; the entries before it are left out"
-    return rows[places[-1] + 1 :], [problem], True
+    last = int(places[-1])
+    if _placed(rows, bad, calls):
+        more = f" (and {len(places) - 1} before it)" if len(places) > 1 else ""
+        return rows[~bad], [f"entry {last} makes no sense{more}; {len(places)} of {len(rows)} entries left out"], False
+    problem = f"entry {last} makes no sense; the {last} entries before it are left out as well"
+    return rows[last + 1 :], [problem], True
+
+
+def _placed(rows: Rows, bad: npt.NDArray[np.bool_], calls: Sequence[Call]) -> bool:
+    """Whether the numbers that groups lack show of all bad entries that each was a collective, and between which two.
+
+    Messages and batches of calls share numbers, and a group made again counts anew: then nobody can tell.
+    """
+    sound = np.flatnonzero(~bad)
+    kept = rows[sound]
+    if not len(kept) or kept["p2p"].any() or any(map(_ends_batch, calls)):
+        return False
+    before, lacking = np.cumsum(bad), 0
+    for group in np.unique(kept["group"]).tolist():
+        mine = sound[kept["group"] == group]
+        skipped = np.diff(rows["sequence"][mine]) - 1
+        if (skipped < 0).any() or (skipped > np.diff(before[mine])).any():
+            return False
+        lacking += int(skipped.sum())
+    return lacking == int(bad.sum())
 
 
 def _batches(rows: Rows, calls: list[Call], *, wrapped: bool) -> tuple[Rows, dict[int, set[int]]]:

@@ -1,7 +1,7 @@
 """The entries of a Flight Recorder dump as columns: each distinct call, line and group once, the rest as numbers.
 
 What an entry says is checked field by field, whatever version of torch wrote it; ``docs/flight-recorder.md`` tells the
-versions apart. An entry that makes no sense is counted, and the records before it are not judged.
+versions apart. An entry that makes no sense is counted; the module ``dump`` decides what it costs.
 
 :class:`Frames` finds the line of the user's program in an entry's frames, which another machine wrote. It follows the
 rule of :mod:`simcoll.recorder.source`, by the shape of the paths: frames of torch, of simcoll, of Python's library and

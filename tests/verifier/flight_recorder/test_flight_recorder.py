@@ -435,11 +435,25 @@ def without(field, **fields):
         entry(1, "nccl:broadcast", output_dtypes=["Half"]),
     ],
 )
-def test_an_entry_that_no_backend_writes_hides_what_came_before_it(tmp_path, bad):
+def test_an_entry_that_no_backend_writes_costs_itself_alone(tmp_path, bad):
     found = read(tmp_path, [entry(0), bad, entry(2), entry(3)])
-    assert list(found.slots["sequence"]) == [3, 4]
-    assert found.dropped[0] == 2
-    assert found.problems == ("entry 1 makes no sense; the entries before it are left out",)
+    assert list(found.slots["sequence"]) == [1, 3, 4]
+    assert not found.dropped
+    assert found.problems == ("entry 1 makes no sense; 1 of 4 entries left out",)
+    assert not judged(tmp_path, [[entry(0), bad, entry(2), entry(3)], [entry(place) for place in range(4)]]).findings
+
+
+def test_a_mismatch_before_an_entry_that_makes_no_sense_is_found(tmp_path):
+    others = [entry(0, "nccl:broadcast"), *(entry(place) for place in (1, 2, 3))]
+    report = judged(tmp_path, [[entry(0), without("input_sizes"), entry(2), entry(3)], others])
+    assert [finding.sequence for finding in report.findings] == [1]
+
+
+@pytest.mark.parametrize("after", [[], [message(2, "nccl:send 0->1", 1)]])
+def test_an_entry_that_may_be_anybodys_call_hides_what_came_before_it(tmp_path, after):
+    found = read(tmp_path, [entry(0), without("input_sizes"), *after])
+    assert not (found.slots["p2p_sequence"] == 0).any()
+    assert found.problems == ("entry 1 makes no sense; the 1 entries before it are left out as well",)
 
 
 @pytest.mark.parametrize("dtype", ["Float8_e4m3fn", "BFloat16", "UInt7", "QUInt4x2", "Bits16", "Bool", "Float4_e2m1fn"])
