@@ -20,7 +20,9 @@ from simcoll.dryrun.process_pool import remove_tree
 from simcoll.dryrun.rank.private_mounts import mount_privately, writable_places
 from simcoll.dryrun.rank.settings import DryRun
 from simcoll.dryrun.rank.shared_files import FileSharing, RankProgress, read_journal
+from simcoll.errors import BAD_INPUT
 from simcoll.launch.fork import fork
+from simcoll.launch.preconditions import PreconditionError
 
 RANK_FILES = "rank-files"
 """The folder in that of the dry run."""
@@ -40,11 +42,18 @@ _Choice: TypeAlias = "tuple[Path, Sequence[str] | None]"
 
 @contextmanager
 def private_files(dry_run: DryRun, timeout: float) -> Iterator[DryRun]:
-    """The dry run with private files for its ranks, each of which may run ``timeout`` seconds."""
+    """The dry run with private files for its ranks, each of which may run ``timeout`` seconds.
+
+    Raises PreconditionError where the folder for them is there and cannot be removed.
+    """
     progress, patience = RankProgress(dry_run.world_size), min(timeout / 4, _MOST_PATIENCE)
     own = dry_run.folder.resolve() / RANK_FILES
-    # Ranks read objects that others pickled there: none may be left from before.
+    # Ranks read objects that others of this dry run pickled there: nothing may be left from before.
     remove_tree(own)
+    if os.path.lexists(own):
+        raise PreconditionError(
+            BAD_INPUT, f"{own} is there and cannot be removed; remove it, or give another folder with --out"
+        )
     with contextlib.ExitStack() as stack:
         stack.callback(remove_tree, own)
         choices = _choices(own, [*_usual_places(dry_run), *_named_places(dry_run)], stack)

@@ -7,10 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
+
+from simcoll.dryrun.private_files import private_files
+from simcoll.launch.preconditions import PreconditionError
 
 pytestmark = [pytest.mark.slow]
 
@@ -104,3 +109,23 @@ def test_without_namespaces_calls_are_redirected(tmp_path: Path) -> None:
     assert (code, report["findings"]) == (0, [])
     assert "no file systems of its own" in str(report["notes"])
     assert_nothing_is_left(tmp_path)
+
+
+def test_a_link_where_ranks_would_keep_their_files_leads_nowhere(tmp_path: Path) -> None:
+    """Ranks unpickle what they find there: it may lead to what another user has written."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "rank-files").symlink_to(tmp_path / "elsewhere")
+    code, report = preflight(tmp_path, [])
+    assert (code, report["findings"]) == (0, [])
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert not (tmp_path / "out" / "rank-files").is_symlink()
+
+
+def test_a_folder_that_cannot_be_removed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rank-files").mkdir()
+    monkeypatch.setattr("simcoll.dryrun.private_files.remove_tree", lambda folder: None)
+    dry_run: Any = SimpleNamespace(folder=tmp_path, world_size=2)
+    refused = pytest.raises(PreconditionError, match="rank-files is there and cannot be removed; remove it, or give")
+    with refused, private_files(dry_run, 10.0):
+        pass

@@ -31,6 +31,8 @@ PERMITTED = {
     "simcoll/launch/preconditions.py": {"compile"},
     # Tables of the readers that simcoll has started, by an unpickler that knows a few types.
     "simcoll/blackbox/reader_wire.py": {"pickle.Unpickler"},
+    # Objects that ranks of one dry run send each other, in a folder of that run: torch unpickles them in the real run.
+    "simcoll/dryrun/rank/sent_values.py": {"pickle.loads"},
     # Results and exceptions of processes that simcoll has forked itself, over their pipes,
     # and frames for their tracebacks: a line of simcoll's own.
     "simcoll/testing/gloo_rank.py": {"pickle.loads", "compile", "exec"},
