@@ -23,7 +23,7 @@ import numpy.typing as npt
 from simcoll.errors import SimcollError
 from simcoll.plan.measured_steps import MeasuredStep, measured_step
 from simcoll.plan.rates import Rates, fitted_shares
-from simcoll.plan.step import ADAPTERS, step_time
+from simcoll.plan.step import step_time
 from simcoll.plan.traffic import traffic_of
 from simcoll.plan.work import work_of
 
@@ -81,13 +81,7 @@ class Row:
         self.seconds = float(row["step_time_s"] or row["step_time_derived_s"])
         step = self.step
         self._work = work_of(step.model, step.layout)
-        self._traffic = traffic_of(
-            step.model,
-            step.layout,
-            step.topology(),
-            trained=ADAPTERS if step.training.adapters else 1.0,
-            gradient_bytes=4 if step.framework.name == "torchtitan" else 2,
-        )
+        self._traffic = traffic_of(step.model, step.layout, step.topology(), step.framework, step.training)
 
     def predicted(self, shares: Mapping[str, float]) -> float:
         """Seconds of a step with these shares."""

@@ -96,6 +96,23 @@ class Layout:
         return 0, self.tp * self.cp * self.data_parallel if self.pp > 1 else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What trains beside the layout: ``adapters`` where only low-rank adapters are trained (LoRA, arXiv:2106.09685),
+    ``overlaps_tensor`` where products and tensor parallel collectives run in pieces beside each other.
+    """
+
+    adapters: bool = False
+    overlaps_tensor: bool = False
+
+
+PLAIN = Training()
+"""All parameters are trained."""
+
+ADAPTERS = 0.002
+"""The share of parameters that adapters of rank 16 add to a model."""
+
+
 def check_layout(layout: Layout, model: Model, gpus: int) -> None:
     """Raises LayoutError, one line, where a layout does not divide a model or does not fill a cluster of ``gpus``."""
     sizes = (

@@ -14,12 +14,11 @@ from typing import Any
 import networkx as nx
 
 from simcoll.errors import SimcollError
-from simcoll.plan.layout import Layout, LayoutError
+from simcoll.plan.layout import Layout, LayoutError, Training
 from simcoll.plan.model import Model
 from simcoll.plan.model_files import ModelError, known_models
 from simcoll.plan.planning import Plan, plan_of
 from simcoll.plan.rates import Framework
-from simcoll.plan.step import Training
 from simcoll.topology.clusters import cluster
 from simcoll.topology.hardware import GPUS
 

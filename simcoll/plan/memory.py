@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simcoll.plan.layout import Layout
+from simcoll.plan.layout import ADAPTERS, PLAIN, Layout, Training
 from simcoll.plan.model import Model
-from simcoll.plan.step import ADAPTERS, PLAIN, Training
 from simcoll.plan.traffic import held
 
 GIB = float(1 << 30)

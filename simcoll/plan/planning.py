@@ -9,12 +9,12 @@ from typing import Any
 import networkx as nx
 
 from simcoll.errors import PricingError
-from simcoll.plan.layout import Layout, LayoutError, check_layout
+from simcoll.plan.layout import PLAIN, Layout, LayoutError, Training, check_layout
 from simcoll.plan.memory import Memory, memory_of
 from simcoll.plan.model import Model
 from simcoll.plan.model_files import model_named
-from simcoll.plan.rates import FRAMEWORKS, Framework, Rates, Shares
-from simcoll.plan.step import ADAPTERS, PLAIN, StepTime, Training, step_time
+from simcoll.plan.rates import FRAMEWORKS, Framework, Rates
+from simcoll.plan.step import StepTime, step_time
 from simcoll.plan.traffic import traffic_of
 from simcoll.plan.work import flops_per_token, work_of
 from simcoll.topology.graph import ranks
@@ -22,9 +22,6 @@ from simcoll.topology.hardware import GPUS, nearest
 from simcoll.topology.request import TopologyRequest, topology_named
 
 SCHEMA = "simcoll.plan/1"
-
-_WIDE_GRADIENTS = ("torchtitan",)
-"""Frameworks that reduce gradients in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +108,7 @@ def plan(
     """
     described = model_named(model) if isinstance(model, str) else model
     graph = _graph(topology, TopologyRequest(None, gpu, nodes, gpus_per_node, None, nic_gbps))
-    return plan_of(described, _layout(layout, len(ranks(graph))), graph, Framework(framework))
+    return plan_of(described, layout_of(layout, len(ranks(graph))), graph, Framework(framework))
 
 
 def plan_of(
@@ -120,24 +117,28 @@ def plan_of(
     topology: nx.DiGraph[Any],
     framework: Framework,
     training: Training = PLAIN,
-    shares: Shares | None = None,
 ) -> Plan:
-    """The plan of a whole description; raises what `plan` raises. ``shares`` take the place of the fitted ones."""
+    """The plan of a whole description; raises what `plan` raises."""
     check_layout(layout, model, len(ranks(topology)))
     if framework.name not in FRAMEWORKS:
         raise PricingError(f"--framework {framework.name!r:.40}: expected {nearest(framework.name, FRAMEWORKS)}")
-    family = str(topology.graph.get("gpu", "")).lower()
-    rates = Rates(family, layout.dtype, framework, shares)
-    traffic = traffic_of(
-        model,
-        layout,
-        topology,
-        trained=ADAPTERS if training.adapters else 1.0,
-        gradient_bytes=4 if framework.name in _WIDE_GRADIENTS else 2,
-    )
+    family = family_of(topology)
+    rates = Rates(family, layout.dtype, framework)
+    traffic = traffic_of(model, layout, topology, framework, training)
     times = step_time(model, layout, work_of(model, layout), traffic, rates, training)
-    capacity = GPUS[family].memory if family in GPUS else 0.0
-    return Plan(model, layout, family, framework, times, memory_of(model, layout, training), capacity, rates.peak)
+    memory = memory_of(model, layout, training)
+    return Plan(model, layout, family, framework, times, memory, capacity_of(topology), rates.peak)
+
+
+def family_of(topology: nx.DiGraph[Any]) -> str:
+    """The GPU of a topology; an empty text where it does not say."""
+    return str(topology.graph.get("gpu", "")).lower()
+
+
+def capacity_of(topology: nx.DiGraph[Any]) -> float:
+    """Bytes of memory of a GPU; 0 where it is not known."""
+    found = GPUS.get(family_of(topology))
+    return 0.0 if found is None else found.memory
 
 
 def _graph(topology: nx.DiGraph[Any] | str | None, request: TopologyRequest) -> nx.DiGraph[Any]:
@@ -148,7 +149,7 @@ def _graph(topology: nx.DiGraph[Any] | str | None, request: TopologyRequest) -> 
     return topology_named(topology) if isinstance(topology, str) else topology
 
 
-def _layout(given: Mapping[str, Any], gpus: int) -> Layout:
+def layout_of(given: Mapping[str, Any], gpus: int) -> Layout:
     """The layout with what is left out filled in; raises LayoutError for a field that there is not."""
     unknown = [name for name in given if name not in Layout.__slots__]
     if unknown:

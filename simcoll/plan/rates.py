@@ -41,7 +41,7 @@ def fitted_shares() -> Shares:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What trains: its name, and the year and month of its release (0: the newest that rows measure)."""
+    """What trains: its name, and the year and month of its release (empty: the newest that rows measure)."""
 
     name: str
     release: str = ""

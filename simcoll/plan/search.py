@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import networkx as nx
@@ -16,11 +16,10 @@ import networkx as nx
 from simcoll.plan.layout import RECOMPUTE, Layout, LayoutError, check_layout
 from simcoll.plan.memory import memory_of
 from simcoll.plan.model import Model
-from simcoll.plan.planning import Plan, plan_of
+from simcoll.plan.planning import Plan, capacity_of, family_of, layout_of, plan_of
 from simcoll.plan.rates import Framework, Rates
 from simcoll.plan.work import work_of
 from simcoll.topology.graph import ranks
-from simcoll.topology.hardware import GPUS
 
 KEPT = 10
 """Plans that are kept where no number is given."""
@@ -61,15 +60,15 @@ def search(
     Raises LayoutError where no layout divides model, batch and cluster, or none fits.
     """
     count = len(ranks(topology))
+    # What is wrong with the fixed fields by themselves is said first.
+    widest = layout_of(fixed, count)
     layouts = list(candidates(model, count, fixed))
     if not layouts:
-        check_layout(_widest(fixed, count), model, count)
+        check_layout(widest, model, count)
         raise LayoutError(f"no layout of {count:,} GPUs divides {model.name} and the batch; give fewer options")
-    capacity = GPUS[str(topology.graph.get("gpu", ""))].memory
-    sized = sorted(
-        (one for one in layouts if memory_of(model, one).total <= capacity),
-        key=lambda one: _least_seconds(model, one, topology, framework),
-    )
+    rates, capacity = Rates(family_of(topology), widest.dtype, framework), capacity_of(topology)
+    fitting = (one for one in layouts if memory_of(model, one).total <= capacity)
+    sized = sorted(((_least_seconds(model, one, rates), one) for one in fitting), key=lambda pair: pair[0])
     if not sized:
         least = min(memory_of(model, one).total for one in layouts) / (1 << 30)
         raise LayoutError(
@@ -77,8 +76,8 @@ def search(
             f"{capacity / (1 << 30):,.0f}; give more GPUs, or --recompute full"
         )
     best: list[tuple[float, int, Plan]] = []
-    for place, layout in enumerate(sized):
-        if len(best) == keep and _least_seconds(model, layout, topology, framework) >= -best[0][0]:
+    for place, (least_seconds, layout) in enumerate(sized):
+        if len(best) == keep and least_seconds >= -best[0][0]:
             # The rest computes for longer still.
             break
         found = plan_of(model, layout, topology, framework)
@@ -95,10 +94,6 @@ def search(
 
 def candidates(model: Model, gpus: int, fixed: Mapping[str, Any]) -> Iterator[Layout]:
     """Every layout with the fixed fields that divides model, batch and cluster; others are powers of two."""
-    names = {field.name for field in fields(Layout)}
-    unknown = [name for name in fixed if name not in names]
-    if unknown:
-        raise LayoutError(f"layout: unknown {unknown[0]!r:.40}")
     batch = fixed.get("global_batch", gpus)
     held = {name: fixed[name] for name in ("seq_len", "dtype", "compile") if name in fixed}
 
@@ -153,17 +148,8 @@ def _powers(most: int) -> list[int]:
     return [1 << bit for bit in range(max(1, most).bit_length())]
 
 
-def _least_seconds(model: Model, layout: Layout, topology: nx.DiGraph[Any], framework: Framework) -> float:
+def _least_seconds(model: Model, layout: Layout, rates: Rates) -> float:
     """What a step takes at least: its compute, without any communication."""
-    rates = Rates(str(topology.graph.get("gpu", "")), layout.dtype, framework)
     work = work_of(model, layout)
     each = rates.forward(work).total + rates.backward(work).total
     return layout.micro_batches * (each + rates.head(work)) / layout.pp
-
-
-def _widest(fixed: Mapping[str, Any], gpus: int) -> Layout:
-    """The fixed fields with all other ranks data parallel, to say what does not divide."""
-    others = 1
-    for name in ("dp_replicate", "tp", "pp", "cp"):
-        others *= fixed.get(name, 1)
-    return Layout(**{"dp_shard": max(1, gpus // others), "global_batch": gpus, **fixed})

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simcoll.plan.layout import Layout
+from simcoll.plan.layout import ADAPTERS, PLAIN, Layout, Training
 from simcoll.plan.model import Model
 from simcoll.plan.rates import Rates, Seconds
 from simcoll.plan.traffic import Traffic, held
@@ -22,23 +22,6 @@ _LAST_STAGE = 0.3
 
 _HEAD_BEHIND = 0.5
 """The share of the gathers outside the layers that nothing hides: the first and the last layer's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What trains beside the layout: ``adapters`` where only low-rank adapters are trained (LoRA, arXiv:2106.09685),
-    ``overlaps_tensor`` where products and tensor parallel collectives run in pieces beside each other.
-    """
-
-    adapters: bool = False
-    overlaps_tensor: bool = False
-
-
-PLAIN = Training()
-"""All parameters are trained."""
-
-ADAPTERS = 0.002
-"""The share of parameters that adapters of rank 16 add to a model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,15 @@ from typing import Any
 import networkx as nx
 
 from simcoll.estimator.estimate import estimate
-from simcoll.plan.layout import Layout
+from simcoll.plan.layout import ADAPTERS, PLAIN, Layout, Training
 from simcoll.plan.model import Model
+from simcoll.plan.rates import Framework
 
 _HALF = 2
 """Bytes of a parameter or activation as it is sent."""
+
+_WIDE_GRADIENTS = ("torchtitan",)
+"""Frameworks that reduce gradients in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,11 @@ def held(model: Model, layout: Layout) -> Held:
 
 
 def traffic_of(
-    model: Model, layout: Layout, topology: nx.DiGraph[Any], *, trained: float = 1.0, gradient_bytes: int = _HALF
+    model: Model, layout: Layout, topology: nx.DiGraph[Any], framework: Framework, training: Training = PLAIN
 ) -> Traffic:
-    """The collectives of a step; ``trained`` is the share of the parameters that have gradients.
-
-    Raises EstimateError and TopologyError where the topology cannot carry them.
-    """
+    """The collectives of a step; raises EstimateError and TopologyError where the topology cannot carry them."""
+    trained = ADAPTERS if training.adapters else 1.0
+    gradient_bytes = 2 * _HALF if framework.name in _WIDE_GRADIENTS else _HALF
 
     def seconds(op: str, size: float, ranks: tuple[int, ...]) -> float:
         return estimate(op, round(size), topology, ranks=ranks).seconds if len(ranks) > 1 and size >= 1 else 0.0

@@ -7,12 +7,14 @@ from typing import Any
 import networkx as nx
 import pytest
 
+from simcoll.errors import PricingError
 from simcoll.plan.layout import LayoutError
 from simcoll.plan.model_files import model_named
 from simcoll.plan.planning import plan_of
 from simcoll.plan.rates import Framework
 from simcoll.plan.search import candidates, search
 from simcoll.topology.clusters import cluster
+from simcoll.topology.graph import flat
 
 TORCHTITAN = Framework("torchtitan")
 
@@ -70,3 +72,8 @@ def test_a_search_without_a_result_says_why(
 ) -> None:
     with pytest.raises(LayoutError, match=said):
         search(model_named(name), topology, TORCHTITAN, fixed)
+
+
+def test_a_topology_that_names_no_gpu_is_refused() -> None:
+    with pytest.raises(PricingError, match="its peak is not known"):
+        search(model_named("llama3-8b"), flat(8, bandwidth=50e9, latency=1e-6), TORCHTITAN, {"seq_len": 4096})
