@@ -7,7 +7,8 @@ What real Gloo, and threads, leave to time is not compared, by these rules and n
   is a matter of milliseconds;
 * the culprits of a message that does not fit, where one of the two reports names none: they rest on the other messages
   of the same lines, and some of these may not have been sent yet;
-* whether a rank that is missed had ended (SC702), or was about to (SC201);
+* whether a rank that is missed had ended (SC702; where a message was not received, SC304, which names nobody), or was
+  about to (SC201);
 * how grave it is that memory was used in flight (SC502, SC503): whether its data had left by then;
 * on threads, memory that is used in flight (SC502, SC503): a call that all have come to runs at once there, so that it
   is over when its memory is used again, and the program may have waited for something since.
@@ -81,8 +82,11 @@ def _or_missing(key: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _alike_but_for_time(mine: Finding, theirs: Finding) -> bool:
-    message = mine.code in ("SC301", "SC302") and not (mine.culprits and theirs.culprits)
-    return message and key(mine)[:-1] == key(theirs)[:-1]
+    if mine.culprits and theirs.culprits:
+        return False
+    if {mine.code, theirs.code} == {"SC201", "SC304"}:
+        return key(mine)[1:-1] == key(theirs)[1:-1]
+    return mine.code in ("SC301", "SC302") and key(mine)[:-1] == key(theirs)[:-1]
 
 
 def check_alike(program: Program, players: Players) -> None:

@@ -335,6 +335,7 @@ def warm_up() -> Hidden:
     from simcoll.cli.dry_run import warm_up as warm_up_for_dry_runs
 
     warm_up_for_dry_runs()
+    atexit.unregister(gc.unfreeze)  # a fork would copy all that was imported to look through it at its end
     needs_torch = {
         name: module
         for name, module in sys.modules.items()
