@@ -11,6 +11,7 @@ import fcntl
 import gc
 import importlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -48,8 +49,16 @@ def warm_up() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.freeze()
-    # What stays frozen at the end counts as leaked: nanobind, with which triton is bound, prints a list of it.
-    atexit.register(gc.unfreeze)
+    atexit.register(thaw)
+
+
+def thaw() -> None:
+    """Undo the freezing before the interpreter ends, where nanobind would print a list of what is frozen as leaked.
+
+    That is where triton is imported, which is bound with it. Elsewhere the last collection need not look through it all.
+    """
+    if "triton" in sys.modules:
+        gc.unfreeze()
 
 
 _GIB = 1 << 30

@@ -332,10 +332,11 @@ def warm_up() -> Hidden:
     before = set(sys.modules)
     for name in TORCH:
         importlib.import_module(name)
+    from simcoll.cli.dry_run import thaw
     from simcoll.cli.dry_run import warm_up as warm_up_for_dry_runs
 
     warm_up_for_dry_runs()
-    atexit.unregister(gc.unfreeze)  # a fork would copy all that was imported to look through it at its end
+    atexit.unregister(thaw)  # a fork would copy all that was imported to look through it at its end
     needs_torch = {
         name: module
         for name, module in sys.modules.items()
