@@ -55,7 +55,7 @@ def warm_up() -> None:
 def thaw() -> None:
     """Undo the freezing before the interpreter ends, where nanobind would print a list of what is frozen as leaked.
 
-    That is where triton is imported, which is bound with it. Elsewhere the last collection need not look through it all.
+    That is where triton is imported, which is bound with it. Elsewhere the last collection need not search it all.
     """
     if "triton" in sys.modules:
         gc.unfreeze()

@@ -177,6 +177,7 @@ def test_estimates_stand_side_by_side() -> None:
     assert "NCCL gives no estimate" in shown
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.gloo
 def test_checks_are_made_over_gloo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

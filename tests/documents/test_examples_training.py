@@ -7,7 +7,7 @@ ranks of the right ones some are run; the others follow the same lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,10 +78,9 @@ def training_real_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rea
     runs.close()
 
 
-def at_sizes(script: Path, sizes: Sequence[int], chosen: Callable[[Sequence[int]], int] = max) -> list[Any]:
-    """A script at each size, the largest (or ``chosen``) one on every change, the others in ``make nightly``."""
-    on_change = chosen(sizes)
-    return [pytest.param(script, size, id=f"{script.stem}-{size}", marks=nightly(size != on_change)) for size in sizes]
+def at_sizes(script: Path, sizes: Sequence[int]) -> list[Any]:
+    """A script at each size, the largest one on every change, the others in ``make nightly``."""
+    return [pytest.param(script, size, id=f"{script.stem}-{size}", marks=nightly(size != max(sizes))) for size in sizes]
 
 
 REAL = [one for path in RIGHT for one in at_sizes(path, (2, 4, 8) if path.stem == "llama_3d" else (2, 4))]
@@ -122,8 +121,8 @@ def test_a_dry_run_of_a_right_example_is_silent(script: Path, size: int, trainin
     assert (report["exit_code"], report["verdict"], report["findings"]) == (0, "ok", [])
 
 
-LONG = ("fsdp2_bug", "llama_3d_bug")
-"""The planted variants whose dry runs take half a minute each; ``make nightly`` makes them."""
+LONG = ("ddp_bug", "expert_parallel_bug", "fsdp2_bug", "llama_3d_bug")
+"""The planted variants whose dry runs are of 16 ranks or more; ``make nightly`` makes them."""
 
 
 def found() -> list[Any]:
@@ -136,7 +135,12 @@ def found() -> list[Any]:
 
 
 def silent() -> list[Any]:
-    return [some for path in PLANTED for one in stated(path, "silent") for some in at_sizes(path, one.sizes, min)]
+    return [
+        pytest.param(path, size, id=f"{path.stem}-{size}", marks=nightly(path.stem in LONG or size != min(one.sizes)))
+        for path in PLANTED
+        for one in stated(path, "silent")
+        for size in one.sizes
+    ]
 
 
 @pytest.mark.parametrize(("script", "expected", "size"), found())

@@ -14,6 +14,7 @@ from simcoll.verifier.findings.finding import Finding, Report, Severity, Side, V
 from simcoll.verifier.views.view import charted
 from tests.reports.browser import AXE, Opened, opened, started
 from tests.reports.pages import HOSTILE, crossed, hostile, large, mismatched, page_of, waiting_circle
+from tests.support.seeds import nightly
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,9 @@ def browser() -> Iterator[Any]:
         yield found
 
 
-@pytest.fixture(scope="module", params=SIZES, ids=lambda ranks: f"{ranks}-ranks")
+@pytest.fixture(
+    scope="module", params=[pytest.param(n, id=f"{n}-ranks", marks=nightly(n == min(SIZES))) for n in SIZES]
+)
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, browser: Any) -> tuple[int, Path]:
     """A page of so many ranks, the 1-st of which reduces otherwise than the others."""
     ranks = request.param
