@@ -53,6 +53,7 @@ from simcoll.verifier.halts.p2p_unmatched import (
 )
 from simcoll.verifier.halts.stragglers import stragglers
 from simcoll.verifier.halts.wait_graph import WaitGraph, waits_of
+from simcoll.verifier.values.findings import value_findings
 
 _MEMORY: Final = (BUFFER_CHANGED.code, BUFFERS_OVERLAP.code)
 
@@ -264,6 +265,14 @@ def _stragglers(inquiry: Inquiry) -> list[Finding]:
     return stragglers(inquiry.job.columns)
 
 
+def _wrong_values(inquiry: Inquiry) -> list[Finding]:
+    """The values of a collective are not what they must be, by the digests that all its ranks wrote down.
+
+    Of each rule and group the first call is reported; not where calls disagree, or memory was used while in flight.
+    """
+    return value_findings(inquiry.job.columns)
+
+
 def _unfinished_disagreements(inquiry: Inquiry) -> list[Finding]:
     """The ranks state different things, or call in different orders, in a collective that a rank, or its device, is
     still in.
@@ -380,6 +389,10 @@ _LOST: Final = Explanation(
     "peer lost", ("SC701", "SC702"), _of_job(lost_peers), yields_to=_names((*_PARTED, *_WAITS, _FAILED, *_HALTS))
 )
 
+_VALUES: Final = Explanation(
+    "wrong values", ("SC901", "SC902", "SC903"), _wrong_values, yields_to=_names(_PARTED)
+)
+
 _WARNINGS: Final = (
     Explanation(
         "tolerated disagreement",
@@ -397,7 +410,7 @@ _WARNINGS: Final = (
     Explanation("straggler", ("SC801",), _stragglers),
 )
 
-EXPLANATIONS: Final[tuple[Explanation, ...]] = (*_PARTED, *_WAITS, _FAILED, *_HALTS, _LOST, *_WARNINGS)
+EXPLANATIONS: Final[tuple[Explanation, ...]] = (*_PARTED, *_WAITS, _FAILED, *_HALTS, _LOST, _VALUES, *_WARNINGS)
 """All that a verdict asks, in order: what is believed before what."""
 
 _UNFINISHED: Final = (
@@ -421,7 +434,17 @@ _FAILURES: Final = _names((_FAILED, _LOST))
 _CAUSES: Final = ("group of other members", "refused on some ranks", "refused instead of missing")
 
 SHOWN: Final = tuple(
-    dict.fromkeys((*_names(_PARTED), *_CAUSES, *_names(_WAITS), *_names(_HALTS), *_FAILURES, *_names(_WARNINGS)))
+    dict.fromkeys(
+        (
+            *_names(_PARTED),
+            *_CAUSES,
+            *_names(_WAITS),
+            *_names(_HALTS),
+            *_FAILURES,
+            _VALUES.name,
+            *_names(_WARNINGS),
+        )
+    )
 )
 """The order in which findings are shown: causes before symptoms. Those of the first three are put together, by time; a
 failure that came before the first of them is shown before all others."""

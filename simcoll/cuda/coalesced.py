@@ -49,6 +49,10 @@ class Section:
         )
 
     @property
+    def values(self) -> None:
+        """The values of calls that run as one are not checked."""
+
+    @property
     def call(self) -> Call:
         """The first call of the section."""
         return self.entries[0].call

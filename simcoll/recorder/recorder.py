@@ -28,6 +28,8 @@ from simcoll.spec.checksum import flow_word, joined_word, message_digest, statem
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.ddp_model import Claim
 from simcoll.spec.table import Kind
+from simcoll.values.choice import Choice
+from simcoll.values.tensors import CallValues, ValueWatch
 from simcoll.verifier.agreement.own_memory import MemoryFault
 from simcoll.verifier.halts.failures import Nature, nature_of
 
@@ -200,6 +202,8 @@ class Entry:
     """The device's timing of the call, where the host does not see its end."""
     fault: MemoryFault | None = None
     """What the backend does wrong because of how the call's tensors lie in memory."""
+    values: CallValues | None = None
+    """The values of the call, where they are checked."""
 
     @property
     def call(self) -> Call:
@@ -244,12 +248,16 @@ class Entry:
 
     def finished(self, state: State = State.COMPLETED) -> None:
         """The call ended, as far as the host sees."""
+        if self.values is not None and state is State.COMPLETED:
+            self.values.ended()
         if self.timed is not None and state is State.COMPLETED:
             return
         self.log.box.advance(self.ticket, state)
 
     def waited_for(self) -> None:
         """Somebody has waited for the call, which ended well."""
+        if self.values is not None:
+            self.values.ended()
         if self.timed is None:
             self.log.box.advance(self.ticket)
         else:
@@ -297,14 +305,22 @@ class GroupLog:
     """The calls of one group on this rank, in order."""
 
     def __init__(
-        self, recorder: Recorder, group: Group, group_rank: int, backends: Mapping[str, Backend] = MappingProxyType({})
+        self,
+        recorder: Recorder,
+        group: Group,
+        group_rank: int,
+        backends: Mapping[str, Backend] = MappingProxyType({}),
+        choice: Choice | None = None,
     ) -> None:
+        """``choice`` says whose values are checked; None: those of no call."""
         self.recorder = recorder
         self._backends = backends
         self.box = recorder.box
         self.group = group
         self.group_rank = group_rank
         self._index = self.box.group(group)
+        size = len(group.ranks)
+        self.values = None if choice is None else ValueWatch(choice, self.box, self._index, group_rank, size)
         self._prepared: dict[tuple[object, ...], Prepared] = {}
         self._sequence = 0
         self._p2p_sequence = 0

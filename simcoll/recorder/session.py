@@ -17,6 +17,7 @@ from simcoll.blackbox.header import created_ns
 from simcoll.core.rank_local import RankLocal
 from simcoll.core.record import Group
 from simcoll.recorder.recorder import Recorder, box_name
+from simcoll.values.choice import Choice, budget_wanted
 
 
 class GroupPipeline(Protocol):
@@ -38,8 +39,11 @@ class GroupPipeline(Protocol):
 class Session:
     """One activation: the mode, where black boxes go, and the recorder of each process that runs under it."""
 
-    def __init__(self, mode: str, out: Path | None = None) -> None:
+    def __init__(self, mode: str, out: Path | None = None, values: str = "off") -> None:
+        """``values`` says whose values are checked: ``off``, ``sample`` or ``all``."""
         self.mode = mode
+        self.values = values
+        self.choice = None if values == "off" else Choice(values, budget_wanted())
         self._out = out
         self._started_in = Path() if out else Path.cwd()
         self._since_ns = time.time_ns()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simcoll.spec.semantics import Result
 
 from simcoll.spec.table import IN_PLACE, CollectiveSpec, Kind, Method, Rooted
+from simcoll.spec.value_laws import ValueLaw
 
 _BUFFERED = frozenset({"dtype", "device"})
 """The fields that rows with tensors agree on besides the row itself."""
@@ -54,6 +55,7 @@ def _spec(
     rooted: Rooted | None = None,
     law_reads: frozenset[str] = frozenset(),
     divided: frozenset[str] = frozenset(),
+    values: ValueLaw | None = None,
 ) -> CollectiveSpec:
     return CollectiveSpec(
         name,
@@ -72,6 +74,7 @@ def _spec(
         rooted,
         law_reads,
         divided,
+        values,
     )
 
 
@@ -90,6 +93,7 @@ _TABLE = (
         agree=frozenset({"reduce_op", "count", "shape", "order"}),
         schedules=["ring", "tree", "halving_doubling", "hierarchical", "nvls", "nvls_tree", "direct"],
         traffic=lambda n: 2 * (n - 1) / n,
+        values=ValueLaw(reduced=True, replicated=True),
     ),
     _spec(
         "broadcast",
@@ -104,6 +108,7 @@ _TABLE = (
         schedules=["ring", "tree", "hierarchical", "direct"],
         traffic=lambda n: 1.0,
         rooted=Rooted.FROM_ROOT,
+        values=ValueLaw(replicated=True),
     ),
     _spec(
         "reduce",
@@ -118,6 +123,7 @@ _TABLE = (
         schedules=["ring", "tree", "hierarchical", "direct"],
         traffic=lambda n: 1.0,
         rooted=Rooted.TO_ROOT,
+        values=ValueLaw(reduced=True),
     ),
     _spec(
         "all_gather",
@@ -147,6 +153,7 @@ _TABLE = (
         schedules=["ring", "bruck", "pat", "hierarchical", "nvls", "direct"],
         traffic=lambda n: (n - 1) / n,
         divided=frozenset({"outputs"}),
+        values=ValueLaw(received_in_parts=True, replicated=True),
     ),
     _spec(
         "gather",
@@ -168,6 +175,7 @@ _TABLE = (
         rooted=Rooted.TO_ROOT,
         law_reads=frozenset({"root"}),
         divided=frozenset({"outputs"}),
+        values=ValueLaw(received_in_parts=True),
     ),
     _spec(
         "scatter",
@@ -185,6 +193,7 @@ _TABLE = (
         rooted=Rooted.FROM_ROOT,
         law_reads=frozenset({"root"}),
         divided=frozenset({"inputs"}),
+        values=ValueLaw(sent_in_parts=True),
     ),
     _spec(
         "reduce_scatter",
@@ -213,6 +222,7 @@ _TABLE = (
         schedules=["ring", "halving_doubling", "pat", "hierarchical", "nvls", "direct"],
         traffic=lambda n: (n - 1) / n,
         divided=frozenset({"inputs"}),
+        values=ValueLaw(sent_in_parts=True, reduced=True),
     ),
     _spec(
         "all_to_all",
@@ -232,6 +242,7 @@ _TABLE = (
         traffic=lambda n: (n - 1) / n,
         law_reads=frozenset({"input_splits", "output_splits"}),
         divided=frozenset({"inputs", "outputs"}),
+        values=ValueLaw(sent_in_parts=True, received_in_parts=True),
     ),
     _spec(
         "barrier",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.flows import FaultLaw, FlowLaw, Flows
+from simcoll.spec.value_laws import ValueLaw
 
 if TYPE_CHECKING:
     from simcoll.spec.semantics import Result
@@ -103,6 +104,7 @@ class CollectiveSpec:
     ``names_absent`` says that the backend itself waits for every rank and names those that do not come, ``rooted``
     which way the data goes where one rank has another part than the others. ``law_reads`` are the fields of a call,
     beside its buffers, on which the flows rest. ``divided`` names the buffers that hold a part for, or from, each rank.
+    ``values`` is the law of its values, None where nothing is moved.
     """
 
     name: str
@@ -121,6 +123,7 @@ class CollectiveSpec:
     rooted: Rooted | None = None
     law_reads: frozenset[str] = frozenset()
     divided: frozenset[str] = frozenset()
+    values: ValueLaw | None = None
 
     @property
     def in_place(self) -> bool:
@@ -162,6 +165,13 @@ class CollectiveSpec:
         if self.rooted is None:
             return bool(call.outputs)
         return (call.root == group_rank) == (self.rooted is Rooted.TO_ROOT)
+
+    def receives(self, call: Call, group_rank: int) -> bool:
+        """Whether this rank's outputs hold, when the call has ended, what the row makes of the inputs: a root that
+        scatters has its own part too.
+        """
+        own_part = self.rooted is Rooted.FROM_ROOT and not self.in_place
+        return self.brings_result(call, group_rank) or (own_part and bool(call.outputs))
 
     def sends_inputs(self, call: Call, group_rank: int) -> bool:
         """Whether the content of this rank's input buffers is sent when the call runs."""

@@ -41,6 +41,7 @@ from simcoll.recorder.group_creation import LET_GO_SECONDS, aborting, destroying
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Recorder
 from simcoll.recorder.session import Session, activate, active_session, claim_rank, own_recorders, pipelines
+from simcoll.values.choice import values_wanted
 from simcoll.wrapper.async_checks import flights, noting_synchronization
 from simcoll.wrapper.ddp import recorded_verification
 from simcoll.wrapper.process_group import RecordedProcessGroup, to_plain, wrap_backend
@@ -51,7 +52,9 @@ _DRAIN_SECONDS = 2.0
 MODES = ("off", "record", "check", "detail")
 
 
-def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -> None:
+def enable(
+    mode: str | None = None, out: str | os.PathLike[str] | None = None, *, values: str | None = None
+) -> None:
     """Record every collective from now on; in ``detail`` mode prove it first, in ``check`` mode in the background.
 
     Groups that torch.distributed knows already are included, but a group object that the program holds from before
@@ -59,9 +62,10 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -
     where it is named by ``group=None``.
 
     ``mode`` is ``record``, ``check``, ``detail`` or ``off`` (default: the environment's SIMCOLL_MODE, else ``detail``);
-    ``out`` is the folder of the black boxes (default: ``SIMCOLL_OUT``, else a folder under ``simcoll-out``). Raises
-    :class:`~simcoll.errors.ConfigurationError` on an unknown mode, or a SIMCOLL_CHECK_EVERY or
-    SIMCOLL_TIMES_EVERY that is no number.
+    ``out`` is the folder of the black boxes (default: ``SIMCOLL_OUT``, else a folder under ``simcoll-out``). ``values``
+    says of which calls the values are checked: ``off``, ``sample`` or ``all`` (default: ``SIMCOLL_VALUES``, else
+    ``off``). Raises :class:`~simcoll.errors.ConfigurationError` on an unknown mode or ``values``, or a
+    SIMCOLL_CHECK_EVERY, SIMCOLL_TIMES_EVERY or SIMCOLL_VALUES_BUDGET that is no number.
     """
     mode = mode or os.environ.get("SIMCOLL_MODE") or "detail"
     if mode not in MODES:
@@ -72,9 +76,10 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None) -
     calls_between_times()
     if mode == "check":
         calls_between_rounds()
-    session = Session(mode, _folder(out))
+    session = Session(mode, _folder(out), values_wanted(values))
     current = active_session()
-    if current is not None and (current.mode, current.out) == (mode, session.out):
+    same = (mode, session.out, session.values)
+    if current is not None and (current.mode, current.out, current.values) == same:
         return
     claim_rank()
     answer_signal()
@@ -109,7 +114,8 @@ def wrap_process_group(
         return pg  # type: ignore[no-any-return]
     limit = timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
     active = active_session()
-    session = Session(mode, active.out if active else _folder(None))
+    values = active.values if active else values_wanted()
+    session = Session(mode, active.out if active else _folder(None), values)
     _wrapped.append(mode)
     watch_graphs()
     _end_with_the_process()

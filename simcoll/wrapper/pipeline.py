@@ -44,7 +44,9 @@ class Pipeline:
         """``times`` watches calls that a backend queues on a device, if the group has such a backend."""
         self._log = log
         self._times = times
+        self._values = log.values
         self._section: Section | None = None
+        self._in_section = False
         self._pid = os.getpid()
         self._closed = False
 
@@ -88,6 +90,10 @@ class Pipeline:
 
     def _launch(self, entry: Entry, arguments: Arguments, launch: Launch, flight: Flight | None = None) -> Work | None:
         """Give the call to the backend; where that queues it on a device, the device's events time it."""
+        if self._values is not None and not self._in_section:
+            both = arguments.tensors.get("inout", [])
+            inputs, outputs = arguments.tensors.get("inputs", both), arguments.tensors.get("outputs", both)
+            entry.values = self._values.begin(entry.call, entry.sequence, inputs, outputs)
         try:
             if self._times is None or entry.prepared.use.device < 0:
                 return launch()
@@ -113,12 +119,13 @@ class Pipeline:
 
     def begin_section(self) -> None:
         """Begin a section: calls launched from here on are queued as one, when the section ends."""
+        self._in_section = True
         if self._times is not None:
             self._section = Section()
 
     def end_section(self, launch: Launch) -> Work | None:
         """Queue what was launched since the section began; returns the Work of all of it."""
-        section, self._section = self._section, None
+        section, self._section, self._in_section = self._section, None, False
         if self._times is None or section is None or not section.entries:
             return launch()
         first = section.entries[0]
@@ -165,6 +172,8 @@ class Pipeline:
         """End what the group has begun, within ``seconds``. A forked child has nothing of it."""
         if self._pid == os.getpid():
             self._closed = True
+            if self._values is not None:
+                self._values.settle(last=True)
             flights.here.look_after(last=True)
             if self._times is not None:
                 self._times.settle(self._log, seconds)

@@ -315,7 +315,8 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
         with self._making:
             if self._pipeline is None or self._pipeline_session is not session:
                 group = Group(self.group_name or "", self.group_desc or "", self._global_ranks())
-                log = GroupLog(session.recorder(group, self.rank()), group, self.rank(), self._known_backends())
+                recorder, rank = session.recorder(group, self.rank()), self.rank()
+                log = GroupLog(recorder, group, rank, self._known_backends(), session.choice)
                 self._pipeline = self._new_pipeline(log, session.mode)
                 self._pipeline_session = session
                 pipelines.here.add(self._pipeline)

@@ -260,7 +260,10 @@ class QueuedWork(RecordedWork):
         if self._device is not None:
             # Complete at once: this thread's stream waits for the call, and a reader of the future made of it for its
             # value waits for this stream.
-            return self._inner.get_future().wait()
+            found = self._inner.get_future().wait()
+            if self._entry.values is not None:
+                self._entry.values.ended()
+            return found
         inner = trigger.value()
         try:
             value = inner.value()

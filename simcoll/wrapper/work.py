@@ -22,6 +22,7 @@ from simcoll.recorder.dynamo import leave_class_uncompiled
 from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import DeviceTimed, Entry
 from simcoll.spec.call import ANY_SOURCE, Call
+from simcoll.values.tensors import CallValues
 from simcoll.wrapper.async_checks import Flight, flights
 
 NO_TIMEOUT = timedelta(0)
@@ -46,6 +47,11 @@ class Noted(Protocol):
     @property
     def timed(self) -> DeviceTimed | None:
         """The device's timing of the call, where the host does not see its end."""
+        ...
+
+    @property
+    def values(self) -> CallValues | None:
+        """The values of the call, where they are checked."""
         ...
 
     def awaited(self) -> None:
@@ -124,6 +130,8 @@ class RecordedWork(Work):
     def _observed(self, ended: bool) -> bool:
         """Note the end where the program has seen it: it need not wait for it any more."""
         if ended:
+            if self._entry.values is not None:
+                self._entry.values.ended()
             self._entry.awaited()
             self._end_flight()
             flights.here.waits += 1
@@ -191,11 +199,19 @@ class RecordedWork(Work):
         self._entry.handed_on()
         self._end_flight()
         future = self._inner.get_future()
+        if self._entry.values is not None:
+            # Who waits for the future gets the result when it has been looked at.
+            return future.then(self._looked_at)
         # Where a device times the call, a future is complete as soon as the call is queued; and for a callback CUDA's
         # would mark the results as used on another stream, which keeps their memory longer.
         if self._entry.timed is None:
             future.add_done_callback(lambda done: self._entry.finished())
         return future
+
+    def _looked_at(self, done: Future[Any]) -> Any:
+        value = done.value()
+        self._entry.finished()
+        return value
 
     def is_completed(self) -> bool:
         """Whether the call has ended, without waiting."""

@@ -2,7 +2,7 @@
 
 SC101 to SC110 are about what every rank must state alike, SC201 to SC204 about who comes and in which order, SC301 to
 SC401 about send and receive and about groups, SC402 and SC501 to SC504 about what happens to a call beside its peers,
-SC601 to SC801 about single ranks and the job as a whole.
+SC601 to SC801 about single ranks and the job as a whole, SC901 to SC903 about the values that collectives carry.
 """
 
 from __future__ import annotations
@@ -73,6 +73,66 @@ STRAGGLER = Rule(
     remedy="Compare the host, the device clocks and the input pipeline of that rank with another one.",
     severity=Severity.WARNING,
 )
+
+NON_FINITE_INPUT = Rule(
+    "SC901",
+    "non-finite-input",
+    "Look at what this rank computed before the call; with --values all this is the first call that carried it.",
+    means=(
+        "A rank put NaN or an infinity into a collective, and no collective before had brought it any. Ranks that only "
+        "pass on what they received are not named. Not reported are infinities in a minimum or maximum, infinities "
+        "that are only moved, the same number of infinities of one sign on every rank (a mask), and overflows that a "
+        "program with loss scaling recovers from. Needs --values; with --values sample the call is the first of those "
+        "that were checked."
+    ),
+    harm="One call later the value is on every rank, and nothing shows where it came from.",
+    example=("loss = torch.ones(1)\nif rank == 2:\n    loss /= loss - loss - 0.0\n    loss -= loss\ndist.all_reduce(loss)"),
+    remedy=(
+        "Check the inputs of that rank: an empty batch, a division by zero, a logarithm of zero, a learning rate that is "
+        "too high. torch.autograd.set_detect_anomaly names the operation."
+    ),
+)
+
+REPLICAS_DIFFER = Rule(
+    "SC902",
+    "replicas-differ",
+    "Take the rank in the minority out of the job, or find what writes to its tensor, before anything else.",
+    means=(
+        "A collective gives every rank the same bits, and the ranks hold different ones. Culprits are the ranks whose "
+        "result is not what the inputs make, or else those in the minority. Needs --values."
+    ),
+    harm="The replicas of the model go apart without a sign: each rank trains another one.",
+    example=(
+        "work = dist.all_reduce(x, async_op=True)\ntime.sleep(0.5)\nif rank == 1:\n    x.numpy()[0] += 1\nwork.wait()"
+    ),
+    remedy=(
+        "Something changed the result on that rank: a write through numpy or another thread while the call was in "
+        "flight, a device with faulty memory, a link that corrupts data. If it returns on one host whatever the "
+        "program does, test its hardware."
+    ),
+)
+
+WRONG_RESULT = Rule(
+    "SC903",
+    "wrong-result",
+    "Compare the inputs and the result of this call on another backend, or with NCCL_ALGO and NCCL_PROTO set.",
+    means=(
+        "What came out of a collective is not what its meaning makes of what went in. What is moved, and reductions of "
+        "integers, are compared exactly; sums and averages of floats within a bound on their rounding errors. Needs "
+        "--values."
+    ),
+    harm="The job goes on with wrong numbers that look right.",
+    example=(
+        "out = torch.empty(10)\nwork = dist.reduce_scatter_tensor(out, torch.ones(40), async_op=True)\ntime.sleep(0.5)\n"
+        "if rank == 1:\n    out.numpy()[0] += 1\nwork.wait()"
+    ),
+    remedy=(
+        "Look for writes to the tensors while the call was in flight, which SC502 cannot see through numpy or from other "
+        "threads. Then suspect the backend, the link or the device: repeat the call with known inputs on the named hosts."
+    ),
+)
+
+VALUE_RULES = (NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT)
 
 JOB_RULES = (INVALID_ARGUMENT, RANK_FAILED, RANK_EXITED_EARLY, STRAGGLER)
 
@@ -551,6 +611,7 @@ _ALL = (
     *PAIR_RULES,
     *FLIGHT_RULES,
     *JOB_RULES,
+    *VALUE_RULES,
 )
 
 RULES: Mapping[str, Rule] = MappingProxyType({rule.code: rule for rule in sorted(_ALL, key=lambda rule: rule.code)})

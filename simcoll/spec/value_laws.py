@@ -1,0 +1,203 @@
+"""The laws of values: what a collective's outputs are, as numbers of fixed size that each rank computes by itself.
+
+A :class:`ValueLaw` says which part of a rank's row of elements goes to, or comes from, whom, and whether elements of
+several ranks are reduced. Sums of a rank's digests must give the digests of what other ranks received:
+
+* moved elements by a sum of hashes, each times an odd weight for its place, modulo 2^64;
+* sums of integers by the same sum over the elements themselves, which is linear, modulo 2^width;
+* minimum, maximum, products and bits of integers by the reduction of a rank's elements to one;
+* sums of floats within a bound on rounding (K.-H. Huang, J. A. Abraham, Algorithm-Based Fault Tolerance for Matrix
+  Operations, IEEE Transactions on Computers C-33 (6), 1984; N. J. Higham, Accuracy and Stability of Numerical
+  Algorithms, section 4.2, has the bound on sums);
+* every reduction element by element at a few places that the call's position selects (:func:`spots`).
+
+Nothing here imports numpy or torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from simcoll.spec import flows
+from simcoll.spec.call import SPARSE, UNEQUAL, Buffer, Call
+
+MASK: Final = (1 << 64) - 1
+
+SPOTS: Final = 8
+"""Elements of a reduction that are compared one by one."""
+
+_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_SMALLEST = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
+_LARGEST = {"float64": 2.0**1023, "float32": 2.0**127, "float16": 2.0**15, "bfloat16": 2.0**127}
+_REAL = {"complex64": "float32", "complex128": "float64"}
+
+_OF_BOOL = {"sum": "max", "bor": "max", "product": "min", "band": "min"}
+"""What adds, or multiplies, truth values."""
+
+_EXACT = frozenset({"min", "max", "product", "band", "bor", "bxor"})
+
+
+@dataclass(frozen=True, slots=True)
+class ValueLaw:
+    """The law of one row: ``sent`` and ``received`` say whether a rank's row of elements has a part for (from) each
+    peer, or is one whole; ``reduced`` whether parts for one place are reduced; ``replicated`` whether all ranks that
+    receive must hold the same bits.
+    """
+
+    sent_in_parts: bool = False
+    received_in_parts: bool = False
+    reduced: bool = False
+    replicated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive elements of one buffer: ``rows`` of ``count`` elements, one for each of ``peers``.
+
+    ``place`` is where each row begins in what the sender, or the receiver, has of this peer.
+    """
+
+    buffer: int
+    start: int
+    peers: tuple[int, ...]
+    count: int
+    place: int
+
+
+def judged(law: ValueLaw, call: Call) -> bool:
+    """Whether the values of a call follow the law as it stands; sparse and uneven lists do not."""
+    return call.form not in (SPARSE, UNEQUAL) and all(buffer.bytes is not None for buffer in _all(call))
+
+
+def _all(call: Call) -> tuple[Buffer, ...]:
+    return (*call.inputs, *call.outputs)
+
+
+def pieces(law: ValueLaw, call: Call, buffers: Sequence[Buffer], group_size: int, *, sent: bool) -> Iterator[Piece]:
+    """The pieces of one side of a call, in the order of its elements."""
+    if not (law.sent_in_parts if sent else law.received_in_parts):
+        place = 0
+        for number, buffer in enumerate(buffers):
+            yield Piece(number, 0, (0,), buffer.elements, place)
+            place += buffer.elements
+    elif call.coalesced:
+        yield from _coalesced(buffers, len(call.inputs if not sent else call.outputs), group_size)
+    else:
+        yield from _parts(buffers, call.input_splits if sent else call.output_splits, group_size)
+
+
+def _coalesced(buffers: Sequence[Buffer], tensors: int, group_size: int) -> Iterator[Piece]:
+    """One buffer of equal parts for each tensor, or a buffer for each rank and tensor."""
+    place = 0
+    if len(buffers) == tensors:
+        for number, buffer in enumerate(buffers):
+            count = buffer.elements // group_size
+            yield Piece(number, 0, tuple(range(group_size)), count, place)
+            place += count
+        return
+    for number, buffer in enumerate(buffers):
+        peer, tensor = divmod(number, max(tensors, 1))
+        place = place if tensor else 0
+        yield Piece(number, 0, (peer,), buffer.elements, place)
+        place += buffer.elements
+
+
+def _parts(buffers: Sequence[Buffer], splits: tuple[int, ...] | None, group_size: int) -> Iterator[Piece]:
+    sizes = flows.parts(buffers, splits, group_size)
+    if len(buffers) != 1:
+        for peer in range(len(buffers)):
+            yield Piece(peer, 0, (peer,), sizes[peer], 0)
+    elif not splits:
+        yield Piece(0, 0, tuple(range(group_size)), sizes[0], 0)
+    else:
+        start = 0
+        for peer in range(len(splits)):
+            yield Piece(0, start, (peer,), sizes[peer], 0)
+            start += sizes[peer]
+
+
+def salt(law: ValueLaw, sender: int, receiver: int) -> int:
+    """The odd factor of what one group rank sends another, which tells parts that change places apart."""
+    key = (sender + 1 if law.received_in_parts else 0) << 32 | (receiver + 1 if law.sent_in_parts else 0)
+    return mixed(key) | 1
+
+
+def mixed(value: int) -> int:
+    """A number of 64 bits that looks random (the finaliser of splitmix64)."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK
+    return value ^ value >> 31
+
+
+def spots(sequence: int, elements: int) -> list[int]:
+    """The places, in a row of so many elements, at which the reduction of a position is compared; alike on all ranks.
+
+    All of them where the row is no longer than :data:`SPOTS`.
+    """
+    if elements <= SPOTS:
+        return list(range(elements))
+    return sorted({mixed(sequence * SPOTS + number) % elements for number in range(SPOTS)})
+
+
+def operator(reduce_op: str | None, dtype: str) -> str | None:
+    """The reduction as it acts on values of a dtype; None where its result is not laid down (an average of integers is
+    cut, the factor of ``premul_sum`` is no part of the call), or digests of 64 signed bits cannot follow it.
+    """
+    if dtype == "bool":
+        return _OF_BOOL.get(reduce_op or "", reduce_op) if reduce_op in {*_OF_BOOL, "min", "max", "bxor"} else None
+    if is_float(dtype):
+        return reduce_op if reduce_op in ("sum", "avg", "min", "max", "product") else None
+    if dtype == "uint64" and reduce_op in ("min", "max"):
+        return None
+    return reduce_op if reduce_op == "sum" or reduce_op in _EXACT else None
+
+
+def folded(operation: str | None, dtype: str) -> str | None:
+    """The operation that makes one number of all elements, such that it commutes with the reduction; None: there is
+    none that is exact.
+    """
+    if operation == "product" and is_float(dtype):
+        return None
+    return operation if operation in _EXACT else None
+
+
+def is_float(dtype: str) -> bool:
+    """Whether values of a dtype can be infinite, or no number."""
+    return "float" in dtype or "complex" in dtype
+
+
+def is_linear(reduced: bool, operation: str | None, dtype: str) -> bool:
+    """Whether the elements themselves are summed with weights: sums of integers."""
+    return reduced and operation == "sum" and not is_float(dtype)
+
+
+def unit_roundoff(dtype: str) -> float | None:
+    """The largest relative error of one rounding; None for dtypes whose sums have no bound here (float8)."""
+    return _ROUNDOFF.get(_REAL.get(dtype, dtype))
+
+
+def sum_bound(dtype: str, ranks: int, elements: int, magnitude: float) -> float | None:
+    """The largest difference that rounding can make between the sum of all elements of all inputs and that of the
+    outputs: ``magnitude`` is the sum of the inputs' absolute values, ``elements`` counts those of the output.
+
+    Each element is rounded at most ``ranks`` + 1 times (an average is scaled before or after), whatever the order of
+    the additions; what is too small for the dtype may be flushed to zero; and the digests themselves are sums of
+    float64. None where no bound is known.
+    """
+    unit, smallest = unit_roundoff(dtype), _SMALLEST.get(_REAL.get(dtype, dtype))
+    if unit is None or smallest is None:
+        return None
+    rounding = (ranks + 1) * unit
+    if rounding >= 0.5:
+        return None
+    return magnitude * (rounding / (1 - rounding) + 4 * (elements * ranks + 1) * 2.0**-53) + (
+        elements * (ranks + 1) * smallest
+    )
+
+
+def may_overflow(dtype: str, largest: float) -> bool:
+    """Whether a sum whose terms' largest magnitudes add up to this may be infinite."""
+    return not largest < _LARGEST.get(_REAL.get(dtype, dtype), 0.0)

@@ -1,0 +1,80 @@
+"""Which calls have their values checked: all, or as many as a budget of time allows.
+
+Ranks choose alike without asking each other. Each position of a group has a number by which it is more or less
+important, and a rank takes those above a bar. A rank that spends too much raises its bar: what it takes from then on is
+a part of what the others take, and a position is judged where all ranks took it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+
+from simcoll.errors import ConfigurationError
+from simcoll.spec.value_laws import mixed
+
+VALUES = ("off", "sample", "all")
+
+_BUDGET = 0.01
+_FIRST_BAR, _HIGHEST_BAR = 4, 30
+"""Logarithms: of 2^bar positions one is taken."""
+
+_CALLS_BETWEEN_LOOKS = 32
+
+
+def values_wanted(stated: str | None = None) -> str:
+    """What to check: as stated, else the environment's SIMCOLL_VALUES, else ``off``; raises ConfigurationError."""
+    values = stated or os.environ.get("SIMCOLL_VALUES") or "off"
+    if values not in VALUES:
+        raise ConfigurationError(f"unknown values {values!r:.40}: expected one of {', '.join(VALUES)} (SIMCOLL_VALUES)")
+    return values
+
+
+def budget_wanted() -> float:
+    """The share of the run that ``sample`` may take: the environment's SIMCOLL_VALUES_BUDGET, such as 0.01 or ``1%``."""
+    text = os.environ.get("SIMCOLL_VALUES_BUDGET", "").strip()
+    if not text:
+        return _BUDGET
+    try:
+        budget = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        budget = math.nan
+    if not 0 < budget <= 1:
+        raise ConfigurationError(f"SIMCOLL_VALUES_BUDGET={text!r:.40}: expected a share of the run, such as 0.01 or 1%")
+    return budget
+
+
+class Choice:
+    """Chooses the calls of one rank by their number in their group."""
+
+    def __init__(self, values: str, budget: float = _BUDGET, clock: Callable[[], float] = time.monotonic) -> None:
+        self._all = values == "all"
+        self._budget = budget
+        self._clock = clock
+        self._began = clock()
+        self._spent = 0.0
+        self._asked = 0
+        self._bar = _FIRST_BAR
+
+    def takes(self, sequence: int) -> bool:
+        """Whether the values of a group's collective of this number are to be checked."""
+        if self._all:
+            return True
+        self._asked += 1
+        if self._asked % _CALLS_BETWEEN_LOOKS == 0:
+            self._look()
+        return not mixed(sequence) >> (64 - self._bar)
+
+    def spent(self, seconds: float) -> None:
+        """Note the time that a digest took."""
+        self._spent += seconds
+
+    def _look(self) -> None:
+        """Raise the bar where the budget is spent, lower it where hardly a quarter is."""
+        allowed = self._budget * (self._clock() - self._began)
+        if self._spent > allowed:
+            self._bar = min(self._bar + 1, _HIGHEST_BAR)
+        elif self._spent < allowed / 4:
+            self._bar = max(self._bar - 1, 0)

@@ -1,0 +1,207 @@
+"""The digest of one side of a call, computed with whichever of numpy and torch has its buffers.
+
+Both libraries are used by what they have in common: operators, ``sum``, ``min``, ``max``. Integers wrap around modulo
+2^64 in both. Nothing is read back here: a digest's numbers stay where the buffers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import and_, or_, xor
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias
+
+from simcoll.spec.call import Buffer, Call
+from simcoll.spec.collectives import spec_of
+from simcoll.spec.value_laws import Piece, ValueLaw, folded, is_float, is_linear, operator, pieces, salt, spots
+
+Array: TypeAlias = Any
+"""A numpy array or a tensor."""
+
+_CHUNK = 1 << 20
+"""Elements that are worked on together: what is computed of them on the way fits a cache."""
+
+_BITS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType({"band": and_, "bor": or_, "bxor": xor})
+
+_ADDED, _FACTOR = 0x5851F42D4C957F2D, 0x14057B7EF767814F
+
+
+class Library(Protocol):
+    """What numpy and torch spell differently."""
+
+    def words(self, flat: Array, rows: int) -> Array:
+        """The bytes of so many rows of elements as a table of 64-bit integers: of eight bytes each where they divide a
+        row.
+        """
+        ...
+
+    def integers(self, flat: Array, rows: int = 1) -> Array:
+        """A table of integers or truth values as 64-bit integers."""
+        ...
+
+    def reals(self, flat: Array) -> Array:
+        """Floats as float64; a complex number as two."""
+        ...
+
+    def odd(self, count: int, like: Array) -> Array:
+        """The first odd numbers, where ``like`` is."""
+        ...
+
+    def row(self, numbers: Sequence[int], like: Array) -> Array:
+        """These 64-bit integers, where ``like`` is."""
+        ...
+
+    def joined(self, parts: Sequence[Array]) -> Array:
+        """Numbers and rows of one dtype as one row."""
+        ...
+
+    def product(self, row: Array) -> Array:
+        """The product of a row of integers."""
+        ...
+
+
+@dataclass(slots=True)
+class SideDigest:
+    """The numbers of one side of a call, by their names: see :class:`simcoll.verifier.values.digests.SideValues`."""
+
+    numbers: dict[str, Array]
+    points: list[Array]
+
+
+def side_digest(
+    call: Call, group_rank: int, group_size: int, sequence: int, rows: Sequence[Array], library: Library, *, sent: bool
+) -> SideDigest | None:
+    """The digest of the buffers that a rank sends, or has received; None where the row has no law for them.
+
+    ``rows`` are the call's input (or output) buffers, each as one contiguous row of elements.
+    """
+    spec = spec_of(call)
+    law, buffers = spec.values, call.inputs if sent else call.outputs
+    if law is None or not buffers:
+        return None
+    dtype, numbers, points = buffers[0].dtype, dict[str, Array](), list[Array]()
+    cut = [*pieces(law, call, buffers, group_size, sent=sent)]
+    operation = operator(call.reduce_op, dtype) if law.reduced else None
+    if not law.reduced or (not sent and law.replicated):
+        numbers["hash"] = _weighted(law, cut, rows, group_rank, library, sent=sent, hashed=True)
+    if is_linear(law.reduced, operation, dtype):
+        numbers["linear"] = _weighted(law, cut, rows, group_rank, library, sent=sent, hashed=False)
+    fold = folded(operation, dtype)
+    if fold is not None and (number := _folded(fold, rows, library, floats=is_float(dtype))) is not None:
+        numbers["fold"] = number
+    if is_float(dtype) and (sent or law.reduced):
+        numbers |= _sizes(rows, library)
+    if operation is not None:
+        points = _points(law, call, buffers, rows, group_rank, group_size, sequence, library, sent=sent)
+    return SideDigest(numbers, points)
+
+
+def _weighted(
+    law: ValueLaw, cut: Sequence[Piece], rows: Sequence[Array], group_rank: int, library: Library, *, sent: bool, hashed: bool
+) -> Array:
+    """The sum of all elements, or of their hashes, times weights for their places and peers."""
+    parts = [library.row([0], rows[0])]
+    for piece in cut:
+        if not piece.count:
+            continue
+        block = rows[piece.buffer][piece.start : piece.start + piece.count * len(piece.peers)]
+        salts = [salt(law, *((group_rank, peer) if sent else (peer, group_rank))) for peer in piece.peers]
+        table = (library.words if hashed else library.integers)(block, len(salts))
+        parts.append(_row_sums(table, piece.place, library, hashed=hashed) * library.row(salts, table))
+    return library.joined(parts).sum()
+
+
+def _row_sums(table: Array, place: int, library: Library, *, hashed: bool) -> Array:
+    """The weighted sum of each row."""
+    count, width = table.shape
+    step = max(1, _CHUNK // count)
+    odd = library.odd(min(step, width), table)
+    found = None
+    for start in range(0, width, step):
+        part = table[:, start : start + step]
+        if hashed:
+            part = (part + _ADDED) * _FACTOR
+            part ^= part >> 32 & 0xFFFFFFFF
+        weighted = (part * odd[: part.shape[1]]).sum(1) + part.sum(1) * (2 * (place + start))
+        found = weighted if found is None else found + weighted
+    return found
+
+
+def _folded(operation: str, rows: Sequence[Array], library: Library, *, floats: bool) -> Array | None:
+    """All elements as one number; None where there are none."""
+    parts = [library.reals(row) if floats else library.integers(row)[0] for row in rows if row.shape[0]]
+    if not parts:
+        return None
+    if operation in ("min", "max"):
+        return getattr(library.joined([getattr(part, operation)() for part in parts]), operation)()
+    return _reduced(operation, library.joined([_reduced(operation, part, library) for part in parts]), library)
+
+
+def _reduced(operation: str, row: Array, library: Library) -> Array:
+    """The product, or the bits, of a row, as one number."""
+    if operation == "product":
+        return library.product(row)
+    combine = _BITS[operation]
+    while (size := row.shape[0]) > 1:
+        half = size // 2
+        both = combine(row[:half], row[half : 2 * half])
+        if size % 2:
+            both[:1] = combine(both[:1], row[-1:])
+        row = both
+    return row.sum()
+
+
+def _sizes(rows: Sequence[Array], library: Library) -> dict[str, Array]:
+    """Sum, magnitude and largest magnitude of floats; how many are no number, or infinite."""
+    found: dict[str, list[Array]] = {name: [] for name in ("sum", "magnitude", "largest", "nan", "plus", "minus")}
+    for row in rows:
+        for start in range(0, row.shape[0], _CHUNK):
+            part = library.reals(row[start : start + _CHUNK])
+            size = abs(part)
+            found["sum"].append(part.sum())
+            found["magnitude"].append(size.sum())
+            found["largest"].append(size.max())
+            found["nan"].append((part != part).sum())
+            found["plus"].append((part == float("inf")).sum())
+            found["minus"].append((part == float("-inf")).sum())
+    if not found["sum"]:
+        return {}
+    whole = {name: library.joined(parts).sum() for name, parts in found.items() if name != "largest"}
+    return whole | {"largest": library.joined(found["largest"]).max()}
+
+
+def _points(
+    law: ValueLaw,
+    call: Call,
+    buffers: Sequence[Buffer],
+    rows: Sequence[Array],
+    group_rank: int,
+    group_size: int,
+    sequence: int,
+    library: Library,
+    *,
+    sent: bool,
+) -> list[Array]:
+    """The elements at the selected places: of the whole that is reduced, as far as this side has them."""
+    if call.coalesced:
+        return []
+    own = sum(buffer.elements for buffer in buffers)
+    if not law.sent_in_parts:
+        places = spots(sequence, own)
+    else:
+        part = own // group_size if sent else own
+        if sent and any(buffer.elements != part for buffer in buffers if len(buffers) > 1):
+            return []
+        places = spots(sequence, part * group_size)
+        if not sent:
+            places = [place - group_rank * part for place in places if group_rank * part <= place < own + group_rank * part]
+    read = library.reals if is_float(buffers[0].dtype) else library.integers
+    found = []
+    for place in places:
+        number = 0
+        while place >= buffers[number].elements:
+            place -= buffers[number].elements
+            number += 1
+        found.append(read(rows[number][place : place + 1]).reshape(-1))
+    return found

@@ -1,0 +1,233 @@
+"""Digests of a call's tensors, computed where the tensors are and written down when they have come to the host.
+
+On a device the digest is queued on the stream of the thread that makes, or has waited for, the call; its numbers are
+copied to pinned memory behind it, and are read once an event says that they have come. No host waits for a device.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from simcoll.spec.call import Call
+from simcoll.values.arrays import applies, document, number
+from simcoll.values.choice import Choice
+from simcoll.values.digests import SideDigest, side_digest
+from simcoll.values.faults import apply_due
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_WORDS = {0: torch.int64, 4: torch.int32, 2: torch.int16, 6: torch.int16}
+_SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class _Torch:
+    """torch, as a :class:`~simcoll.values.digests.Library`."""
+
+    def words(self, flat: torch.Tensor, rows: int) -> torch.Tensor:
+        width = _WORDS.get(flat.nbytes // rows % 8, torch.uint8)
+        # A view of other elements has to begin at one of them.
+        if flat.storage_offset() * flat.element_size() % width.itemsize or flat.data_ptr() % width.itemsize:
+            flat = flat.clone()
+        return flat.view(width).reshape(rows, -1).to(torch.int64)
+
+    def integers(self, flat: torch.Tensor, rows: int = 1) -> torch.Tensor:
+        return flat.to(torch.int64).reshape(rows, -1)
+
+    def reals(self, flat: torch.Tensor) -> torch.Tensor:
+        parts = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+        return parts.to(torch.float64)
+
+    def odd(self, count: int, like: torch.Tensor) -> torch.Tensor:
+        return torch.arange(1, 2 * count, 2, dtype=torch.int64, device=like.device)
+
+    def row(self, numbers: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+        signed = [value - (1 << 64) if value >> 63 else value for value in numbers]
+        if like.device.type == "cpu":
+            return torch.tensor(signed, dtype=torch.int64, device="cpu")
+        made = torch.tensor(signed, dtype=torch.int64, device="cpu", pin_memory=like.device.type == "cuda")
+        return made.to(like.device, non_blocking=True)
+
+    def joined(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def product(self, row: torch.Tensor) -> torch.Tensor:
+        return row.prod()
+
+
+_TORCH = _Torch()
+
+
+class _Box(Protocol):
+    def event(self, kind: str, **data: object) -> None: ...
+
+
+@dataclass(slots=True)
+class _Side:
+    """One side's numbers on their way to the host: the names of the integers, of the floats, and of the points."""
+
+    integers: list[str]
+    floats: list[str]
+    lengths: list[int]
+    points_are_floats: bool
+    words: torch.Tensor
+    arrived: torch.cuda.Event | None
+
+    def here(self) -> bool:
+        """Whether the numbers have come."""
+        return self.arrived is None or self.arrived.query()
+
+    def document(self) -> dict[str, object]:
+        """The numbers, which have come, as JSON values."""
+        whole = self.words.tolist()
+        reals = self.words.view(torch.float64).tolist()
+        count, floats = len(self.integers), len(self.floats)
+        found: dict[str, object] = dict(zip(self.integers, whole[:count], strict=True))
+        found |= {name: number(value) for name, value in zip(self.floats, reals[count : count + floats], strict=True)}
+        if self.lengths:
+            values = [number(value) for value in reals] if self.points_are_floats else whole
+            place, points = count + floats, []
+            for length in self.lengths:
+                points.append(values[place : place + length])
+                place += length
+            found["points"] = points
+        return found
+
+
+def _on_its_way(found: SideDigest) -> _Side:
+    """Begin to copy a digest to the host, as 64-bit words."""
+    integers = [name for name, value in found.numbers.items() if value.dtype == torch.int64]
+    floats = [name for name in found.numbers if name not in integers]
+    parts = [found.numbers[name].reshape(1) for name in integers]
+    parts += [found.numbers[name].reshape(1).view(torch.int64) for name in floats]
+    real = bool(found.points) and found.points[0].dtype == torch.float64
+    parts += [point.view(torch.int64) if real else point for point in found.points]
+    lengths = [point.shape[0] for point in found.points]
+    words = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device="cpu")
+    if words.device.type != "cuda":
+        return _Side(integers, floats, lengths, real, words.cpu(), None)
+    host = torch.empty(words.shape, dtype=torch.int64, device="cpu", pin_memory=True)
+    host.copy_(words, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record(torch.cuda.current_stream(words.device))
+    return _Side(integers, floats, lengths, real, host, arrived)
+
+
+class ValueWatch:
+    """Digests the calls of one rank in one group. ``index`` is the group's in the black box."""
+
+    def __init__(self, choice: Choice, box: _Box, index: int, group_rank: int, group_size: int) -> None:
+        self.choice = choice
+        self._box = box
+        self._index = index
+        self._rank, self._size = group_rank, group_size
+        self._open: deque[CallValues] = deque()
+        self._lock = threading.Lock()
+
+    def begin(
+        self, call: Call, sequence: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> CallValues | None:
+        """Digest what a call is about to send; None for a call that is not chosen, or has no law."""
+        if call.peer is not None or not self.choice.takes(sequence):
+            return None
+        if not all(_is_plain(tensor) for tensor in (*inputs, *outputs)):
+            return None
+        return CallValues(self, call, sequence, self._digest(call, sequence, inputs, sent=True), outputs)
+
+    def result(self, call: Call, sequence: int, outputs: Sequence[torch.Tensor]) -> _Side | None:
+        """Digest what a call has brought."""
+        if applies(call, self._rank, sent=False):
+            apply_due(outputs)
+        return self._digest(call, sequence, outputs, sent=False)
+
+    def _digest(self, call: Call, sequence: int, tensors: Sequence[torch.Tensor], *, sent: bool) -> _Side | None:
+        if not applies(call, self._rank, sent=sent):
+            return None
+        began = time.monotonic()
+        with _disable_current_modes(), torch.no_grad():
+            rows = [_row(tensor) for tensor in tensors]
+            found = side_digest(call, self._rank, self._size, sequence, rows, _TORCH, sent=sent)
+            side = None if found is None else _on_its_way(found)
+        self.choice.spent(time.monotonic() - began)
+        return side
+
+    def settle(self, values: CallValues | None = None, *, last: bool = False) -> None:
+        """Write down what has come to the host; all that there is, waiting for it, where it is the ``last`` time."""
+        with self._lock:
+            if values is not None:
+                self._open.append(values)
+            while self._open:
+                first = self._open[0]
+                if not last and not first.here():
+                    return
+                self._open.popleft()
+                first.wait()
+                self._box.event("values", group=self._index, sequence=first.sequence, **first.sides())
+
+
+class CallValues:
+    """The values of one call that is under way."""
+
+    def __init__(
+        self, watch: ValueWatch, call: Call, sequence: int, sent: _Side | None, outputs: Sequence[torch.Tensor]
+    ) -> None:
+        self.sequence = sequence
+        self._watch = watch
+        self._call = call
+        self._outputs = outputs
+        self._sent, self._received = sent, None
+        self._result: Callable[[Call, int, Sequence[torch.Tensor]], _Side | None] | None = watch.result
+        self._lock = threading.Lock()
+
+    def ended(self) -> None:
+        """Digest the result, when the call has ended well and before the program has it; once."""
+        with self._lock:
+            result, self._result = self._result, None
+            if result is None:
+                return
+            self._received = result(self._call, self.sequence, self._outputs)
+            self._outputs = ()
+        self._watch.settle(self)
+
+    def here(self) -> bool:
+        """Whether its numbers have come to the host."""
+        return all(side is None or side.here() for side in (self._sent, self._received))
+
+    def wait(self) -> None:
+        """Wait for its numbers."""
+        for side in (self._sent, self._received):
+            if side is not None and side.arrived is not None:
+                side.arrived.synchronize()
+
+    def sides(self) -> dict[str, object]:
+        """Both digests, as far as this rank has them."""
+        both = {"sent": self._sent, "received": self._received}
+        return {name: side.document() for name, side in both.items() if side is not None}
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has memory of its own to be read."""
+    return type(tensor) in _PLAIN and tensor.layout is torch.strided and tensor.device.type in ("cpu", "cuda")
+
+
+def _row(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's elements in the order in which they lie in memory, without gaps; row-major where there are some."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if not tensor.is_contiguous() and _is_dense(tensor):
+        return tensor.as_strided((tensor.numel(),), (1,))
+    return tensor.contiguous().reshape(-1)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,161 @@
+"""The digests of values that ranks wrote down, read without trust."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from simcoll.core.record import Group, Record, State, number
+from simcoll.core.trace import Trace
+from simcoll.spec.collectives import COLLECTIVES, spec_of
+from simcoll.spec.value_laws import MASK, judged
+from simcoll.verifier.agreement.columns import GroupColumns, Part
+
+_INTEGERS = frozenset({"hash", "linear", "nan", "plus", "minus"})
+_FLOATS = frozenset({"sum", "magnitude", "largest"})
+
+Point = tuple["int | float | None", ...]
+"""The numbers of one element: two of a complex one; None for what is not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideValues:
+    """One side of a rank's call.
+
+    ``hash`` is the weighted sum of hashes of its elements, ``linear`` that of the elements themselves, ``fold`` their
+    reduction to one number. Of floats ``sum``, ``magnitude`` and ``largest`` are the sum, the sum of absolute values
+    and the largest of them, infinite where they are; ``nan``, ``plus`` and ``minus`` count what is no number or is
+    infinite. ``points`` are the elements at the selected places. None is what the rank did not write.
+    """
+
+    hash: int | None = None
+    linear: int | None = None
+    fold: float | None = None
+    sum: float | None = None
+    magnitude: float | None = None
+    largest: float | None = None
+    nan: int = 0
+    plus: int = 0
+    minus: int = 0
+    points: tuple[Point, ...] = ()
+
+    @property
+    def finite(self) -> bool:
+        """Whether all elements are finite numbers, as far as is known."""
+        return not (self.nan or self.plus or self.minus)
+
+
+@dataclass(frozen=True, slots=True)
+class RankValues:
+    """The values of one rank's call."""
+
+    group_rank: int
+    record: Record
+    sent: SideValues | None
+    received: SideValues | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallValues:
+    """The values of one collective, of all ranks of its group, by group rank."""
+
+    group: Group
+    sequence: int
+    ranks: tuple[RankValues, ...]
+
+    @property
+    def began_ns(self) -> int:
+        """When the first rank made the call."""
+        return min(one.record.scheduled_ns for one in self.ranks)
+
+    def global_ranks(self, group_ranks: Iterable[int]) -> tuple[int, ...]:
+        """Group ranks as global ones, in order."""
+        return tuple(sorted(self.group.ranks[rank] for rank in group_ranks))
+
+
+def digested_calls(columns: Sequence[GroupColumns]) -> list[CallValues]:
+    """The collectives of which all ranks of the group wrote down values and that completed everywhere, by time."""
+    known: dict[int, _Written] = {}
+    found = [
+        values
+        for group in columns
+        if len(group.parts) == len(group.group.ranks) and len({part.group_rank for part in group.parts}) == len(group.parts)
+        for values in _of_group(group, known)
+    ]
+    return sorted(found, key=lambda one: one.began_ns)
+
+
+_Written = Mapping[tuple[int, int], tuple["SideValues | None", "SideValues | None"]]
+
+
+def _written(trace: Trace) -> _Written:
+    found = {}
+    for event in trace.events:
+        group, sequence = (number(event, name) for name in ("group", "sequence"))
+        if event.kind == "values" and group is not None and sequence is not None:
+            found[group, sequence] = _side(event.data.get("sent")), _side(event.data.get("received"))
+    return found
+
+
+def _of_group(columns: GroupColumns, known: dict[int, _Written]) -> Iterable[CallValues]:
+    parts = sorted(columns.parts, key=lambda part: part.group_rank)
+    written = []
+    for part in parts:
+        if id(part.trace) not in known:
+            known[id(part.trace)] = _written(part.trace)
+        index = int(part.trace.slots["group"][part.rows[0]]) if len(part.rows) else -1
+        mine = known[id(part.trace)]
+        written.append({sequence: sides for (group, sequence), sides in mine.items() if group == index})
+    common = set(written[0]).intersection(*written[1:])
+    for sequence in sorted(common):
+        ranks = [_rank_values(part, sequence, each[sequence]) for part, each in zip(parts, written, strict=True)]
+        whole = tuple(one for one in ranks if one is not None)
+        if len(whole) == len(parts) and _are_one_call(whole):
+            yield CallValues(columns.group, sequence, whole)
+
+
+def _rank_values(part: Part, sequence: int, sides: tuple[SideValues | None, SideValues | None]) -> RankValues | None:
+    record = part.at(sequence)
+    if record is None or record.state is not State.COMPLETED or record.call.op not in COLLECTIVES:
+        return None
+    return RankValues(part.group_rank, record, *sides)
+
+
+def _are_one_call(ranks: Sequence[RankValues]) -> bool:
+    """Whether the ranks state the same, in memory of the same order: otherwise other rules speak, or none can."""
+    size, first = len(ranks), ranks[0].record.call
+    spec = spec_of(first)
+    if spec.values is None or any(one.record.call.op != first.op for one in ranks):
+        return False
+    said = {spec.statement(one.record.call, one.group_rank, size) for one in ranks}
+    orders = {buffer.order for one in ranks for buffer in (*one.record.call.inputs, *one.record.call.outputs)}
+    return len(said) == 1 and len(orders) <= 1 and all(judged(spec.values, one.record.call) for one in ranks)
+
+
+def _side(value: object) -> SideValues | None:
+    if not isinstance(value, dict):
+        return None
+    whole = {name: value[name] for name in _INTEGERS if type(value.get(name)) is int}
+    for name in ("hash", "linear"):
+        if name in whole:
+            whole[name] &= MASK
+    reals = {name: _real(value[name]) for name in _FLOATS if name in value}
+    fold = value.get("fold")
+    points = value.get("points")
+    return SideValues(
+        **whole,
+        **cast("dict[str, float]", reals),
+        fold=fold if type(fold) in (int, float) else None,
+        points=tuple(map(_point, points)) if isinstance(points, list) else (),
+    )
+
+
+def _real(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e308 else math.inf
+
+
+def _point(value: object) -> Point:
+    numbers = value if isinstance(value, list) else [None]
+    return tuple(one if type(one) in (int, float) else None for one in numbers)

@@ -1,0 +1,162 @@
+"""SC901, SC902, SC903: findings on the values of collectives.
+
+Infinities and what is no number are often meant. These are not reported:
+
+* infinities in a minimum or a maximum, of which they are the neutral elements;
+* infinities that are only moved (masks, tables of logarithms);
+* infinities of one sign of which every rank sends as many, and nothing that is no number: a mask;
+* what a program with loss scaling sends while it looks for its scale: a later call of the same line, of the same rank,
+  is finite again, and some call of the job has a tensor of float16 or takes the maximum of one float, as found_inf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+
+from simcoll.core.ranges import ranks_text
+from simcoll.spec.collectives import spec_of
+from simcoll.spec.value_laws import operator
+from simcoll.verifier.agreement.columns import GroupColumns
+from simcoll.verifier.findings.finding import Finding, Rule, Side, lines
+from simcoll.verifier.findings.rules import NON_FINITE_INPUT, REPLICAS_DIFFER, WRONG_RESULT
+from simcoll.verifier.values.digests import CallValues, RankValues, SideValues, digested_calls
+from simcoll.verifier.values.laws import Breach, differing_replicas, wrong_results
+
+
+def value_findings(columns: Sequence[GroupColumns], scaled: bool = False) -> list[Finding]:
+    """What is wrong with the values of a job's collectives: of each rule and group the first call, in order of time.
+
+    ``scaled`` says that a program is known to scale its losses.
+    """
+    calls = digested_calls(columns)
+    found = [*_non_finite(calls, scaled), *_breaches(calls)]
+    return [finding for _, finding in sorted(found, key=lambda one: one[0])]
+
+
+_Found = tuple[int, Finding]
+
+
+def _breaches(calls: Sequence[CallValues]) -> list[_Found]:
+    """Of each group and rule the first call whose results are wrong; one whose replicas differ is that alone."""
+    found: dict[tuple[object, str], tuple[CallValues, Rule, Breach, int]] = {}
+    for values in calls:
+        rule, breach = REPLICAS_DIFFER, differing_replicas(values)
+        if breach is None:
+            rule, breach = WRONG_RESULT, wrong_results(values)
+        if breach is not None:
+            key = values.group, rule.code
+            first = found.get(key, (values, rule, breach, 0))
+            found[key] = (*first[:3], first[3] + 1)
+    return [(values.began_ns, _breach_finding(values, rule, breach, count)) for values, rule, breach, count in found.values()]
+
+
+def _breach_finding(values: CallValues, rule: Rule, breach: Breach, count: int) -> Finding:
+    op = values.ranks[0].record.call.op
+    more = f"; so it is in {count - 1} later calls that were checked" if count > 1 else ""
+    return rule.finding(
+        f"{op}: {breach.text}{more}",
+        group=values.group,
+        sequence=values.sequence,
+        ranks=values.group.ranks,
+        culprits=values.global_ranks(breach.wrong),
+        sides=_sides(values, lambda one: "holds a wrong result" if one.group_rank in breach.wrong else ""),
+    )
+
+
+def _sides(values: CallValues, note: Callable[[RankValues], str]) -> list[Side]:
+    """The ranks of a call by what is to be said of them."""
+    ordered = sorted(values.ranks, key=lambda one: (note(one), one.group_rank))
+    sides = []
+    for text, same in groupby(ordered, key=note):
+        ranks = [*same]
+        named = [(values.group.ranks[one.group_rank], one.record.source) for one in ranks]
+        sides.append(Side(tuple(sorted(rank for rank, _ in named)), ranks[0].record.call, lines(named), text))
+    return sorted(sides, key=lambda side: side.ranks)
+
+
+def _non_finite(calls: Sequence[CallValues], scaled: bool) -> list[_Found]:
+    """The first call into which a rank put what is not finite, without having received it before."""
+    tainted: set[int] = set()
+    for place, values in enumerate(calls):
+        bad = _suspects(values)
+        fresh = [one for one in bad if values.group.ranks[one.group_rank] not in tainted]
+        if fresh and not _recovers(calls, place, fresh, scaled):
+            return [(values.began_ns, _non_finite_finding(values, fresh))]
+        if bad:
+            tainted |= {values.group.ranks[one.group_rank] for one in values.ranks if one.received is not None}
+    return []
+
+
+def _suspects(values: CallValues) -> list[RankValues]:
+    """The ranks that sent what is not finite, unless that is what the call is for."""
+    sent = [one.sent for one in values.ranks if one.sent is not None]
+    call = values.ranks[0].record.call
+    law = spec_of(call).values
+    additive = law is not None and law.reduced and operator(call.reduce_op, "float32") not in ("min", "max")
+    masked = len(sent) > 1 and len({(side.plus, side.minus) for side in sent}) == 1
+    infinite = additive and not masked
+    return [
+        one
+        for one in values.ranks
+        if one.sent is not None and (one.sent.nan or (infinite and (one.sent.plus or one.sent.minus)))
+    ]
+
+
+def _recovers(calls: Sequence[CallValues], place: int, bad: Sequence[RankValues], scaled: bool) -> bool:
+    """Whether a program that scales its losses sends finite values from the same lines later."""
+    if not scaled and not any(_looks_scaled(values) for values in calls):
+        return False
+    group = calls[place].group
+    return all(
+        any(
+            later.group == group
+            and _same_line(again, one)
+            and again.sent is not None
+            and again.sent.finite
+            for later in calls[place + 1 :]
+            for again in later.ranks
+        )
+        for one in bad
+    )
+
+
+def _same_line(one: RankValues, other: RankValues) -> bool:
+    return (one.group_rank, one.record.source, one.record.call) == (
+        other.group_rank,
+        other.record.source,
+        other.record.call,
+    )
+
+
+def _looks_scaled(values: CallValues) -> bool:
+    call = values.ranks[0].record.call
+    buffers = call.inputs
+    law = spec_of(call).values
+    if law is None or not law.reduced or not buffers:
+        return False
+    one_float = len(buffers) == 1 and buffers[0].elements == 1 and "float" in buffers[0].dtype
+    return buffers[0].dtype == "float16" or (one_float and operator(call.reduce_op, buffers[0].dtype) == "max")
+
+
+def _non_finite_finding(values: CallValues, bad: Sequence[RankValues]) -> Finding:
+    call = values.ranks[0].record.call
+    senders = [one for one in values.ranks if one.sent is not None]
+    culprits = values.global_ranks(one.group_rank for one in bad)
+    who = ranks_text(culprits)
+    message = f"{who} put {_what(one.sent for one in bad)} into {call.op}: no collective before had brought it any"
+    return NON_FINITE_INPUT.finding(
+        message,
+        group=values.group,
+        sequence=values.sequence,
+        ranks=values.group.ranks,
+        culprits=culprits if len(bad) < len(senders) or len(senders) == 1 else (),
+        sides=_sides(values, lambda one: f"sent {_what([one.sent])}" if one in bad else ""),
+    )
+
+
+def _what(sides: Iterable[SideValues | None]) -> str:
+    known = [side for side in sides if side is not None]
+    nan, infinite = sum(side.nan for side in known), sum(side.plus + side.minus for side in known)
+    parts = [f"{count:,} {name}" for count, name in ((nan, "NaN"), (infinite, "infinite")) if count]
+    return " and ".join(parts) + (" elements" if nan + infinite > 1 else " element")

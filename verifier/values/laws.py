@@ -1,0 +1,222 @@
+"""Which ranks' results break the law of values of a collective."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, mul, or_, xor
+from types import MappingProxyType
+
+from simcoll.spec.call import Buffer
+from simcoll.spec.collectives import spec_of
+from simcoll.spec.value_laws import MASK, ValueLaw, folded, is_float, is_linear, may_overflow, operator, sum_bound
+from simcoll.verifier.values.digests import CallValues, Point, SideValues
+
+_EXACT: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+    {"min": min, "max": max, "product": mul, "band": and_, "bor": or_, "bxor": xor, "sum": lambda a, b: a + b}
+)
+_NOT_SENT = "the elements that came are not those that were sent"
+_NOT_REDUCED = "the result is not the {} of the inputs"
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A law that the values of a call break: ``wrong`` are the group ranks that hold wrong results, empty where the
+    digests do not tell which of them do; ``text`` says what is wrong.
+    """
+
+    wrong: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The two sides of a call by group rank, and what its row makes of them."""
+
+    law: ValueLaw
+    buffers: tuple[Buffer, ...]
+    operation: str | None
+    sent: Mapping[int, SideValues]
+    received: Mapping[int, SideValues]
+
+    @property
+    def dtype(self) -> str:
+        return self.buffers[0].dtype
+
+    def against(self, right: Callable[[Sequence[SideValues], Sequence[SideValues]], bool], text: str) -> Breach | None:
+        """The breach where ``right`` does not hold of what was sent and a result, which are those of all ranks together
+        where each has a part of the whole.
+        """
+        sent = [*self.sent.values()]
+        if self.law.sent_in_parts:
+            return None if right(sent, [*self.received.values()]) else Breach((), text)
+        wrong = tuple(rank for rank, side in self.received.items() if not right(sent, [side]))
+        return Breach(wrong, text) if wrong else None
+
+
+def differing_replicas(values: CallValues) -> Breach | None:
+    """Ranks that hold other bits than the others, where all must hold the same."""
+    law = spec_of(values.ranks[0].record.call).values
+    if law is None or not law.replicated:
+        return None
+    held = {one.group_rank: one.received.hash for one in values.ranks if one.received and one.received.hash is not None}
+    counts = Counter(held.values()).most_common()
+    if len(counts) < 2:
+        return None
+    known = wrong_results(values)
+    if known is not None and 0 < len(known.wrong) < len(held):
+        wrong = known.wrong
+    else:
+        wrong = tuple(rank for rank, one in held.items() if one != counts[0][0]) if 2 * counts[0][1] > len(held) else ()
+    return Breach(wrong, f"the ranks hold {len(counts)} different results, which must be equal bit for bit")
+
+
+def wrong_results(values: CallValues) -> Breach | None:
+    """Results that are not what the row makes of the inputs."""
+    judged = _judged(values)
+    if judged is None:
+        return None
+    if not judged.law.reduced:
+        return judged.against(_balanced("hash", MASK), _NOT_SENT)
+    operation, dtype = judged.operation, judged.dtype
+    if operation is None:
+        return None
+    text = _NOT_REDUCED.format(operation)
+    found = None
+    if is_linear(True, operation, dtype):
+        found = judged.against(_balanced("linear", _mask(dtype)), text)
+    elif folded(operation, dtype) is not None:
+        found = judged.against(_folded(operation, _mask(dtype) if operation == "product" else None), text)
+    elif operation in ("sum", "avg"):
+        found = judged.against(_close(judged, operation), text)
+    return found or _wrong_points(judged, operation, text)
+
+
+def _judged(values: CallValues) -> _Judged | None:
+    """The values of a call; None where there is no law for it, or a rank wrote not what its role says."""
+    first = values.ranks[0].record.call
+    law, buffers = spec_of(first).values, (*first.inputs, *first.outputs)
+    if law is None or not buffers:
+        return None
+    for one in values.ranks:
+        call, spec = one.record.call, spec_of(one.record.call)
+        roles = spec.sends_inputs(call, one.group_rank), spec.receives(call, one.group_rank)
+        if roles != (one.sent is not None, one.received is not None):
+            return None
+    sent = {one.group_rank: one.sent for one in values.ranks if one.sent is not None}
+    received = {one.group_rank: one.received for one in values.ranks if one.received is not None}
+    operation = operator(first.reduce_op, buffers[0].dtype) if law.reduced else None
+    return _Judged(law, buffers, operation, sent, received) if sent and received else None
+
+
+def _balanced(name: str, mask: int) -> Callable[[Sequence[SideValues], Sequence[SideValues]], bool]:
+    """Whether the weighted sums of what was sent and of what came are equal."""
+
+    def right(sent: Sequence[SideValues], received: Sequence[SideValues]) -> bool:
+        both = [[getattr(side, name) for side in sides] for sides in (sent, received)]
+        return None in both[0] + both[1] or (sum(both[0]) - sum(both[1])) & mask == 0
+
+    return right
+
+
+def _folded(operation: str, mask: int | None) -> Callable[[Sequence[SideValues], Sequence[SideValues]], bool]:
+    """Whether the reductions of each side's elements to one are equal; what is no number has no order."""
+
+    def right(sent: Sequence[SideValues], received: Sequence[SideValues]) -> bool:
+        if any(side.nan for side in (*sent, *received)):
+            return True
+        both = [[side.fold for side in sides if side.fold is not None] for sides in (sent, received)]
+        if (len(both[0]), len(both[1])) != (len(sent), len(received)):
+            return True
+        one, other = (reduce(_EXACT[operation], folds) for folds in both)
+        return one == other if mask is None else (int(one) - int(other)) & mask == 0
+
+    return right
+
+
+def _close(judged: _Judged, operation: str) -> Callable[[Sequence[SideValues], Sequence[SideValues]], bool]:
+    """Whether sums of floats are equal within the bound on rounding. What may overflow is not judged."""
+    ranks = len(judged.sent)
+
+    def right(sent: Sequence[SideValues], received: Sequence[SideValues]) -> bool:
+        if not all(side.finite for side in sent):
+            return True
+        sums, sizes, largest = ([getattr(side, name) for side in sent] for name in ("sum", "magnitude", "largest"))
+        results = [side.sum for side in received]
+        if None in (*sums, *sizes, *largest, *results):
+            return True
+        if not math.isfinite(sum(sizes)) or may_overflow(judged.dtype, sum(largest)):
+            return True
+        share = ranks if operation == "avg" else 1
+        elements = 2 * max(sum(buffer.elements for buffer in judged.buffers), 1)
+        bound = sum_bound(judged.dtype, ranks, elements, math.fsum(sizes))
+        if bound is None:
+            return True
+        return abs(math.fsum(results) * share - math.fsum(sums)) <= bound * share if math.isfinite(sum(results)) else False
+
+    return right
+
+
+def _wrong_points(judged: _Judged, operation: str, text: str) -> Breach | None:
+    """Elements that are not the reduction of the inputs' at the same place."""
+    sent = [side.points for side in judged.sent.values()]
+    if judged.law.sent_in_parts:
+        results = {-1: tuple(point for side in judged.received.values() for point in side.points)}
+    else:
+        results = {rank: side.points for rank, side in judged.received.items()}
+    wrong = [
+        rank
+        for rank, points in results.items()
+        if len({len(points), *map(len, sent)}) == 1
+        and not all(
+            _right_point(judged.dtype, operation, [side[place] for side in sent], point)
+            for place, point in enumerate(points)
+        )
+    ]
+    return Breach(tuple(rank for rank in wrong if rank >= 0), text) if wrong else None
+
+
+def _right_point(dtype: str, operation: str, inputs: Sequence[Point], result: Point) -> bool:
+    for place, value in enumerate(result):
+        terms = [point[place] if place < len(point) else None for point in inputs]
+        known = [term for term in terms if term is not None]
+        if len(known) < len(terms) or (value is None and not is_float(dtype)):
+            continue
+        if not _right_number(dtype, operation, known, value):
+            return False
+    return True
+
+
+def _right_number(dtype: str, operation: str, terms: Sequence[float], value: float | None) -> bool:
+    if not is_float(dtype):
+        whole = reduce(_EXACT[operation], terms)
+        mask = _mask(dtype) if operation in ("sum", "product") else MASK
+        return (int(whole) - int(value or 0)) & mask == 0
+    if operation in ("min", "max"):
+        return value == reduce(_EXACT[operation], terms)
+    if operation == "product":
+        return _right_product(dtype, terms, value)
+    size, share = math.fsum(map(abs, terms)), len(terms) if operation == "avg" else 1
+    bound = sum_bound(dtype, len(terms), 1, size)
+    if bound is None or may_overflow(dtype, size):
+        return True
+    return value is not None and abs(value * share - math.fsum(terms)) <= bound * share
+
+
+def _right_product(dtype: str, terms: Sequence[float], value: float | None) -> bool:
+    """Whether a product is right within rounding, where no order of its factors may leave the dtype's range."""
+    over = math.prod(max(abs(term), 1.0) for term in terms)
+    under = math.prod(min(abs(term), 1.0) for term in terms)
+    bound = sum_bound(dtype, len(terms), 1, over)
+    if dtype.startswith("complex") or bound is None or may_overflow(dtype, over) or under == 0.0:
+        return True
+    return value is not None and abs(value - math.prod(terms)) <= bound
+
+
+def _mask(dtype: str) -> int:
+    """The numbers that a dtype can hold, as a mask of bits."""
+    width = Buffer((1,), dtype).bytes
+    return MASK if width is None else (1 << 8 * width) - 1
