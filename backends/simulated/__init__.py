@@ -27,6 +27,7 @@ from simcoll.backends.simulated.requests import Rank, raising_line
 from simcoll.core.record import Group
 from simcoll.core.trace import Stall
 from simcoll.errors import ConfigurationError
+from simcoll.values.choice import values_wanted
 
 T = TypeVar("T")
 
@@ -44,19 +45,21 @@ def simulate(
     sends: str = "synchronous",
     choices: Choices | None = None,
     timeout: float | None = None,
+    values: str | None = None,
 ) -> Outcome[T]:
     """Run ``program(comm)`` on every rank of a simulated world to its end, and judge the ranks' calls.
 
     The order in which ranks go on comes from ``seed`` (0: first come, first served), or from a ``schedule`` that an
     earlier outcome or exploration gave. ``topology`` makes calls take virtual time. ``sends`` is when a send ends:
     ``synchronous`` when its receive is posted, as with Gloo and NCCL, ``buffered`` at once, ``either`` as the schedule
-    decides. An exception of a program is in the outcome and is not raised here. Raises
+    decides. ``values`` says of which calls the values are checked: ``off``, ``sample``, ``all`` (default: the
+    environment's SIMCOLL_VALUES, else ``off``). An exception of a program is in the outcome and is not raised here. Raises
     :class:`~simcoll.errors.ConfigurationError` for an invalid program, world size, schedule or topology, and
     TimeoutError if ranks have not ended after ``timeout`` seconds of real time, such as one that only computes.
     """
     _check(program, world_size)
     recorded = RecordedSchedule(choices or choices_of(seed, schedule))
-    return _Run[T](world_size, topology, sends, recorded).run(program, timeout)
+    return _Run[T](world_size, topology, sends, recorded, values_wanted(values)).run(program, timeout)
 
 
 def _check(program: object, world_size: object) -> None:
@@ -76,14 +79,16 @@ def _check(program: object, world_size: object) -> None:
 class _Run(Generic[T]):
     """One run of a program on all ranks."""
 
-    def __init__(self, size: int, topology: nx.DiGraph[Any] | None, sends: str, choices: RecordedSchedule) -> None:
+    def __init__(
+        self, size: int, topology: nx.DiGraph[Any] | None, sends: str, choices: RecordedSchedule, values: str
+    ) -> None:
         self._choices = choices
         self._clock = VirtualTime(size, topology)
         self._turns = Turns(size, choices)
         self._world = World(size, self._turns, sends=sends, clock=self._clock, choices=choices)
         self._world.on_stuck = self._find_stuck
         self._group = Group("0", "default_pg", tuple(range(size)))
-        self._ranks = [Rank(rank, self._world) for rank in range(size)]
+        self._ranks = [Rank(rank, self._world, values) for rank in range(size)]
         self._results: dict[int, T] = {}
         self._endings: dict[int, Ending] = {}
         self._stall: Stall | None = None

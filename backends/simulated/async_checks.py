@@ -19,6 +19,7 @@ import numpy as np
 
 from simcoll.backends.engine.tickets import RefusedCallError, RefusedPeerError, Ticket
 from simcoll.backends.engine.virtual_time import nanoseconds
+from simcoll.backends.simulated.values import SimulatedValues
 from simcoll.blackbox.memory_box import MemoryBox
 from simcoll.core.record import Group, Source, State, source_document
 from simcoll.core.trace import HANDED_ON, LET_GO
@@ -30,7 +31,7 @@ from simcoll.spec.semantics import Array, Outputs
 class SimulatedEntry:
     """A call's entry in the rank's black box: ``number`` is that of the record, ``sequence`` that of the call."""
 
-    __slots__ = ("_box", "group", "line", "number", "sequence", "ticket")
+    __slots__ = ("_box", "group", "line", "number", "sequence", "ticket", "values")
 
     def __init__(self, box: MemoryBox, group: Group, line: Source, sequence: int, number: int) -> None:
         self._box = box
@@ -39,6 +40,7 @@ class SimulatedEntry:
         self.sequence = sequence
         self.number = number
         self.ticket: Ticket
+        self.values: SimulatedValues | None = None
 
     @property
     def call(self) -> Call:
@@ -65,6 +67,8 @@ class SimulatedEntry:
             self._box.resign(self.number, self._box.signature(known))
         if ticket.error is None:
             self._box.ran(self.number, began, over, State.COMPLETED)
+            if self.values is not None:
+                self.values.write(self._box)
         elif isinstance(ticket.error, CollectiveMismatchError):
             self._box.ran(self.number, began, over, State.FAILED if ticket.is_message else State.REJECTED)
         elif isinstance(ticket.error, (RefusedCallError, RefusedPeerError)):
@@ -90,6 +94,8 @@ class ArrayData:
         self._inputs, self._outputs = inputs, outputs
         self.flight: SimulatedFlight | None = None
         """The open call that they belong to, if any."""
+        self.values: SimulatedValues | None = None
+        """The values of the call, where they are checked."""
         self.notice: Callable[[], None] = _nothing
         """Called if the inputs were changed before the call ran."""
 
@@ -97,6 +103,8 @@ class ArrayData:
         """The inputs' current values."""
         if self.flight is not None and self.flight.runs():
             self.notice()
+        if self.values is not None:
+            self.values.sent(self._inputs)
         return self._inputs
 
     def write(self, results: Outputs) -> None:
@@ -104,6 +112,8 @@ class ArrayData:
         for result, output in zip(results, self._outputs, strict=True):
             if result is not None:
                 np.copyto(output, result)
+        if self.values is not None:
+            self.values.received(self._outputs)
         if self.flight is not None:
             self.flight.ran()
 

@@ -195,6 +195,10 @@ class GroupCalls:
         """Note a call on a group that this rank is no member of: torch warns, and makes no call."""
         self._member.non_member(function, calling_line())
 
+    def spoil_next_result(self) -> None:
+        """Have the next call of this rank whose values are checked bring a wrong element."""
+        self._member.values.spoil_next_result()
+
     def _call_of(
         self,
         spelling: str,

@@ -19,6 +19,7 @@ from simcoll.backends.engine.tickets import Ticket
 from simcoll.backends.engine.virtual_time import nanoseconds
 from simcoll.backends.engine.world import World
 from simcoll.backends.simulated.async_checks import ArrayData, SimulatedEntry, SimulatedFlight, SimulatedFlights
+from simcoll.backends.simulated.values import RankValues
 from simcoll.blackbox.box import Slot
 from simcoll.blackbox.memory_box import MemoryBox
 from simcoll.core.record import UNKNOWN_SOURCE, Group, Source, State, source_document
@@ -72,9 +73,10 @@ def _source(code: CodeType, line: int) -> Source:
 class Rank:
     """The state of a simulated rank; ``rank`` is global."""
 
-    def __init__(self, rank: int, world: World) -> None:
+    def __init__(self, rank: int, world: World, values: str = "off") -> None:
         self.rank = rank
         self.world = world
+        self.values = RankValues(values)
         self.box = MemoryBox(rank, world.size, "detail", self._now)
         self.flights = SimulatedFlights()
         self.hangs_at: Source | None = None
@@ -192,9 +194,12 @@ class Membership:
         )
         number = rank.box.schedule(slot)
         entry = SimulatedEntry(rank.box, self.group, line, self._sequence, number)
+        data = ArrayData(inputs, outputs)
+        size = len(self.group.ranks)
+        entry.values = data.values = rank.values.begin(call, self.group_rank, size, self._index, self._sequence)
         reads = list(inputs) if spec.sends_inputs(call, self.group_rank) else []
         writes = list(outputs) if spec.brings_result(call, self.group_rank) else []
-        return Request(self, entry, call, ArrayData(inputs, outputs), reads, writes, asynchronous, claim)
+        return Request(self, entry, call, data, reads, writes, asynchronous, claim)
 
 
 class Request:

@@ -45,6 +45,7 @@ from simcoll.core.trace import Stall
 from simcoll.errors import ConfigurationError
 from simcoll.recorder.failures import note_uncaught
 from simcoll.recorder.session import activate, pipelines
+from simcoll.values.choice import values_wanted
 from simcoll.recorder.source import forget_chains
 from simcoll.wrapper.async_checks import flights
 
@@ -127,13 +128,15 @@ def run_threaded(
     choices: Choices | None = None,
     init: bool = True,
     timeout: float | None = None,
+    values: str | None = None,
 ) -> Outcome[T]:
     """Run ``body(rank)`` on a thread for each rank, with torch.distributed as on real ranks, and judge the records.
 
     With ``init`` a default group exists as soon as the program needs it; the program's own ``init_process_group`` then
     returns that group, whatever backend it asks for. Otherwise there is none until the program makes it. The order in
     which ranks go on comes from ``seed`` (0: first come, first served) or from the ``schedule`` of an earlier outcome.
-    Exceptions of ``body`` are in the outcome; ``sys.exit(0)`` is a normal end. Raises
+    ``values`` says of which calls the values are checked: ``off``, ``sample``, ``all`` (default: SIMCOLL_VALUES, else
+    ``off``). Exceptions of ``body`` are in the outcome; ``sys.exit(0)`` is a normal end. Raises
     :class:`~simcoll.errors.ConfigurationError` for an invalid world size or schedule, or within another such run,
     and TimeoutError if ranks have not ended after ``timeout`` seconds.
     """
@@ -145,7 +148,8 @@ def run_threaded(
         # Chains of frames are bounded for each program, and a process may run many programs.
         forget_chains()
         chosen = choices or choices_of(seed, schedule)
-        run = _Run[T](world_size, RecordedSchedule(chosen), creates_default_group=init, seed=seed)
+        checked = values_wanted(values)
+        run = _Run[T](world_size, RecordedSchedule(chosen), creates_default_group=init, seed=seed, values=checked)
         return run.run(body, timeout)
     finally:
         _only_one.release()
@@ -158,8 +162,11 @@ _only_one = threading.Lock()
 class _Run(Generic[T]):
     """One run of a program on all ranks."""
 
-    def __init__(self, size: int, choices: RecordedSchedule, *, creates_default_group: bool, seed: int) -> None:
+    def __init__(
+        self, size: int, choices: RecordedSchedule, *, creates_default_group: bool, seed: int, values: str
+    ) -> None:
         self._size = size
+        self._values = values
         self._choices = choices
         self._clock = ThreadClocks(size)
         self._turns = Turns(size, choices, self._clock)
@@ -180,7 +187,7 @@ class _Run(Generic[T]):
     def _rank(
         self, rank: int, stores: defaultdict[tuple[str, object], RankStore], *, creates_default_group: bool
     ) -> TorchRank:
-        session = RankSession(rank, self._size, self._clock, self._began_ns)
+        session = RankSession(rank, self._size, self._clock, self._began_ns, self._values)
         waits = RankWaits(rank, self._world, self._clock, session.box, self._numbers)
         return TorchRank(rank, self._world, session, waits, stores, creates_default_group)
 

@@ -144,8 +144,8 @@ class ThreadClocks(VirtualTime):
 class RankSession(Session):
     """The session of one rank, which records all groups in one box."""
 
-    def __init__(self, rank: int, world_size: int, clock: ThreadClocks, began_ns: int) -> None:
-        super().__init__(MODE, Path())
+    def __init__(self, rank: int, world_size: int, clock: ThreadClocks, began_ns: int, values: str) -> None:
+        super().__init__(MODE, Path(), values)
         self.rank = rank
         self.box = MemoryBox(rank, world_size, MODE, lambda: began_ns + round(clock.now(rank) * 1e9))
         self._recorder = Recorder.into(self.box, rank)

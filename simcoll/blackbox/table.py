@@ -47,9 +47,11 @@ class EntryTable:
         self._reserved = start + layout.TABLE_CHUNK
         self._retry_ns = 0
 
-    def append(self, kind: EntryKind, index: int, payload: bytes, *, last_words: bool = False) -> bool:
-        """Write one entry behind the last; False where there is no room. ``last_words`` may use the table's reserve."""
-        if self._fd < 0:
+    def append(self, kind: EntryKind, index: int, payload: bytes, *, last_words: bool = False, many: bool = False) -> bool:
+        """Write one entry behind the last; False where there is no room. ``last_words`` may use the table's reserve,
+        one of ``many`` only the first half of the table.
+        """
+        if self._fd < 0 or (many and self._end + len(payload) > self._start + layout.TABLE_LIMIT // 2):
             return False
         limit = layout.TABLE_LIMIT - (0 if last_words else layout.TABLE_RESERVE)
         entry = pack_entry(kind, index, payload)

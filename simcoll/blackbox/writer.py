@@ -47,6 +47,9 @@ _STARTED = layout.offset_of(layout.SLOT_FIELDS, "started_ns")
 _FINISHED = layout.offset_of(layout.SLOT_FIELDS, "finished_ns")
 _DUMPED = layout.COUNTERS_OFFSET + layout.offset_of(layout.COUNTER_FIELDS, "dumped_ns")
 _LAST_WORDS = frozenset({"exception", "missing", "exit"})
+_MANY = frozenset({"values"})
+"""Events that calls have: they must not take the room of all others."""
+
 _CLIPPED_TEXT = 10_000
 _HELD = 1 << 14
 """Lines that are known by their identity."""
@@ -217,7 +220,8 @@ class BlackBoxWriter(ProcessOwned):
             document["data"] = {name: str(value)[:_CLIPPED_TEXT] for name, value in data.items()}
             payload = encode(document)
         with self._lock:
-            if self._append(EntryKind.EVENT, self._events, payload, last_words=kind in _LAST_WORDS):
+            last_words, many = kind in _LAST_WORDS, kind in _MANY
+            if self._append(EntryKind.EVENT, self._events, payload, last_words=last_words, many=many):
                 self._events += 1
 
     def close(self) -> None:
@@ -301,8 +305,10 @@ class BlackBoxWriter(ProcessOwned):
                 known[value] = index
             return index
 
-    def _append(self, kind: EntryKind, index: int, payload: bytes, *, last_words: bool = False) -> bool:
-        written = self._table.append(kind, index, payload, last_words=last_words)
+    def _append(
+        self, kind: EntryKind, index: int, payload: bytes, *, last_words: bool = False, many: bool = False
+    ) -> bool:
+        written = self._table.append(kind, index, payload, last_words=last_words, many=many)
         if not written:
             layout.COUNTERS.pack_into(self._map, layout.COUNTERS_OFFSET, self._table.lost, 0, 0)
         return written

@@ -78,6 +78,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "agree; detail: prove that they agree on each call before it runs (default)",
     )
     parser.add_argument(
+        "--values",
+        help="off: what collectives carry is not looked at (default); all: every collective's values are checked; "
+        "sample: of as many as take one hundredth of the time (SIMCOLL_VALUES_BUDGET)",
+    )
+    parser.add_argument(
         "--out",
         metavar="DIR",
         help="where black boxes, report.json and report.html go (default: simcoll-out/ and the time)",

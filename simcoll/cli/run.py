@@ -75,8 +75,9 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
     since_ns = time.time_ns() - (0 if alone else _OTHER_HOST_GRACE_NS)
     arguments = [str(os.getpid()), str(result), request.mode, str(folder)]
     command = [sys.executable, "-m", "simcoll.launch.launcher_process", *arguments, *request.torchrun]
+    environment = _environment() | ({} if request.values is None else {"SIMCOLL_VALUES": request.values})
     monitor = Monitor(folder, result, since_ns, request.stall, output.warn)
-    end = run_job(command, with_dumps_in(folder, _environment()), sys.stderr.fileno() if output.json else None, monitor)
+    end = run_job(command, with_dumps_in(folder, environment), sys.stderr.fileno() if output.json else None, monitor)
     launch = read_launch(result)
     if not launch.ranks and end == JobEnd(0, None):
         # The job must not fail for what is written about it.

@@ -193,6 +193,9 @@ class Event:
     * ``captured`` and ``replayed``: a CUDA graph has captured calls, or is about to run them again: ``graph`` (its
       number in the process), ``calls`` (how many), ``source``, and of a replay ``count`` (replays so far; written
       whenever it has doubled);
+    * ``values``: digests of what a collective took and brought: ``group`` (its index in the rank's table of groups),
+      ``sequence``, ``sent`` and ``received`` (each the names and numbers of a side, where the rank has it:
+      :class:`simcoll.verifier.values.digests.SideValues`);
     * ``exit``: the interpreter ended by itself.
     """
 

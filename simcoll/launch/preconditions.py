@@ -17,8 +17,9 @@ from pathlib import Path
 from simcoll.blackbox.format import initial_size
 from simcoll.blackbox.table import reserve
 from simcoll.blackbox.writer import BlackBoxError, slots_wanted
-from simcoll.errors import BAD_INPUT, CANNOT_START
+from simcoll.errors import BAD_INPUT, CANNOT_START, ConfigurationError
 from simcoll.launch.torchrun_arguments import ProgramKind, RunRequest
+from simcoll.values.choice import budget_wanted, values_wanted
 
 MODES = ("off", "record", "check", "detail")
 """The modes that a job can run in."""
@@ -39,6 +40,11 @@ def check_request(request: RunRequest) -> None:
     """Check mode, program and torch without importing torch; raises :class:`PreconditionError`."""
     if request.mode not in MODES:
         raise PreconditionError(BAD_INPUT, f"unknown mode {request.mode!r}: expected one of {', '.join(MODES)}")
+    try:
+        values_wanted(request.values)
+        budget_wanted()
+    except ConfigurationError as error:
+        raise PreconditionError(BAD_INPUT, str(error)) from None
     if request.kind is ProgramKind.COMMAND and shutil.which(request.program) is None:
         raise PreconditionError(BAD_INPUT, f"{request.program}: command not found; give a program that can be executed")
     check_torch()

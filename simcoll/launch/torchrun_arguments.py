@@ -49,7 +49,7 @@ VALUED = (
 )
 """torchrun's options that take a value."""
 
-_OWN = frozenset({"--mode", "--out", "--stall"})
+_OWN = frozenset({"--mode", "--out", "--stall", "--values"})
 
 
 class RunUsageError(ValueError):
@@ -77,6 +77,7 @@ class RunRequest:
     """The options of ``simcoll run``. ``torchrun`` is torchrun's part, the program and its arguments included."""
 
     mode: str
+    values: str | None
     out: Path | None
     stall: float | None
     json: bool
@@ -119,6 +120,7 @@ def split(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         raise RunUsageError("no script given; usage: simcoll run [options] [torchrun options] script.py [arguments]")
     return RunRequest(
         own.get("--mode", "detail"),
+        own.get("--values"),
         _path("--out", own["--out"]) if "--out" in own else None,
         _seconds("--stall", own["--stall"]) if "--stall" in own else None,
         flags["--json"],

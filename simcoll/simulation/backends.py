@@ -72,7 +72,10 @@ def run_simulated(
     def program(comm: Comm) -> list[Result]:
         return play(scenario, comm)
 
-    return run_of(simulate(program, scenario.ranks, topology, seed, schedule=schedule, sends=sends), topology)
+    outcome = simulate(
+        program, scenario.ranks, topology, seed, schedule=schedule, sends=sends, values=scenario.values
+    )
+    return run_of(outcome, topology)
 
 
 def run_threaded(scenario: Scenario, *, seed: int) -> Run:
@@ -83,7 +86,7 @@ def run_threaded(scenario: Scenario, *, seed: int) -> Run:
     if scenario.ranks > MOST_THREADS:
         raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_THREADS} as threads")
     # The result of a rank keeps its tensors alive until they have been judged.
-    outcome = run_threads(scenario.ranks, lambda rank: play_on_torch(scenario), seed=seed)
+    outcome = run_threads(scenario.ranks, lambda rank: play_on_torch(scenario), seed=seed, values=scenario.values)
     results = {rank: player.results for rank, player in outcome.results.items()}
     return Run("threaded", outcome.report, results, traces=outcome.traces)
 
@@ -97,7 +100,7 @@ def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
     if scenario.ranks > MOST_PROCESSES:
         raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_PROCESSES} as processes")
     with tempfile.TemporaryDirectory() as results_folder:
-        options = ["--mode", "detail", "--out", str(folder), "--stall", str(stall), "--json"]
+        options = ["--mode", "detail", "--values", scenario.values, "--out", str(folder), "--stall", str(stall), "--json"]
         ranks = ["--standalone", f"--nproc-per-node={scenario.ranks}", "-m", "simcoll.simulation.gloo_rank"]
         command = [sys.executable, "-m", "simcoll", "run", *options, *ranks, str(Path(scenario.path).resolve())]
         done = subprocess.run(

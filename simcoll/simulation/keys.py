@@ -58,6 +58,7 @@ KEYS: Mapping[str, tuple[ScenarioKey, ...]] = MappingProxyType(
             ScenarioKey("ranks", "whole number", "how many ranks the job has", needed=True),
             ScenarioKey("sends", "text", "`synchronous` (default): a send ends with its receive; `buffered`; `either`"),
             ScenarioKey("seed", "whole number", "seed of the schedule (default 0)"),
+            ScenarioKey("values", "text", "whose values are checked: `off` (default), `sample` or `all` calls'"),
             ScenarioKey("buffers", "tables", "tensors with a name"),
             ScenarioKey("groups", "tables", "process groups, made by all ranks at the start, in this order"),
             ScenarioKey("calls", "tables", "what the ranks call, in this order", needed=True),
@@ -174,6 +175,8 @@ KINDS: Mapping[str, tuple[frozenset[str], str]] = MappingProxyType(
         "skip": (frozenset[str](), "the rank leaves the call out"),
         "extra": (frozenset[str](), "the rank makes the call twice"),
         "swap": (frozenset[str](), "the rank makes the call after its next one"),
+        "wrong-input": (frozenset[str](), "the rank's input has an element that is no number; needs floats"),
+        "wrong-result": (frozenset[str](), "the rank gets a result with a wrong element; needs `values`"),
         "slow-rank": (frozenset({"seconds"}), "the rank computes before each of its calls, or before those named"),
         "slow-link": (frozenset({"between", "factor", "latency"}), "a path of the topology is slow (simulated only)"),
         **{

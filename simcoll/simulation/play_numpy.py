@@ -131,6 +131,10 @@ class NumpyPlayer(Player[Array]):
         """Write to an array."""
         tensor += 1
 
+    def spoil_next_result(self) -> None:
+        """Have the next call bring a wrong element."""
+        self._comm.spoil_next_result()
+
     def compute(self, seconds: float) -> None:
         """Compute for so long in virtual time."""
         self._comm.compute(seconds)

@@ -14,6 +14,7 @@ from simcoll.simulation.operations import Verb
 from simcoll.simulation.player import Exchange, JoinedGroup, Player, explicit_splits
 from simcoll.simulation.scenario import Scenario, ScenarioStep
 from simcoll.spec.call import ANY_SOURCE
+from simcoll.values.faults import alter_next_result, double_an_element
 
 
 def play_on_torch(scenario: Scenario) -> TorchPlayer:
@@ -65,6 +66,10 @@ class TorchPlayer(Player[torch.Tensor]):
     def write(self, tensor: torch.Tensor) -> None:
         """Write to a tensor."""
         tensor.add_(1)
+
+    def spoil_next_result(self) -> None:
+        """Have the next call bring a wrong element."""
+        alter_next_result(double_an_element)
 
     def compute(self, seconds: float) -> None:
         """Sleep so long: other ranks only see the time that a computation takes."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -187,6 +188,10 @@ class Player(ABC, Generic[Tensor]):
         """Write to a tensor."""
 
     @abstractmethod
+    def spoil_next_result(self) -> None:
+        """Have the next call bring a wrong element."""
+
+    @abstractmethod
     def compute(self, seconds: float) -> None:
         """Compute for so many seconds."""
 
@@ -219,6 +224,8 @@ class Player(ABC, Generic[Tensor]):
             return
         exchange = Exchange(step, verb, joined, _peer(step, joined), self._tensors(step, verb, joined))
         self._kept.append(exchange.tensors)
+        if step.spoils:
+            self._spoil(exchange)
         work = self.call(exchange)
         if step.asynchronous or verb.asynchronous:
             # A Work that no later step waits for is dropped, as by a program that ignores a call's result.
@@ -227,6 +234,15 @@ class Player(ABC, Generic[Tensor]):
             self._open.setdefault(step.name or step.op, []).append((work, exchange))
         else:
             self._note(exchange)
+
+    def _spoil(self, exchange: Exchange[Tensor]) -> None:
+        """Have the call send an element that is no number, or bring a wrong one."""
+        if exchange.step.spoils == "outputs":
+            self.spoil_next_result()
+            return
+        for tensor in exchange.role("inputs")[:1]:
+            flat: Any = self.rows(tensor, 0, 1)
+            flat[...] = math.nan
 
     def _tensors(self, step: ScenarioStep, verb: Verb, joined: JoinedGroup) -> dict[str, list[Tensor]]:
         own = own_role(verb)

@@ -185,6 +185,12 @@ def _slowed(fault: Fault, steps: Steps, places: list[int]) -> Steps:
     return [each for place, step in enumerate(steps) for each in ([pause, step] if place in slow else [step])]
 
 
+def _spoilt(fault: Fault, steps: Steps, places: list[int]) -> Steps:
+    """What the call sends, or brings, is wrong."""
+    wrong, spoils = set(places), "inputs" if fault.kind == "wrong-input" else "outputs"
+    return [replace(step, spoils=spoils) if place in wrong else step for place, step in enumerate(steps)]
+
+
 def _changed(fault: Fault, steps: Steps, places: list[int]) -> Steps:
     """The call has other values."""
     wrong = set(places)
@@ -199,6 +205,8 @@ REWRITES: Mapping[str, Rewrite] = MappingProxyType(
         "skip": _skipped,
         "extra": _extra,
         "swap": _swapped,
+        "wrong-input": _spoilt,
+        "wrong-result": _spoilt,
         "slow-rank": _slowed,
     }
 )

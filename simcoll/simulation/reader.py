@@ -15,6 +15,7 @@ from simcoll.simulation.scenario import BufferPlan, Expectation, Expected, Group
 from simcoll.simulation.table import WORLD_NAME, Names, ScenarioTable, new_name
 from simcoll.simulation.toml import TomlDocument, read_toml
 from simcoll.topology.request import TopologyRequest
+from simcoll.values.choice import VALUES
 from simcoll.verifier.findings.rules import RULES
 
 MAX_RANKS = 4096
@@ -53,6 +54,7 @@ def scenario_of(document: TomlDocument) -> Scenario:
         None if topology is None else _topology(topology, Path(document.name).parent),
         top.text("sends", SENDS[0], SENDS),
         top.whole("seed"),
+        top.text("values", VALUES[0], VALUES),
         None if expect is None else _expect(expect, names),
     )
 

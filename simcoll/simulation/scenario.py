@@ -79,6 +79,7 @@ class ScenarioStep:
     exception: str = ""
     message: str = ""
     exit_code: int = 0
+    spoils: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,7 @@ class Scenario:
     topology: TopologyRequest | None = None
     sends: str = "synchronous"
     seed: int = 0
+    values: str = "off"
     expect: Expectation | None = None
 
     def group(self, name: str) -> GroupPlan | None:

@@ -108,12 +108,19 @@ def run_store(pipe: Connection) -> NoReturn:
 
 
 def become_rank(
-    body: Callable[[int], object], rank: int, size: int, port: int, pipe: Connection, folder: Path, timeout: float
+    body: Callable[[int], object],
+    rank: int,
+    size: int,
+    port: int,
+    pipe: Connection,
+    folder: Path,
+    timeout: float,
+    values: str | None = None,
 ) -> NoReturn:
     """Run ``body(rank)`` in a default group, send its result through the pipe, and end as an interpreter does."""
     code, answer = 1, ("nothing", b"")
     try:
-        _begin(rank, size, port, folder)
+        _begin(rank, size, port, folder, values)
         _join(rank, size, port, timeout)
         answer = ("result", _pickled(body(rank), rank))
         if dist.is_initialized():
@@ -141,7 +148,7 @@ def receive_answer(pipe: Connection) -> tuple[str, Any]:
     return kind, value.unpack() if isinstance(value, SentException) else value
 
 
-def _begin(rank: int, size: int, port: int, folder: Path) -> None:
+def _begin(rank: int, size: int, port: int, folder: Path, values: str | None) -> None:
     leave_parent()
     os.environ.update(
         RANK=str(rank),
@@ -152,7 +159,7 @@ def _begin(rank: int, size: int, port: int, folder: Path) -> None:
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
-    enable("detail", folder)
+    enable("detail", folder, values=values)
 
 
 def _join(rank: int, size: int, port: int, timeout: float) -> None:

@@ -97,7 +97,9 @@ def _ending(exit_code: int) -> str:
     return f"exit code {exit_code}" if exit_code > 0 else signal.Signals(-exit_code).name
 
 
-def run_forked(world_size: int, body: Callable[[int], T], *, timeout: float) -> Outcome[T]:
+def run_forked(
+    world_size: int, body: Callable[[int], T], *, timeout: float, values: str | None = None
+) -> Outcome[T]:
     """Run ``body(rank)`` in ``world_size`` processes with a default Gloo group, and judge what they recorded.
 
     Raises TimeoutError where ranks have not ended after ``timeout`` seconds and nothing is found to be wrong, and
@@ -111,7 +113,7 @@ def run_forked(world_size: int, body: Callable[[int], T], *, timeout: float) -> 
     with TemporaryDirectory(prefix="simcoll-") as name, _store() as port:
         job = _Job(Path(name), world_size, time.monotonic() + timeout)
         try:
-            job.start(body, port, timeout)
+            job.start(body, port, timeout, values)
             job.watch()
         finally:
             job.stop()
@@ -146,7 +148,7 @@ class _Job:
     timed_out: list[int] = field(default_factory=list)
     monitor: Monitor | None = None
 
-    def start(self, body: Callable[[int], object], port: int, timeout: float) -> None:
+    def start(self, body: Callable[[int], object], port: int, timeout: float, values: str | None) -> None:
         """Fork the ranks."""
         since = time.time_ns()
         for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -155,7 +157,7 @@ class _Job:
             ours, theirs = Pipe(duplex=False)
             pid = fork()
             if pid == 0:
-                become_rank(body, rank, self.size, port, theirs, self.folder, timeout)
+                become_rank(body, rank, self.size, port, theirs, self.folder, timeout, values)
             theirs.close()
             self.ranks.append(_Rank(rank, pid, ours))
         self._write_launch_file()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcoll.backends.engine.schedules import schedule_of
 from simcoll.errors import ConfigurationError
+from simcoll.values.choice import VALUES
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -45,6 +46,7 @@ class Options:
     topology: nx.DiGraph[Any] | None = None
     sends: str | None = None
     fail_on: str = "warning"
+    values: str | None = None
 
     def __post_init__(self) -> None:
         _whole("world_size", self.world_size, least=1)
@@ -54,6 +56,8 @@ class Options:
         if self.backend is not None:
             _one_of("backend", self.backend, BACKENDS)
         _one_of("fail_on", self.fail_on, FAIL_ON)
+        if self.values is not None:
+            _one_of("values", self.values, VALUES)
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)) or not self.timeout > 0:
             raise ConfigurationError(f"timeout={self.timeout!r:.40}: expected seconds, more than 0")
         self._check_schedule()

@@ -21,7 +21,7 @@ MARKER = "simcoll"
 
 SIGNATURE = (
     "simcoll(world_size, backend=None, *, seed=0, seeds=None, explore=None, schedule=None, topology=None, sends=None,"
-    " timeout=60, fail_on='warning'): run the test on every rank of a world, and fail it on any finding."
+    " timeout=60, fail_on='warning', values=None): run the test on every rank of a world, and fail it on any finding."
     " Lists of world_size, backend and seeds parametrise it."
 )
 

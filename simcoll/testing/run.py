@@ -32,13 +32,15 @@ def run_ranks(
     topology: nx.DiGraph[Any] | None = None,
     sends: str | None = None,
     fail_on: str = "warning",
+    values: str | None = None,
 ) -> list[T]:
     """Run ``fn`` on every rank of a world and return the ranks' results in rank order; raises failures and findings.
 
     ``fn`` may take one argument: the communicator on the backend ``simulated``, the rank on ``threaded`` and ``gloo``.
     ``backend`` is by default ``simulated`` where it takes one, and ``threaded`` where it takes none. ``seed``, and a
     ``schedule`` from the text of an earlier failure, choose the order in which ranks go on; ``explore`` tries that many
-    orders. ``timeout`` is in real seconds. ``topology`` and ``sends`` are those of :func:`simcoll.simulate`.
+    orders. ``timeout`` is in real seconds. ``topology`` and ``sends`` are those of :func:`simcoll.simulate`. ``values`` says of
+    which calls the values are checked: ``off``, ``sample``, ``all`` (default: SIMCOLL_VALUES, else ``off``).
 
     Raises the exception of the first rank that failed, with a note that names the rank; a skip passes through.
     Otherwise raises :class:`FindingsError` for a deadlock and for any finding (``fail_on="error"``: only one of
@@ -46,7 +48,7 @@ def run_ranks(
     invalid arguments.
     """
     __tracebackhide__ = True
-    options = Options(world_size, backend, seed, schedule, explore, timeout, topology, sends, fail_on)
+    options = Options(world_size, backend, seed, schedule, explore, timeout, topology, sends, fail_on, values)
     outcome = run_program(options, fn)
     if (error := error_of(outcome, fail_on=fail_on)) is not None:
         raise error
@@ -64,12 +66,14 @@ def try_ranks(
     timeout: float = 60.0,
     topology: nx.DiGraph[Any] | None = None,
     sends: str | None = None,
+    values: str | None = None,
 ) -> Outcome[T]:
     """Run as :func:`run_ranks` does and return the outcome: report, results, exceptions.
 
     Exceptions of ranks are in the outcome. Raises only TimeoutError and :class:`~simcoll.errors.ConfigurationError`.
     """
-    return run_program(Options(world_size, backend, seed, schedule, explore, timeout, topology, sends), fn)
+    options = Options(world_size, backend, seed, schedule, explore, timeout, topology, sends, values=values)
+    return run_program(options, fn)
 
 
 def run_program(options: Options, fn: Callable[..., T]) -> Outcome[T]:
@@ -115,6 +119,7 @@ def _simulated(options: Options, body: Callable[[Any], T]) -> Outcome[T]:
             sends=options.sends or "synchronous",
             choices=choices,
             timeout=options.timeout,
+            values=options.values,
         )
 
     return _explore(options, run) or run()
@@ -126,7 +131,9 @@ def _threaded(options: Options, body: Callable[[Any], T]) -> Outcome[T]:
     size, seed, schedule, timeout = options.world_size, options.seed, options.schedule, options.timeout
 
     def run(choices: Choices | None = None) -> Outcome[T]:
-        return run_threaded(size, body, seed=seed, schedule=schedule, choices=choices, timeout=timeout)
+        return run_threaded(
+            size, body, seed=seed, schedule=schedule, choices=choices, timeout=timeout, values=options.values
+        )
 
     return _explore(options, run) or run()
 
@@ -139,7 +146,7 @@ def _explore(options: Options, run: Callable[[Choices], Outcome[T]]) -> Outcome[
 def _gloo(options: Options, body: Callable[[Any], T]) -> Outcome[T]:
     from simcoll.testing.gloo_ranks import run_forked
 
-    return run_forked(options.world_size, body, timeout=options.timeout)
+    return run_forked(options.world_size, body, timeout=options.timeout, values=options.values)
 
 
 _RUNS: dict[str, Callable[[Options, Callable[[Any], Any]], Outcome[Any]]] = {
