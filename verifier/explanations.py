@@ -389,9 +389,7 @@ _LOST: Final = Explanation(
     "peer lost", ("SC701", "SC702"), _of_job(lost_peers), yields_to=_names((*_PARTED, *_WAITS, _FAILED, *_HALTS))
 )
 
-_VALUES: Final = Explanation(
-    "wrong values", ("SC901", "SC902", "SC903"), _wrong_values, yields_to=_names(_PARTED)
-)
+_VALUES: Final = Explanation("wrong values", ("SC901", "SC902", "SC903"), _wrong_values, yields_to=_names(_PARTED))
 
 _WARNINGS: Final = (
     Explanation(

@@ -53,8 +53,8 @@ def simulate(
     earlier outcome or exploration gave. ``topology`` makes calls take virtual time. ``sends`` is when a send ends:
     ``synchronous`` when its receive is posted, as with Gloo and NCCL, ``buffered`` at once, ``either`` as the schedule
     decides. ``values`` says of which calls the values are checked: ``off``, ``sample``, ``all`` (default: the
-    environment's SIMCOLL_VALUES, else ``off``). An exception of a program is in the outcome and is not raised here. Raises
-    :class:`~simcoll.errors.ConfigurationError` for an invalid program, world size, schedule or topology, and
+    environment's SIMCOLL_VALUES, else ``off``). An exception of a program is in the outcome and is not raised here.
+    Raises :class:`~simcoll.errors.ConfigurationError` for an invalid program, world size, schedule or topology, and
     TimeoutError if ranks have not ended after ``timeout`` seconds of real time, such as one that only computes.
     """
     _check(program, world_size)

@@ -38,7 +38,9 @@ class RankValues:
 class SimulatedValues:
     """The values of one call."""
 
-    def __init__(self, rank: RankValues, call: Call, group_rank: int, group_size: int, group: int, sequence: int) -> None:
+    def __init__(
+        self, rank: RankValues, call: Call, group_rank: int, group_size: int, group: int, sequence: int
+    ) -> None:
         self._rank, self._call = rank, call
         self._place = group_rank, group_size, sequence
         self._group, self._sequence = group, sequence

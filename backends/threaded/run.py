@@ -45,8 +45,8 @@ from simcoll.core.trace import Stall
 from simcoll.errors import ConfigurationError
 from simcoll.recorder.failures import note_uncaught
 from simcoll.recorder.session import activate, pipelines
-from simcoll.values.choice import values_wanted
 from simcoll.recorder.source import forget_chains
+from simcoll.values.choice import values_wanted
 from simcoll.wrapper.async_checks import flights
 
 _LONGEST_SLEEP = 1.0

@@ -47,7 +47,9 @@ class EntryTable:
         self._reserved = start + layout.TABLE_CHUNK
         self._retry_ns = 0
 
-    def append(self, kind: EntryKind, index: int, payload: bytes, *, last_words: bool = False, many: bool = False) -> bool:
+    def append(
+        self, kind: EntryKind, index: int, payload: bytes, *, last_words: bool = False, many: bool = False
+    ) -> bool:
         """Write one entry behind the last; False where there is no room. ``last_words`` may use the table's reserve,
         one of ``many`` only the first half of the table.
         """

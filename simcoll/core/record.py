@@ -196,6 +196,7 @@ class Event:
     * ``values``: digests of what a collective took and brought: ``group`` (its index in the rank's table of groups),
       ``sequence``, ``sent`` and ``received`` (each the names and numbers of a side, where the rank has it:
       :class:`simcoll.verifier.values.digests.SideValues`);
+    * ``scaled``: the rank has made a GradScaler;
     * ``exit``: the interpreter ended by itself.
     """
 

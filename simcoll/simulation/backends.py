@@ -72,9 +72,7 @@ def run_simulated(
     def program(comm: Comm) -> list[Result]:
         return play(scenario, comm)
 
-    outcome = simulate(
-        program, scenario.ranks, topology, seed, schedule=schedule, sends=sends, values=scenario.values
-    )
+    outcome = simulate(program, scenario.ranks, topology, seed, schedule=schedule, sends=sends, values=scenario.values)
     return run_of(outcome, topology)
 
 
@@ -100,7 +98,17 @@ def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
     if scenario.ranks > MOST_PROCESSES:
         raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_PROCESSES} as processes")
     with tempfile.TemporaryDirectory() as results_folder:
-        options = ["--mode", "detail", "--values", scenario.values, "--out", str(folder), "--stall", str(stall), "--json"]
+        options = [
+            "--mode",
+            "detail",
+            "--values",
+            scenario.values,
+            "--out",
+            str(folder),
+            "--stall",
+            str(stall),
+            "--json",
+        ]
         ranks = ["--standalone", f"--nproc-per-node={scenario.ranks}", "-m", "simcoll.simulation.gloo_rank"]
         command = [sys.executable, "-m", "simcoll", "run", *options, *ranks, str(Path(scenario.path).resolve())]
         done = subprocess.run(

@@ -5,6 +5,7 @@ A report is compared with a scenario's expectation, and with the report of anoth
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -115,6 +116,8 @@ def _other_results(one: Run, other: Run) -> list[str]:
 
 
 def _close(mine: complex, theirs: complex) -> bool:
+    if cmath.isnan(mine) and cmath.isnan(theirs):
+        return True
     return mine == theirs or abs(mine - theirs) <= _ROUNDED * max(abs(mine), abs(theirs))
 
 

@@ -28,6 +28,9 @@ MASK: Final = (1 << 64) - 1
 SPOTS: Final = 8
 """Elements of a reduction that are compared one by one."""
 
+MOST_PARTS: Final = 64
+"""Members of a group up to which a rank writes down digests of what it sends to each, which tell who got it wrong."""
+
 _ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _SMALLEST = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 _LARGEST = {"float64": 2.0**1023, "float32": 2.0**127, "float16": 2.0**15, "bfloat16": 2.0**127}
@@ -183,14 +186,14 @@ def sum_bound(dtype: str, ranks: int, elements: int, magnitude: float) -> float 
     """The largest difference that rounding can make between the sum of all elements of all inputs and that of the
     outputs: ``magnitude`` is the sum of the inputs' absolute values, ``elements`` counts those of the output.
 
-    Each element is rounded at most ``ranks`` + 1 times (an average is scaled before or after), whatever the order of
-    the additions; what is too small for the dtype may be flushed to zero; and the digests themselves are sums of
+    Each element is rounded at most ``ranks`` + 2 times (an average is scaled by a rounded factor), whatever the order
+    of the additions; what is too small for the dtype may be flushed to zero; and the digests themselves are sums of
     float64. None where no bound is known.
     """
     unit, smallest = unit_roundoff(dtype), _SMALLEST.get(_REAL.get(dtype, dtype))
     if unit is None or smallest is None:
         return None
-    rounding = (ranks + 1) * unit
+    rounding = (ranks + 2) * unit
     if rounding >= 0.5:
         return None
     return magnitude * (rounding / (1 - rounding) + 4 * (elements * ranks + 1) * 2.0**-53) + (

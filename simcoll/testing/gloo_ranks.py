@@ -97,9 +97,7 @@ def _ending(exit_code: int) -> str:
     return f"exit code {exit_code}" if exit_code > 0 else signal.Signals(-exit_code).name
 
 
-def run_forked(
-    world_size: int, body: Callable[[int], T], *, timeout: float, values: str | None = None
-) -> Outcome[T]:
+def run_forked(world_size: int, body: Callable[[int], T], *, timeout: float, values: str | None = None) -> Outcome[T]:
     """Run ``body(rank)`` in ``world_size`` processes with a default Gloo group, and judge what they recorded.
 
     Raises TimeoutError where ranks have not ended after ``timeout`` seconds and nothing is found to be wrong, and

@@ -39,8 +39,8 @@ def run_ranks(
     ``fn`` may take one argument: the communicator on the backend ``simulated``, the rank on ``threaded`` and ``gloo``.
     ``backend`` is by default ``simulated`` where it takes one, and ``threaded`` where it takes none. ``seed``, and a
     ``schedule`` from the text of an earlier failure, choose the order in which ranks go on; ``explore`` tries that many
-    orders. ``timeout`` is in real seconds. ``topology`` and ``sends`` are those of :func:`simcoll.simulate`. ``values`` says of
-    which calls the values are checked: ``off``, ``sample``, ``all`` (default: SIMCOLL_VALUES, else ``off``).
+    orders. ``timeout`` is in real seconds. ``topology`` and ``sends`` are those of :func:`simcoll.simulate`. ``values``
+    says of which calls the values are checked: ``off``, ``sample``, ``all`` (default: SIMCOLL_VALUES, else ``off``).
 
     Raises the exception of the first rank that failed, with a note that names the rank; a skip passes through.
     Otherwise raises :class:`FindingsError` for a deadlock and for any finding (``fail_on="error"``: only one of

@@ -73,6 +73,8 @@ def document(found: SideDigest) -> dict[str, object]:
     values: dict[str, object] = {name: number(value.item()) for name, value in found.numbers.items()}
     if found.points:
         values["points"] = [[number(value) for value in point.tolist()] for point in found.points]
+    if found.parts is not None:
+        values["parts"] = [number(value) for value in found.parts.tolist()]
     return values
 
 

@@ -38,7 +38,7 @@ def values_wanted(stated: str | None = None) -> str:
 
 
 def budget_wanted() -> float:
-    """The share of the run that ``sample`` may take: the environment's SIMCOLL_VALUES_BUDGET, such as 0.01 or ``1%``."""
+    """The share of the run that ``sample`` may take: SIMCOLL_VALUES_BUDGET of the environment, else one hundredth."""
     text = os.environ.get("SIMCOLL_VALUES_BUDGET", "").strip()
     if not text:
         return _BUDGET

@@ -14,7 +14,18 @@ from typing import Any, Protocol, TypeAlias
 
 from simcoll.spec.call import Buffer, Call
 from simcoll.spec.collectives import spec_of
-from simcoll.spec.value_laws import Piece, ValueLaw, folded, is_float, is_linear, operator, pieces, salt, spots
+from simcoll.spec.value_laws import (
+    MOST_PARTS,
+    Piece,
+    ValueLaw,
+    folded,
+    is_float,
+    is_linear,
+    operator,
+    pieces,
+    salt,
+    spots,
+)
 
 Array: TypeAlias = Any
 """A numpy array or a tensor."""
@@ -63,10 +74,14 @@ class Library(Protocol):
 
 @dataclass(slots=True)
 class SideDigest:
-    """The numbers of one side of a call, by their names: see :class:`simcoll.verifier.values.digests.SideValues`."""
+    """The numbers of one side of a call, by their names: see :class:`simcoll.verifier.values.digests.SideValues`.
+
+    ``points`` are its elements at the selected places, ``parts`` has a number for what is sent to each peer.
+    """
 
     numbers: dict[str, Array]
     points: list[Array]
+    parts: Array | None = None
 
 
 def side_digest(
@@ -80,36 +95,64 @@ def side_digest(
     law, buffers = spec.values, call.inputs if sent else call.outputs
     if law is None or not buffers:
         return None
-    dtype, numbers, points = buffers[0].dtype, dict[str, Array](), list[Array]()
+    dtype, found = buffers[0].dtype, SideDigest({}, [])
     cut = [*pieces(law, call, buffers, group_size, sent=sent)]
     operation = operator(call.reduce_op, dtype) if law.reduced else None
-    if not law.reduced or (not sent and law.replicated):
-        numbers["hash"] = _weighted(law, cut, rows, group_rank, library, sent=sent, hashed=True)
-    if is_linear(law.reduced, operation, dtype):
-        numbers["linear"] = _weighted(law, cut, rows, group_rank, library, sent=sent, hashed=False)
     fold = folded(operation, dtype)
+    peers = group_size if sent and law.sent_in_parts and group_size <= MOST_PARTS else 0
+
+    def weigh(name: str, read: _Read) -> None:
+        weighed = [
+            (piece, _row_sums(read(_block(rows, piece), len(piece.peers)), piece.place, library, hashed=name == "hash"))
+            for piece in cut
+            if piece.count
+        ]
+        salted = [
+            (piece, sums * library.row(_salts(law, piece, group_rank, sent=sent), sums)) for piece, sums in weighed
+        ]
+        found.numbers[name] = library.joined([library.row([0], rows[0]), *(sums for _, sums in salted)]).sum()
+        found.parts = _by_peer(salted, peers, library.row([0], rows[0]), library)
+
+    if not law.reduced or (not sent and law.replicated):
+        weigh("hash", library.words)
+    if is_linear(law.reduced, operation, dtype):
+        weigh("linear", library.integers)
     if fold is not None and (number := _folded(fold, rows, library, floats=is_float(dtype))) is not None:
-        numbers["fold"] = number
+        found.numbers["fold"] = number
     if is_float(dtype) and (sent or law.reduced):
-        numbers |= _sizes(rows, library)
+        found.numbers |= _sizes(rows, library)
+        if law.reduced and peers:
+            sums = [(piece, _part_sums(_block(rows, piece), len(piece.peers), library)) for piece in cut if piece.count]
+            found.parts = _by_peer(sums, peers, library.reals(rows[0][:0]), library)
     if operation is not None:
-        points = _points(law, call, buffers, rows, group_rank, group_size, sequence, library, sent=sent)
-    return SideDigest(numbers, points)
+        found.points = _points(law, call, buffers, rows, group_rank, group_size, sequence, library, sent=sent)
+    return found
 
 
-def _weighted(
-    law: ValueLaw, cut: Sequence[Piece], rows: Sequence[Array], group_rank: int, library: Library, *, sent: bool, hashed: bool
-) -> Array:
-    """The sum of all elements, or of their hashes, times weights for their places and peers."""
-    parts = [library.row([0], rows[0])]
-    for piece in cut:
-        if not piece.count:
-            continue
-        block = rows[piece.buffer][piece.start : piece.start + piece.count * len(piece.peers)]
-        salts = [salt(law, *((group_rank, peer) if sent else (peer, group_rank))) for peer in piece.peers]
-        table = (library.words if hashed else library.integers)(block, len(salts))
-        parts.append(_row_sums(table, piece.place, library, hashed=hashed) * library.row(salts, table))
-    return library.joined(parts).sum()
+_Read: TypeAlias = Callable[[Any, int], Any]
+
+
+def _block(rows: Sequence[Array], piece: Piece) -> Array:
+    return rows[piece.buffer][piece.start : piece.start + piece.count * len(piece.peers)]
+
+
+def _salts(law: ValueLaw, piece: Piece, group_rank: int, *, sent: bool) -> list[int]:
+    return [salt(law, *((group_rank, peer) if sent else (peer, group_rank))) for peer in piece.peers]
+
+
+def _part_sums(block: Array, rows: int, library: Library) -> Array:
+    return library.reals(block).reshape(rows, -1).sum(1)
+
+
+def _by_peer(sums: Sequence[tuple[Piece, Array]], peers: int, none: Array, library: Library) -> Array | None:
+    """The sum of what there is for each peer; None where nobody asks for it."""
+    if not peers:
+        return None
+    ones = [(peer, part[place : place + 1]) for piece, part in sums for place, peer in enumerate(piece.peers)]
+    zero = library.joined([none, *(one for _, one in ones)])[:1] * 0
+    return library.joined(
+        [library.joined([zero, *(one for other, one in ones if other == peer)]).sum() for peer in range(peers)]
+    )
 
 
 def _row_sums(table: Array, place: int, library: Library, *, hashed: bool) -> Array:
@@ -195,7 +238,9 @@ def _points(
             return []
         places = spots(sequence, part * group_size)
         if not sent:
-            places = [place - group_rank * part for place in places if group_rank * part <= place < own + group_rank * part]
+            places = [
+                place - group_rank * part for place in places if group_rank * part <= place < own + group_rank * part
+            ]
     read = library.reals if is_float(buffers[0].dtype) else library.integers
     found = []
     for place in places:

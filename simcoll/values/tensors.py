@@ -17,10 +17,11 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simcoll.spec.call import Call
-from simcoll.values.arrays import applies, document, number
+from simcoll.values.arrays import applies, number
 from simcoll.values.choice import Choice
 from simcoll.values.digests import SideDigest, side_digest
 from simcoll.values.faults import apply_due
+from simcoll.values.scaling import scales_losses
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _WORDS = {0: torch.int64, 4: torch.int32, 2: torch.int16, 6: torch.int16}
@@ -70,12 +71,11 @@ class _Box(Protocol):
 
 @dataclass(slots=True)
 class _Side:
-    """One side's numbers on their way to the host: the names of the integers, of the floats, and of the points."""
+    """One side's numbers on their way to the host, as 64-bit words: ``layout`` has the name of each, whether it is a
+    float, and of the numbers of a list its place there (-1: it is alone).
+    """
 
-    integers: list[str]
-    floats: list[str]
-    lengths: list[int]
-    points_are_floats: bool
+    layout: list[tuple[str, bool, int]]
     words: torch.Tensor
     arrived: torch.cuda.Event | None
 
@@ -85,38 +85,36 @@ class _Side:
 
     def document(self) -> dict[str, object]:
         """The numbers, which have come, as JSON values."""
-        whole = self.words.tolist()
-        reals = self.words.view(torch.float64).tolist()
-        count, floats = len(self.integers), len(self.floats)
-        found: dict[str, object] = dict(zip(self.integers, whole[:count], strict=True))
-        found |= {name: number(value) for name, value in zip(self.floats, reals[count : count + floats], strict=True)}
-        if self.lengths:
-            values = [number(value) for value in reals] if self.points_are_floats else whole
-            place, points = count + floats, []
-            for length in self.lengths:
-                points.append(values[place : place + length])
-                place += length
-            found["points"] = points
+        found: dict[str, Any] = {}
+        whole, reals = self.words.tolist(), self.words.view(torch.float64).tolist()
+        for (name, real, place), one, other in zip(self.layout, whole, reals, strict=True):
+            value = number(other) if real else one
+            if place < 0:
+                found[name] = value
+            elif name == "points":
+                found.setdefault(name, []).extend([[]] * (place >= len(found.get(name, ()))))
+                found[name][place] = [*found[name][place], value]
+            else:
+                found.setdefault(name, []).append(value)
         return found
 
 
 def _on_its_way(found: SideDigest) -> _Side:
-    """Begin to copy a digest to the host, as 64-bit words."""
-    integers = [name for name, value in found.numbers.items() if value.dtype == torch.int64]
-    floats = [name for name in found.numbers if name not in integers]
-    parts = [found.numbers[name].reshape(1) for name in integers]
-    parts += [found.numbers[name].reshape(1).view(torch.int64) for name in floats]
-    real = bool(found.points) and found.points[0].dtype == torch.float64
-    parts += [point.view(torch.int64) if real else point for point in found.points]
-    lengths = [point.shape[0] for point in found.points]
+    """Begin to copy a digest to the host."""
+    named = [(name, -1, value) for name, value in found.numbers.items()]
+    named += [("points", place, point) for place, point in enumerate(found.points)]
+    if found.parts is not None:
+        named.append(("parts", 0, found.parts))
+    layout = [(name, value.dtype == torch.float64, place) for name, place, value in named for _ in range(value.numel())]
+    parts = [value.reshape(-1).view(torch.int64) for _, _, value in named]
     words = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device="cpu")
     if words.device.type != "cuda":
-        return _Side(integers, floats, lengths, real, words.cpu(), None)
+        return _Side(layout, words, None)
     host = torch.empty(words.shape, dtype=torch.int64, device="cpu", pin_memory=True)
     host.copy_(words, non_blocking=True)
     arrived = torch.cuda.Event()
     arrived.record(torch.cuda.current_stream(words.device))
-    return _Side(integers, floats, lengths, real, host, arrived)
+    return _Side(layout, host, arrived)
 
 
 class ValueWatch:
@@ -129,6 +127,7 @@ class ValueWatch:
         self._rank, self._size = group_rank, group_size
         self._open: deque[CallValues] = deque()
         self._lock = threading.Lock()
+        self._told = False
 
     def begin(
         self, call: Call, sequence: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -162,6 +161,9 @@ class ValueWatch:
         with self._lock:
             if values is not None:
                 self._open.append(values)
+            if not self._told and scales_losses():
+                self._told = True
+                self._box.event("scaled")
             while self._open:
                 first = self._open[0]
                 if not last and not first.here():
@@ -181,7 +183,8 @@ class CallValues:
         self._watch = watch
         self._call = call
         self._outputs = outputs
-        self._sent, self._received = sent, None
+        self._sent = sent
+        self._received: _Side | None = None
         self._result: Callable[[Call, int, Sequence[torch.Tensor]], _Side | None] | None = watch.result
         self._lock = threading.Lock()
 
@@ -226,7 +229,9 @@ def _row(tensor: torch.Tensor) -> torch.Tensor:
 
 def _is_dense(tensor: torch.Tensor) -> bool:
     expected = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size != 1):
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
         if stride != expected:
             return False
         expected *= size

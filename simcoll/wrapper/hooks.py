@@ -42,6 +42,7 @@ from simcoll.recorder.pending_errors import PENDING_ERRORS
 from simcoll.recorder.recorder import Recorder
 from simcoll.recorder.session import Session, activate, active_session, claim_rank, own_recorders, pipelines
 from simcoll.values.choice import values_wanted
+from simcoll.values.scaling import watch_scalers
 from simcoll.wrapper.async_checks import flights, noting_synchronization
 from simcoll.wrapper.ddp import recorded_verification
 from simcoll.wrapper.process_group import RecordedProcessGroup, to_plain, wrap_backend
@@ -52,9 +53,7 @@ _DRAIN_SECONDS = 2.0
 MODES = ("off", "record", "check", "detail")
 
 
-def enable(
-    mode: str | None = None, out: str | os.PathLike[str] | None = None, *, values: str | None = None
-) -> None:
+def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None, *, values: str | None = None) -> None:
     """Record every collective from now on; in ``detail`` mode prove it first, in ``check`` mode in the background.
 
     Groups that torch.distributed knows already are included, but a group object that the program holds from before
@@ -211,6 +210,7 @@ def _install() -> None:
         ddp_module, "_verify_param_shape_across_processes", lambda verify: recorded_verification(verify, _recorder)
     )
     watch_graphs()
+    watch_scalers(_patches)
     for device in (torch.cuda, torch.accelerator):
         _patches.wrap(device, "synchronize", noting_synchronization)
     _patches.replace(distributed_c10d, "_warn_not_in_group", noting_non_members(_recorder))

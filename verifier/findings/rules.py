@@ -86,10 +86,10 @@ NON_FINITE_INPUT = Rule(
         "that were checked."
     ),
     harm="One call later the value is on every rank, and nothing shows where it came from.",
-    example=("loss = torch.ones(1)\nif rank == 2:\n    loss /= loss - loss - 0.0\n    loss -= loss\ndist.all_reduce(loss)"),
+    example=("loss = torch.zeros(1)\nif rank == 2:\n    loss /= 0  # the mean over no sample\ndist.all_reduce(loss)"),
     remedy=(
-        "Check the inputs of that rank: an empty batch, a division by zero, a logarithm of zero, a learning rate that is "
-        "too high. torch.autograd.set_detect_anomaly names the operation."
+        "Check the inputs of that rank: an empty batch, a division by zero, a logarithm of zero, a learning rate that "
+        "is too high. torch.autograd.set_detect_anomaly names the operation."
     ),
 )
 
@@ -123,12 +123,13 @@ WRONG_RESULT = Rule(
     ),
     harm="The job goes on with wrong numbers that look right.",
     example=(
-        "out = torch.empty(10)\nwork = dist.reduce_scatter_tensor(out, torch.ones(40), async_op=True)\ntime.sleep(0.5)\n"
-        "if rank == 1:\n    out.numpy()[0] += 1\nwork.wait()"
+        "out = torch.empty(10)\nwork = dist.reduce_scatter_tensor(out, torch.ones(40), async_op=True)\n"
+        "time.sleep(0.5)\nif rank == 1:\n    out.numpy()[0] += 1\nwork.wait()"
     ),
     remedy=(
-        "Look for writes to the tensors while the call was in flight, which SC502 cannot see through numpy or from other "
-        "threads. Then suspect the backend, the link or the device: repeat the call with known inputs on the named hosts."
+        "Look for writes to the tensors while the call was in flight, which SC502 cannot see through numpy or from "
+        "other threads. Then suspect the backend, the link or the device: repeat the call with known inputs on the "
+        "named hosts."
     ),
 )
 

@@ -1,3 +1,3 @@
-"""Whether what came out of collectives is what went in: who sent the first number that is none, who holds another result
+"""Whether what came out of collectives is what went in: who sent the first NaN or infinity, who holds another result
 than the others, and which results are not what the row's law of values makes of the inputs.
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from simcoll.core.record import Group, Record, State, number
 from simcoll.core.trace import Trace
@@ -27,7 +26,8 @@ class SideValues:
     ``hash`` is the weighted sum of hashes of its elements, ``linear`` that of the elements themselves, ``fold`` their
     reduction to one number. Of floats ``sum``, ``magnitude`` and ``largest`` are the sum, the sum of absolute values
     and the largest of them, infinite where they are; ``nan``, ``plus`` and ``minus`` count what is no number or is
-    infinite. ``points`` are the elements at the selected places. None is what the rank did not write.
+    infinite. ``points`` are the elements at the selected places, ``parts`` is the ``hash``, ``linear`` or
+    ``sum`` of what is sent to each member alone, where the rank wrote it. None is what the rank did not write.
     """
 
     hash: int | None = None
@@ -40,6 +40,7 @@ class SideValues:
     plus: int = 0
     minus: int = 0
     points: tuple[Point, ...] = ()
+    parts: Point = ()
 
     @property
     def finite(self) -> bool:
@@ -78,13 +79,13 @@ class CallValues:
 def digested_calls(columns: Sequence[GroupColumns]) -> list[CallValues]:
     """The collectives of which all ranks of the group wrote down values and that completed everywhere, by time."""
     known: dict[int, _Written] = {}
-    found = [
-        values
-        for group in columns
-        if len(group.parts) == len(group.group.ranks) and len({part.group_rank for part in group.parts}) == len(group.parts)
-        for values in _of_group(group, known)
-    ]
+    found = [values for group in columns if _is_whole(group) for values in _of_group(group, known)]
     return sorted(found, key=lambda one: one.began_ns)
+
+
+def _is_whole(columns: GroupColumns) -> bool:
+    """Whether there is one record of each member."""
+    return sorted(part.group_rank for part in columns.parts) == [*range(len(columns.group.ranks))]
 
 
 _Written = Mapping[tuple[int, int], tuple["SideValues | None", "SideValues | None"]]
@@ -137,19 +138,26 @@ def _are_one_call(ranks: Sequence[RankValues]) -> bool:
 def _side(value: object) -> SideValues | None:
     if not isinstance(value, dict):
         return None
-    whole = {name: value[name] for name in _INTEGERS if type(value.get(name)) is int}
-    for name in ("hash", "linear"):
-        if name in whole:
-            whole[name] &= MASK
+    whole: dict[str, int | None] = {name: value[name] for name in _INTEGERS if type(value.get(name)) is int}
     reals = {name: _real(value[name]) for name in _FLOATS if name in value}
-    fold = value.get("fold")
-    points = value.get("points")
+    fold, points = value.get("fold"), value.get("points")
     return SideValues(
-        **whole,
-        **cast("dict[str, float]", reals),
-        fold=fold if type(fold) in (int, float) else None,
-        points=tuple(map(_point, points)) if isinstance(points, list) else (),
+        _modular(whole.get("hash")),
+        _modular(whole.get("linear")),
+        fold if type(fold) in (int, float) else None,
+        reals.get("sum"),
+        reals.get("magnitude"),
+        reals.get("largest"),
+        whole.get("nan") or 0,
+        whole.get("plus") or 0,
+        whole.get("minus") or 0,
+        tuple(map(_point, points)) if isinstance(points, list) else (),
+        _point(value.get("parts", [])),
     )
+
+
+def _modular(value: int | None) -> int | None:
+    return None if value is None else value & MASK
 
 
 def _real(value: object) -> float:

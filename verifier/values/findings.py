@@ -6,7 +6,8 @@ Infinities and what is no number are often meant. These are not reported:
 * infinities that are only moved (masks, tables of logarithms);
 * infinities of one sign of which every rank sends as many, and nothing that is no number: a mask;
 * what a program with loss scaling sends while it looks for its scale: a later call of the same line, of the same rank,
-  is finite again, and some call of the job has a tensor of float16 or takes the maximum of one float, as found_inf.
+  is finite again; and a rank has made a GradScaler, or reduces a tensor of float16, or takes the maximum of one float,
+  as of found_inf.
 """
 
 from __future__ import annotations
@@ -24,12 +25,11 @@ from simcoll.verifier.values.digests import CallValues, RankValues, SideValues, 
 from simcoll.verifier.values.laws import Breach, differing_replicas, wrong_results
 
 
-def value_findings(columns: Sequence[GroupColumns], scaled: bool = False) -> list[Finding]:
-    """What is wrong with the values of a job's collectives: of each rule and group the first call, in order of time.
-
-    ``scaled`` says that a program is known to scale its losses.
-    """
+def value_findings(columns: Sequence[GroupColumns]) -> list[Finding]:
+    """What is wrong with the values of a job's collectives: of each rule and group the first call, in order of time."""
     calls = digested_calls(columns)
+    traces = {id(part.trace): part.trace for group in columns for part in group.parts} if calls else {}
+    scaled = any(event.kind == "scaled" for trace in traces.values() for event in trace.events)
     found = [*_non_finite(calls, scaled), *_breaches(calls)]
     return [finding for _, finding in sorted(found, key=lambda one: one[0])]
 
@@ -48,7 +48,10 @@ def _breaches(calls: Sequence[CallValues]) -> list[_Found]:
             key = values.group, rule.code
             first = found.get(key, (values, rule, breach, 0))
             found[key] = (*first[:3], first[3] + 1)
-    return [(values.began_ns, _breach_finding(values, rule, breach, count)) for values, rule, breach, count in found.values()]
+    return [
+        (values.began_ns, _breach_finding(values, rule, breach, count))
+        for values, rule, breach, count in found.values()
+    ]
 
 
 def _breach_finding(values: CallValues, rule: Rule, breach: Breach, count: int) -> Finding:
@@ -110,10 +113,7 @@ def _recovers(calls: Sequence[CallValues], place: int, bad: Sequence[RankValues]
     group = calls[place].group
     return all(
         any(
-            later.group == group
-            and _same_line(again, one)
-            and again.sent is not None
-            and again.sent.finite
+            later.group == group and _same_line(again, one) and again.sent is not None and again.sent.finite
             for later in calls[place + 1 :]
             for again in later.ranks
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import and_, mul, or_, xor
 from types import MappingProxyType
+from typing import TypeAlias
 
 from simcoll.spec.call import Buffer
 from simcoll.spec.collectives import spec_of
@@ -46,15 +47,31 @@ class _Judged:
     def dtype(self) -> str:
         return self.buffers[0].dtype
 
-    def against(self, right: Callable[[Sequence[SideValues], Sequence[SideValues]], bool], text: str) -> Breach | None:
+    def against(self, right: _Right, text: str, part: _RightPart) -> Breach | None:
         """The breach where ``right`` does not hold of what was sent and a result, which are those of all ranks together
-        where each has a part of the whole.
+        where each has a part of the whole: then ``part`` says of the digests of one rank's parts whether its result is
+        right.
         """
         sent = [*self.sent.values()]
-        if self.law.sent_in_parts:
-            return None if right(sent, [*self.received.values()]) else Breach((), text)
-        wrong = tuple(rank for rank, side in self.received.items() if not right(sent, [side]))
-        return Breach(wrong, text) if wrong else None
+        if not self.law.sent_in_parts:
+            wrong = tuple(rank for rank, side in self.received.items() if not right(sent, [side]))
+            return Breach(wrong, text) if wrong else None
+        if right(sent, [*self.received.values()]):
+            return None
+        parts = {
+            rank: [side.parts[rank] if rank < len(side.parts) else None for side in sent] for rank in self.received
+        }
+        known = {rank: [one for one in mine if one is not None] for rank, mine in parts.items()}
+        if any(len(mine) < len(sent) for mine in known.values()):
+            return Breach((), text)
+        return Breach(tuple(rank for rank, mine in known.items() if not part(mine, self.received[rank])), text)
+
+
+_Right: TypeAlias = Callable[[Sequence[SideValues], Sequence[SideValues]], bool]
+"""Whether what was sent, and what came of it, fit."""
+
+_RightPart: TypeAlias = Callable[[Sequence[float], SideValues], bool]
+"""Whether the digests of what each rank sent to one, and what that one holds, fit."""
 
 
 def differing_replicas(values: CallValues) -> Breach | None:
@@ -80,18 +97,20 @@ def wrong_results(values: CallValues) -> Breach | None:
     if judged is None:
         return None
     if not judged.law.reduced:
-        return judged.against(_balanced("hash", MASK), _NOT_SENT)
+        return judged.against(_balanced("hash", MASK), _NOT_SENT, _part_of("hash", MASK))
     operation, dtype = judged.operation, judged.dtype
     if operation is None:
         return None
     text = _NOT_REDUCED.format(operation)
     found = None
     if is_linear(True, operation, dtype):
-        found = judged.against(_balanced("linear", _mask(dtype)), text)
+        mask = _mask(dtype)
+        found = judged.against(_balanced("linear", mask), text, _part_of("linear", mask))
     elif folded(operation, dtype) is not None:
-        found = judged.against(_folded(operation, _mask(dtype) if operation == "product" else None), text)
+        fold = _folded(operation, _mask(dtype) if operation == "product" else None)
+        found = judged.against(fold, text, _untold)
     elif operation in ("sum", "avg"):
-        found = judged.against(_close(judged, operation), text)
+        found = judged.against(_close(judged, operation), text, _close_part(judged, operation))
     return found or _wrong_points(judged, operation, text)
 
 
@@ -137,27 +156,63 @@ def _folded(operation: str, mask: int | None) -> Callable[[Sequence[SideValues],
     return right
 
 
-def _close(judged: _Judged, operation: str) -> Callable[[Sequence[SideValues], Sequence[SideValues]], bool]:
-    """Whether sums of floats are equal within the bound on rounding. What may overflow is not judged."""
-    ranks = len(judged.sent)
-
-    def right(sent: Sequence[SideValues], received: Sequence[SideValues]) -> bool:
-        if not all(side.finite for side in sent):
-            return True
-        sums, sizes, largest = ([getattr(side, name) for side in sent] for name in ("sum", "magnitude", "largest"))
-        results = [side.sum for side in received]
-        if None in (*sums, *sizes, *largest, *results):
-            return True
-        if not math.isfinite(sum(sizes)) or may_overflow(judged.dtype, sum(largest)):
-            return True
-        share = ranks if operation == "avg" else 1
-        elements = 2 * max(sum(buffer.elements for buffer in judged.buffers), 1)
-        bound = sum_bound(judged.dtype, ranks, elements, math.fsum(sizes))
-        if bound is None:
-            return True
-        return abs(math.fsum(results) * share - math.fsum(sums)) <= bound * share if math.isfinite(sum(results)) else False
+def _part_of(name: str, mask: int) -> _RightPart:
+    def right(parts: Sequence[float], received: SideValues) -> bool:
+        held = getattr(received, name)
+        return held is None or (sum(map(int, parts)) - held) & mask == 0
 
     return right
+
+
+def _untold(parts: Sequence[float], received: SideValues) -> bool:
+    """Nothing is known of one rank's part alone."""
+    return True
+
+
+def _close(judged: _Judged, operation: str) -> _Right:
+    """Whether sums of floats are equal within the bound on rounding. What may overflow is not judged."""
+
+    def right(sent: Sequence[SideValues], received: Sequence[SideValues]) -> bool:
+        sums, results = _floats(sent, "sum"), _floats(received, "sum")
+        bound = _bound(judged, sent)
+        if bound is None or sums is None or results is None:
+            return True
+        return _within(bound, operation, len(sent), sums, sum(results))
+
+    return right
+
+
+def _close_part(judged: _Judged, operation: str) -> _RightPart:
+    bound = _bound(judged, [*judged.sent.values()])
+
+    def right(parts: Sequence[float], received: SideValues) -> bool:
+        whole = received.sum
+        return bound is None or whole is None or _within(bound, operation, len(parts), parts, whole)
+
+    return right
+
+
+def _within(bound: float, operation: str, ranks: int, sums: Sequence[float], result: float) -> bool:
+    share = ranks if operation == "avg" else 1
+    return math.isfinite(result) and abs(result * share - math.fsum(sums)) <= bound * share
+
+
+def _bound(judged: _Judged, sent: Sequence[SideValues]) -> float | None:
+    """How far a sum of all may be from that of the inputs; None where that is not known, or it may overflow."""
+    sizes, largest = _floats(sent, "magnitude"), _floats(sent, "largest")
+    if sizes is None or largest is None or not all(side.finite for side in sent):
+        return None
+    size = sum(sizes)
+    if not math.isfinite(size) or may_overflow(judged.dtype, sum(largest)):
+        return None
+    elements = 2 * max(sum(buffer.elements for buffer in judged.buffers), 1)
+    return sum_bound(judged.dtype, len(sent), elements, size)
+
+
+def _floats(sides: Sequence[SideValues], name: str) -> list[float] | None:
+    """A number of each side; None where one has none."""
+    found = [getattr(side, name) for side in sides]
+    return None if None in found else found
 
 
 def _wrong_points(judged: _Judged, operation: str, text: str) -> Breach | None:
