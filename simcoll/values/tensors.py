@@ -170,7 +170,9 @@ class ValueWatch:
                     return
                 self._open.popleft()
                 first.wait()
-                self._box.event("values", group=self._index, sequence=first.sequence, **first.sides())
+                with _disable_current_modes():
+                    sides = first.sides()
+                self._box.event("values", group=self._index, sequence=first.sequence, **sides)
 
 
 class CallValues:

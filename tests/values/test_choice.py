@@ -1,0 +1,66 @@
+"""Which calls are checked: alike on all ranks, within a budget, and ever fewer of a job that runs for long."""
+
+from __future__ import annotations
+
+import pytest
+
+from simcoll.errors import ConfigurationError
+from simcoll.values.choice import Choice, budget_wanted, values_wanted
+
+
+def test_what_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SIMCOLL_VALUES", raising=False)
+    assert values_wanted() == "off"
+    monkeypatch.setenv("SIMCOLL_VALUES", "sample")
+    assert values_wanted() == "sample"
+    assert values_wanted("all") == "all"
+    with pytest.raises(ConfigurationError, match="expected one of off, sample, all"):
+        values_wanted("some")
+
+
+@pytest.mark.parametrize(("text", "budget"), [("", 0.01), ("0.02", 0.02), ("5%", 0.05)])
+def test_budgets(text: str, budget: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMCOLL_VALUES_BUDGET", text)
+    assert budget_wanted() == pytest.approx(budget)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "200%", "much", "nan"])
+def test_budgets_that_are_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMCOLL_VALUES_BUDGET", text)
+    with pytest.raises(ConfigurationError, match="SIMCOLL_VALUES_BUDGET"):
+        budget_wanted()
+
+
+def test_all_takes_every_call_at_first_and_ever_fewer_later() -> None:
+    choice = Choice("all")
+    assert all(choice.takes(sequence) for sequence in range(1, 1 << 14))
+    taken = sum(choice.takes(sequence) for sequence in range(1 << 18, 1 << 19))
+    assert 0.8 * (1 << 13) < taken * 1.0 < 1.2 * (1 << 14)
+
+
+def taken(choice: Choice, cost: float, clock: list[float], calls: int = 4000) -> set[int]:
+    found = set()
+    for sequence in range(1, calls + 1):
+        clock[0] += 0.001
+        if choice.takes(sequence):
+            found.add(sequence)
+            choice.spent(cost)
+            clock[0] += cost
+    return found
+
+
+def test_a_sample_stays_within_its_budget_and_looks_into_a_small_model_often() -> None:
+    clock = [0.0]
+    cheap = taken(Choice("sample", 0.01, lambda: clock[0]), 0.00001, clock)
+    assert len([one for one in cheap if one <= 400]) >= 10
+    clock = [0.0]
+    dear = taken(Choice("sample", 0.01, lambda: clock[0]), 0.02, clock, 40_000)
+    assert 0 < len(dear) * 0.02 <= 0.02 * clock[0]
+
+
+def test_ranks_that_spend_differently_take_the_same_important_calls() -> None:
+    one, other = [0.0], [0.0]
+    fast = taken(Choice("sample", 0.01, lambda: one[0]), 0.0001, one, 20_000)
+    slow = taken(Choice("sample", 0.01, lambda: other[0]), 0.001, other, 20_000)
+    assert len(slow) < len(fast)
+    assert len(slow & fast) > 0.8 * len(slow)
