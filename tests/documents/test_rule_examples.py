@@ -36,6 +36,7 @@ class Stage:
     ranks: int = 4
     before: str = "x = torch.ones(10)"
     backend: str = "threaded"
+    values: str = "off"
 
 
 STAGES = {
@@ -55,6 +56,7 @@ STAGES = {
     "SC702": Stage(3, "batches = torch.ones(12, 2)"),
     # A straggler is named from five seconds and thirty collectives on.
     "SC801": Stage(4, "batches = torch.ones(60, 2)"),
+    **{code: Stage(values="all") for code in ("SC901", "SC902", "SC903")},
 }
 """What differs from the default."""
 
@@ -78,7 +80,7 @@ def test_an_example_gives_its_finding(code: str, tmp_path: Path) -> None:
         kept.append(names)  # a script's names live until its rank has ended
         exec(program, names)
 
-    report = try_ranks(stage.ranks, script, backend=stage.backend).report
+    report = try_ranks(stage.ranks, script, backend=stage.backend, values=stage.values).report
     assert [finding.code for finding in report.findings] == [code], report.findings
 
 

@@ -123,8 +123,7 @@ WRONG_RESULT = Rule(
     ),
     harm="The job goes on with wrong numbers that look right.",
     example=(
-        "out = torch.empty(10)\nwork = dist.reduce_scatter_tensor(out, torch.ones(40), async_op=True)\n"
-        "time.sleep(0.5)\nif rank == 1:\n    out.numpy()[0] += 1\nwork.wait()"
+        "work = dist.reduce(x, dst=0, async_op=True)\ntime.sleep(0.5)\nif rank == 0:\n    x.numpy()[0] += 1\nwork.wait()"
     ),
     remedy=(
         "Look for writes to the tensors while the call was in flight, which SC502 cannot see through numpy or from "

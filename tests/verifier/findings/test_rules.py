@@ -38,6 +38,9 @@ CONTRACT = {
     "SC701": "rank-failed",
     "SC702": "rank-exited-early",
     "SC801": "straggler",
+    "SC901": "non-finite-input",
+    "SC902": "replicas-differ",
+    "SC903": "wrong-result",
 }
 
 

@@ -1,0 +1,148 @@
+"""Values of torch programs on threads and on real Gloo: faults are found, training that is right stays silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from simcoll.testing import try_ranks  # noqa: E402
+from simcoll.values.faults import alter_next_result, double_an_element  # noqa: E402
+
+RANKS = 2
+BACKENDS = [pytest.param("threaded"), pytest.param("gloo", marks=[pytest.mark.slow, pytest.mark.gloo])]
+
+
+def found(program: Callable[[int], object], backend: str, values: str = "all") -> list[tuple[str, tuple[int, ...]]]:
+    outcome = try_ranks(RANKS, program, backend=backend, values=values)
+    for error in outcome.exceptions.values():
+        raise error
+    return [(one.code, one.culprits) for one in outcome.report.findings]
+
+
+def train(rank: int, *, bad: int = -1, scaled: bool = False, dtype: str = "float32") -> None:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 1)).to(getattr(torch, dtype))
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120 if scaled else 1.0, enabled=scaled)
+    for step in range(8):
+        x = torch.full((4, 6), 1.0 + rank + step, dtype=getattr(torch, dtype))
+        loss = model(x).square().mean()
+        if step == 2 and rank == bad:
+            loss = loss * float("nan")
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_nan_in_the_gradients_of_one_rank(backend: str) -> None:
+    assert found(lambda rank: train(rank, bad=1), backend) == [("SC901", (1,))]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_training_that_is_right_is_silent(backend: str) -> None:
+    assert found(train, backend) == []
+    assert found(lambda rank: train(rank, dtype="bfloat16"), backend) == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_overflows_of_a_scaled_loss_are_meant(backend: str) -> None:
+    assert found(lambda rank: train(rank, scaled=True), backend) == []
+
+
+def spoilt(rank: int, *, asynchronous: bool, future: bool = False) -> None:
+    for step in range(3):
+        if step == 1 and rank == 1:
+            alter_next_result(double_an_element)
+        x = torch.arange(1.0, 9.0) * (rank + 1)
+        work = dist.all_reduce(x, async_op=asynchronous)
+        if work is not None:
+            _ = work.get_future().wait() if future else work.wait()
+        if step == 1 and rank == 1:
+            assert x[4] == 30.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("asynchronous", "future"), [(False, False), (True, False), (True, True)])
+def test_a_result_that_one_rank_gets_wrong(backend: str, asynchronous: bool, future: bool) -> None:
+    def program(rank: int) -> None:
+        spoilt(rank, asynchronous=asynchronous, future=future)
+
+    assert found(program, backend) == [("SC902", (1,))]
+
+
+@pytest.mark.parametrize("mode", ["record", "check"])
+@pytest.mark.slow
+@pytest.mark.gloo
+def test_in_every_mode(mode: str) -> None:
+    import simcoll
+
+    def program(rank: int) -> None:
+        from simcoll.recorder.session import active_session
+
+        session = active_session()
+        assert session is not None
+        simcoll.enable(mode, session.out, values="all")
+        group = dist.new_group()
+        x = torch.ones(4)
+        if rank == 1:
+            alter_next_result(double_an_element)
+        work = dist.all_reduce(x, group=group, async_op=True)
+        assert work is not None
+        work.wait()
+
+    assert found(program, "gloo") == [("SC902", (1,))]
+
+
+def odd_tensors(rank: int) -> None:
+    whole = torch.arange(24.0).reshape(2, 3, 2, 2)
+    dense = whole.to(memory_format=torch.channels_last)
+    dist.all_reduce(dense)
+    dist.broadcast(dense, 0)
+    dist.all_reduce(torch.empty(0))
+    dist.all_reduce(torch.ones(()))
+    dist.all_gather([torch.empty(3, 2) for _ in range(RANKS)], torch.ones(2, 3).t().contiguous())
+    flags = torch.tensor([rank == 0, True])
+    dist.all_reduce(flags)
+    dist.all_reduce(torch.eye(3).to_sparse())
+    objects: list[object] = [None] * RANKS
+    dist.all_gather_object(objects, {"rank": rank})
+    dist.broadcast_object_list([rank, "text"], 0)
+
+
+@pytest.mark.gloo
+@pytest.mark.slow
+def test_odd_tensors_are_silent() -> None:
+    assert found(odd_tensors, "gloo") == []
+
+
+def test_a_write_that_no_version_shows() -> None:
+    def program(rank: int) -> None:
+        x = torch.ones(10)
+        work = dist.all_reduce(x, async_op=True)
+        time.sleep(0.5)
+        if rank == 1:
+            x.numpy()[0] += 1
+        assert work is not None
+        work.wait()
+
+    # With two ranks, what went in says whose result is wrong.
+    assert found(program, "threaded") == [("SC902", (1,))]
+
+
+def test_values_off_leave_no_digest() -> None:
+    outcome = try_ranks(RANKS, lambda rank: train(rank, bad=1), backend="threaded", values="off")
+    assert not [event for trace in outcome.traces for event in trace.events if event.kind == "values"]
+    assert outcome.report.findings == ()
