@@ -101,8 +101,6 @@ def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
         options = [
             "--mode",
             "detail",
-            "--values",
-            scenario.values,
             "--out",
             str(folder),
             "--stall",

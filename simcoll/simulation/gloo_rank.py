@@ -11,14 +11,19 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from simcoll.recorder.session import active_session
 from simcoll.simulation.play_torch import play_on_torch
 from simcoll.simulation.player import write_results
 from simcoll.simulation.reader import read_scenario
+from simcoll.wrapper.hooks import enable
 
 
 def main(arguments: list[str]) -> None:
     """Play the rank of this process."""
     scenario = read_scenario(Path(arguments[0]))
+    session = active_session()
+    if session is not None and scenario.values != "off":
+        enable(session.mode, session.out, values=scenario.values)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     _meet(rank)
