@@ -71,6 +71,9 @@ bench: $(READY)  ## what a call costs in each mode, beside plain and beside TORC
 bench-training: $(READY)  ## what a training step of a real model costs in each mode, DDP and FSDP2
 	@$(BIN)/python -m benchmarks.training $(ARGS)
 
+bench-values: $(READY)  ## what checking the values of collectives costs a training step, DDP and FSDP2
+	@$(BIN)/python -m benchmarks.values $(ARGS)
+
 bench-estimate: $(READY)  ## how right the estimator is on measured rows, beside PyTorch's model, and how fast
 	@$(BIN)/python -m benchmarks.estimate $(ARGS)
 

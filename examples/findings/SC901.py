@@ -1,7 +1,7 @@
 """The loss of a batch is its mean over the samples that have a label, and one rank gets a batch without any.
 
-That is 0 / 0. The sum of the gradients makes it NaN on every rank, and the weights with it: no rank's loss shows where it
-began. `--values all` does.
+That is 0 / 0. The sum of the gradients makes it NaN on every rank, and the weights with it: no rank's loss shows where
+it began.
 
 Run: simcoll run --values all --standalone --nproc-per-node 3 examples/findings/SC901.py
 simcoll: SC901 rank 1

@@ -25,7 +25,9 @@ from simcoll.values.scaling import scales_losses
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _WORDS = {0: torch.int64, 4: torch.int32, 2: torch.int16, 6: torch.int16}
-_SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_LAST_SECONDS = 0.5
+"""The time that a group which ends waits for the digests of a call on a device."""
 
 
 class _Torch:
@@ -157,7 +159,7 @@ class ValueWatch:
         return side
 
     def settle(self, values: CallValues | None = None, *, last: bool = False) -> None:
-        """Write down what has come to the host; all that there is, waiting for it, where it is the ``last`` time."""
+        """Write down what has come to the host; all that comes, where it is the ``last`` time."""
         with self._lock:
             if values is not None:
                 self._open.append(values)
@@ -169,7 +171,8 @@ class ValueWatch:
                 if not last and not first.here():
                     return
                 self._open.popleft()
-                first.wait()
+                if not first.here() and not first.comes(_LAST_SECONDS):
+                    continue
                 with _disable_current_modes():
                     sides = first.sides()
                 self._box.event("values", group=self._index, sequence=first.sequence, **sides)
@@ -204,11 +207,12 @@ class CallValues:
         """Whether its numbers have come to the host."""
         return all(side is None or side.here() for side in (self._sent, self._received))
 
-    def wait(self) -> None:
-        """Wait for its numbers."""
-        for side in (self._sent, self._received):
-            if side is not None and side.arrived is not None:
-                side.arrived.synchronize()
+    def comes(self, seconds: float) -> bool:
+        """Wait so long at most for its numbers; whether they have come. A device that stands brings none."""
+        deadline = time.monotonic() + seconds
+        while not self.here() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return self.here()
 
     def sides(self) -> dict[str, object]:
         """Both digests, as far as this rank has them."""

@@ -86,7 +86,8 @@ def test_numpy_and_torch_give_the_same(
 )
 def test_every_changed_element_and_every_exchange_shows(dtype: Any) -> None:
     before = torch.arange(1, 23).to(torch.int32).remainder(2 if dtype == torch.bool else 97).to(dtype)
-    call = Call("broadcast", "broadcast", *[(Buffer((22,), str(dtype).removeprefix("torch.")),)] * 2, root=0)
+    buffers = (Buffer((22,), str(dtype).removeprefix("torch.")),)
+    call = Call("broadcast", "broadcast", buffers, buffers, root=0)
 
     def digest(tensor: Any) -> object:
         found: Any = torch_digests(call, 0, 1, [tensor], [tensor])["sent"]

@@ -123,7 +123,8 @@ WRONG_RESULT = Rule(
     ),
     harm="The job goes on with wrong numbers that look right.",
     example=(
-        "work = dist.reduce(x, dst=0, async_op=True)\ntime.sleep(0.5)\nif rank == 0:\n    x.numpy()[0] += 1\nwork.wait()"
+        "work = dist.reduce(x, dst=0, async_op=True)\ntime.sleep(0.5)\n"
+        "if rank == 0:\n    x.numpy()[0] += 1\nwork.wait()"
     ),
     remedy=(
         "Look for writes to the tensors while the call was in flight, which SC502 cannot see through numpy or from "
