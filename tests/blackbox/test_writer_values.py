@@ -12,7 +12,8 @@ from simcoll.blackbox.writer import BlackBoxWriter
 
 
 def test_digests_leave_room_for_all_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "TABLE_LIMIT", layout.TABLE_RESERVE + (1 << 16))
+    monkeypatch.setattr(layout, "TABLE_LIMIT", 1 << 18)
+    monkeypatch.setattr(layout, "TABLE_RESERVE", 1 << 12)
     writer = BlackBoxWriter(tmp_path / "rank00000.simcoll", rank=0, world_size=1, mode="record", records=16)
     for sequence in range(20_000):
         writer.event("values", group=0, sequence=sequence, sent={"hash": 1 << 60})
