@@ -13,6 +13,9 @@ from simcoll.spec.collectives import spec_of
 from simcoll.spec.value_laws import judged
 from simcoll.values.digests import SideDigest, side_digest
 
+HOST_CHUNK = 1 << 15
+"""Elements that are worked on together on a host."""
+
 _Array = npt.NDArray[Any]
 _WORDS = {0: np.int64, 4: np.int32, 2: np.int16, 6: np.int16}
 
@@ -30,6 +33,24 @@ class _Numpy:
     def reals(self, flat: _Array) -> _Array:
         parts = flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
         return parts.astype(np.float64)
+
+    def total(self, flat: _Array) -> _Array:
+        found: _Array = self.reals(flat).sum()
+        return found
+
+    def magnitude(self, flat: _Array) -> _Array:
+        found: _Array = np.abs(self.reals(flat)).sum()
+        return found
+
+    def largest(self, flat: _Array) -> _Array:
+        found: _Array = np.abs(self.reals(flat)).max()
+        return found
+
+    def is_known_finite(self, total: _Array) -> bool:
+        return bool(np.isfinite(total))
+
+    def chunk(self, like: _Array) -> int:
+        return HOST_CHUNK
 
     def odd(self, count: int, like: _Array) -> _Array:
         return np.arange(1, 2 * count, 2, dtype=np.int64)

@@ -30,9 +30,6 @@ from simcoll.spec.value_laws import (
 Array: TypeAlias = Any
 """A numpy array or a tensor."""
 
-_CHUNK = 1 << 20
-"""Elements that are worked on together: what is computed of them on the way fits a cache."""
-
 _BITS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType({"band": and_, "bor": or_, "bxor": xor})
 
 _ADDED, _FACTOR = 0x5851F42D4C957F2D, 0x14057B7EF767814F
@@ -53,6 +50,26 @@ class Library(Protocol):
 
     def reals(self, flat: Array) -> Array:
         """Floats as float64; a complex number as two."""
+        ...
+
+    def total(self, flat: Array) -> Array:
+        """The sum of floats as float64, in which no finite sum of narrower ones overflows."""
+        ...
+
+    def magnitude(self, flat: Array) -> Array:
+        """The sum of the absolute values of floats as float64."""
+        ...
+
+    def largest(self, flat: Array) -> Array:
+        """The largest absolute value of floats as float64."""
+        ...
+
+    def is_known_finite(self, total: Array) -> bool:
+        """Whether a sum is known to be finite, without waiting for it: then all its terms are finite."""
+        ...
+
+    def chunk(self, like: Array) -> int:
+        """Elements to work on together: on a host, as many as fit its caches."""
         ...
 
     def odd(self, count: int, like: Array) -> Array:
@@ -120,7 +137,7 @@ def side_digest(
     if fold is not None and (number := _folded(fold, rows, library, floats=is_float(dtype))) is not None:
         found.numbers["fold"] = number
     if is_float(dtype) and (sent or law.reduced):
-        found.numbers |= _sizes(rows, library)
+        found.numbers |= _sizes(rows, library, sent=sent)
         if law.reduced and peers:
             sums = [(piece, _part_sums(_block(rows, piece), len(piece.peers), library)) for piece in cut if piece.count]
             found.parts = _by_peer(sums, peers, library.reals(rows[0][:0]), library)
@@ -158,15 +175,18 @@ def _by_peer(sums: Sequence[tuple[Piece, Array]], peers: int, none: Array, libra
 def _row_sums(table: Array, place: int, library: Library, *, hashed: bool) -> Array:
     """The weighted sum of each row."""
     count, width = table.shape
-    step = max(1, _CHUNK // count)
+    step = max(1, library.chunk(table) // count)
     odd = library.odd(min(step, width), table)
     found = None
     for start in range(0, width, step):
         part = table[:, start : start + step]
         if hashed:
-            part = (part + _ADDED) * _FACTOR
+            part = part + _ADDED
+            part *= _FACTOR
             part ^= part >> 32 & 0xFFFFFFFF
-        weighted = (part * odd[: part.shape[1]]).sum(1) + part.sum(1) * (2 * (place + start))
+        weighted = (part * odd[: part.shape[1]]).sum(1)
+        if place + start:
+            weighted = weighted + part.sum(1) * (2 * (place + start))
         found = weighted if found is None else found + weighted
     return found
 
@@ -195,23 +215,29 @@ def _reduced(operation: str, row: Array, library: Library) -> Array:
     return row.sum()
 
 
-def _sizes(rows: Sequence[Array], library: Library) -> dict[str, Array]:
-    """Sum, magnitude and largest magnitude of floats; how many are no number, or infinite."""
-    found: dict[str, list[Array]] = {name: [] for name in ("sum", "magnitude", "largest", "nan", "plus", "minus")}
+def _sizes(rows: Sequence[Array], library: Library, *, sent: bool) -> dict[str, Array]:
+    """The sum of floats, and of what is sent their magnitudes; how many are no number, or infinite."""
+    names = ("sum", "magnitude", "largest", "nan", "plus", "minus") if sent else ("sum", "nan", "plus", "minus")
+    found: dict[str, list[Array]] = {name: [] for name in names}
     for row in rows:
-        for start in range(0, row.shape[0], _CHUNK):
-            part = library.reals(row[start : start + _CHUNK])
-            size = abs(part)
-            found["sum"].append(part.sum())
-            found["magnitude"].append(size.sum())
-            found["largest"].append(size.max())
-            found["nan"].append((part != part).sum())
-            found["plus"].append((part == float("inf")).sum())
-            found["minus"].append((part == float("-inf")).sum())
+        step = library.chunk(row)
+        for start in range(0, row.shape[0], step):
+            part = row[start : start + step]
+            found["sum"].append(library.total(part))
+            if sent:
+                found["magnitude"].append(library.magnitude(part))
+                found["largest"].append(library.largest(part))
+            if not library.is_known_finite(found["sum"][-1]):
+                part = library.reals(part)
+                found["nan"].append((part != part).sum())
+                found["plus"].append((part == float("inf")).sum())
+                found["minus"].append((part == float("-inf")).sum())
     if not found["sum"]:
         return {}
-    whole = {name: library.joined(parts).sum() for name, parts in found.items() if name != "largest"}
-    return whole | {"largest": library.joined(found["largest"]).max()}
+    none = library.row([0], rows[0])
+    counts = {name: library.joined([none, *found[name]]).sum() for name in ("nan", "plus", "minus")}
+    whole = {name: library.joined(found[name]).sum() for name in names if name in ("sum", "magnitude")}
+    return whole | counts | ({"largest": library.joined(found["largest"]).max()} if sent else {})
 
 
 def _points(

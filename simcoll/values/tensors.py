@@ -6,6 +6,7 @@ copied to pinned memory behind it, and are read once an event says that they hav
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -17,11 +18,13 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from simcoll.spec.call import Call
-from simcoll.values.arrays import applies, number
+from simcoll.values.arrays import HOST_CHUNK, applies, number
 from simcoll.values.choice import Choice
 from simcoll.values.digests import SideDigest, side_digest
 from simcoll.values.faults import apply_due
 from simcoll.values.scaling import scales_losses
+
+_DEVICE_CHUNK = 1 << 24
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _WORDS = {0: torch.int64, 4: torch.int32, 2: torch.int16, 6: torch.int16}
@@ -46,6 +49,27 @@ class _Torch:
     def reals(self, flat: torch.Tensor) -> torch.Tensor:
         parts = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
         return parts.to(torch.float64)
+
+    def total(self, flat: torch.Tensor) -> torch.Tensor:
+        return self._real(flat).sum(dtype=torch.float64)
+
+    def magnitude(self, flat: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.vector_norm(self._real(flat), 1, dtype=torch.float64)
+
+    def largest(self, flat: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.vector_norm(self._real(flat), torch.inf).to(torch.float64)
+
+    def _real(self, flat: torch.Tensor) -> torch.Tensor:
+        """Floats of a dtype with which everything is computed; a complex number as two."""
+        if flat.is_complex():
+            return torch.view_as_real(flat).reshape(-1)
+        return flat.to(torch.float32) if flat.element_size() < 4 else flat
+
+    def is_known_finite(self, total: torch.Tensor) -> bool:
+        return total.device.type == "cpu" and math.isfinite(total.item())
+
+    def chunk(self, like: torch.Tensor) -> int:
+        return HOST_CHUNK if like.device.type == "cpu" else _DEVICE_CHUNK
 
     def odd(self, count: int, like: torch.Tensor) -> torch.Tensor:
         return torch.arange(1, 2 * count, 2, dtype=torch.int64, device=like.device)
