@@ -54,10 +54,11 @@ class _Torch:
         return self._real(flat).sum(dtype=torch.float64)
 
     def magnitude(self, flat: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.vector_norm(self._real(flat), 1, dtype=torch.float64)
+        return self._real(flat).abs().sum(dtype=torch.float64)
 
     def largest(self, flat: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.vector_norm(self._real(flat), torch.inf).to(torch.float64)
+        least, most = torch.aminmax(self._real(flat))
+        return torch.maximum(-least, most).to(torch.float64)
 
     def _real(self, flat: torch.Tensor) -> torch.Tensor:
         """Floats of a dtype with which everything is computed; a complex number as two."""
