@@ -175,8 +175,8 @@ KINDS: Mapping[str, tuple[frozenset[str], str]] = MappingProxyType(
         "skip": (frozenset[str](), "the rank leaves the call out"),
         "extra": (frozenset[str](), "the rank makes the call twice"),
         "swap": (frozenset[str](), "the rank makes the call after its next one"),
-        "wrong-input": (frozenset[str](), "the rank's input has an element that is no number; needs floats"),
-        "wrong-result": (frozenset[str](), "the rank gets a result with a wrong element; needs `values`"),
+        "nan-input": (frozenset[str](), "the rank's input has an element that is no number; needs floats"),
+        "bad-result": (frozenset[str](), "the rank gets a result with a wrong element; needs `values`"),
         "slow-rank": (frozenset({"seconds"}), "the rank computes before each of its calls, or before those named"),
         "slow-link": (frozenset({"between", "factor", "latency"}), "a path of the topology is slow (simulated only)"),
         **{

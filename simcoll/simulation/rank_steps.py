@@ -187,7 +187,7 @@ def _slowed(fault: Fault, steps: Steps, places: list[int]) -> Steps:
 
 def _spoilt(fault: Fault, steps: Steps, places: list[int]) -> Steps:
     """What the call sends, or brings, is wrong."""
-    wrong, spoils = set(places), "inputs" if fault.kind == "wrong-input" else "outputs"
+    wrong, spoils = set(places), "inputs" if fault.kind == "nan-input" else "outputs"
     return [replace(step, spoils=spoils) if place in wrong else step for place, step in enumerate(steps)]
 
 
@@ -205,8 +205,8 @@ REWRITES: Mapping[str, Rewrite] = MappingProxyType(
         "skip": _skipped,
         "extra": _extra,
         "swap": _swapped,
-        "wrong-input": _spoilt,
-        "wrong-result": _spoilt,
+        "nan-input": _spoilt,
+        "bad-result": _spoilt,
         "slow-rank": _slowed,
     }
 )
