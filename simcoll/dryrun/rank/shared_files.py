@@ -82,6 +82,15 @@ class RankProgress:
         row = self.table[rank]
         return bool(row[_STARTED] == _RUNNING and row[_ORDER] < self.table[own, _ORDER])
 
+    def was_started(self, rank: int, before: int | None = None) -> bool:
+        """Whether a rank has been started, and that before another one if that is given."""
+        order = self.table[rank, _ORDER]
+        return bool(order and (before is None or order < self.table[before, _ORDER]))
+
+    def made(self, rank: int) -> int:
+        """The number of collectives that a rank has made."""
+        return int(self.table[rank, _FIRST_SLOT:].sum())
+
     def was_first(self, rank: int) -> bool:
         """Whether no rank was started before this one."""
         return int(self.table[rank, _ORDER]) == 1
