@@ -77,11 +77,11 @@ class Inquiry:
 
     @cached_property
     def waits(self) -> WaitGraph:
-        """Who waits for whom; built when an explanation first asks for it."""
+        """The wait-for graph; built when an explanation first asks for it."""
         return waits_of(self.job)
 
     def of(self, *names: str) -> list[Finding]:
-        """What these explanations have found."""
+        """Return the findings of these explanations."""
         return [finding for name in names for finding in self.found[name]]
 
     def ask(self, explanations: Sequence[Explanation]) -> Inquiry:
@@ -281,7 +281,7 @@ def _unfinished_disagreements(inquiry: Inquiry) -> list[Finding]:
 
 
 def _is_unfinished(job: Job, finding: Finding) -> bool:
-    """Whether a rank still sits in the collective that a finding is about, or its device does."""
+    """Tell whether a rank, or its device, is still in the collective that a finding is about."""
     place = None if finding.group is None else (finding.group.name, finding.sequence)
     return any(
         (record.group, record.sequence) == place and record.state in (State.SCHEDULED, State.STARTED)
@@ -449,15 +449,14 @@ failure that came before the first of them is shown before all others."""
 
 
 def explained(job: Job) -> list[Finding]:
-    """What is found in a job that has ended, in the order in which it is shown."""
+    """Return the findings in a job that has ended, in the order in which it is shown."""
     inquiry = Inquiry(job).ask(EXPLANATIONS)
     failed = inquiry.of(*_FAILURES)
     # A failure that no mismatch explains and that came first is the cause of what the others report.
     first = _FAILURES if _came_first(job, failed) else ()
-    parted = {id(one) for one in inquiry.of(*_names(_PARTED))}
-    by_time = [one.finding for one in job.mismatches if id(one.finding) in parted]
+    # The explanations of _PARTED share out the job's mismatches, which are in order of time; nothing replaces them.
     rest = (name for name in SHOWN if name not in (*first, *_names(_PARTED)))
-    return [*inquiry.of(*first), *by_time, *inquiry.of(*rest)]
+    return [*inquiry.of(*first), *(one.finding for one in job.mismatches), *inquiry.of(*rest)]
 
 
 def _came_first(job: Job, failed: Sequence[Finding]) -> bool:
@@ -467,7 +466,7 @@ def _came_first(job: Job, failed: Sequence[Finding]) -> bool:
 
 
 def explained_while_it_runs(job: Job) -> tuple[list[Finding], bool]:
-    """Why a job that still runs does not move, and whether it is proved that it never will.
+    """Explain why a job that still runs does not move, and tell whether it is proved that it never will.
 
     Proved is a cycle of waits, a wait for a rank that has ended, a group that the ranks make differently, and a
     collective that disagrees and does not end. A rank that is only late, to a call or to the making of a group, may

@@ -87,7 +87,9 @@ def _fill(tensor: torch.Tensor, result: Array) -> None:
             if plain.is_floating_point():
                 rounded = torch.from_numpy(np.ascontiguousarray(result)).to(plain.dtype)
                 result = _as_integers(rounded).numpy()
-    memory[...] = result if result.shape == memory.shape else result.reshape(memory.shape)
+    if result.shape != memory.shape and memory.flags.c_contiguous:
+        memory = memory.reshape(result.shape)  # a view; the result's reshape may be a copy
+    memory[...] = result.reshape(memory.shape)
 
 
 def _plain_memory(tensor: torch.Tensor) -> Array | None:

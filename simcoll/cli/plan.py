@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcoll.cli.arguments import add_output_arguments, add_topology_arguments, topology_request
 from simcoll.cli.output import Output
+from simcoll.core.documents import read_utf8
 from simcoll.core.io import stated_path
 from simcoll.core.units import counted
 from simcoll.errors import BAD_INPUT, OK, SimcollError, UsageError
@@ -143,16 +144,8 @@ def _price_rows(path: Path, output: Output) -> int:
     """One JSON line a row; raises UsageError for a file that is not one of rows."""
     from simcoll.plan.measured_steps import priced_row
 
-    try:
-        with path.open("rb") as file:
-            content = file.read(_CSV_BYTES + 1)
-        text = content.decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}; give a CSV file of measured steps") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: is no text in UTF-8; give a CSV file of measured steps") from None
-    if len(content) > _CSV_BYTES:
-        raise UsageError(f"{path}: more than {_CSV_BYTES >> 20} MiB; give a CSV file of measured steps")
+    advice = "give a CSV file of measured steps"
+    text = read_utf8(path, _CSV_BYTES, UsageError, advice, f"; {advice}")
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""))
         rows = list(reader)

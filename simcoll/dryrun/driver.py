@@ -20,7 +20,14 @@ from simcoll.blackbox.reader_pool import cores
 from simcoll.core.trace import MemoryTrace, Trace
 from simcoll.dryrun.account import ACCOUNT_NAME, Account, write_account
 from simcoll.dryrun.chosen_ranks import FOR_VERDICT, RankChoice
-from simcoll.dryrun.endings import ProcessEnd, RankEnding, branch_lines, follows_guessed_branch, lacks_objects
+from simcoll.dryrun.endings import (
+    ProcessEnd,
+    RankEnding,
+    assumes_keys,
+    branch_lines,
+    follows_guessed_branch,
+    lacks_objects,
+)
 from simcoll.dryrun.private_files import RANK_FILES, REDIRECTED, made_changes, private_files
 from simcoll.dryrun.process_pool import remove_tree, run_rank_processes
 from simcoll.dryrun.rank.known_inputs import GivenInputs, InputsByRank, KnownInputs, inputs_name, read_inputs
@@ -184,9 +191,14 @@ def _judge(ran: _RanRanks) -> JudgedDryRun:
 
 
 def _rests_on_guesses(judged: JudgedDryRun) -> bool:
-    """Whether ranks took different branches on guessed values, failed on one, sized a call by one, or disagree."""
+    """Whether ranks took different branches on guessed values, failed on one, sized a call by one, or disagree.
+
+    Or a rank waited for a key of a store, which a rank that was started later may have set.
+    """
     failed = judged.endings.ranks(RankEnding.GUESSED)
     if judged.verdict.divergences or failed or sized_differently(judged.recorded):
+        return True
+    if any(map(assumes_keys, judged.recorded)):
         return True
     # Ranks that all take the same branch on a guess may all take the other one in the real run.
     errors = [finding for finding in judged.verdict.report.findings if finding.severity is Severity.ERROR]

@@ -57,6 +57,11 @@ def lacks_objects(trace: Trace) -> bool:
     return any(event.kind == UNKNOWN_OBJECTS for event in trace.events)
 
 
+def assumes_keys(trace: Trace) -> bool:
+    """Whether a rank's program waited for keys of a store that no rank was known to set."""
+    return any(event.kind == UNKNOWN_OBJECTS and event.data.get("waited") for event in trace.events)
+
+
 def guessed_divergences(finding: Finding, traces: Sequence[Trace]) -> set[Line]:
     """The lines at which ranks of different sides of a finding diverged; none where the finding holds."""
     branches = {trace.rank: _branches(trace) for trace in traces}

@@ -14,9 +14,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
+from simcoll.core.toml import TomlDocument, TomlError, parse_toml, read_toml
 from simcoll.errors import SimcollError
 from simcoll.plan.model import Experts, LatentAttention, Model, StateSpace
-from simcoll.simulation.toml import TomlDocument, TomlError, parse_toml, read_toml
 
 _PARTS = {"experts": Experts, "latent_attention": LatentAttention, "state_space": StateSpace}
 _BIASES = ("none", "qkv", "attention", "all")

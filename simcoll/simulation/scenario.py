@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from simcoll.simulation.toml import TomlError
+from simcoll.core.toml import TomlError
 from simcoll.spec.call import ANY_SOURCE
 from simcoll.topology.request import TopologyRequest
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeGuard
 
+from simcoll.core.documents import Place
 from simcoll.core.ranges import parse_ranks
+from simcoll.core.toml import TomlDocument, spelled
 from simcoll.simulation.keys import KEYS
 from simcoll.simulation.scenario import WORLD, BufferPlan, GroupPlan, ScenarioError
-from simcoll.simulation.toml import TomlDocument, spelled
-from simcoll.topology.documents import Place
 
 WORLD_NAME = "world"
 """The name of the group of all ranks."""

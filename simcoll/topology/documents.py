@@ -19,7 +19,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # documented 
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from simcoll.core.io import open_at_once
+from simcoll.core.documents import Place, parts, read_utf8
 from simcoll.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -147,8 +147,6 @@ MAX_BYTES = 1 << 28
 MAX_DEPTH = 64
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
-Place = tuple[str | int, ...]
-"""The way from the top of a document to a part of it: keys and positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,22 +175,6 @@ def read_text(path: Path) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise TopologyError(f"{path}, line {line}: a zero byte; this is no text file")
     return text
-
-
-def read_utf8(path: Path, most: int, problem: type[ValueError], advice: str, limit: str) -> str:
-    """The text of a file; raises ``problem``, with ``advice`` for one that is absent and ``limit`` for a larger one."""
-    try:
-        with open_at_once(path) as file:
-            content = file.read(most + 1)
-    except OSError as error:
-        raise problem(f"cannot read {path}: {error.strerror}; {advice}") from None
-    if len(content) > most:
-        raise problem(f"{path} has more than {most:,} bytes{limit}")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise problem(f"{path}, line {line}: byte 0x{content[error.start]:02x} is no UTF-8 text") from None
 
 
 def parse_json(name: str, text: str) -> Document:
@@ -265,18 +247,6 @@ def bounded(document: Document) -> Document:
         if isinstance(value, dict) and not all(key.isprintable() for key in value):
             raise document.error(place, "has a key that cannot be printed, expected plain text")
     return document
-
-
-def parts(value: object) -> Iterator[tuple[Place, object]]:
-    """Every part of a document with its place, without recursion."""
-    pending: list[tuple[Place, object]] = [((), value)]
-    while pending:
-        place, part = pending.pop()
-        yield place, part
-        if isinstance(part, dict):
-            pending += [((*place, key), member) for key, member in part.items()]
-        elif isinstance(part, list):
-            pending += [((*place, position), member) for position, member in enumerate(part)]
 
 
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -16,10 +16,11 @@ from typing import Any, TypeVar, cast
 
 import networkx as nx
 
+from simcoll.core.documents import Place
 from simcoll.core.io import write_whole
 from simcoll.errors import TopologyError
 from simcoll.topology.clusters import cluster
-from simcoll.topology.documents import Document, Json, Place, dump_yaml, parse_json, parse_yaml, read_text
+from simcoll.topology.documents import Document, Json, dump_yaml, parse_json, parse_yaml, read_text
 from simcoll.topology.graph import KINDS, LINKS, Topology, check, flat, is_number
 from simcoll.topology.import_astra_sim import is_network, topology_of_network
 from simcoll.topology.import_hints import Hints, repeated

@@ -80,8 +80,8 @@ def test_rows_are_priced_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--model", "llama3-8b", "--gpu-hour", "-1"], "--gpu-hour -1: expected a price above 0"),
         (["--model", "llama3-8b", "--gpu-hour", "nan"], "--gpu-hour nan"),
         (["--model", "llama3.1-405b", "--search"], "fits: the smallest takes"),
-        (["--csv", "none.csv"], "none.csv: cannot be read"),
-        (["--csv", "."], "cannot be read"),
+        (["--csv", "none.csv"], "cannot read none.csv"),
+        (["--csv", "."], "cannot read"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(
@@ -97,7 +97,7 @@ def test_bad_input_is_refused_in_one_line(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"a,b\n1,2\n", "has no column id"), (b"\xff\xfe\x00", "is no text in UTF-8"), (b"", "has no column id")],
+    [(b"a,b\n1,2\n", "has no column id"), (b"\xff\xfe\x00", "byte 0xff is no UTF-8 text"), (b"", "has no column id")],
 )
 def test_a_file_that_has_no_rows_is_refused(
     content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -36,6 +36,9 @@ if rank == 1:
     os.replace("older", "empty")
     assert not os.path.exists("older") and open("empty/data.txt").read() == "old"
     shutil.move("empty", "old")
+history = open("history.txt", "a")
+history.write(f"begin {rank}\\n")
+history.flush()
 if rank == 0:
     os.makedirs("run/saved")
     torch.save({"step": 1}, "run/saved/last.pt")
@@ -49,17 +52,32 @@ if rank == 1:
 assert torch.load("run/saved/last.pt")["step"] == 1
 with open("log.txt", "a") as log:
     log.write(f"{rank}\\n")
+history.write("same\\n")
+history.flush()
+with open("config.txt", "w") as config:
+    config.write("whole")
 dist.barrier()
+begun = ["earlier", *(f"begin {one}" for one in range(size)), *["same"] * size]
+assert open("history.txt").read().split("\\n")[:-1] == begun
+assert open("log.txt").read() == "".join(f"{one}\\n" for one in range(size))
+assert open("config.txt").read() == "whole"
 if rank == 0:
+    history.write("end\\n")
+    history.close()
+    os.remove("log.txt")
     os.remove("run/settings.txt")
     torch.save({"step": 2}, "run/saved/last.pt")
     shutil.rmtree("old")
 dist.all_reduce(torch.ones(4))
 assert not os.path.exists("run/settings.txt") and not os.path.exists("old")
+assert open("history.txt").read().endswith("same\\nend\\n")
+with open("log.txt", "a") as log:
+    log.write("again\\n")
 assert torch.load("run/saved/last.pt")["step"] == 2
 torch.save(rank, f"run/part{rank}.pt")
 dist.barrier()
 assert open("run/state.txt").read() == "new, changed by one that has seen it"
+assert open("log.txt").read() == "again\\n" * size
 if rank == 0:
     assert [torch.load(f"run/part{other}.pt") for other in range(size)] == list(range(size))
 if rank == size - 1 and sys.argv[1:]:
@@ -71,9 +89,10 @@ REFUSED = ["unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_names
 WITHOUT_NAMESPACES = [*REFUSED, "--bounding-set=-all", "--inh-caps=-all"]
 
 
-def preflight(folder: Path, before: list[str], *arguments: str) -> tuple[int, dict[str, object]]:
+def preflight(folder: Path, before: list[str], *arguments: str) -> tuple[int, dict[str, Any]]:
     (folder / "old").mkdir()
     (folder / "old" / "data.txt").write_text("old", encoding="utf-8")
+    (folder / "history.txt").write_text("earlier\n", encoding="utf-8")
     (folder / "train.py").write_text(PROGRAM, encoding="utf-8")
     words = ["-m", "simcoll", "preflight", "--json", "--world-size", "3", "--out", "out", "train.py", *arguments]
     done = subprocess.run(
@@ -84,14 +103,15 @@ def preflight(folder: Path, before: list[str], *arguments: str) -> tuple[int, di
 
 
 def assert_nothing_is_left(folder: Path) -> None:
-    assert sorted(path.name for path in folder.iterdir()) == ["old", "out", "train.py"]
+    assert sorted(path.name for path in folder.iterdir()) == ["history.txt", "old", "out", "train.py"]
+    assert (folder / "history.txt").read_text(encoding="utf-8") == "earlier\n"
     assert (folder / "old" / "data.txt").read_text(encoding="utf-8") == "old"
     assert not (folder / "out" / "rank-files").exists()
 
 
 def test_files_of_others_come_with_collectives_and_nothing_is_left(tmp_path: Path) -> None:
     code, report = preflight(tmp_path, [])
-    assert (code, report["findings"]) == (0, [])
+    assert (code, report["findings"], report["coverage"]["gaps"]) == (0, [], [])
     assert_nothing_is_left(tmp_path)
 
 
@@ -106,7 +126,7 @@ def test_without_namespaces_calls_are_redirected(tmp_path: Path) -> None:
     if not allowed:
         pytest.skip("this system lets nobody give up namespaces")
     code, report = preflight(tmp_path, WITHOUT_NAMESPACES)
-    assert (code, report["findings"]) == (0, [])
+    assert (code, report["findings"], report["coverage"]["gaps"]) == (0, [], [])
     assert "no file systems of its own" in str(report["notes"])
     assert_nothing_is_left(tmp_path)
 

@@ -15,6 +15,7 @@ of its ranks hold, 0 without simcoll) and ``detail`` (why it was skipped, or the
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -69,9 +70,10 @@ def main(arguments: list[str]) -> None:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         results = stack.enter_context(open(out, "a", buffering=1))
         _prepare(scratch)
-        for case in _cases(suite):
-            if not names or case._testMethodName in names:
-                _run_case(case, scratch, results)
+        cases = [case for case in _cases(suite) if not names or case._testMethodName in names]
+        _prepare_for_forks()
+        for case in cases:
+            _run_case(case, scratch, results)
 
 
 def _prepare(scratch: Path) -> None:
@@ -83,6 +85,17 @@ def _prepare(scratch: Path) -> None:
     os.environ["SIMCOLL_OUT"] = str(scratch / "boxes")
     os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "60")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _prepare_for_forks() -> None:
+    """What was imported stays shared with the ranks, in pages that are cheap to fork."""
+    gc.collect()
+    gc.freeze()
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from tests.support.warm import collapse_memory
+
+    collapse_memory()
+    del sys.path[0]
 
 
 def _cases(suite: str) -> Iterator[unittest.TestCase]:

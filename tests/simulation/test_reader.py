@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcoll.core.toml import TomlError
 from simcoll.simulation.keys import KEYS
 from simcoll.simulation.library import scenario_path
 from simcoll.simulation.rank_steps import check_steps, steps_of
 from simcoll.simulation.reader import read_scenario
 from simcoll.simulation.scenario import CallPlan, Loop, Relative
-from simcoll.simulation.toml import TomlError
 from simcoll.spec.call import ANY_SOURCE
 from tests.support.scenarios import parse_scenario
 from tests.support.seeds import drawn

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from simcoll.core.toml import parse_toml
 from simcoll.simulation.reader import scenario_of
 from simcoll.simulation.scenario import Scenario
-from simcoll.simulation.toml import parse_toml
 
 
 def parse_scenario(text: str, name: str = "scenario.toml") -> Scenario:

@@ -9,7 +9,10 @@ THREAD = "thread"
 """The calls that follow are of the program's thread with this ``number``; 0 is the main thread."""
 
 UNKNOWN_OBJECTS = "unknown_objects"
-"""The program goes on without objects that another rank would have sent, or without a key that it would have set."""
+"""The program goes on without objects that another rank would have sent, or without a key that it would have set.
+
+``waited`` is true where the program waited for the key, and the dry run took it to have come.
+"""
 
 SIZED_BY_OTHERS = "sized_by_others"
 """The sizes of this call depend on received values, so that they are unknown."""

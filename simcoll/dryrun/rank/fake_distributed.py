@@ -32,6 +32,7 @@ from simcoll.dryrun.rank.fake_store import FakeStore
 from simcoll.dryrun.rank.known_inputs import GroupInputs, InputsFile
 from simcoll.dryrun.rank.sent_values import OBJECT_COLLECTIVES, GroupMessages, SharedObjects
 from simcoll.dryrun.rank.shared_files import GroupFiles, SharedFiles
+from simcoll.dryrun.rank.store_counters import StoreCounters
 from simcoll.dryrun.rank.taint import TaintTracker, has_tainted_size
 from simcoll.errors import ConfigurationError
 from simcoll.recorder.arguments import arguments
@@ -188,6 +189,7 @@ def _creator(
     """The function by which c10d makes a group's backend."""
     threads = ThreadSwitches()
     sent = FakeStore.sent = None if files is None else files.sent_values(inputs.note_sent)
+    FakeStore.counters = None if sent is None else StoreCounters(sent)
     trusted = inputs.known is None or inputs.known.trusted
 
     def create(options: Any, backend_options: Any) -> RecordedFakeGroup:

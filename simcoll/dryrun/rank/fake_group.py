@@ -58,6 +58,8 @@ _REPEATED: MappingProxyType[str, Callable[[Array, int], Array]] = MappingProxyTy
 def symmetric_outputs(call: Call, group_rank: int, size: int, inputs: Sequence[Array]) -> Outputs:
     """The outputs of ``call`` on a rank in a group of ``size`` ranks with equal ``inputs``; None leaves one unchanged.
 
+    A repeated input may have two dimensions, repetitions by elements, whatever the shape of the buffer.
+
     Raises ValueError for a call whose buffers and splits contradict each other.
     """
     spec = spec_of(call)
@@ -102,9 +104,18 @@ def _part(call: Call, group_rank: int, size: int, row: Array) -> Array:
 
 
 def _filled(piece: Array, buffers: Sequence[Buffer]) -> Outputs:
-    """The buffers in order, filled with the piece, repeated as needed."""
-    ends = np.cumsum([buffer.elements for buffer in buffers])
-    row = piece if len(piece) == ends[-1] else np.resize(piece, int(ends[-1]))
+    """The buffers in order, filled with the piece, repeated as needed.
+
+    Where each buffer holds whole pieces, those are views, so that a large gather takes no memory of its own.
+    """
+    length, sizes = len(piece), [buffer.elements for buffer in buffers]
+    if length and all(size % length == 0 for size in sizes):
+        return [
+            piece.reshape(buffer.shape) if size == length else np.broadcast_to(piece, (size // length, length))
+            for buffer, size in zip(buffers, sizes, strict=True)
+        ]
+    ends = np.cumsum(sizes)
+    row = piece if length == ends[-1] else np.resize(piece, int(ends[-1]))
     return [part.reshape(buffer.shape) for part, buffer in zip(np.split(row, ends), buffers, strict=False)]
 
 

@@ -19,6 +19,7 @@ import runpy
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
 
 _WANTED_MEMORY = re.compile(rb"MemoryError|allocate memory|std::bad_alloc|failed to map segment|Errno 12\b")
 _TAIL_BYTES = 1 << 16
+_RUNPY = runpy.run_path.__code__.co_filename
 
 
 def wanted_memory(dry_run: DryRun, rank: int) -> bool:
@@ -132,11 +134,20 @@ def become_rank(dry_run: DryRun, rank: int) -> NoReturn:
     except BaseException as error:
         code = exit_code(error)
         if not isinstance(error, SystemExit):
+            error.__traceback__ = _of_program(error.__traceback__)
             sys.excepthook(*sys.exc_info())
         elif isinstance(error.code, str):
             print(error.code, file=sys.stderr)  # noqa: T201
     finally:
         end_as_interpreter(code)
+
+
+def _of_program(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback as the program's interpreter would print it: without the frames that run the program."""
+    begun = traceback
+    while begun is not None and begun.tb_frame.f_code.co_filename in (__file__, _RUNPY):
+        begun = begun.tb_next
+    return begun or traceback
 
 
 def _is_running(dry_run: DryRun, rank: int) -> bool:
@@ -180,6 +191,8 @@ def _begin(dry_run: DryRun, rank: int) -> AbstractContextManager[None]:
     files = None if dry_run.files is None else _own_files(dry_run, dry_run.files, rank, patches)
     devices = install_fake_cuda(patches, dry_run.local_world_size) if dry_run.cuda else None
     enable("record", dry_run.folder)
+    if files is not None:
+        files.watch_program()
     use_lazy_shards(patches)
     counter = _counter(patches) if dry_run.counts else None
     inputs = InputsFile(dry_run.folder / inputs_name(rank), dry_run.world_size, dry_run.known)

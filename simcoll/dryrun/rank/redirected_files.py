@@ -34,6 +34,7 @@ _NOT_FOLLOWING = ("lstat", "readlink")
 _CHANGING = ("truncate", "chmod", "chown", "utime", "setxattr", "removexattr")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _MOST_LINKS = 40
+_COPY = ".simcoll-copy"
 
 
 def redirect_files(patches: Patches, upper: Path, kept: Path) -> list[Layer]:
@@ -185,7 +186,9 @@ class _RedirectedFiles:
             if not os.access(source, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(path))
             os.makedirs(os.path.dirname(own), exist_ok=True)
-            shutil.copy2(source, own)
+            # Under another name: the program has not opened its own file to write it anew.
+            shutil.copy2(source, f"{own}{_COPY}")
+            os.rename(f"{own}{_COPY}", own)
         return own
 
     def _refuse(self, number: int, path: Any, *, unless: bool) -> None:

@@ -48,16 +48,17 @@ class SentValues:
     """
 
     def __init__(self, sharing: FileSharing, rank: int, raw: str, note: Callable[[str, bytes], object]) -> None:
-        self._sharing, self._rank, self._note = sharing, rank, note
+        self._sharing, self._note = sharing, note
         self._folder = f"{raw}/sent"
-        self._patience = sharing.patience
+        self._patience = self.patience = sharing.patience
         self.is_first_pass = sharing.run == 0
+        self.rank, self.world_size = rank, sharing.progress.world_size
 
     def put(self, name: str, data: bytes) -> None:
         """Save what is sent under a name that sender and receivers agree on."""
         if len(data) > _MOST_BYTES:
             return
-        folder = f"{self._folder}/{self._rank}.{self._sharing.run}"
+        folder = f"{self._folder}/{self.rank}.{self._sharing.run}"
         os.makedirs(folder, exist_ok=True)
         place = f"{folder}/{_file_name(name)}"
         with open(f"{place}.part", "wb") as file:
@@ -65,27 +66,43 @@ class SentValues:
         os.replace(f"{place}.part", place)
         self._note(_file_name(name), data)
 
-    def get(self, source: int, name: str) -> bytes | None:
-        """What a rank (global) has sent under a name; None where that is unknown."""
-        return self._awaited([source], name)
+    def get(self, source: int, name: str, is_enough: Callable[[bytes], bool] = lambda data: True) -> bytes | None:
+        """What a rank (global) has sent under a name; None where that is unknown.
 
-    def find(self, name: str) -> bytes | None:
-        """What any rank has sent under a name; None where no rank has, as far as this one knows."""
-        return self._awaited([*range(self._sharing.progress.world_size)], name)
+        A rank that is ahead is waited for until what it has sent ``is_enough``.
+        """
+        found = self._awaited([source], [name], is_enough)
+        return found and found[1]
 
-    def _awaited(self, sources: Sequence[int], name: str) -> bytes | None:
-        places = [f"{self._of_last_pass(source)}/{_file_name(name)}" for source in sources]
+    def find(self, *names: str) -> tuple[str, bytes] | None:
+        """What any rank has sent under one of these names; None where no rank has, as far as this one knows."""
+        return self._awaited([*range(self.world_size)], names)
+
+    def _awaited(
+        self, sources: Sequence[int], names: Sequence[str], is_enough: Callable[[bytes], bool] = lambda data: True
+    ) -> tuple[str, bytes] | None:
+        places = [(name, f"{self._of_last_pass(source)}/{_file_name(name)}") for name in names for source in sources]
+        found: tuple[str, bytes] | None = None
         begin = time.monotonic()
         while True:
             ahead = any(map(self._is_ahead, sources))  # before the look: the sender may end in between
-            for place in places:
+            for name, place in places:
                 with contextlib.suppress(OSError), open(place, "rb") as file:
-                    return file.read()
+                    found = name, file.read()
+                    break
             waited, begin = time.monotonic() - begin, time.monotonic()
             self._patience -= waited
-            if not ahead or self._patience <= 0:
-                return None
+            if (found and is_enough(found[1])) or not ahead or self._patience <= 0:
+                return found
             time.sleep(_LOOK_SECONDS)
+
+    def is_known(self, rank: int) -> bool:
+        """Whether a rank was started before this one, or has run in a pass before."""
+        return self._sharing.progress.was_started(rank, None if self._sharing.run else self.rank)
+
+    def made(self) -> int:
+        """The number of collectives that this rank has made."""
+        return self._sharing.progress.made(self.rank)
 
     def has_sent(self, rank: int) -> bool:
         """Whether a rank has sent anything in a pass before this one."""
@@ -99,7 +116,7 @@ class SentValues:
         return [run for run in range(self._sharing.run) if os.path.isdir(f"{self._folder}/{source}.{run}")]
 
     def _is_ahead(self, source: int) -> bool:
-        return self._sharing.run == 0 and self._sharing.progress.is_ahead(source, self._rank)
+        return self._sharing.run == 0 and self._sharing.progress.is_ahead(source, self.rank)
 
 
 def _file_name(name: str) -> str:

@@ -28,6 +28,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from simcoll.dryrun.rank.appended_files import AppendedFiles, Place, place_of
 from simcoll.dryrun.rank.private_mounts import Layer
 from simcoll.dryrun.rank.sent_values import SentValues
 
@@ -45,7 +46,7 @@ _COPIED_BYTES = 1 << 22
 _CLONE = 0x40049409
 """Linux's FICLONE: a copy that shares the disk's blocks, where the file system can make one."""
 
-_DIRECTORY, _FILE, _LINK, _GONE = "directory", "file", "link", "gone"
+_DIRECTORY, _FILE, _LINK, _GONE, _APPENDED = "directory", "file", "link", "gone", "appended"
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 _Ranks: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
@@ -80,6 +81,15 @@ class RankProgress:
         """Whether a rank was started before this one, and runs."""
         row = self.table[rank]
         return bool(row[_STARTED] == _RUNNING and row[_ORDER] < self.table[own, _ORDER])
+
+    def was_started(self, rank: int, before: int | None = None) -> bool:
+        """Whether a rank has been started, and that before another one if that is given."""
+        order = self.table[rank, _ORDER]
+        return bool(order and (before is None or order < self.table[before, _ORDER]))
+
+    def made(self, rank: int) -> int:
+        """The number of collectives that a rank has made."""
+        return int(self.table[rank, _FIRST_SLOT:].sum())
 
     def was_first(self, rank: int) -> bool:
         """Whether no rank was started before this one."""
@@ -124,7 +134,10 @@ def read_journal(path: str | Path, offset: int = 0) -> tuple[list[JournalEntry],
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of a path: its kind now, and for a file the name of its copy, for a link its target."""
+    """What became of a path: its kind now, and for a file the name of its copy, for a link its target.
+
+    Of a file that a rank only appended to the copy has what it appended.
+    """
 
     path: str
     kind: str
@@ -232,6 +245,7 @@ class SharedFiles:
         self._sharing, self._rank, self._raw, self._view = sharing, rank, raw, view
         self._table = sharing.progress.table
         self._changed = ChangedPaths(layers)
+        self._appended = AppendedFiles(layers)
         self._journals = _journals_before(f"{raw}/journals", sharing.run)
         self._read = np.zeros(len(self._table), np.uint32)
         self._own: dict[str, dict[str, int]] = {}
@@ -242,6 +256,10 @@ class SharedFiles:
         self._patience = sharing.patience
         for folder in ("journals", "snapshots"):
             os.makedirs(f"{raw}/{folder}", exist_ok=True)
+
+    def watch_program(self) -> None:
+        """Note from now on which files this process appends to."""
+        self._appended.watch()
 
     def sent_values(self, note: Callable[[str, bytes], object]) -> SentValues:
         """What ranks send each other beside files; ``note`` is called with what this one sends."""
@@ -258,7 +276,14 @@ class SharedFiles:
 
     def publish(self) -> None:
         """Save what this rank has changed since the last time."""
-        changes = [change for path, here in self._changed.look() if (change := self._change(path, here)) is not None]
+        with self._appended.quiet():
+            changes = [
+                change for path, here in self._changed.look() if (change := self._change(path, here)) is not None
+            ]
+            self._appended.told()
+            self._write(changes)
+
+    def _write(self, changes: Sequence[Change]) -> None:
         if not changes:
             return
         self._own.update((change.path, dict(self._counts)) for change in changes if change.kind != _DIRECTORY)
@@ -271,6 +296,7 @@ class SharedFiles:
     def _change(self, path: str, here: str) -> Change | None:
         if not here or os.path.basename(here).startswith(WHITEOUT):
             self._copies.pop(path, None)
+            self._appended.forget(path)
             return Change(path, _GONE)
         with contextlib.suppress(FileNotFoundError, PermissionError):
             mode = os.lstat(here).st_mode
@@ -281,6 +307,9 @@ class SharedFiles:
             if stat.S_ISCHR(mode) and os.lstat(here).st_rdev == 0:
                 return Change(path, _GONE)
             if stat.S_ISREG(mode):
+                if (added := self._appended.take(path, self._counts)) is not None:
+                    known = path in self._own
+                    return Change(path, _APPENDED, self._saved_bytes(added)) if added or not known else None
                 return None if self._is_saved(path, here) else Change(path, _FILE, self._saved(path, here))
         return None
 
@@ -293,9 +322,7 @@ class SharedFiles:
 
     def _saved(self, path: str, here: str) -> str:
         """Copy a file; returns the copy's name."""
-        folder = f"{self._raw}/snapshots/{journal_name(self._rank, self._sharing.run)}.{self._entries}"
-        os.makedirs(folder, exist_ok=True)
-        name = f"{os.path.basename(folder)}/{len(os.listdir(folder))}"
+        name = self._new_copy()
         copy = f"{self._raw}/snapshots/{name}"
         with open(here, "rb") as source, open(copy, "wb") as target:
             try:
@@ -305,6 +332,16 @@ class SharedFiles:
         shutil.copystat(here, copy)
         self._copies[path] = name
         return name
+
+    def _saved_bytes(self, data: bytes) -> str:
+        name = self._new_copy()
+        Path(f"{self._raw}/snapshots/{name}").write_bytes(data)
+        return name
+
+    def _new_copy(self) -> str:
+        folder = f"{self._raw}/snapshots/{journal_name(self._rank, self._sharing.run)}.{self._entries}"
+        os.makedirs(folder, exist_ok=True)
+        return f"{os.path.basename(folder)}/{len(os.listdir(folder))}"
 
     def count(self, group: str) -> int:
         """Count a collective of a group; returns its number."""
@@ -328,20 +365,38 @@ class SharedFiles:
 
     def apply(self, group: str, count: int, others: _Ranks) -> None:
         """Apply what other ranks did before their ``count``-th collective of a group."""
+        entries = [
+            (place_of(entry.counts, group, other), entry)
+            for other in self._with_news(others)
+            for entry in self._journals[other].take(group, count)
+        ]
+        if entries:
+            with self._appended.quiet():
+                self._apply(group, sorted(entries, key=lambda one: one[0]))
+        self._appended.settle()
+
+    def _apply(self, group: str, entries: Sequence[tuple[Place, JournalEntry]]) -> None:
         latest: dict[str, Change] = {}
-        for other in self._with_news(others):
-            for entry in self._journals[other].take(group, count):
-                for change in entry.changes:
-                    if self._is_later(entry, change.path):
-                        latest.pop(change.path, None)
-                        latest[change.path] = change
-        if not latest:
-            return
+        appended: dict[str, list[tuple[Place, bytes]]] = {}
+        for place, entry in entries:
+            for change in entry.changes:
+                if change.kind == _APPENDED and (change.path in self._appended or self._is_later(entry, change.path)):
+                    data = Path(f"{self._raw}/snapshots/{change.value}").read_bytes()
+                    appended.setdefault(change.path, []).append((place, data))
+                elif change.kind != _APPENDED and self._is_later(entry, change.path):
+                    appended.pop(change.path, None)
+                    latest.pop(change.path, None)
+                    latest[change.path] = change
         for change in latest.values():
             self._own.pop(change.path, None)
             self._copies.pop(change.path, None)
+            if change.kind != _DIRECTORY:
+                self._appended.forget(change.path)
             with contextlib.suppress(OSError):
                 self._show(change)
+        for path, added in appended.items():
+            with contextlib.suppress(OSError):
+                self._appended.merge(path, group, self._rank, added)
         self._changed.forget()  # it is not the rank's own
 
     def _is_later(self, entry: JournalEntry, path: str) -> bool:

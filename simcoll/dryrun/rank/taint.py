@@ -193,10 +193,10 @@ class TaintTracker:
         setattr(read, ORIGINAL, method)
         return read
 
-    def note_missing_objects(self) -> None:
-        """Record that the program goes on without objects that another rank would have sent."""
+    def note_missing_objects(self, *, waited: bool = False) -> None:
+        """Record that the program goes on without objects that another rank would have sent; ``waited`` for those."""
         if (recorder := self._recorder()) is not None:
-            recorder.event(UNKNOWN_OBJECTS)
+            recorder.event(UNKNOWN_OBJECTS, waited=waited)
 
     def note(self, outcome: object = None) -> None:
         """Record the program's current line, and the branch that it takes there if ``outcome`` is a number."""

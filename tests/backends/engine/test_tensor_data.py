@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import numpy as np
 import torch
 
 from simcoll.backends.engine.tensor_data import TensorData
@@ -34,3 +35,16 @@ def test_a_storage_that_was_read_and_filled_can_still_be_resized(
 def test_what_looks_other_than_it_lies_is_read_as_it_looks(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
     tensor = view(torch.tensor([1 + 2j, 3 - 4j]))
     assert TensorData([tensor], []).read()[0].tolist() == tensor.tolist()
+
+
+@pytest.mark.parametrize("target", [torch.zeros(2, 6), torch.zeros(6, 2).t()], ids=["contiguous", "transposed"])
+def test_a_repeated_row_fills_a_tensor_of_another_shape(target: torch.Tensor) -> None:
+    TensorData([], [target]).write([np.broadcast_to(np.arange(3.0), (4, 3))])
+    assert target.tolist() == [[0, 1, 2] * 2] * 2
+
+
+def test_a_tensor_is_filled_from_its_own_memory() -> None:
+    target = torch.arange(4.0)
+    data = TensorData([target[2:]], [target])
+    data.write([np.broadcast_to(data.read()[0], (2, 2))])
+    assert target.tolist() == [2, 3, 2, 3]

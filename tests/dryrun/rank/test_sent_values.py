@@ -107,6 +107,47 @@ store.set(f"{rank}", str(rank * rank))
 assert [int(store.get(f"{one}")) for one in range(size)] == [one * one for one in range(size)]
 dist.barrier()
 """,
+    "a number that all add to": """
+import time
+store = dist.distributed_c10d._get_default_store()
+assert store.add("tickets", 1) == rank + 1
+assert store.add("tickets", 1) == size + rank + 1
+store.add("here", 1)
+while int(store.get("here")) < size:
+    time.sleep(0.01)
+store.add("ready", 2)
+while store.add("ready", 0) != 2 * size:
+    time.sleep(0.01)
+dist.barrier()
+""",
+    "a number that others add to": """
+import time
+store = dist.distributed_c10d._get_default_store()
+if rank == 0:
+    while store.add("done", 0) < size - 1:
+        time.sleep(0.01)
+    store.set("go", b"on")
+else:
+    store.add("done", 1)
+    while not store.check(["go"]):
+        time.sleep(0.01)
+dist.barrier()
+""",
+    "barriers of a store": """
+from torch.distributed.elastic.utils.store import barrier
+store = dist.distributed_c10d._get_default_store()
+for number in range(5):
+    barrier(store, size, f"barrier {number}")
+dist.barrier()
+""",
+    "items that ranks take": """
+store = dist.distributed_c10d._get_default_store()
+taken = 0
+while store.add("next", 1) <= 4 * size:
+    taken += 1
+assert taken == 4
+dist.barrier()
+""",
     "message to an earlier rank": """\
 if rank == 3:
     dist.send(torch.tensor([5]), 0)
@@ -132,7 +173,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DryRuns]:
 def test_what_is_sent_is_received(name: str, runs: DryRuns, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(PROGRAM + PROGRAMS[name], encoding="utf-8")
-    report = runs.report("--world-size", "4", script)
+    report = runs.report("--world-size", "4", "--timeout", "8", script)
     assert (report["exit_code"], report["findings"]) == (0, [])
     assert not report["coverage"]["gaps"]
 
@@ -147,3 +188,12 @@ def test_a_failure_that_follows_from_real_objects_is_found(runs: DryRuns, tmp_pa
     report = runs.report("--world-size", "4", script)
     assert report["exit_code"] == 3
     assert [one["code"] for one in report["findings"]] == ["SC701"]
+
+
+def test_a_key_that_no_rank_sets_leaves_the_dry_run_incomplete(runs: DryRuns, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    waits = "if rank == 0:\n    dist.distributed_c10d._get_default_store().wait(['never'])\ndist.barrier()\n"
+    script.write_text(PROGRAM + waits, encoding="utf-8")
+    report = runs.report("--world-size", "3", script)
+    assert (report["exit_code"], report["findings"]) == (0, [])
+    assert report["coverage"]["gaps"] == ["rank 0 failed on guessed values"]

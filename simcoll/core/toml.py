@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simcoll.topology.documents import Place, parts, read_utf8
+from simcoll.core.documents import Place, parts, read_utf8
 
 if sys.version_info >= (3, 11):
     import tomllib

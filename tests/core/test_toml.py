@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcoll.simulation.toml import MAX_BYTES, TomlError, parse_toml, read_toml, spelled
-from simcoll.topology.documents import Place
+from simcoll.core.documents import Place
+from simcoll.core.toml import MAX_BYTES, TomlError, parse_toml, read_toml, spelled
 
 if sys.version_info >= (3, 11):
     import tomllib
