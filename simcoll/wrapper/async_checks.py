@@ -12,6 +12,7 @@ Watched are the calls whose Work is in the program's own hands. Calls that torch
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import threading
 import time
@@ -21,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -36,6 +38,9 @@ from simcoll.wrapper.later_names import named_later
 
 _MOST_TENSORS = 64
 """Tensors of a call beyond which its memory is not watched."""
+
+_MOST_BYTES = 1 << 26
+"""Bytes of a part of a storage beyond which its contents are not compared."""
 
 _PLAIN = torch.Tensor.__torch_dispatch__
 """The method that a tensor subclass overrides if it only wraps other tensors."""
@@ -102,21 +107,49 @@ class Watched(NamedTuple):
         return tensor.shape == self.shape and tensor.data_ptr() == self.address
 
 
+class Part(NamedTuple):
+    """A part of a storage that a call sends. Versions speak for the whole storage, so contents are compared.
+
+    ``receives`` says that the result arrives there too: contents then say nothing once the call was launched.
+    """
+
+    storage: torch.UntypedStorage
+    """Held, so that the memory stays what it is."""
+    address: int
+    size: int
+    contents: tuple[int, bytes]
+    receives: bool
+
+    def changed(self) -> bool:
+        """Whether other bytes are there now."""
+        return _contents(self.address, self.size) != self.contents
+
+
+def _contents(address: int, size: int) -> tuple[int, bytes]:
+    """Returns the sum of the words of some bytes, and the rest; no dispatch mode of the program sees it."""
+    data = np.frombuffer((ctypes.c_ubyte * size).from_address(address), np.uint8)
+    whole = size - size % 8
+    return int(data[:whole].view(np.uint64).sum(dtype=np.uint64)), data[whole:].tobytes()
+
+
 class Memory(NamedTuple):
-    """The memory that a call uses: regions, tensors in which its result arrives, those whose versions are watched."""
+    """The memory that a call uses: regions, tensors in which its result arrives, what is watched for writes."""
 
     regions: list[Region]
     written: list[weakref.ref[torch.Tensor]]
     watched: list[Watched]
+    parts: list[Part]
 
 
-def memory_of(tensors: Mapping[str, Sequence[torch.Tensor]], *, writes: bool, sends: bool) -> Memory:
+def memory_of(
+    tensors: Mapping[str, Sequence[torch.Tensor]], *, writes: bool, sends: bool, parts: bool = False
+) -> Memory:
     """Returns the memory that a call uses of its tensors, by role; none for a call with very many.
 
     ``writes`` says that its result arrives in them, ``sends`` that a write to an input while it runs can be seen and
-    matters.
+    matters; ``parts`` has it seen in parts of storages as well.
     """
-    memory = Memory([], [], [])
+    memory = Memory([], [], [], [])
     if sum(map(len, tensors.values())) > _MOST_TENSORS:
         return memory
     outputs: set[int] = set()
@@ -133,8 +166,13 @@ def memory_of(tensors: Mapping[str, Sequence[torch.Tensor]], *, writes: bool, se
             # A backend counts up the version of what it writes as pure output whenever it likes.
             if role == "outputs":
                 outputs.add(address)
-            elif sends and address not in outputs and _fills(tensor, storage):
-                memory.watched.append(Watched(weakref.ref(tensor), tensor._version, tensor.shape, tensor.data_ptr()))
+            elif sends and address not in outputs:
+                if _fills(tensor, storage):
+                    watched = Watched(weakref.ref(tensor), tensor._version, tensor.shape, tensor.data_ptr())
+                    memory.watched.append(watched)
+                elif parts and tensor.is_cpu and tensor.is_contiguous() and tensor.nbytes <= _MOST_BYTES:
+                    place, size = tensor.data_ptr(), tensor.nbytes
+                    memory.parts.append(Part(storage, place, size, _contents(place, size), written))
     return memory
 
 
@@ -165,11 +203,13 @@ class Flight:
     __slots__ = (
         "_flights",
         "_named_later",
+        "_parts",
         "_queued",
         "_watched",
         "_work",
         "_written",
         "entry",
+        "overlapped",
         "regions",
         "shared",
         "since",
@@ -180,11 +220,13 @@ class Flight:
         self.regions = memory.regions
         self.since = flights.waits
         self.shared = False
+        self.overlapped = False
         self._work: Callable[[], FlightEnd | None] = _nothing
         self._queued = False
         self._written = memory.written
         self._named_later = bool(memory.written) and named_later(memory.written)
         self._watched = memory.watched
+        self._parts = memory.parts
         self._flights = flights
 
     @property
@@ -217,7 +259,7 @@ class Flight:
         """``launch``, for a call that is launched later than it was made: what it was to send may have changed."""
 
         def launched() -> T:
-            self._check(known=True)
+            self._check_before_it_runs()
             self._queued = False
             return launch()
 
@@ -226,7 +268,7 @@ class Flight:
 
     def runs(self) -> None:
         """A backend that runs it later than it was launched comes to do so: what it was to send may have changed."""
-        self._check(known=True)
+        self._check_before_it_runs()
 
     def awaited(self) -> None:
         """Somebody begins to wait for it: the last moment at which a write to its buffers can be seen."""
@@ -236,16 +278,22 @@ class Flight:
     def looked_at(self) -> None:
         """Somebody waits for it, and may give up: a write to its buffers so far can be seen."""
         if self.open:
-            self._check(known=self._queued)
+            # The worker may launch it meanwhile.
+            self._check(known=self._queued, parts=[part for part in self._parts if not part.receives])
 
     def end(self) -> None:
         """Watch it no more."""
-        self._watched = []
+        self._watched, self._parts = [], []
         self._flights.remove(self)
 
-    def _check(self, *, known: bool) -> None:
-        if not self.shared and any(watched.changed() for watched in self._watched):
-            self._watched = []
+    def _check_before_it_runs(self) -> None:
+        self._check(known=True, parts=self._parts)
+        self._parts = [part for part in self._parts if not part.receives]
+
+    def _check(self, *, known: bool, parts: Sequence[Part]) -> None:
+        changed = not self.shared and any(watched.changed() for watched in self._watched)
+        if changed or (not self.overlapped and any(part.changed() for part in parts)):
+            self._watched, self._parts = [], []
             report_change(self.entry, known=known)
 
 
@@ -279,10 +327,13 @@ class Flights(ProcessOwned):
         """The calls are the parent's; a Work that the child drops finds none, and a lock that is free."""
         self._begin()
 
-    def open(self, entry: Entry, arguments: Arguments) -> Flight | None:
-        """Note that a call was made whose Work goes to the program; None where there is no memory to watch."""
+    def open(self, entry: Entry, arguments: Arguments, *, parts: bool = False) -> Flight | None:
+        """Note that a call was made whose Work goes to the program; None where there is no memory to watch.
+
+        ``parts`` has writes seen in parts of storages too, which costs two looks at what is sent.
+        """
         self.look_after()
-        memory = _memory(entry, arguments)
+        memory = _memory(entry, arguments, parts=parts)
         if not memory.regions:
             return None
         flight = Flight(self, entry, memory)
@@ -369,6 +420,10 @@ class Flights(ProcessOwned):
             if flight is not None:
                 flight.shared = True
             overlaps = [(mine, its) for mine in regions for its in other.regions if mine.overlaps(its)]
+            if overlaps:
+                other.overlapped = True
+                if flight is not None:
+                    flight.overlapped = True
             if overlaps and other.open and not _in_order(entry, other.entry) and not made_by_torch():
                 both = any(mine.writes and its.writes for mine, its in overlaps)
                 report_overlap(entry, other.entry, both_write=both, running=other.running)
@@ -393,13 +448,13 @@ def _nothing() -> None:
     return None
 
 
-def _memory(entry: Entry, arguments: Arguments) -> Memory:
+def _memory(entry: Entry, arguments: Arguments, *, parts: bool = False) -> Memory:
     """Returns the memory of a call; none where a tensor's kind does not state it: a call must not fail for that."""
     use = entry.use
     try:
-        return memory_of(arguments.tensors, writes=use.writes, sends=use.sends and not use.copies)
+        return memory_of(arguments.tensors, writes=use.writes, sends=use.sends and not use.copies, parts=parts)
     except (RuntimeError, TypeError, AttributeError):
-        return Memory([], [], [])
+        return Memory([], [], [], [])
 
 
 def _captures(entry: Entry) -> bool:

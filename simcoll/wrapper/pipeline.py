@@ -40,6 +40,9 @@ Launch = Callable[[], Work | None]
 class Pipeline:
     """The calls of one group on this rank; a subclass is a mode."""
 
+    watches_parts = False
+    """Whether a write is seen to a part of a storage that a call in flight sends: two looks at the part."""
+
     def __init__(self, log: GroupLog, times: DeviceTimes | None = None) -> None:
         """``times`` watches calls that a backend queues on a device, if the group has such a backend."""
         self._log = log
@@ -64,7 +67,7 @@ class Pipeline:
 
     def _follow(self, entry: Entry, arguments: Arguments, launch: Launch, coalescing: bool) -> Work | None:
         """Launch a call at once; the program waits for the Work that it gets."""
-        flight = watch(entry, arguments, coalescing)
+        flight = watch(entry, arguments, coalescing, parts=self.watches_parts)
         inner = self._launch(entry, arguments, launch, flight)
         if flight is not None and (before_it_runs := getattr(inner, "before_it_runs", None)) is not None:
             # The Work of a backend that says when all ranks have come.
@@ -193,8 +196,11 @@ class RecordedPipeline(Pipeline):
         return self._follow(entry, arguments, launch, coalescing)
 
 
-def watch(entry: Entry, arguments: Arguments, coalescing: bool) -> Flight | None:
-    """Watch the memory of a call until the program has waited for it; None where that is not for the program to do."""
+def watch(entry: Entry, arguments: Arguments, coalescing: bool, *, parts: bool) -> Flight | None:
+    """Watch the memory of a call until the program has waited for it; None where that is not for the program to do.
+
+    ``parts`` has writes seen in parts of storages too.
+    """
     watched = flights.here
     if not watches(arguments):
         watched.pass_by(entry, arguments)
@@ -203,7 +209,7 @@ def watch(entry: Entry, arguments: Arguments, coalescing: bool) -> Flight | None
         entry.handed_on()
         watched.pass_by(entry, arguments)
         return None
-    return watched.open(entry, arguments)
+    return watched.open(entry, arguments, parts=parts)
 
 
 def recorded(
@@ -252,7 +258,7 @@ class BackgroundPipeline(Pipeline):
         posted = None if self._post is None else self._post.post(entry, channel)
         if posted is not None and not self._admits(posted, arguments, coalescing):
             return None
-        flight = watch(entry, arguments, coalescing)
+        flight = watch(entry, arguments, coalescing, parts=self.watches_parts)
         taken = False
         try:
             inner = self._launch(entry, arguments, launch, flight)
@@ -312,7 +318,7 @@ class CheckedPipeline(BackgroundPipeline):
         entry = self._log.begin(arguments, current_source(), take_claim(self._log.group.name), started=True)
         if arguments.spec.kind is Kind.POINT_TO_POINT:
             return self._post_and_launch(entry, arguments, launch, coalescing)
-        flight = watch(entry, arguments, coalescing)
+        flight = watch(entry, arguments, coalescing, parts=self.watches_parts)
         blocks = arguments.spec.names_absent
         if blocks:
             self._checker.add((entry, get_ident()))

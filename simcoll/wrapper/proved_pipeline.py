@@ -44,6 +44,8 @@ class ProvedPipeline(BackgroundPipeline):
     ``post`` compares messages between GPUs in the background: an end that came first is done before the other comes.
     """
 
+    watches_parts = True
+
     def __init__(
         self,
         log: GroupLog,
@@ -92,7 +94,7 @@ class ProvedPipeline(BackgroundPipeline):
         end_profile = profiled(arguments, backend)
 
         def enqueue(entry: Entry) -> None:
-            flight = watch(entry, arguments, False)
+            flight = watch(entry, arguments, False, parts=self.watches_parts)
             works.append(work := QueuedWork(entry, self._futures, flight, arguments.on))
             launched = launch if flight is None else flight.launching(launch)
             # On the stream of the launch too: the mark of its beginning.
@@ -170,7 +172,7 @@ class ProvedPipeline(BackgroundPipeline):
         except CollectiveMismatchError:
             entry.finished(State.FAILED)
             raise
-        flight = watch(entry, arguments, coalescing)
+        flight = watch(entry, arguments, coalescing, parts=self.watches_parts)
         entry.started()
         try:
             inner = self._launch(entry, arguments, launch, flight)

@@ -43,10 +43,10 @@ class Program:
         backends = {} if backend is None else {"cpu": backend}
         return GroupLog(self.recorder, Group(name, "", (0, 1)), 0, backends)
 
-    def call(self, method: str, *args: Any, log: GroupLog | None = None, **kwargs: Any) -> Flight:
+    def call(self, method: str, *args: Any, log: GroupLog | None = None, parts: bool = False, **kwargs: Any) -> Flight:
         found = arguments(method, args, kwargs)
         entry = (log or self.log).begin(found, Source("train.py", len(self.works) + 1, "step"))
-        flight = self.flights.open(entry, found)
+        flight = self.flights.open(entry, found, parts=parts)
         assert flight is not None
         self.works.append(Work())
         flight.follow(self.works[-1])
@@ -112,6 +112,54 @@ def test_a_message_that_was_answered_is_taken_as_sent(program: Program) -> None:
     program.flights.waits += 1
     x.add_(1)
     flight.awaited()
+    assert program.noted("changed") == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.bfloat16])
+@pytest.mark.parametrize("write", ["slice", "base", "numpy"])
+def test_a_write_to_a_slice_that_is_sent_is_noted(program: Program, write: str, dtype: torch.dtype) -> None:
+    flat = torch.ones(27, dtype=dtype)
+    flight = program.call("send", [flat[3:16]], 1, 0, parts=True)
+    if write == "numpy":
+        flat.view(torch.uint8).numpy()[:] = 0
+    else:
+        (flat if write == "base" else flat[3:16]).zero_()
+    flight.awaited()
+    assert [changed["known"] for changed in program.noted("changed")] == [False]
+
+
+def test_a_write_beside_a_slice_that_is_sent_is_none(program: Program) -> None:
+    flat = torch.ones(27)
+    flight = program.call("send", [flat[3:16]], 1, 0, parts=True)
+    flat[:3].zero_()
+    flat[16:].zero_()
+    flight.awaited()
+    assert program.noted("changed") == []
+
+
+def test_a_slice_in_which_the_result_arrives_is_judged_before_the_launch_alone(program: Program) -> None:
+    flat = torch.ones(16)
+    right = program.call("allreduce", [flat[:8]], parts=True).launching(flat[:8].zero_)
+    wrong = program.call("allreduce", [flat[8:]], parts=True)
+    launch = wrong.launching(lambda: None)
+    right()
+    flat[8:].zero_()
+    wrong.awaited()
+    assert program.noted("changed") == []
+    wrong = program.call("allreduce", [flat[8:]], parts=True)
+    launch = wrong.launching(lambda: None)
+    flat.fill_(3)
+    launch()
+    assert [changed["known"] for changed in program.noted("changed")] == [True]
+
+
+def test_slices_that_share_a_buffer_with_a_receive_are_judged_by_their_own_bytes(program: Program) -> None:
+    flat = torch.ones(16)
+    sent = program.call("send", [flat[:8]], 1, 0, parts=True)
+    received = program.call("recv", [flat[8:]], 1, 0, parts=True)
+    flat[8:].fill_(2)
+    received.awaited()
+    sent.awaited()
     assert program.noted("changed") == []
 
 

@@ -178,8 +178,10 @@ BUFFER_CHANGED = Rule(
     means=(
         "The program wrote to a tensor of an asynchronous call before it had waited for the call. It is an error if "
         "the write is known to have come before the data was sent (the call had not been launched), a warning "
-        "otherwise. Writes are detected by the tensor's version counter, on tensors that fill their storage; not "
-        "detected are writes through .data or numpy, to one of several views of a buffer, and to a pure output."
+        "otherwise. Writes are detected by the tensor's version counter, on tensors that fill their storage. In detail "
+        "mode, other tensors in CPU memory, such as slices of a flat buffer, are detected by their contents: those "
+        "that the call only sends until the wait, those that it also writes to until its launch. Not detected are "
+        "writes through .data or numpy to a tensor that fills its storage, and to a pure output."
     ),
     harm="Some ranks receive the old contents, some the new ones, some a mixture.",
     example=("work = dist.all_reduce(x, async_op=True)\nx.zero_()\nwork.wait()"),
