@@ -115,21 +115,25 @@ class Shown:
 
 
 def frames_shown(sides: Sequence[Side], source: Source) -> list[Shown]:
-    """The frames around a line of one of these sides that tell it from the other sides; none where the line tells.
+    """The frames around a line of one of these sides: those that tell it from the other sides, or else its caller.
 
     Its callers up to the first that others of the same line do not have, else the packages by which it made its call.
-    Of a line that stands alone its caller is shown, unless that is the program's outermost.
+    Where neither tells them apart, or the line alone does, its callers up to the first in another file: the line may be
+    a helper's. Of a line that stands alone its caller is shown in any file, unless that is the program's outermost.
     """
     lines = [stated.source for side in sides for stated in side.sources if stated.source.file]
-    if all(other is source for other in lines):
-        return [Shown("from", frame) for frame in source.callers[:1] if frame.function != _OUTERMOST]
-    others = [other for other in lines if _place(other) == _place(source)]
-    callers = max(_first_apart(source.callers, other.callers) for other in [*others, source])
-    if callers:
-        return [Shown("from", frame) for frame in source.callers[:callers]]
-    inwards = source.through[::-1]
-    through = max(_first_apart(inwards, other.through[::-1]) for other in [*others, source])
-    return [Shown("through", frame) for frame in inwards[:through]]
+    alone = all(other is source for other in lines)
+    if not alone:
+        others = [other for other in lines if _place(other) == _place(source)]
+        if callers := max(_first_apart(source.callers, other.callers) for other in [*others, source]):
+            return [Shown("from", frame) for frame in source.callers[:callers]]
+        inwards = source.through[::-1]
+        if through := max(_first_apart(inwards, other.through[::-1]) for other in [*others, source]):
+            return [Shown("through", frame) for frame in inwards[:through]]
+    elsewhere = next((number for number, one in enumerate(source.callers, 1) if one.file != source.file), 0)
+    if elsewhere:
+        return [Shown("from", frame) for frame in source.callers[:elsewhere]]
+    return [Shown("from", frame) for frame in source.callers[:1] if alone and frame.function != _OUTERMOST]
 
 
 _OUTERMOST = "<module>"

@@ -33,15 +33,24 @@ def test_callers_are_shown_up_to_the_first_that_differs() -> None:
     assert shown(called(7), called(7, 9)) == [[7, 40], [7, 9]]
 
 
-def test_lines_that_tell_the_sides_apart_stand_alone() -> None:
-    assert shown(called(7), replace(called(9), line=8)) == [[], []]
-    assert shown(called(7), called(7)) == [[], []]
-    assert shown(called(7), LINE) == [[], []]
+def test_lines_that_tell_the_sides_apart_stand_alone_in_their_own_file() -> None:
+    one, other = called(7, file=LINE.file), replace(called(9, file=LINE.file), line=8)
+    assert shown(*(replace(source, callers=source.callers[:1]) for source in (one, other))) == [[], []]
+
+
+def test_a_helpers_line_is_shown_with_the_caller_in_another_file() -> None:
+    assert shown(called(7), replace(called(9), line=8)) == [[7], [9]]
+    assert shown(called(7), called(7)) == [[7], [7]]
+    assert shown(called(7), LINE) == [[7], []]
+    inside = Source(LINE.file, 30, "mean_of_all", "mean(t)")
+    assert shown(*[replace(LINE, callers=(inside, *called(7).callers))] * 2) == [[30, 7], [30, 7]]
 
 
 def test_a_line_that_stands_alone_is_shown_with_its_caller() -> None:
     assert shown(called(7)) == [[7]]
-    assert shown(replace(LINE, callers=(replace(MAIN, function="<module>"),))) == [[]]
+    assert shown(replace(LINE, callers=(replace(MAIN, function="<module>"),))) == [[40]]
+    assert shown(replace(LINE, callers=(Source(LINE.file, 40, "step", "mean(x)"),))) == [[40]]
+    assert shown(replace(LINE, callers=(Source(LINE.file, 40, "<module>", "mean(x)"),))) == [[]]
 
 
 def test_packages_tell_apart_what_one_line_of_the_user_called() -> None:
