@@ -127,9 +127,9 @@ class Part(NamedTuple):
 
 def _contents(address: int, size: int) -> tuple[int, bytes]:
     """Returns the sum of the words of some bytes, and the rest; no dispatch mode of the program sees it."""
-    data = np.frombuffer((ctypes.c_ubyte * size).from_address(address), np.uint8)
+    data = memoryview((ctypes.c_ubyte * size).from_address(address))
     whole = size - size % 8
-    return int(data[:whole].view(np.uint64).sum(dtype=np.uint64)), data[whole:].tobytes()
+    return int(np.frombuffer(data[:whole], np.uint64).sum(dtype=np.uint64)), bytes(data[whole:])
 
 
 class Memory(NamedTuple):

@@ -117,7 +117,7 @@ def test_a_message_that_was_answered_is_taken_as_sent(program: Program) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.bfloat16])
 @pytest.mark.parametrize("write", ["slice", "base", "numpy"])
-def test_a_write_to_a_slice_that_is_sent_is_noted(program: Program, write: str, dtype: torch.dtype) -> None:
+def test_a_write_to_a_slice_that_is_sent_is_noted(program: Program, write: str, dtype: Any) -> None:
     flat = torch.ones(27, dtype=dtype)
     flight = program.call("send", [flat[3:16]], 1, 0, parts=True)
     if write == "numpy":

@@ -130,10 +130,13 @@ def frames_shown(sides: Sequence[Side], source: Source) -> list[Shown]:
         inwards = source.through[::-1]
         if through := max(_first_apart(inwards, other.through[::-1]) for other in [*others, source]):
             return [Shown("through", frame) for frame in inwards[:through]]
-    elsewhere = next((number for number, one in enumerate(source.callers, 1) if one.file != source.file), 0)
-    if elsewhere:
-        return [Shown("from", frame) for frame in source.callers[:elsewhere]]
-    return [Shown("from", frame) for frame in source.callers[:1] if alone and frame.function != _OUTERMOST]
+    for number, caller in enumerate(source.callers, 1):
+        if _OUTERMOST in (source.function, *(inner.function for inner in source.callers[: number - 1])):
+            break  # what runs the program is no part of it
+        if caller.file != source.file:
+            return [Shown("from", frame) for frame in source.callers[:number]]
+    own = alone and source.function != _OUTERMOST
+    return [Shown("from", frame) for frame in source.callers[:1] if own and frame.function != _OUTERMOST]
 
 
 _OUTERMOST = "<module>"

@@ -50,7 +50,10 @@ def test_a_line_that_stands_alone_is_shown_with_its_caller() -> None:
     assert shown(called(7)) == [[7]]
     assert shown(replace(LINE, callers=(replace(MAIN, function="<module>"),))) == [[40]]
     assert shown(replace(LINE, callers=(Source(LINE.file, 40, "step", "mean(x)"),))) == [[40]]
-    assert shown(replace(LINE, callers=(Source(LINE.file, 40, "<module>", "mean(x)"),))) == [[]]
+    outermost = Source(LINE.file, 40, "<module>", "mean(x)")
+    assert shown(replace(LINE, callers=(outermost,))) == [[]]
+    assert shown(replace(LINE, callers=(outermost, Source("launcher.py", 9, "main")))) == [[]]
+    assert shown(replace(outermost, callers=(Source("launcher.py", 9, "<module>"),))) == [[]]
 
 
 def test_packages_tell_apart_what_one_line_of_the_user_called() -> None:
