@@ -49,6 +49,8 @@ CASES = {
     "extra": ("a b b c b c", {"call": "broadcast", "iteration": 1}),
     "swap": ("b a c b c", {"call": "a"}),
     "slow-rank": ("a compute b c compute b c", {"call": "b", "seconds": 2}),
+    "nan-input": ("a b c b c", {"call": "a"}),
+    "bad-result": ("a b c b c", {"call": "a"}),
 }
 
 
@@ -59,6 +61,14 @@ def test_a_fault_rewrites_the_list(kind: str) -> None:
     found = [step.op if step.op == kind or not step.name else step.name for step in steps_of(parse_scenario(text), 1)]
     assert " ".join(found) == after
     assert names(text, 2) == "a b c b c"
+
+
+@pytest.mark.parametrize(("kind", "spoils"), [("nan-input", "inputs"), ("bad-result", "outputs")])
+def test_what_a_call_sends_or_brings_is_spoilt_there_alone(kind: str, spoils: str) -> None:
+    scenario = parse_scenario(faulty(kind, call="b", iteration=2))
+    found = [step.spoils for step in steps_of(scenario, 1)]
+    assert [place for place, one in enumerate(found) if one] == [3]
+    assert found[3] == spoils
 
 
 def test_every_kind_that_rewrites_the_list_is_tried() -> None:
