@@ -449,7 +449,7 @@ failure that came before the first of them is shown before all others."""
 
 
 def explained(job: Job) -> list[Finding]:
-    """Return the findings in a job that has ended, in the order in which it is shown."""
+    """Return the findings in a job that has ended, in the order in which they are shown."""
     inquiry = Inquiry(job).ask(EXPLANATIONS)
     failed = inquiry.of(*_FAILURES)
     # A failure that no mismatch explains and that came first is the cause of what the others report.

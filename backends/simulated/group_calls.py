@@ -19,6 +19,7 @@ from simcoll.spec.collectives import METHODS
 from simcoll.spec.ddp_model import Claim, ModelParameter, claim_of
 from simcoll.spec.semantics import Array
 from simcoll.spec.table import Kind
+from simcoll.values.faults import double_an_element
 
 _NO_NUMBERS = "OSUMm"
 """The kinds of numpy dtypes that no communication library supports: objects, texts, dates."""
@@ -197,7 +198,7 @@ class GroupCalls:
 
     def spoil_next_result(self) -> None:
         """Have the next call of this rank whose values are checked bring a wrong element."""
-        self._member.values.spoil_next_result()
+        self._member.values.faults.add(double_an_element)
 
     def _call_of(
         self,

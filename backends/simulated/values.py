@@ -9,7 +9,7 @@ from simcoll.spec.call import Call
 from simcoll.spec.semantics import Array
 from simcoll.values.arrays import applies, digest_arrays
 from simcoll.values.choice import Choice
-from simcoll.values.faults import Alter, double_an_element
+from simcoll.values.faults import DueFaults
 
 
 class RankValues:
@@ -17,22 +17,13 @@ class RankValues:
 
     def __init__(self, values: str) -> None:
         self.choice = None if values == "off" else Choice(values)
-        self._due: list[Alter] = []
-
-    def spoil_next_result(self) -> None:
-        """Have the next call that is checked bring a wrong result."""
-        self._due.append(double_an_element)
+        self.faults = DueFaults()
 
     def begin(self, call: Call, group_rank: int, group_size: int, group: int, sequence: int) -> SimulatedValues | None:
         """The values of a call that is made; None for one that is not checked. ``group`` is its index in the box."""
         if self.choice is None or call.peer is not None or not self.choice.takes(sequence):
             return None
         return SimulatedValues(self, call, group_rank, group_size, group, sequence)
-
-    def alter(self, outputs: Sequence[Array]) -> None:
-        """Apply the fault that is due."""
-        if self._due:
-            self._due.pop(0)(outputs)
 
 
 class SimulatedValues:
@@ -53,7 +44,7 @@ class SimulatedValues:
     def received(self, outputs: Sequence[Array]) -> None:
         """Digest what the call has brought."""
         if applies(self._call, self._place[0], sent=False):
-            self._rank.alter(outputs)
+            self._rank.faults.apply(outputs)
         self._digest("received", outputs)
 
     def _digest(self, side: str, arrays: Sequence[Array]) -> None:

@@ -27,6 +27,12 @@ def read_utf8(path: Path, most: int, problem: type[ValueError], advice: str, lim
         raise problem(f"{path}, line {line}: byte 0x{content[error.start]:02x} is no UTF-8 text") from None
 
 
+def located(name: str, line: int, part: str, problem: str) -> str:
+    """An error about a part of a document as one text: file, line, part and problem."""
+    gap = " " if part and not problem.startswith(":") else ""
+    return f"{name}, line {line}: {part}{gap}{problem}"
+
+
 def parts(value: object) -> Iterator[tuple[Place, object]]:
     """Every part of a document with its place, without recursion."""
     pending: list[tuple[Place, object]] = [((), value)]

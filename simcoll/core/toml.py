@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simcoll.core.documents import Place, parts, read_utf8
+from simcoll.core.documents import Place, located, parts, read_utf8
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,8 +51,7 @@ class TomlDocument:
 
     def error(self, place: Place, problem: str) -> TomlError:
         """An error about a part: file, line, part and problem."""
-        gap = "" if not place or problem.startswith(":") else " "
-        return TomlError(f"{self.name}, line {self.line(place)}: {spelled(place)}{gap}{problem}")
+        return TomlError(located(self.name, self.line(place), spelled(place), problem))
 
 
 def spelled(place: Place) -> str:
@@ -60,9 +59,9 @@ def spelled(place: Place) -> str:
     return "".join(f"[{step + 1}]" if isinstance(step, int) else f".{step:.40}" for step in place).lstrip(".")
 
 
-def read_toml(path: Path) -> TomlDocument:
-    """Read a file; raises TomlError if it is absent, not a file, too large, or not TOML."""
-    text = read_utf8(path, MAX_BYTES, TomlError, "give a TOML file", "; a scenario repeats calls with `repeat`")
+def read_toml(path: Path, limit: str) -> TomlDocument:
+    """Read a file; raises TomlError if it is absent, no file, too large (then with ``limit``) or no TOML."""
+    text = read_utf8(path, MAX_BYTES, TomlError, "give a TOML file", limit)
     return parse_toml(str(path), text)
 
 

@@ -48,7 +48,7 @@ def model_named(name: str) -> Model:
         return known[plain]
     if name.endswith(".toml") and name.isprintable():
         try:
-            found = _models(read_toml(Path(name)))
+            found = _models(read_toml(Path(name), ", expected one model"))
         except TomlError as error:
             raise ModelError(str(error)) from None
         if len(found) > 1:

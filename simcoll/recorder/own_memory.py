@@ -13,6 +13,7 @@ from operator import sub
 import torch
 
 from simcoll.backends.base import Backend, MemoryUse
+from simcoll.core.strides import is_dense, long_dimensions
 from simcoll.recorder.arguments import Arguments
 from simcoll.spec.table import IN_PLACE
 from simcoll.verifier.agreement.own_memory import MemoryFault
@@ -51,25 +52,14 @@ def _in_memory(tensor: torch.Tensor) -> bool:
 
 
 def _is_solid(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill the memory from the first to the last, each byte once, in whatever order."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(_long(tensor)):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def _long(tensor: torch.Tensor) -> list[tuple[int, int]]:
-    """Stride and size of the dimensions longer than one."""
-    return [(stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1]
+    return tensor.is_contiguous() or is_dense(tensor.shape, tensor.stride())
 
 
 def _gaps(arguments: Arguments, role: str, place: int, tensor: torch.Tensor, backend: Backend | None) -> MemoryFault:
     # More elements than there is memory from the first to the last.
-    beyond = tensor.numel() > 1 + sum(stride * (size - 1) for stride, size in _long(tensor))
+    beyond = tensor.numel() > 1 + sum(
+        stride * (size - 1) for stride, size in long_dimensions(tensor.shape, tensor.stride())
+    )
     writes = role != "inputs"
     if beyond:
         what = "repeats elements (it is expanded, or its strides overlap)"

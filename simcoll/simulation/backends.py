@@ -98,15 +98,7 @@ def run_gloo(scenario: Scenario, folder: Path, stall: float) -> Run:
     if scenario.ranks > MOST_PROCESSES:
         raise RunError(f"{scenario.path} has {scenario.ranks} ranks, expected at most {MOST_PROCESSES} as processes")
     with tempfile.TemporaryDirectory() as results_folder:
-        options = [
-            "--mode",
-            "detail",
-            "--out",
-            str(folder),
-            "--stall",
-            str(stall),
-            "--json",
-        ]
+        options = ["--mode", "detail", "--out", str(folder), "--stall", str(stall), "--json"]
         ranks = ["--standalone", f"--nproc-per-node={scenario.ranks}", "-m", "simcoll.simulation.gloo_rank"]
         command = [sys.executable, "-m", "simcoll", "run", *options, *ranks, str(Path(scenario.path).resolve())]
         done = subprocess.run(

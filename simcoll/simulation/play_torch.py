@@ -14,7 +14,7 @@ from simcoll.simulation.operations import Verb
 from simcoll.simulation.player import Exchange, JoinedGroup, Player, explicit_splits
 from simcoll.simulation.scenario import Scenario, ScenarioStep
 from simcoll.spec.call import ANY_SOURCE
-from simcoll.values.faults import alter_next_result, double_an_element
+from simcoll.values.faults import double_an_element, due_faults
 
 
 def play_on_torch(scenario: Scenario) -> TorchPlayer:
@@ -69,7 +69,7 @@ class TorchPlayer(Player[torch.Tensor]):
 
     def spoil_next_result(self) -> None:
         """Have the next call bring a wrong element."""
-        alter_next_result(double_an_element)
+        due_faults.here.add(double_an_element)
 
     def compute(self, seconds: float) -> None:
         """Sleep so long: other ranks only see the time that a computation takes."""

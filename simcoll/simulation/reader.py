@@ -24,7 +24,7 @@ MAX_RANKS = 4096
 
 def read_scenario(path: Path) -> Scenario:
     """Read a scenario file; raises TomlError, one line that names the file, the line and the key."""
-    return scenario_of(read_toml(path))
+    return scenario_of(read_toml(path, "; a scenario repeats calls with `repeat`"))
 
 
 def scenario_of(document: TomlDocument) -> Scenario:

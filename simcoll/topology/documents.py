@@ -19,7 +19,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # documented 
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from simcoll.core.documents import Place, parts, read_utf8
+from simcoll.core.documents import Place, located, parts, read_utf8
 from simcoll.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -159,8 +159,7 @@ class Document:
 
     def error(self, place: Place, problem: str) -> TopologyError:
         """An error about a part: file, line, the part, and what is wrong with it."""
-        gap = " " if place and not problem.startswith(":") else ""
-        return TopologyError(f"{self.name}, line {self.line(place)}: {_spelled(place)}{gap}{problem}")
+        return TopologyError(located(self.name, self.line(place), _spelled(place), problem))
 
 
 def _spelled(place: Place) -> str:

@@ -12,18 +12,25 @@ from simcoll.core.rank_local import RankLocal
 Alter: TypeAlias = Callable[[Sequence[Any]], None]
 """Changes the output buffers of a call in place: tensors or arrays."""
 
-_due: RankLocal[list[Alter]] = RankLocal(list)
+
+class DueFaults:
+    """The faults of one rank's next results, in order."""
+
+    def __init__(self) -> None:
+        self._due: list[Alter] = []
+
+    def add(self, alter: Alter) -> None:
+        """Have the result of the next call whose values are checked altered."""
+        self._due.append(alter)
+
+    def apply(self, buffers: Sequence[Any]) -> None:
+        """Alter a result, where that is due."""
+        if self._due:
+            self._due.pop(0)(buffers)
 
 
-def alter_next_result(alter: Alter) -> None:
-    """Have the result of this rank's next call whose values are checked altered."""
-    _due.here.append(alter)
-
-
-def apply_due(buffers: Sequence[Any]) -> None:
-    """Alter a result, where that is due."""
-    if due := _due.here:
-        due.pop(0)(buffers)
+due_faults = RankLocal(DueFaults)
+"""Those of ranks that call torch. A simulated rank's result may arrive in another rank's thread: it has its own."""
 
 
 def double_an_element(buffers: Sequence[Any]) -> None:

@@ -17,11 +17,12 @@ from typing import Any, Protocol
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from simcoll.core.strides import is_dense
 from simcoll.spec.call import Call
 from simcoll.values.arrays import HOST_CHUNK, applies, number
 from simcoll.values.choice import Choice
 from simcoll.values.digests import SideDigest, side_digest
-from simcoll.values.faults import apply_due
+from simcoll.values.faults import due_faults
 from simcoll.values.scaling import scales_losses
 
 _DEVICE_CHUNK = 1 << 24
@@ -169,7 +170,7 @@ class ValueWatch:
     def result(self, call: Call, sequence: int, outputs: Sequence[torch.Tensor]) -> _Side | None:
         """Digest what a call has brought."""
         if applies(call, self._rank, sent=False):
-            apply_due(outputs)
+            due_faults.here.apply(outputs)
         return self._digest(call, sequence, outputs, sent=False)
 
     def _digest(self, call: Call, sequence: int, tensors: Sequence[torch.Tensor], *, sent: bool) -> _Side | None:
@@ -253,17 +254,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def _row(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's elements in the order in which they lie in memory, without gaps; row-major where there are some."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
-    if not tensor.is_contiguous() and _is_dense(tensor):
+    if not tensor.is_contiguous() and is_dense(tensor.shape, tensor.stride()):
         return tensor.as_strided((tensor.numel(),), (1,))
     return tensor.contiguous().reshape(-1)
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True

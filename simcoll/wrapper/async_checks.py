@@ -114,15 +114,21 @@ class Part(NamedTuple):
     """
 
     storage: torch.UntypedStorage
-    """Held, so that the memory stays what it is."""
+    """Held, so that nobody else gets its memory."""
+    extent: tuple[int, int]
+    """The storage's address and size: the program may resize it."""
     address: int
     size: int
     contents: tuple[int, bytes]
     receives: bool
 
     def changed(self) -> bool:
-        """Whether other bytes are there now."""
-        return _contents(self.address, self.size) != self.contents
+        """Whether other bytes are there now; False for a storage that has been resized, which shows nothing."""
+        return _extent(self.storage) == self.extent and _contents(self.address, self.size) != self.contents
+
+
+def _extent(storage: torch.UntypedStorage) -> tuple[int, int]:
+    return storage.data_ptr(), storage.nbytes()
 
 
 def _contents(address: int, size: int) -> tuple[int, bytes]:
@@ -172,7 +178,8 @@ def memory_of(
                     memory.watched.append(watched)
                 elif parts and tensor.is_cpu and tensor.is_contiguous() and tensor.nbytes <= _MOST_BYTES:
                     place, size = tensor.data_ptr(), tensor.nbytes
-                    memory.parts.append(Part(storage, place, size, _contents(place, size), written))
+                    part = Part(storage, _extent(storage), place, size, _contents(place, size), written)
+                    memory.parts.append(part)
     return memory
 
 

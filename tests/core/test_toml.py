@@ -82,7 +82,7 @@ def test_what_has_no_line_of_its_own_has_that_of_what_holds_it() -> None:
 def test_windows_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes(b"\xef\xbb\xbf" + DOCUMENT.replace("\n", "\r\n").encode())
-    document = read_toml(path)
+    document = read_toml(path, "")
     assert {place: document.line(place) for place in LINES} == LINES
 
 
@@ -220,4 +220,4 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     latin.write_bytes(b"a = 1\nb = '\xe9'\n")
     for path, said in ((large, "more than 524,288 bytes"), (latin, "line 2: byte 0xe9"), (tmp_path, "cannot read")):
         with pytest.raises(TomlError, match=said):
-            read_toml(path)
+            read_toml(path, "")

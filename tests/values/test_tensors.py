@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from simcoll.testing import try_ranks  # noqa: E402
-from simcoll.values.faults import alter_next_result, double_an_element  # noqa: E402
+from simcoll.values.faults import double_an_element, due_faults  # noqa: E402
 
 RANKS = 2
 BACKENDS = [pytest.param("threaded"), pytest.param("gloo", marks=[pytest.mark.slow, pytest.mark.gloo])]
@@ -65,7 +65,7 @@ def test_overflows_of_a_scaled_loss_are_meant(backend: str) -> None:
 def spoilt(rank: int, *, asynchronous: bool, future: bool = False) -> None:
     for step in range(3):
         if step == 1 and rank == 1:
-            alter_next_result(double_an_element)
+            due_faults.here.add(double_an_element)
         x = torch.arange(1.0, 9.0) * (rank + 1)
         work = dist.all_reduce(x, async_op=asynchronous)
         if work is not None:
@@ -98,7 +98,7 @@ def test_in_every_mode(mode: str) -> None:
         group = dist.new_group()
         x = torch.ones(4)
         if rank == 1:
-            alter_next_result(double_an_element)
+            due_faults.here.add(double_an_element)
         work = dist.all_reduce(x, group=group, async_op=True)
         assert work is not None
         work.wait()

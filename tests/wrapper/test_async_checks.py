@@ -128,6 +128,14 @@ def test_a_write_to_a_slice_that_is_sent_is_noted(program: Program, write: str, 
     assert [changed["known"] for changed in program.noted("changed")] == [False]
 
 
+def test_a_slice_whose_memory_is_gone_shows_nothing(program: Program) -> None:
+    flat = torch.ones(1 << 20)
+    flight = program.call("send", [flat[3:-1]], 1, 0, parts=True)
+    flat.untyped_storage().resize_(0)
+    flight.awaited()
+    assert program.noted("changed") == []
+
+
 def test_a_write_beside_a_slice_that_is_sent_is_none(program: Program) -> None:
     flat = torch.ones(27)
     flight = program.call("send", [flat[3:16]], 1, 0, parts=True)

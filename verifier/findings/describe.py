@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
 
 from simcoll.core.ranges import ranks_text
@@ -130,8 +131,8 @@ def frames_shown(sides: Sequence[Side], source: Source) -> list[Shown]:
         inwards = source.through[::-1]
         if through := max(_first_apart(inwards, other.through[::-1]) for other in [*others, source]):
             return [Shown("through", frame) for frame in inwards[:through]]
-    for number, caller in enumerate(source.callers, 1):
-        if _OUTERMOST in (source.function, *(inner.function for inner in source.callers[: number - 1])):
+    for number, (called, caller) in enumerate(pairwise((source, *source.callers)), 1):
+        if called.function == _OUTERMOST:
             break  # what runs the program is no part of it
         if caller.file != source.file:
             return [Shown("from", frame) for frame in source.callers[:number]]

@@ -88,15 +88,17 @@ def _is_whole(columns: GroupColumns) -> bool:
     return sorted(part.group_rank for part in columns.parts) == [*range(len(columns.group.ranks))]
 
 
-_Written = Mapping[tuple[int, int], tuple["SideValues | None", "SideValues | None"]]
+_Written = Mapping[int, Mapping[int, tuple["SideValues | None", "SideValues | None"]]]
+"""What a rank wrote of its groups, by their index, and of their calls, by sequence."""
 
 
 def _written(trace: Trace) -> _Written:
-    found = {}
+    found: dict[int, dict[int, tuple[SideValues | None, SideValues | None]]] = {}
     for event in trace.events:
         group, sequence = (number(event, name) for name in ("group", "sequence"))
         if event.kind == "values" and group is not None and sequence is not None:
-            found[group, sequence] = _side(event.data.get("sent")), _side(event.data.get("received"))
+            sides = _side(event.data.get("sent")), _side(event.data.get("received"))
+            found.setdefault(group, {})[sequence] = sides
     return found
 
 
@@ -107,8 +109,7 @@ def _of_group(columns: GroupColumns, known: dict[int, _Written]) -> Iterable[Cal
         if id(part.trace) not in known:
             known[id(part.trace)] = _written(part.trace)
         index = int(part.trace.slots["group"][part.rows[0]]) if len(part.rows) else -1
-        mine = known[id(part.trace)]
-        written.append({sequence: sides for (group, sequence), sides in mine.items() if group == index})
+        written.append(known[id(part.trace)].get(index, {}))
     common = set(written[0]).intersection(*written[1:])
     for sequence in sorted(common):
         ranks = [_rank_values(part, sequence, each[sequence]) for part, each in zip(parts, written, strict=True)]

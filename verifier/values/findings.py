@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from simcoll.core.ranges import ranks_text
+from simcoll.core.record import Group, Source
+from simcoll.spec.call import Call
 from simcoll.spec.collectives import spec_of
 from simcoll.spec.value_laws import operator
 from simcoll.verifier.agreement.columns import GroupColumns
@@ -81,11 +83,15 @@ def _sides(values: CallValues, note: Callable[[RankValues], str]) -> list[Side]:
 def _non_finite(calls: Sequence[CallValues], scaled: bool) -> list[_Found]:
     """The first call into which a rank put what is not finite, without having received it before."""
     tainted: set[int] = set()
+    finite: dict[_Line, int] | None = None
     for place, values in enumerate(calls):
         bad = _suspects(values)
         fresh = [one for one in bad if values.group.ranks[one.group_rank] not in tainted]
-        if fresh and not _recovers(calls, place, fresh, scaled):
-            return [(values.began_ns, _non_finite_finding(values, fresh))]
+        if fresh:
+            if finite is None:
+                finite = _last_finite(calls) if scaled or any(map(_looks_scaled, calls)) else {}
+            if any(finite.get(_line(values.group, one), -1) < place for one in fresh):
+                return [(values.began_ns, _non_finite_finding(values, fresh))]
         if bad:
             tainted |= {values.group.ranks[one.group_rank] for one in values.ranks if one.received is not None}
     return []
@@ -106,27 +112,22 @@ def _suspects(values: CallValues) -> list[RankValues]:
     ]
 
 
-def _recovers(calls: Sequence[CallValues], place: int, bad: Sequence[RankValues], scaled: bool) -> bool:
-    """Whether a program that scales its losses sends finite values from the same lines later."""
-    if not scaled and not any(_looks_scaled(values) for values in calls):
-        return False
-    group = calls[place].group
-    return all(
-        any(
-            later.group == group and _same_line(again, one) and again.sent is not None and again.sent.finite
-            for later in calls[place + 1 :]
-            for again in later.ranks
-        )
-        for one in bad
-    )
+_Line = tuple[Group, int, Source, Call]
 
 
-def _same_line(one: RankValues, other: RankValues) -> bool:
-    return (one.group_rank, one.record.source, one.record.call) == (
-        other.group_rank,
-        other.record.source,
-        other.record.call,
-    )
+def _line(group: Group, one: RankValues) -> _Line:
+    """The calls that one rank makes alike at one line."""
+    return group, one.group_rank, one.record.source, one.record.call
+
+
+def _last_finite(calls: Sequence[CallValues]) -> dict[_Line, int]:
+    """The place of the last call of each line that sent finite values: a program that scales its losses recovers."""
+    return {
+        _line(values.group, one): place
+        for place, values in enumerate(calls)
+        for one in values.ranks
+        if one.sent is not None and one.sent.finite
+    }
 
 
 def _looks_scaled(values: CallValues) -> bool:
