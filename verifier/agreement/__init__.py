@@ -1,6 +1,6 @@
-"""Whether the calls of a group agree: columns of calls, their alignment, their fields, their flows, their messages.
+"""Comparison of the calls of a group: columns of calls, their alignment, their fields, their flows, their messages.
 
-Why a job stood or failed is decided in ``simcoll.verifier.halts``.
+``simcoll.verifier.halts`` decides why a job stopped or failed.
 
 Comparison works on columns. The ranks of a group that made the same calls at the same positions are one column with a
 weight; words are added up only where digests leave something open; positions at which all ranks made the same calls as

@@ -1,4 +1,4 @@
-"""Aligns one rank's sequence of calls with another's: which calls belong together, which one of them lacks.
+"""Aligns one rank's sequence of calls with another's: the calls that belong together, and those that one of them lacks.
 
 A global alignment with affine gaps (Gotoh: An improved algorithm for matching biological sequences, J. Mol. Biol. 1982)
 in a band that grows until no better alignment can lie outside of it (Ukkonen: Algorithms for approximate string
@@ -32,7 +32,7 @@ STATEMENT, OUTLINE, OP, LINE = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What one rank's call says: its word, its statement's digest (0 where flows speak as well), and its statement.
+    """One rank's call as numbers: its word, its statement's digest (0 where flows speak as well), and its statement.
 
     ``stated`` counts the distinct statements of all traces. ``even`` says that the word is the statement's alone: where
     all ranks of a group state the same, such words add up to zero.
@@ -76,30 +76,30 @@ class Words:
         return self._words[key]
 
     def _number(self, call: Call) -> int:
-        """Which call it is. The ranks' traces share the objects of equal calls: one that is held is known by its id."""
+        """The number of a call. Ranks' traces share the objects of equal calls, so a known call is found by its id."""
         known = self._known.get(id(call))
         if known is None:
             known = self._known[id(call)] = self._calls.setdefault(call, len(self._calls)), call
         return known[0]
 
     def token(self, stated: int, source: Source, stack: int = _ANY) -> int:
-        """The token of a call that says this and was made there; of one ``stack`` alone, where that is given."""
+        """The token of a call with this statement and source line; with ``stack``, of calls with that stack alone."""
         line = self._lines.setdefault((source.file, source.line, stack), len(self._lines))
         return self._tokens.setdefault((stated, line), len(self._tokens))
 
     def stack(self, source: Source) -> int:
-        """A number for a line and its callers, equal where these are."""
+        """A number for a line and its callers, equal where line and callers are equal."""
         known = self._seen.get(id(source))
         if known is None:
             known = self._seen[id(source)] = self._stacks.setdefault(source.stack, len(self._stacks)), source
         return known[0]
 
     def call(self, call: Call, source: Source) -> int:
-        """A number for a call, the line that made it and its callers, equal where all are."""
+        """A number for a call, the line that made it and its callers, equal where all three are equal."""
         return self._made.setdefault((self._number(call), self.stack(source)), len(self._made))
 
     def features(self) -> npt.NDArray[np.int64]:
-        """One row a token, in numbers that are equal where these are: statement, its outline, its op, the line.
+        """One row a token: statement, its outline, its op, the line, as numbers that are equal where these are.
 
         The outline of a statement is all of it but shapes and memory orders, which ranks may state differently.
         """
@@ -107,11 +107,11 @@ class Words:
         return np.array(rows, np.int64).reshape(-1, 4)
 
     def nowhere(self) -> list[int]:
-        """The numbers in :data:`LINE` of what no known line made."""
+        """The numbers in column :data:`LINE` of the calls whose line is unknown."""
         return [number for (file, _, _), number in self._lines.items() if not file]
 
     def carries(self) -> npt.NDArray[np.bool_]:
-        """Whether a call moves data, by token."""
+        """True for the tokens (the index) whose call moves data."""
         moves = [COLLECTIVES[op].kind is not Kind.SYNCHRONISATION for op in self._ops]
         return np.array(moves, np.bool_)[self.features()[:, OP]]
 
@@ -157,7 +157,7 @@ _FAR = np.int64(1) << np.int64(56)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Path:
-    """How a sequence lies along the reference.
+    """The path of a sequence along the reference.
 
     ``partner`` has, for each of its calls, the place in the reference, or -1 for a call that the reference lacks; calls
     beyond the reference's end count on from there. ``reached`` is how many calls of the reference it has come to: those
@@ -169,7 +169,7 @@ class Path:
 
 
 def substitution(features: Ints, reference: Ints, other: Ints, *, by_line: bool = False) -> Ints:
-    """What it costs to pair tokens: one row for each of ``reference``, one column for each of ``other``.
+    """The cost of pairing tokens: one row for each of ``reference``, one column for each of ``other``.
 
     Calls that state the same belong together from whatever lines they come; with ``by_line`` only those of one line do.
     """
@@ -209,7 +209,7 @@ def align(features: Ints, reference: Ints, other: Ints, *, by_line: bool = False
             return Path(partner, path.reached + i)
         near = np.flatnonzero((path.partner >= 0) & (path.partner < min(path.reached, _WINDOW * 3 // 4)))
         if not len(near):
-            # Nothing in a whole window belongs together.
+            # No calls of a whole window belong together.
             partner[j:] = np.arange(len(reference), len(reference) + len(other) - j)
             return Path(partner, i)
         done = int(near[-1]) + 1
@@ -224,14 +224,14 @@ def _window(features: Ints, reference: Ints, other: Ints, by_line: bool, tail: i
     band = _NARROW
     while True:
         cost, path = _banded(table, rows, columns, min(band, _WIDE), tail)
-        # Outside of the band lies only what lacks more calls than it is wide.
+        # Only paths that lack more calls than the band is wide lie outside of it.
         if cost <= _EXTEND * (band + 1) or band >= min(_WIDE, max(len(rows), len(columns))):
             return path
         band *= 8
 
 
 def common_prefix(reference: Ints, other: Ints) -> int:
-    """How many calls the sequences have in common from the first on."""
+    """The length of the sequences' common prefix, in calls."""
     length = min(len(reference), len(other))
     apart = np.flatnonzero(reference[:length] != other[:length])
     return int(apart[0]) if len(apart) else length

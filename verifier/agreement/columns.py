@@ -2,7 +2,7 @@
 
 Each record gets the word of its call (in the module ``alignment``; one computation per distinct call and
 group rank). Where all ranks of a group have recorded a position, it holds if the words add up to zero modulo 2^64;
-where some have not, if those that have state the same. Only the positions left over are looked at record by record.
+where some have not, if those that have state the same. Only the remaining positions are compared record by record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SPARSE = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stated:
-    """What one rank's distinct calls of a group say; ``said`` has the numbers of their statements."""
+    """The distinct calls of a group that one rank made, as arrays; ``said`` has the numbers of their statements."""
 
     words: npt.NDArray[np.uint64]
     digests: npt.NDArray[np.uint64]
@@ -88,7 +88,7 @@ class Part:
         return record_at(self.trace, int(self.rows[place])) if 0 <= place < len(self.rows) else None
 
     def place(self, sequence: int) -> int | None:
-        """Where a position's record is, or None where this rank has none."""
+        """The index of a position's record, or None where this rank has none."""
         place = int(np.searchsorted(self.sequences, sequence))
         return place if place < len(self.rows) and self.sequences[place] == sequence else None
 
@@ -156,7 +156,7 @@ class GroupColumns:
         self.parts.append(part)
 
     def check(self) -> int:
-        """Compare what is stated; returns at how many positions all ranks of the group are proved to agree.
+        """Compare the statements; returns the number of positions at which all ranks of the group are proved to agree.
 
         Equal digests of all ranks of a group are words that add up to zero, if each is even. Ranks with equal columns
         are looked at together, and words are added up only where digests leave it open.
@@ -165,7 +165,7 @@ class GroupColumns:
         for part in self.parts:
             key = fingerprint(part.sequences), fingerprint(part.digests)
             courses[key] = part, courses.get(key, (part, 0))[1] + 1
-        # The columns of courses that are many are joined bit by bit, those of a few at once.
+        # Columns with many distinct courses are joined bit by bit, columns with few at once.
         self._sequences = np.unique(np.concatenate([part.sequences for part, _ in courses.values()])).astype(np.int64)
         counts = np.zeros(len(self._sequences), np.int64)
         least, most = np.full(len(counts), _MASK, np.uint64), np.zeros(len(counts), np.uint64)
@@ -183,16 +183,16 @@ class GroupColumns:
         return int((self._complete & self._good).sum())
 
     def agreed_among(self, present: int) -> int:
-        """At how many positions these many members, all that there are records of, state the same (after `check`)."""
+        """The number of positions at which so many members, all that have records, state the same (after `check`)."""
         return int((self._good & (self._complete | ((self._counts == present) & (present > 1)))).sum())
 
     def _once_each(self) -> bool:
-        """Whether no rank has two records at one position, nor two parts: counting ranks is then counting records."""
+        """True if no rank has two records at one position, nor two parts: then counting ranks is counting records."""
         ranks = {part.group_rank for part in self.parts}
         return len(ranks) == len(self.parts) and all((np.diff(part.sequences) > 0).all() for part in self.parts)
 
     def _uneven(self) -> npt.NDArray[np.bool_]:
-        """At which positions some rank's word is not its statement's alone."""
+        """A mask of the positions at which some rank's word also holds flows."""
         uneven = np.zeros(len(self._sequences), np.bool_)
         for part in self.parts:
             if not part.stated.even.all():
@@ -201,7 +201,7 @@ class GroupColumns:
         return uneven
 
     def _add_up(self, places: npt.NDArray[np.intp]) -> None:
-        """Note at which of these positions the words add up to zero."""
+        """Mark those of these positions at which the words add up to zero."""
         if not len(places):
             return
         totals, sequences = np.zeros(len(places), np.uint64), self._sequences[places]
@@ -220,7 +220,7 @@ class GroupColumns:
                 yield Suspect(int(self._sequences[place]), fingerprint(row), bool(self._complete[place]))
 
     def _calls_at(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Which call each part (a column) made at each of these positions (a row), as a number; -1 for none."""
+        """The number of the call that each part (a column) made at each of these positions (a row); -1 for none."""
         found = np.full((len(sequences), len(self.parts)), -1, np.int32)
         for column, part in enumerate(self.parts):
             if len(part.sequences):
@@ -247,7 +247,7 @@ class GroupColumns:
         return tuple(record for place in places if (record := part.record(int(place))) is not None)
 
     def last_ns(self) -> int:
-        """When the last of all these calls was made or ended (wall clock, nanoseconds)."""
+        """The time at which the last of all these calls was made or ended (wall clock, nanoseconds)."""
         times = [part.trace.slots[name][part.rows] for part in self.parts for name in ("scheduled_ns", "finished_ns")]
         return max((int(column.max()) for column in times if len(column)), default=0)
 
@@ -298,7 +298,7 @@ def columns_of(traces: Sequence[Trace]) -> list[GroupColumns]:
 
 
 def _known(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Which of a trace's calls are collectives of the table."""
+    """A mask of a trace's calls that are collectives of the table."""
     specs = [COLLECTIVES.get(call.op) for call in trace.signatures]
     return np.array([spec is not None and spec.kind is not Kind.POINT_TO_POINT for spec in specs], np.bool_)
 
@@ -322,7 +322,7 @@ def _by_life(
 
 
 def _lives(sequences: npt.NDArray[np.uint32], *, from_end: bool) -> npt.NDArray[np.int64]:
-    """Which life of the group each record belongs to: a group made anew counts from 1 again.
+    """The life of the group to which each record belongs: a group made anew counts from 1 again.
 
     Lives count from the first, or backwards from the last where some rank's first records are gone.
     """
@@ -355,7 +355,7 @@ def _rows(trace: Trace, group: Group, rows: npt.NDArray[np.int32], words: Words)
 def _distinct(
     signatures: npt.NDArray[np.uint32], sources: npt.NDArray[np.uint32]
 ) -> tuple[list[tuple[int, int]], npt.NDArray[np.int32]]:
-    """The distinct pairs, ascending, and which of them each is."""
+    """The distinct pairs, ascending, and the index among them of each pair."""
     width = int(sources.max(initial=0)) + 1
     calls = signatures.astype(np.int64) * width + sources
     size = int(calls.max(initial=0)) + 1

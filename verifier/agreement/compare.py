@@ -43,7 +43,7 @@ _PAIRS_WEIGHED = 1000
 
 @dataclass(frozen=True, slots=True)
 class BrokenLaw:
-    """Broken flows of one collective: which rule, who is wrong, the sentence, the voices to show with their notes."""
+    """Broken flows of one collective: the rule, the culprits, the sentence, the voices to show with their notes."""
 
     rule: Rule
     culprits: tuple[int, ...]
@@ -72,7 +72,7 @@ def broken_law(group: Group, voices: Sequence[Voice]) -> BrokenLaw | None:
 
 
 def broken_total(group: Group, voices: Sequence[Voice]) -> BrokenLaw | None:
-    """Judge what all ranks of a group send against what they expect, all together, where splits are hidden.
+    """Compare the totals that all ranks of a group send and expect, where splits are hidden.
 
     A rank whose own totals leave those of most ranks is the one that is wrong.
     """
@@ -89,13 +89,13 @@ def broken_total(group: Group, voices: Sequence[Voice]) -> BrokenLaw | None:
 
 
 def _is_hidden(voice: Voice) -> bool:
-    """Whether the flows of a call are not known."""
+    """True if the flows of a call are not known."""
     return (voice.hides("root") and voice.root is None) or any(map(voice.hides, ("input_splits", "output_splits")))
 
 
 def _matrices(voices: Sequence[Voice], size: int) -> tuple[Matrix, Matrix, tuple[bool, bool]]:
-    """What each present rank sends to, and is expected to send to, each other; and whether every rank sends the same
-    to all, expects the same from all.
+    """The matrices of what each present rank sends, and is expected to send, to each other; and, for sends and for
+    receives, True if every rank has the same count with all its peers.
     """
     places = np.full(size, -1)
     places[[voice.group_rank for voice in voices]] = np.arange(len(voices))
@@ -116,7 +116,7 @@ def _even(voice: Voice, size: int) -> Flows:
 
 
 def _fill(row: npt.NDArray[np.int64], flow: SparseFlow, places: npt.NDArray[np.int64]) -> bool:
-    """Write one rank's flow without peers that are absent or outside the group; whether it is the same to several."""
+    """Write one rank's flow to the peers that are present; returns True if it is the same to several."""
     peers = [peer for peer in flow if 0 <= peer < len(places) and places[peer] >= 0]
     counts = [max(-_LARGEST, min(flow[peer], _LARGEST)) for peer in peers]
     row[places[np.array(peers, np.intp)]] = counts
@@ -164,7 +164,7 @@ def _worst(left: Mask) -> npt.NDArray[np.intp]:
 def _out_of_pattern(
     sender: int, receiver: int, sends: Matrix, expects: Matrix, broken: Mask, replicated: tuple[bool, bool]
 ) -> int | None:
-    """Which end of a single broken pair is wrong: the one that the agreed flows around it do not bear out."""
+    """The end of a single broken pair that is wrong: the one that the agreed flows around the pair contradict."""
     if len(sends) < 3:
         return None
     if replicated[0] != replicated[1]:
@@ -238,7 +238,7 @@ def _contents(voice: Voice) -> tuple[Content, ...]:
 
 
 def _layout(content: Content) -> Layout | None:
-    """What is compared of a tensor, or None where nothing can be mixed up: no shape stated, or no elements."""
+    """The shape and order to compare of a tensor, or None where none is stated, or the tensor has no elements."""
     if content.shape is None or not content.count:
         return None
     row_major = content.order is None or content.order == tuple(range(len(content.order)))
@@ -265,7 +265,7 @@ def _grave(a: Layout, b: Layout, spec: CollectiveSpec, strict: bool) -> bool:
     if a[0] != b[0]:
         flattened = len(a[0]) <= 1 or len(b[0]) <= 1
         return not flattened and (spec.kind is Kind.REDUCTION or strict)
-    # What is moved into the buffer that it came from arrives permuted; other movements copy, by position.
+    # Data moved within one buffer arrives permuted; other movements copy, by position.
     return spec.kind is Kind.REDUCTION or spec.in_place
 
 
@@ -317,7 +317,7 @@ def _voice(group: Group, group_rank: int, record: Record, unknown: frozenset[str
 
 
 def _has_just_begun(voice: Voice) -> bool:
-    """Whether a call may be the first part of a coalesced one: its rank's dump was written while it was made."""
+    """True if a call may be the first part of a coalesced one: its rank's dump was written while it was made."""
     just_made = voice.record.state is State.SCHEDULED and not voice.record.awaited
     return bool(voice.unknown) and just_made and not voice.call.coalesced
 

@@ -37,7 +37,7 @@ def model_mismatches(traces: Sequence[Trace]) -> list[Mismatch]:
 
 
 def without_consequences(mismatches: Sequence[Mismatch], models: Sequence[Mismatch]) -> list[Mismatch]:
-    """Both together, without what went wrong among the ranks of a group after they had built different models."""
+    """Both together, without mismatches among the ranks of a group after these had built different models."""
     first: dict[Group | None, int] = {}
     for model in models:
         first.setdefault(model.finding.group, model.time_ns)
@@ -93,7 +93,7 @@ def compare_models(
     apart = [(parameters, ranks) for parameters, ranks in order if _differences(parameters, reference, "", "")]
     if not apart:
         return None
-    # Ranks whose lists do no harm to each other stand together.
+    # Ranks whose lists differ harmlessly are one side.
     alike = [rank for rank in sorted(stated) if not any(rank in ranks for _, ranks in apart)]
     majority = 2 * len(alike) > len(stated)
     there = "the others" if majority else ranks_text(alike)
@@ -117,7 +117,7 @@ def compare_models(
 def unnamed_mismatch(
     group: Group, digests: Mapping[int, object], sources: Mapping[int, Source], sequence: int | None = None
 ) -> Finding | None:
-    """SC504 where the models are too large to be written down: who differs, by digest, but not in what."""
+    """SC504 where the models are too large to be written down: the ranks that differ by digest, without parameters."""
     parts: dict[object, list[int]] = {}
     for rank, digest in sorted(digests.items()):
         parts.setdefault(digest, []).append(rank)
@@ -144,7 +144,7 @@ def _side(ranks: Sequence[int], sources: Mapping[int, Source], note: str) -> Sid
 
 
 def _differences(mine: Parameters, reference: Parameters, here: str, there: str) -> list[str]:
-    """How a list of parameters differs from another, in words; empty where it does so harmlessly."""
+    """The differences of a list of parameters from another, in words; empty where they are harmless."""
     names, theirs = [one.name for one in mine], [one.name for one in reference]
     if [one.form for one in mine] == [one.form for one in reference]:
         return _moved(names, theirs, here, there) if sorted(names) == sorted(theirs) else []

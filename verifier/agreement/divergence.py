@@ -1,6 +1,6 @@
 """Finds where ranks diverged before a reported mismatch: in calls that look alike but have different lines.
 
-A rank that skips a call goes on unnoticed while what it calls instead looks like what the others call. The finding is
+A rank that skips a call goes on unnoticed while its next calls look like those of the others. The finding is
 on the first call that differs; the bug is where the lines did.
 """
 
@@ -42,7 +42,7 @@ _ASKING = frozenset(
 
 
 def with_divergence(findings: Sequence[Finding], columns: Sequence[GroupColumns]) -> tuple[Finding, ...]:
-    """The findings; the first error of each group says where the ranks had come apart, if they had before it."""
+    """The findings; the first error of each group has the earlier place where its ranks diverged, if there is one."""
     lives: dict[object, list[GroupColumns]] = {}
     for one in columns:
         lives.setdefault(one.group, []).append(one)
@@ -60,7 +60,7 @@ def with_divergence(findings: Sequence[Finding], columns: Sequence[GroupColumns]
 
 
 class _Features:
-    """What is said by each token, and from which line; :data:`UNKNOWN` stands for itself and for no line at all."""
+    """The statement and the line of each token; :data:`UNKNOWN` stands for itself and for no line at all."""
 
     def __init__(self, words: Words) -> None:
         table = words.features()
@@ -78,13 +78,13 @@ class _Courses:
     parts: tuple[Part, ...]
 
     def reach(self) -> int:
-        """How far all of them came."""
+        """The number of places that all of them reached."""
         made = (self.tokens != UNKNOWN)[:, ::-1]
         return int(np.where(made.any(axis=1), made.shape[1] - made.argmax(axis=1), 0).min())
 
 
 def _divergence(finding: Finding, columns: GroupColumns, features: _Features) -> EarlierDivergence | None:
-    """Where sides of a finding first came from other lines than its largest, of the collectives right before it."""
+    """The first of the collectives right before a finding at which a side came from other lines than its largest."""
     sides = sorted((side for side in finding.sides if side.ranks), key=lambda side: -len(side.ranks))
     parts = [_parts(columns, side) for side in sides]
     recorded = all(len(asked) == len(side.ranks) for asked, side in zip(parts, sides, strict=True))
@@ -138,7 +138,7 @@ def _first_apart(main: _Courses, other: _Courses, features: _Features) -> int | 
     apart = known & ~together
     end = min(main.reach(), other.reach(), len(apart) - 1)
     if together[-1]:
-        # What they disagree about from one line has its cause there.
+        # A disagreement between calls of one line has its cause at that line.
         return None
     before = np.flatnonzero(~apart[:end])
     if not len(before) or not together[before[-1]]:
@@ -154,12 +154,12 @@ def _first_apart(main: _Courses, other: _Courses, features: _Features) -> int | 
 
 
 def _is_ahead(mine: Ints, theirs: Ints, place: int) -> bool:
-    """Whether one of two sides runs, at some time, all lines from which the other comes at this place."""
+    """True if one of two sides runs, at some time, all lines from which the other comes at this place."""
     return bool(np.isin(theirs[:, place], mine).all() or np.isin(mine[:, place], theirs).all())
 
 
 def _side_there(side: Side, courses: _Courses, place: int, sequence: int, features: _Features) -> Side | None:
-    """What a side called there, and from where; None where that is too many lines, or a record cannot be read."""
+    """A side's call at a place, and its lines; None where these are too many, or a record cannot be read."""
     records = [(part.trace.rank, part.at(sequence)) for part in courses.parts]
     made = [(rank, record) for rank, record in records if record is not None]
     if len(np.unique(features.line[courses.tokens[:, place]])) > _LINES or len(made) < len(records):

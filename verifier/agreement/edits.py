@@ -20,7 +20,7 @@ _NEAR = 3
 
 
 class EditKind(Enum):
-    """How an edit departs from the reference."""
+    """The ways in which an edit departs from the reference."""
 
     SKIPPED = "skipped"
     EXTRA = "extra"
@@ -55,7 +55,7 @@ class Departures:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A stretch where nothing belongs together: reference calls ``low`` to ``high``, others ``first`` to ``last``."""
+    """A stretch without common calls: reference calls ``low`` to ``high``, others ``first`` to ``last``."""
 
     low: int
     high: int
@@ -140,7 +140,7 @@ def _reordered(features: Ints, reference: Ints, other: Ints, block: _Block) -> b
 
 
 def _reordered_to_the_end(features: Ints, reference: Ints, other: Ints, blocks: Sequence[_Block]) -> bool:
-    """Whether both sequences end with the same calls in another order: then none is extra, and nobody is behind."""
+    """True if both sequences end with the same calls in another order: then none is extra, and no rank is behind."""
     if not blocks or blocks[-1].swapped:
         return False
     tail = _to_the_end(reference, other, blocks[-1])
@@ -152,7 +152,7 @@ def _to_the_end(reference: Ints, other: Ints, block: _Block) -> _Block:
 
 
 def _unclear_ones_joined(blocks: Sequence[_Block]) -> list[_Block]:
-    """Calls replaced by more or fewer others take in what differs right beside them: it is another way taken once."""
+    """Merge a block that replaces calls by more or fewer others with the blocks beside it: they are one branch."""
     found: list[_Block] = []
     for block in blocks:
         near = bool(found) and block.low - found[-1].high < _NEAR
@@ -168,7 +168,7 @@ def _unclear(block: _Block) -> bool:
 
 
 def _unrelated(features: Ints, reference: Ints, other: Ints, path: Path, blocks: Sequence[_Block], end: int) -> bool:
-    """Whether less than half of what follows the first difference belongs to the reference at all."""
+    """True if less than half of the calls after the first difference belong to the reference."""
     mine = np.arange(blocks[0].first, end)
     paired = mine[path.partner[mine] >= 0]
     alike = int(_same(features, reference[path.partner[paired]], other[paired], OUTLINE).sum())
@@ -191,7 +191,7 @@ def _read(features: Ints, reference: Ints, other: Ints, found: Departures, block
 
 
 def _skipped(reference: Ints, other: Ints, found: Departures, block: _Block) -> Edit:
-    """A gap among calls that look alike is put to the first of them."""
+    """Move a gap among calls that look alike to the first of them."""
     size, low, first = block.skips, block.low, block.first
     while low and first and reference[low - 1] == reference[low + size - 1] == other[first - 1]:
         if found.partner[first - 1] != low - 1:
@@ -233,7 +233,7 @@ def _pair_swapped(features: Ints, reference: Ints, other: Ints, partner: Ints, b
 def _pair_replaced(features: Ints, reference: Ints, other: Ints, found: Departures, block: _Block, size: int) -> None:
     """Pair replaced calls in order: the first, and those that come from the reference's own lines.
 
-    Calls of other lines that follow are the same other way taken, and left alone.
+    Calls of other lines that follow are of the same other branch, and left alone.
     """
     found.partner[block.first : block.last] = -1
     for k in range(size):

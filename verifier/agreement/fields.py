@@ -1,4 +1,4 @@
-"""What every rank must state alike: SC101, SC103 to SC105, SC107, and SC102 and SC110 where counts are stated."""
+"""The fields that every rank must state alike: SC101, SC103 to SC105, SC107, and SC102 and SC110 for stated counts."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _other_size(voices: Sequence[Voice], faults: Mapping[int, str]) -> bool:
 
 
 def _other_root(voices: Sequence[Voice], faults: Mapping[int, str]) -> bool:
-    """Whether the faulty ranks only prepared for another root: a rank that takes itself for the root, or does not."""
+    """True if the faulty ranks only prepared for another root: a rank that takes itself for the root, or does not."""
     roots = {voice.call.root for voice in voices}
     return len(roots) > 1 and all(
         voice.call.root is None or 0 <= voice.call.root < voice.size for voice in voices if voice.rank in faults
@@ -117,7 +117,7 @@ def differing_fields(group: Group, voices: Sequence[Voice]) -> list[Difference]:
 
 
 def _coalesces(voices: Sequence[Voice]) -> bool:
-    """Whether the calls carry several tensors; functional collectives coalesce a single one."""
+    """True if the calls carry several tensors; functional collectives coalesce a single one."""
     return any(voice.call.coalesced and len(_contents(voice)) > 1 for voice in voices)
 
 

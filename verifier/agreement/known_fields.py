@@ -1,8 +1,8 @@
-"""What a call says as far as its record can tell: fields that the record leaves out are compared by nobody.
+"""The part of a call's statement that its record holds: fields that the record leaves out are compared by nobody.
 
-A Flight Recorder dump has no reduce op, root, splits, tag or device. What rests on such a field is left out of the
-statement, and flows that rest on it are not computed. Two things can still be said. The buffers of a rooted call may
-give the root away, which alone has a part for every rank. And where splits are hidden, the ranks of a group still
+A Flight Recorder dump has no reduce op, root, splits, tag or device. What depends on such a field is left out of the
+statement, and flows that depend on it are not computed. Two things are still known. The buffers of a rooted call may
+show the root, which alone has a part for every rank. And where splits are hidden, the ranks of a group still
 receive as much as they send, all together.
 """
 
@@ -71,7 +71,7 @@ def known_flows(
 
 
 def moved(call: Call) -> tuple[int, int]:
-    """How many elements a call sends and receives in all."""
+    """The number of elements that a call sends, and that it receives, in all."""
     return _elements(call.inputs), _elements(call.outputs)
 
 

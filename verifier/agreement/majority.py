@@ -49,7 +49,7 @@ def shifted_by_line(features: Ints, reference: Ints, other: Ints, *, whole: bool
 
 
 def _plain(short: Ints, full: Ints, lacking: Ints) -> bool:
-    """Whether the lines show that ``short`` lacks these calls of ``full``, rather than that it runs other lines.
+    """True if the lines show that ``short`` lacks these calls of ``full``, rather than that it runs other lines.
 
     The lacking lines ran on both sides before, or on one side never; and from there on the lines change in step only if
     the calls are lacking.
@@ -68,20 +68,20 @@ def _plain(short: Ints, full: Ints, lacking: Ints) -> bool:
 def exchanged_lines(features: Ints, usual: Ints, other: Ints, carries: npt.NDArray[np.bool_]) -> Iterator[int]:
     """The places at which ``other`` makes two neighbouring calls in the other order, that look alike.
 
-    ``usual`` is what the majority did at each place (unknown where it is not of one mind), ``carries`` says by token
+    ``usual`` is the majority's call at each place (unknown where it has none in common), ``carries`` says by token
     whether the call moves data. Both calls are the same but for their lines, and what stands beside them agrees.
     """
     length = min(len(usual), len(other))
     apart = np.flatnonzero(usual[:length] != other[:length])
     for run in np.split(apart, np.flatnonzero(np.diff(apart) > 1) + 1) if len(apart) else []:
-        # What differs to the end of a rank that is behind may be shifted as well.
+        # A difference up to the end of a rank that is behind may be a shift as well.
         cut = len(run) and run[-1] + 1 == length and len(usual) != len(other)
         if len(run) % 2 == 0 and not cut and _plainly_exchanged(features, usual, other, run, carries):
             yield from run[::2].tolist()
 
 
 def _plainly_exchanged(features: Ints, usual: Ints, other: Ints, run: Ints, carries: npt.NDArray[np.bool_]) -> bool:
-    """Whether a run of differing lines is one pair of calls exchanged, once or again and again."""
+    """True if a run of differing lines is one pair of calls exchanged, once or repeatedly."""
     theirs, mine = usual[run], other[run]
     if UNKNOWN in theirs or UNKNOWN in mine or len({*theirs.tolist(), *mine.tolist()}) != 2:
         return False
@@ -183,9 +183,9 @@ def _longest(courses: Sequence[CallSequence]) -> list[CallSequence]:
 
 @dataclass(slots=True, eq=False)
 class Split:
-    """An edit, and which parts (by index) did it and which did not, each with its own place there.
+    """An edit, the parts (by index) that did it, and those that did not, each with its own place there.
 
-    ``sequence`` is the position among what the majority did.
+    ``sequence`` is the position among the majority's calls.
     """
 
     edit: Edit
@@ -195,13 +195,13 @@ class Split:
 
     @property
     def overruled(self) -> bool:
-        """Whether most ranks did it, so that it is the reference that departs."""
+        """True if most ranks did it, so that it is the reference that departs."""
         return len(self.did) > len(self.rest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Consensus:
-    """Who departed where, and the group's calls put side by side as they belong together."""
+    """The departures from the majority, and the group's calls with their positions aligned."""
 
     start: int
     splits: tuple[Split, ...]
@@ -209,7 +209,7 @@ class Consensus:
 
 
 def consensus(columns: GroupColumns) -> Consensus | None:
-    """Align all ranks' calls; None where all that can be compared stand in line already."""
+    """Align all ranks' calls; None where all comparable calls are aligned already."""
     lineup = line_up(columns)
     if len(lineup.courses) < 2:
         return None
@@ -225,7 +225,7 @@ def consensus(columns: GroupColumns) -> Consensus | None:
 
 
 def _usual(features: Ints, reference: Ints, lineup: Lineup, paths: Sequence[Path]) -> Ints:
-    """What most ranks did at each place; it may be that no rank did all of it."""
+    """The call of most ranks at each place; possibly no rank made all of them."""
     found = _departures(features, reference, lineup, paths, swaps=False)
     overruled = [split.edit for split in votes(lineup, found) if split.overruled]
     for edit in sorted(overruled, key=lambda edit: -edit.low):
@@ -265,7 +265,7 @@ def votes(lineup: Lineup, found: Sequence[Departures]) -> list[Split]:
 
 
 def _arrival(departed: Departures, low: int) -> int | None:
-    """Where a course comes to this place of the reference, or past it."""
+    """The place of a course at this place of the reference, or past it; None where the course ends before."""
     past = departed.partner >= low
     place = int(past.argmax()) if len(past) else 0
     return place if len(past) and past[place] else None
@@ -289,7 +289,7 @@ def _realigned(
 
 
 def _numbers(lineup: Lineup, splits: Sequence[Split], longest: int) -> Ints:
-    """The position of each call of the reference among what the majority did, -1 for those that the majority lacks.
+    """The position of each call of the reference among the majority's calls, -1 for those that the majority lacks.
 
     Calls beyond the reference's end count on.
     """

@@ -21,7 +21,7 @@ from simcoll.verifier.findings.rules import CALL_SKIPPED
 
 
 def agreement_of(traces: Sequence[Trace]) -> tuple[list[GroupColumns], Agreement]:
-    """The collectives of all ranks, and what the same-call check gives."""
+    """The collectives of all ranks, and the result of the same-call check."""
     columns = columns_of(traces)
     found = check_agreement(columns, traces)
     full = [trace for trace in traces if not trace.unknown]
@@ -49,10 +49,10 @@ _FOLDED = 100
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A finding on one collective, and when its first rank made the call (wall clock, nanoseconds).
+    """A finding on one collective, and the time at which its first rank made the call (wall clock, nanoseconds).
 
-    ``until_ns`` is how long other calls suffered from it: where one rank is a call ahead, all that follow do.
-    ``lasting`` says that its ranks cannot get right again: whatever goes wrong among them later follows from it.
+    ``until_ns`` is the end of the last call that it affected: where one rank is a call ahead, all calls that follow.
+    ``lasting`` says that its ranks cannot recover: every later mismatch among them follows from this one.
     """
 
     finding: Finding
@@ -63,7 +63,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the same-call check gives: mismatches in order of time, and how many collectives agree."""
+    """The result of the same-call check: mismatches in order of time, and the number of collectives that agree."""
 
     mismatches: tuple[Mismatch, ...]
     agreed: int
@@ -71,7 +71,7 @@ class Agreement:
 
 def check_agreement(groups: Sequence[GroupColumns], traces: Sequence[Trace]) -> Agreement:
     """Judge every collective that all or some ranks recorded."""
-    # In detail mode a call that disagrees does not run, on any rank: what follows it is not shifted.
+    # In detail mode a call that disagrees does not run, on any rank: the calls after it are not shifted.
     steady = bool(traces) and all(trace.mode == "detail" for trace in traces)
     mismatches: list[Mismatch] = []
     agreed = 0
@@ -84,7 +84,7 @@ def check_agreement(groups: Sequence[GroupColumns], traces: Sequence[Trace]) -> 
 
 
 def _of_group(columns: GroupColumns, steady: bool) -> tuple[list[Mismatch], int]:
-    """The mismatches of one group, and how many positions agree although their words do not add up to zero."""
+    """The mismatches of one group, and the number of positions that agree though their words do not add up to zero."""
     causes = _Causes()
     tolerated = 0
     for suspect in columns.suspects():
@@ -102,7 +102,7 @@ def _of_group(columns: GroupColumns, steady: bool) -> tuple[list[Mismatch], int]
 
 
 def _aligned(columns: GroupColumns, by_position: list[Mismatch]) -> list[Mismatch]:
-    """The mismatches once the ranks' sequences are aligned; what stands in line is judged as anywhere."""
+    """The mismatches once the ranks' sequences are aligned; calls at one position are then judged as usual."""
     columns = columns.by_stack()
     agreed = consensus(columns)
     if agreed is None:
@@ -124,14 +124,14 @@ def _grave(findings: Sequence[Finding]) -> bool:
 
 @dataclass(slots=True)
 class _Causes:
-    """Findings by their cause: what happens again and again from the same lines is one, with a count."""
+    """Findings by their cause: repetitions from the same lines are one finding with a count."""
 
     _found: dict[object, Mismatch] = field(default_factory=dict)
     _places: dict[object, list[int]] = field(default_factory=dict)
     _compared: dict[bytes, tuple[list[Finding], list[object]]] = field(default_factory=dict)
 
     def judge(self, columns: GroupColumns, suspect: Suspect, steady: bool) -> list[Finding]:
-        """Compare the calls at one position and take in what is found; equal ones are compared once."""
+        """Compare the calls at one position and add the findings; equal positions are compared once."""
         if suspect.key not in self._compared:
             records = columns.records(suspect.sequence)
             before = columns.before(suspect.sequence, records)
@@ -148,22 +148,22 @@ class _Causes:
         return findings
 
     def add(self, found: Finding, time_ns: int, until_ns: int = 0) -> None:
-        """Take in a finding, or count it where its cause is known."""
+        """Add a finding, or count it where its cause is known."""
         key = _cause(found)
         self._places.setdefault(key, []).append(found.sequence or 0)
         if key not in self._found and len(self._found) < _FOLDED:
             self._found[key] = Mismatch(found, time_ns, max(time_ns, until_ns))
 
     def add_edit(self, columns: GroupColumns, found: EditFinding, last_ns: int) -> None:
-        """Take in a call skipped, extra or exchanged; ``columns`` are in line, ``last_ns`` is when they ended."""
+        """Add a call skipped, extra or exchanged; ``columns`` are aligned, ``last_ns`` is when they ended."""
         witness = columns.group.ranks.index(found.finding.ranks[0])
         before = columns.before(found.finding.sequence or 0, (witness,))
-        # Where a call is lacking, all that follow on that rank meet others than they should.
+        # Where a call is lacking, all later calls of that rank meet the wrong calls.
         until = last_ns if found.finding.code == CALL_SKIPPED.code else 0
         self.add(replace(found.finding, before=before), found.time_ns, until)
 
     def errors(self) -> bool:
-        """Whether anything grave was found."""
+        """True if a finding is an error."""
         return _grave([mismatch.finding for mismatch in self._found.values()])
 
     def mismatches(self) -> list[Mismatch]:
@@ -172,9 +172,9 @@ class _Causes:
 
 
 def _cause(finding: Finding) -> object:
-    """What makes two findings one: same rule, same culprits, same ranks at the same lines.
+    """The key under which findings are one: same rule, same culprits, same ranks at the same lines.
 
-    Of lines that are the same for all it takes the callers as well that tell the ranks apart.
+    Where all ranks have the same line, the callers that tell the ranks apart belong to the key.
     """
     told = len({(stated.source.file, stated.source.line) for side in finding.sides for stated in side.sources}) == 1
     sides = frozenset(

@@ -1,4 +1,4 @@
-"""SC503 and SC601: calls whose own tensors lie in memory so that their backend gives wrong results without a word."""
+"""SC503 and SC601: calls whose own tensors overlap in memory such that the backend silently gives wrong results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIFFERING = ("memory",)
 
 @dataclass(frozen=True, slots=True)
 class MemoryFault:
-    """What is wrong with the memory of one rank's call: a rule's code, and a reason in words.
+    """A fault in the memory of one rank's call: a rule's code, and a reason in words.
 
     ``beyond`` says that the backend writes to memory that is not the tensor's: the process may break anywhere later.
     """

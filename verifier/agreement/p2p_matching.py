@@ -1,11 +1,11 @@
 """Matches sends with receives in the ranks' records, and reports the ends that are left over.
 
 Between two ranks of a group the messages of one tag are received in the order in which they were sent (Gloo). NCCL
-knows no tags: there all messages of the two stand in one order. A receive from any source belongs to the sender that it
+knows no tags: all messages of the two have one order. A receive from any source belongs to the sender that it
 took its message from, which its record says once it is known; until then it may take any message with its tag.
 
-What the records do not show is never guessed. Where a ring has overwritten records, only what is not done is looked at;
-where a rank has none, or where what is left over contradicts the records' own states, nothing is.
+Nothing is guessed beyond the records. Where a ring has overwritten records, only calls that are not done are judged;
+where a rank has no records, or where the unmatched ends contradict the records' own states, nothing is judged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class End:
         return len(self.rows)
 
     def states(self) -> npt.NDArray[np.uint8]:
-        """How far each row came."""
+        """The state of each row."""
         states: npt.NDArray[np.uint8] = self.trace.slots["state"][self.rows]
         return states
 
@@ -82,11 +82,11 @@ class ChannelRecords:
 
     @property
     def paired(self) -> int:
-        """How many messages have both ends."""
+        """The number of messages that have both ends."""
         return min(len(self.sends), len(self.receives))
 
     def sound(self) -> bool:
-        """Whether nothing that is left over is done: a call that is done has met its other end."""
+        """True if none of the unmatched ends is done: a call that is done has met its other end."""
         left = [self.receives.part(slice(self.paired, None))]
         left += [] if len(self.open) else [self.left_sends()]
         return not any((end.states() == State.COMPLETED).any() for end in left)
@@ -110,12 +110,12 @@ class Unmatched:
 
     @property
     def pending(self) -> bool:
-        """Whether it has neither ended nor failed."""
+        """True if it has neither ended nor failed."""
         return self.record.state in (State.SCHEDULED, State.STARTED)
 
     @property
     def awaited(self) -> bool:
-        """Whether a thread waits for it, or has waited."""
+        """True if a thread waits for it, or has waited."""
         return self.record.awaited
 
     @property
@@ -125,13 +125,13 @@ class Unmatched:
 
     @property
     def sends(self) -> bool:
-        """Whether it is a send."""
+        """True for a send."""
         return self.record.call.op == "send"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matching:
-    """What :func:`match_messages` finds: the lanes that can be judged, and what is left over on them."""
+    """The result of :func:`match_messages`: the lanes that can be judged, and the unmatched ends on them."""
 
     lanes: Sequence[ChannelRecords] = ()
     unmatched: Sequence[Unmatched] = ()
@@ -248,7 +248,7 @@ def _split(group: Group, sends: End, receives: End, receiver: _Member) -> Iterat
 
 
 def _by_tag(group: Group, sends: End, receives: End, receiver: _Member) -> Iterator[ChannelRecords]:
-    """One lane a tag; none at all for what is not on CPUs. Records that do not state a device state no tag either."""
+    """One lane a tag; none for buffers that are not on CPUs. Records that do not state a device state no tag either."""
     if (sends.devices() | receives.devices()) - {"cpu", ""}:
         return
     sent, received = _tagged(sends), _tagged(receives)
@@ -272,10 +272,10 @@ def _tagged(end: End) -> dict[int, End]:
 
 
 def _recent(lanes: Iterable[ChannelRecords], sends_whole: bool, receives_whole: bool) -> Iterator[ChannelRecords]:
-    """What lanes tell whose first messages were overwritten: the calls that are not done.
+    """The calls that are not done, of lanes whose first messages were overwritten.
 
-    On Gloo a call that is done has met its other end, and so have all before it. Who meets whom is not known, and
-    nothing where a side has no call left that shows how far it came.
+    On Gloo a call that is done has met its other end, and so have all before it. The pairs are not known; a lane is
+    left out where a side has no call left that shows how far it came.
     """
     for lane in lanes:
         if (sends_whole or len(lane.sends)) and (receives_whole or len(lane.receives)):
@@ -284,9 +284,9 @@ def _recent(lanes: Iterable[ChannelRecords], sends_whole: bool, receives_whole: 
 
 
 def _in_turn(receives: End, waiting: End) -> bool:
-    """Whether receives took messages in their own order.
+    """True if receives took messages in their own order.
 
-    Gloo keeps none between those that name the sender and those that take what comes, but for what comes later.
+    Gloo keeps no order between receives that name the sender and receives from any source, unless these come later.
     """
     used = np.unique(receives.trace.slots["signature"][receives.rows])
     mixed = len({receives.trace.signatures[int(index)].spelling for index in used}) > 1
@@ -295,16 +295,16 @@ def _in_turn(receives: End, waiting: End) -> bool:
 
 
 def _left_over(lane: ChannelRecords) -> Iterator[Unmatched]:
-    """What of a lane has no other end; a send that a receive from any source may have taken is not counted."""
+    """The ends of a lane without another end, but for sends that a receive from any source may have taken."""
     found = list(_unmatched(lane.group, lane.receives.part(slice(lane.paired, None)), lane.sender))
     if not len(lane.open):
         found += _unmatched(lane.group, lane.left_sends(), lane.receiver)
-    # What nobody waits for may have met its other end long ago.
+    # A call that nobody waits for may have met its other end long ago.
     yield from (one for one in found if lane.whole or one.awaited)
 
 
 def _nobody_sent(group: Group, members: dict[int, _Member]) -> Iterator[Unmatched]:
-    """Receives from any source that outnumber the messages that are left for them, whoever sent those."""
+    """Receives from any source beyond the messages, of all senders, that are left for them."""
     if set(members) != set(range(len(group.ranks))) or not all(member.whole for member in members.values()):
         return
     for receiver, member in members.items():
@@ -318,7 +318,7 @@ def _nobody_sent(group: Group, members: dict[int, _Member]) -> Iterator[Unmatche
 
 
 def _spare(of: _Member, to: _Member, receiver: int, sender: int, tag: int) -> int:
-    """How many messages of one sender no receive that names it takes."""
+    """The number of messages of one sender beyond the receives that name it."""
     sends, receives = of.sends.get(receiver), to.receives.get(sender)
     sent = 0 if sends is None else int((sends.tags() == tag).sum())
     taken = 0 if receives is None else int((receives.tags() == tag).sum())

@@ -35,14 +35,14 @@ class Message:
 
     @property
     def lines(self) -> object:
-        """What makes two messages one case: from where they were sent, and to where."""
+        """A key that is equal for messages with the same sending and receiving lines."""
         ends = (self.send.source, self.receive.source)
         return self.group.name, tuple((source.file, source.line) for source in ends)
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """What the two ends of a message differ in: its rule, the fields, and the sentence that says so."""
+    """A disagreement between the ends of a message: its rule, the fields, and the sentence that says so."""
 
     rule: Rule
     differing: tuple[str, ...]
@@ -50,10 +50,10 @@ class Disagreement:
 
 
 def disagreement(send: Call, receive: Call, sender: int, receiver: int) -> Disagreement | None:
-    """SC301 or SC302: what a send (of global rank ``sender``) and the receive that it meets disagree about, or None.
+    """SC301 or SC302 on a send (of global rank ``sender``) and the receive that it meets; None where they agree.
 
-    Bytes that are received as numbers, or numbers as bytes, with nothing left over, are meant to be; of nothing,
-    nothing can be read wrongly.
+    Bytes received as numbers, or numbers received as bytes, are intended where no byte is left over. An empty message
+    has no dtype to disagree about.
     """
     (sent, carried), (wanted, room) = _dtype_and_count(send.inputs), _dtype_and_count(receive.outputs)
     size, space = bytes_of(send.inputs), bytes_of(receive.outputs)
@@ -96,7 +96,7 @@ def unequal_messages(matching: Matching, aborted: Collection[int] = ()) -> list[
 
 
 def agreed_messages(matching: Matching) -> int:
-    """How many messages are known to have two ends that agree."""
+    """The number of messages that are known to have two ends that agree."""
     lanes = (lane for lane in matching.lanes if lane.ordered)
     return sum(often for lane in lanes for _, often, wrong in _judged(lane) if wrong is None)
 
@@ -108,7 +108,7 @@ def unequal(message: Message) -> Finding | None:
 
 
 def _judged(lane: ChannelRecords) -> Iterator[tuple[Message, int, Disagreement | None]]:
-    """The distinct messages of a lane, how often each came, and what is wrong with it."""
+    """The distinct messages of a lane, the count of each, and its disagreement or None."""
     count = lane.paired
     ends = (lane.sends.part(slice(count)), lane.receives.part(slice(count)))
     columns = [end.trace.slots[name][end.rows].astype(np.int64) for end in ends for name in ("signature", "source")]
@@ -130,7 +130,7 @@ def _judged(lane: ChannelRecords) -> Iterator[tuple[Message, int, Disagreement |
 
 
 def _fatal(matching: Matching, aborted: Collection[int]) -> Iterator[tuple[Message, Disagreement]]:
-    """The messages that were there for a receive from any source, and larger than it, when its rank was aborted."""
+    """The messages available to a receive from any source, and larger than it, when its rank was aborted."""
     for lane in matching.lanes:
         sends, receives = lane.left_sends(), lane.open
         if lane.receiver not in aborted or not len(sends) or not len(receives):
@@ -146,7 +146,7 @@ def _fatal(matching: Matching, aborted: Collection[int]) -> Iterator[tuple[Messa
 
 
 def _impossible(message: Message) -> bool:
-    """Whether the receive ended well with fewer bytes than were sent, which Gloo does not survive.
+    """True if the receive completed with fewer bytes than were sent, which Gloo does not survive.
 
     Where the record does not state the device, it may have been Gloo.
     """
@@ -184,9 +184,9 @@ def _side(group: Group, ranks: Sequence[int], rank: int, record: Record) -> Side
 
 
 def _culprits(messages: Sequence[Message], good: _Good) -> tuple[int, ...]:
-    """The ends that other ranks' messages of the same lines do not bear out; nobody where they say nothing.
+    """The ends that other ranks' messages of the same lines contradict; none where those say nothing.
 
-    A send and a receive alone are one word against another.
+    A send and a receive alone do not show which of them is wrong.
     """
     guilty = set()
     for message in messages:
@@ -202,7 +202,7 @@ def _culprits(messages: Sequence[Message], good: _Good) -> tuple[int, ...]:
 
 
 def _borne_out(pairs: Collection[tuple[int, int]], message: Message) -> bool:
-    """Whether a rank beside these two has stated the same, and was right."""
+    """True if a rank other than these two has stated the same, and was right."""
     return any(set(pair) - {message.sender, message.receiver} for pair in pairs)
 
 

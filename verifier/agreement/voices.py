@@ -1,4 +1,4 @@
-"""Who states what: ranks parted by a field's value, the majority among them, and the findings on their parts."""
+"""The statements of ranks: ranks parted by a field's value, the majority among them, the findings on their parts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Voice:
 
     @property
     def call(self) -> Call:
-        """What this rank asked for."""
+        """The call of this rank."""
         return self.record.call
 
     def flows(self) -> Flows | None:
@@ -45,11 +45,11 @@ class Voice:
         return known_flows(self.spec, self.call, self.group_rank, self.size, self.unknown, self.root)
 
     def hides(self, field: str) -> bool:
-        """Whether the flows of this call rest on a field that its record leaves out."""
+        """True if the flows of this call rest on a field that its record leaves out."""
         return self.spec is not None and field in self.spec.hidden(self.call, self.unknown)
 
     def fault(self) -> str | None:
-        """What is wrong with this call by itself, or None; a backend that has recorded it had accepted it."""
+        """The fault of this call by itself, or None; a backend that has recorded it had accepted it."""
         if self.spec is None or self.unknown:
             return None
         return self.spec.fault(self.call, self.group_rank, self.size)

@@ -1,6 +1,6 @@
 """SC501 to SC503: asynchronous calls that nobody waited for, and memory that was used while they were in flight.
 
-SC503 and SC601 also where the tensors of one call lie in memory so that its backend gives wrong results.
+SC503 and SC601 also where the tensors of one call overlap in memory such that its backend gives wrong results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Rows = npt.NDArray[np.intp]
 
 @dataclass(slots=True)
 class _Case:
-    """What happened at one place of the program: on which ranks, how often, the first time."""
+    """The occurrences at one place of the program: their ranks, their number, the time of the first."""
 
     sides: dict[int, tuple[Source, ...]] = field(default_factory=dict)
     group: Group | None = None
@@ -77,7 +77,7 @@ def _is_alone(trace: Trace, row: int, alone: Collection[tuple[Group, int]]) -> b
 
 
 def _left(trace: Trace) -> Rows:
-    """The rows of calls that brought a result and were left, without those at the end of a line that waits."""
+    """The rows of calls whose result nobody waited for, without those at the end of a line that waits."""
     slots, flags = trace.slots, trace.slots["flags"]
     returns = (flags & ASYNCHRONOUS != 0) | (slots["p2p_sequence"] > 0)
     observed = flags & (AWAITED | HANDED_ON) != 0
@@ -97,7 +97,7 @@ def _with_result(trace: Trace, rows: Rows) -> Rows:
 
 
 def _distinct(slots: Slots, rows: Rows, columns: Sequence[str]) -> list[tuple[int, int]]:
-    """The first row of each distinct combination of these columns, in order, and how many there are of it."""
+    """The first row of each distinct combination of these columns, in order, and the number of its rows."""
     if not len(rows):
         return []
     keys = np.stack([slots[name][rows] for name in columns])
@@ -117,7 +117,7 @@ def _brings_result(trace: Trace, row: int) -> bool:
 
 
 def _at_the_end(trace: Trace, waited: Rows, rows: Rows) -> npt.NDArray[np.bool_]:
-    """Whether a row's line waited for its earlier calls and for none after this one: who looks ahead ends so."""
+    """True for rows after the last call of their line that was waited for: a line that prefetches ends so."""
     numbers: dict[tuple[str, int], int] = {}
     line_of = [numbers.setdefault((source.file, source.line), len(numbers)) for source in trace.sources]
     sources = trace.slots["source"][np.concatenate([waited, rows])]
@@ -151,7 +151,7 @@ def memory_findings(traces: Sequence[Trace]) -> list[Mismatch]:
 
 def _note(cases: dict[tuple[object, ...], _Case], trace: Trace, event: Event) -> None:
     sources = tuple(_places(event))
-    # The second place of a write is only where the program got round to waiting.
+    # The second line of a write is only the one at which the program then waited.
     lines = sources if event.kind == "overlap" else sources[:1]
     key = (event.kind, text(event, "rule"), *((source.file, source.line) for source in lines))
     case = cases.setdefault(key, _Case(time_ns=event.time_ns, event=event))

@@ -1,9 +1,10 @@
 """Plays the device queues to find the call at which each rank's device is blocked, as NCCL queues calls.
 
-Such a call returns once it is queued. So the last call of a rank says nothing of where its device is; that a rank has
-made a call does not say that its device has come to it; and of a call that is written down as unfinished the end may
-just not have been looked at. The queues are therefore played: a device comes to a call when what it queued before has
-ended, and a collective ends when the devices of all members have come to it. Where nothing ends any more they stand.
+Such a call returns once it is queued. So the last call of a rank does not show where its device is; a call that a rank
+has made is not one that its device has come to; and a call that is recorded as unfinished may have ended without
+anybody having looked. The queues are therefore played: a device comes to a call when the calls queued before it have
+ended, and a collective ends when the devices of all members have come to it. Devices are blocked where no call ends any
+more.
 
 A device runs the calls of one group in their order. A synchronous call holds up the stream that all later calls wait
 for; one that says it is asynchronous holds up only the calls of its own group.
@@ -38,9 +39,9 @@ _HOST: Final = frozenset({"", "cpu", "meta"})
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """A call at which a device stands: who has not made it, and by what those are held up whose devices are before it.
+    """A call at which a device is blocked: the ranks that have not made it, and the calls that block other devices.
 
-    ``row`` is -1 where nothing stands.
+    ``row`` is -1 where no device is blocked.
     """
 
     rank: int
@@ -57,7 +58,7 @@ class Stand:
 def device_lives(traces: Iterable[Trace]) -> frozenset[Life]:
     """The groups in which any rank made a call that a device runs.
 
-    A rank that has only been to a barrier of such a group does not tell it by itself.
+    The records of a rank that has only been to a barrier of such a group do not show it by themselves.
     """
     found = set[Life]()
     for trace in traces:
@@ -68,7 +69,7 @@ def device_lives(traces: Iterable[Trace]) -> frozenset[Life]:
 
 
 def queued(trace: Trace, on_devices: Collection[Life] = ()) -> npt.NDArray[np.bool_]:
-    """Which rows are calls that a device runs, those of a group of such calls that name no buffer included.
+    """A mask of the rows that are calls which a device runs, those of a group of such calls without buffers included.
 
     ``on_devices`` are groups that are known to be such (:func:`device_lives`).
     """
@@ -108,7 +109,7 @@ def open_rows(trace: Trace, on_devices: Collection[Life] = (), *, failed: bool =
 
 
 def stands(traces: Mapping[int, Trace], alone: Collection[Head], failed: Collection[int] = ()) -> list[Stand]:
-    """Where the devices of these ranks stand for good as far as their queues tell, by rank and row.
+    """The calls at which the devices of these ranks are blocked for good by their queues, by rank and row.
 
     ``alone`` are sends and receives that have no other end; of the ranks in ``failed`` calls that failed count as open.
     """
@@ -177,7 +178,7 @@ class _Queue:
             line.popleft()
 
     def holds_up(self, row: int) -> frozenset[Head]:
-        """The calls at which the device stands before it comes to this one."""
+        """The calls at which the device is blocked before it comes to this one."""
         before = {head for head in self.heads if head < row}
         barriers = before.intersection(self._barriers)
         own = {head for head in before if self._line_of[head] == self._line_of[row]}
@@ -193,7 +194,7 @@ class _Play:
         self._wanted: dict[_Place, set[int]] = {}
 
     def played(self) -> list[Stand]:
-        """Play, and say where the devices stand."""
+        """Play; returns the calls at which devices are blocked."""
         left = deque(self._queues)
         while left:
             queue = self._queues[left.popleft()]
@@ -206,7 +207,7 @@ class _Play:
         """A device comes to a call; gives the ranks whose devices go on for it."""
         place = queue.places[row]
         if place is None:
-            # Both ends are there, and nothing tells that the message cannot go over.
+            # Both ends are there, and nothing shows that the message cannot be delivered.
             if row in queue.alone:
                 return ()
             queue.end(row)
@@ -224,7 +225,7 @@ class _Play:
         return [one.rank for one in ended]
 
     def _has_passed(self, rank: int, place: _Place) -> bool:
-        """Whether a rank's part of a collective is over."""
+        """True if a rank's part of a collective is over."""
         return self._has_made(rank, place) and (rank not in self._queues or place not in self._queues[rank].rows)
 
     def _has_made(self, rank: int, place: _Place) -> bool:

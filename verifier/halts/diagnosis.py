@@ -1,4 +1,4 @@
-"""Why a job came to a halt: SC204, SC702 and SC201 from the waits that it was in when it ended."""
+"""The causes of a halt, from the waits that the job was in when it ended: SC204, SC702 and SC201."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN = 8
 
 
 def deadlock_before_failures(job: Job, missing: Sequence[Finding]) -> list[Finding]:
-    """SC204 in place of ranks that did not come (SC201): they stood in a call themselves, for those who missed them.
+    """SC204 in place of ranks that did not come (SC201): they waited in a call themselves, for those that missed them.
 
     Every wait of the cycle must have begun before the first of its ranks gave up: who comes later has met nobody.
     """
@@ -44,12 +44,12 @@ def deadlock_before_failures(job: Job, missing: Sequence[Finding]) -> list[Findi
 
 
 def is_final(job: Job, finding: Finding, waits: WaitGraph) -> bool:
-    """Whether the ranks that a halt is laid to can never come; one that has work of its own to do is only late."""
+    """True if the ranks named for a halt can never come; a rank that has work of its own to do is only late."""
     if finding.code == P2P_UNMATCHED.code:
-        # What is only assumed of a host may change.
+        # An assumption about a host may prove wrong later.
         return bool(waits.cycle())
     if finding.code == MEMBERSHIP_MISMATCH.code and not membership_mismatches(job):
-        # A host goes on while its device stands in a message.
+        # A host goes on while its device is blocked in a message.
         waiting = waits_of(replace(job, matching=Matching())).waiting
         return set(finding.culprits) <= {*waiting, *job.ended, *in_the_making(job)}
     return finding.code != MISSING_RANK.code
@@ -68,9 +68,9 @@ def deadlock(job: Job, waits: WaitGraph) -> list[Finding]:
 
 
 def _at_one_moment(job: Job, cycle: Sequence[Wait]) -> bool:
-    """Whether all waits of a cycle had begun when the first of its ranks was last seen.
+    """True if all waits of a cycle had begun when the first of its ranks was last seen.
 
-    Ranks copy their black boxes one after the other: what one waited for has come since, where others went on.
+    Ranks copy their black boxes one after the other: a rank's wait may have ended while others were still copying.
     """
     stall = job.stall
     if stall is None or stall.watched:
@@ -80,7 +80,7 @@ def _at_one_moment(job: Job, cycle: Sequence[Wait]) -> bool:
 
 
 def _cycle(waits: WaitGraph, cycle: Sequence[Wait]) -> Finding:
-    """SC204; where most of the ranks wait in one of its calls, the others came in another order than they."""
+    """SC204; where most of the ranks wait in one of its calls, the others are those that came in another order."""
     together = [
         sorted({other.rank for other in waits.all() if other.call == wait.call} & waits.stuck) for wait in cycle
     ]
@@ -113,9 +113,10 @@ def _cycle(waits: WaitGraph, cycle: Sequence[Wait]) -> Finding:
 
 
 def _out_of_order(cycle: Sequence[Wait], together: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The ranks that wait in another call of a cycle than most of those do who belong to all of its groups.
+    """The ranks of all groups of a cycle that wait in another of its calls than most such ranks do.
 
-    Who belongs to one group alone had no other call to come to. Which end of a message is wrong, no majority can say.
+    A rank that belongs to one group alone had no other call to come to. No majority shows which end of a message is
+    wrong.
     """
     if any(wait.record.p2p_sequence for wait in cycle):
         return ()
@@ -127,7 +128,7 @@ def _out_of_order(cycle: Sequence[Wait], together: Sequence[Sequence[int]]) -> t
 
 
 def ended_peer(job: Job, waits: WaitGraph) -> list[Finding]:
-    """A rank ended well while others still had a call to do with it, and wait for it there."""
+    """A rank ended well while others wait for it in a call."""
     for wait in in_time(waits.all()):
         gone = ended_ranks(job, sorted(wait.needs))
         if gone and not wait.any:
@@ -144,11 +145,11 @@ def ended_peer(job: Job, waits: WaitGraph) -> list[Finding]:
 
 
 def late_rank(job: Job, waits: WaitGraph) -> list[Finding]:
-    """Ranks that are there, and in no call themselves, did not come to what others wait in (SC201).
+    """Ranks that are alive, and in no call themselves, did not come to the call in which others wait (SC201).
 
-    In a job that was ended from outside that is a warning: they might have come. SC702 where they had destroyed the
+    In a job that was ended from outside this is a warning: they might have come. SC702 where they had destroyed the
     group; SC202 where most of a group did not come, by their records: those that wait made a call too many. Where
-    nobody watched the job, a rank's own record must go on for long enough without the call.
+    no monitor watched the job, a rank's own record must go on for long enough without the call.
     """
     stall = job.stall
     for wait in in_time(waits.all()):
@@ -191,7 +192,7 @@ def _who(wait: Wait, waiting: Sequence[int]) -> str:
 
 
 def _until_ended(job: Job, wait: Wait, waiting: Sequence[int]) -> str:
-    """For how long ranks waited of which torch's watchdog then ended one."""
+    """The time for which ranks had waited when torch's watchdog ended one of them."""
     ended = [failure for rank in waiting if (failure := job.failures.get(rank)) and failure.nature is Nature.WATCHDOG]
     if not ended:
         return ""
@@ -201,7 +202,7 @@ def _until_ended(job: Job, wait: Wait, waiting: Sequence[int]) -> str:
 
 
 def _queued_behind(job: Job, wait: Wait) -> str:
-    """What the host of a waiting rank has queued behind the call, where it has gone on."""
+    """The last call that the host of a waiting rank has queued behind the one it waits in, in words; else empty."""
     last = job.last.get(wait.rank)
     if not wait.on_device or last is None or last == wait.record:
         return ""
@@ -209,7 +210,7 @@ def _queued_behind(job: Job, wait: Wait) -> str:
 
 
 def _made_alone(job: Job, wait: Wait, waiting: Sequence[int], late: Sequence[int]) -> Finding:
-    """SC202 where most of a group did not come, and nobody saw that something holds them up."""
+    """SC202 where most of a group did not come, and no record shows that something blocks them."""
     message = (
         f"{ranks_text(waiting)} waited{for_how_long(job, wait)} in {_number(wait)}, which "
         f"{ranks_text(late)} did not make: most of the group"

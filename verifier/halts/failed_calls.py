@@ -1,12 +1,12 @@
 """Marks calls that a Gloo dump shows as ended but that must have failed, since a rank that they needed had not come.
 
-Gloo retires a call that failed as it does one that ended well. But a dump shows to which calls its rank had come when
-it was written.
+Gloo retires a call that failed like one that ended well. But a dump shows to which calls its rank had come when it
+was written.
 
-:func:`when_it_was_ended` restores a job as it stood when it was ended for standing still: what its ranks did when they
-were ended is no evidence. torch's own watchdog ends a job too: it has the ranks write their dumps, aborts the
-communicators, and ends the processes by SIGABRT. A kernel of a communicator that was aborted ends, and so do the calls
-behind it, with whatever data they hold: from the first dump on, the end of a call does not mean that it was done.
+:func:`when_it_was_ended` restores the state of a job at the time when it was ended for a stall: what its ranks did
+while they were ended is no evidence. torch's own watchdog ends a job too: it has the ranks write their dumps, aborts
+the communicators, and ends the processes by SIGABRT. A kernel of a communicator that was aborted ends, and so do the
+calls behind it, with whatever data they hold: from the first dump on, the end of a call does not mean that it was done.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Arrivals: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of the other calls: ranks that were in one that failed, and the collectives that failed, by group.
+    """The failed collectives by group, and the ranks that were in them.
 
     ``sits_in`` has the ranks whose last call had been open for long when their dump was written, and that call;
     ``stood`` one such rank for each of these calls.
@@ -53,14 +53,14 @@ class _Known:
 
 
 def failed_calls(traces: Sequence[Trace], until: Mapping[int, int]) -> dict[int, _Mask]:
-    """The rows of each rank's calls that have failed; ``until`` is up to when (ns) each record tells of its rank."""
+    """The rows of each rank's calls that have failed; ``until`` is the time (ns) up to which a record goes."""
     dumps = [trace for trace in traces if "state" in trace.unknown]
     known = _Known(_arrivals(dumps, until), _sitting(dumps, until))
     for trace, life, sequence in known.sits_in.values():
         known.stood.setdefault(life, {})[sequence] = trace
     failed = {trace.rank: np.zeros(len(trace.slots), np.bool_) for trace in traces}
     count, before = 0, -1
-    # A call that failed shows that others have, too: until nothing new is found.
+    # A call that failed shows that others have, too: repeated until nothing new is found.
     while count > before:
         failed |= {trace.rank: _failed(trace, until[trace.rank], known) for trace in dumps}
         for trace in dumps:
@@ -70,10 +70,10 @@ def failed_calls(traces: Sequence[Trace], until: Mapping[int, int]) -> dict[int,
 
 
 def as_recorded(traces: Sequence[Trace], recorded: Sequence[Trace], findings: Sequence[Finding]) -> list[Trace]:
-    """The traces without the failures that were worked out and that no finding bears out.
+    """The traces without the inferred failures that no finding confirms.
 
-    That a call failed is taken from how late a dump was written. That makes it a failure only where it is also known
-    why: a rank that wrote its dump slowly looks the same. ``recorded`` are the traces as the dumps have them.
+    A call's failure is inferred from the time at which a dump was written. The inference holds only where the cause is
+    known too: a rank that wrote its dump slowly looks the same. ``recorded`` are the traces as the dumps have them.
     """
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if any(finding.code.startswith(_APART) for finding in errors):
@@ -126,8 +126,8 @@ def _learn(trace: Trace, failed: _Mask, known: _Known) -> None:
 def _failed(trace: Trace, until: int, known: _Known) -> _Mask:
     """The calls of one rank that have ended without another that they needed.
 
-    The other's dump shows it where it was written later than this one. An earlier one does where the other was held up,
-    and where it is known of another rank that this collective failed.
+    The other's dump shows that where it was written later than this one; an earlier dump does where the other was held
+    up, or where this collective is known to have failed on another rank.
     """
     slots = trace.slots
     failed = np.zeros(len(slots), np.bool_)
@@ -146,7 +146,7 @@ def _failed(trace: Trace, until: int, known: _Known) -> _Mask:
 
 
 def _left_others(trace: Trace, known: _Known) -> bool:
-    """Whether a rank's last call has ended while another rank, each of them in need of the other, still sat in it."""
+    """True if a rank's last call has ended while another rank still sat in it, and each of them needs the other."""
     slot = trace.slots[-1]
     life = lives(trace)[int(slot["group"])]
     theirs = known.stood.get(life, {}).get(int(slot["sequence"]))
@@ -157,7 +157,7 @@ def _left_others(trace: Trace, known: _Known) -> bool:
 
 
 def _seen_to_miss(slots: Slots, mine: npt.NDArray[np.intp], others: _Arrivals | None) -> list[tuple[int, int, int]]:
-    """The arrivals of those whose dumps go on long enough after the first of these calls to which they had not come."""
+    """The arrivals of the ranks whose dumps go on long enough after the first of these calls that they lack."""
     if others is None or not len(mine):
         return []
     mine = mine[np.argsort(slots["sequence"][mine], kind="stable")]
@@ -168,7 +168,7 @@ def _seen_to_miss(slots: Slots, mine: npt.NDArray[np.intp], others: _Arrivals | 
 
 
 def _waits_for(trace: Trace, other: int, known: _Known) -> bool:
-    """Whether another rank sat in a call to which this one, whose dump is the later one, has not come either."""
+    """True if another rank sat in a call to which this one, whose dump is the later one, has not come either."""
     if other not in known.sits_in:
         return False
     theirs, life, sequence = known.sits_in[other]
@@ -194,10 +194,10 @@ or more.
 def when_it_was_ended(
     traces: Sequence[Trace], outcome: LaunchOutcome | None, stall: Stall | None
 ) -> tuple[Sequence[Trace], LaunchOutcome | None]:
-    """Traces and outcome as of ``stall``'s end; as they are where the job was not ended for it.
+    """Traces and outcome as of ``stall``'s end; unchanged where the job was not ended for it.
 
-    Ranks are ended one after the other: those that go last still see their connections break, and fail, raise or exit
-    for it. A rank that ended later than the stall counts as stopped.
+    Ranks are ended one after the other: the last ones still see their connections break, and fail, raise or exit for
+    that. A rank that ended later than the stall counts as stopped.
     """
     if stall is None or not stall.over:
         until = None if outcome is None else _aborted_ns(traces, outcome)
@@ -207,9 +207,7 @@ def when_it_was_ended(
 
 
 def _aborted_ns(traces: Sequence[Trace], outcome: LaunchOutcome) -> int | None:
-    """When the first dump was written, at the latest, of a job in which a rank then was aborted; None where that is not
-    so.
-    """
+    """The latest time of the first dump, in a job in which a rank was aborted after dumps were written; else None."""
     ends = [end.time_ns for end in outcome.ranks.values() if end.exit_code == -signal.SIGABRT and not end.stopped]
     dumps = [event.time_ns for trace in traces for event in trace.events if event.kind == DUMPED]
     if not ends or not dumps:

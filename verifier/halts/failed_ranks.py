@@ -21,8 +21,8 @@ from simcoll.verifier.halts.missing import ended_ranks, wrong_leavers
 def refused_on_some(job: Job) -> list[Finding]:
     """A call was refused on some ranks, which handled that and went on, while others made it and waited.
 
-    What ends a rank is a failure of its own; what every rank handles alike is the program's own business. In a job
-    that ended well it is a warning.
+    A refusal that ends a rank is a failure of its own; one that every rank handles alike is the program's own business.
+    In a job that ended well it is a warning.
     """
     refused: dict[tuple[Group, int], dict[int, Event]] = {}
     for rank in job.traces:
@@ -40,7 +40,7 @@ def refused_on_some(job: Job) -> list[Finding]:
 
 
 def _is_refusal(event: Event) -> bool:
-    """Whether the call itself was refused: nothing else made it fail, such as an error of the device."""
+    """True if the call itself was refused: no other error, such as one of the device, made it fail."""
     about = text(event, "type"), text(event, "message")
     return nature_of(*about) is Nature.OWN and device_error(*about) is None
 
@@ -81,7 +81,7 @@ def _partly_refused(job: Job, group: Group, sequence: int, events: Mapping[int, 
 
 
 def is_refusal_of(event: Event, failure: Failure) -> bool:
-    """Whether a failure is the exception with which this call was refused."""
+    """True if a failure is the exception with which this call was refused."""
     return bool(failure.type) and (text(event, "type"), text(event, "message")) == (failure.type, failure.message)
 
 
@@ -109,8 +109,8 @@ def failed_ranks(job: Job, *, explained: bool, victims: Collection[int] = ()) ->
 
 
 def lost_peers(job: Job) -> list[Finding]:
-    """A rank failed because it lost another one, and nothing explains that: one that had ended well by then (SC702), or
-    else the first failure is named (SC701).
+    """A rank failed because it lost another one, and nothing explains that. A rank that had ended well by then is named
+    (SC702), or else the first failure (SC701).
     """
     others = [failure for failure in job.failures.values() if failure.nature is not Nature.OWN]
     return (_exited_early(job, others) or [_failed(job, others[0])]) if others else []
@@ -129,11 +129,11 @@ def own_failure(job: Job, *, explained: bool = False, victims: Collection[int] =
 
 
 def _follows_mismatch(job: Job, failure: Failure) -> bool:
-    """Whether the rank failed at a mismatch, or in handling it.
+    """True if the rank failed at a mismatch, or in handling it.
 
     An exception is its consequence where the rank completed no collective in between, failed in the very call, or where
-    the mismatch lasts; an exit code is where the rank took part at all: that is how a program ends that has caught the
-    error.
+    the mismatch lasts; an exit code is one where the rank took part at all: a program that has caught the error ends
+    so.
     """
     if not job.mismatches or failure.time_ns < job.mismatches[0].time_ns:
         return False
@@ -160,14 +160,14 @@ def _is_mismatched(job: Job, record: Record) -> bool:
 def _failed(job: Job, first: Failure) -> Finding:
     alike = [one for one in job.failures.values() if _same_cause(one, first)]
     noted = first.api is not None or any(is_refusal_of(event, first) for event in job.events(first.rank, "rejected"))
-    # A function that fails because a peer is gone refuses nothing.
+    # A function that fails because a peer is gone has not refused its call.
     refused = noted and first.nature is Nature.OWN and first.device_error is None
     rule = INVALID_ARGUMENT if refused else RANK_FAILED
     ranks = tuple(sorted(one.rank for one in alike))
     message = f"{_who(alike, first)}{_about_device(first)}"
     if not refused and len(job.traces) > len(ranks):
         message += "; what other ranks report came after it"
-    # Who lost a peer, or gave up waiting for one, is not the cause.
+    # A rank that lost a peer, or gave up waiting for one, is not the cause.
     nobody = first.nature is not Nature.OWN or (len(ranks) == len(job.traces) and len(ranks) > 1)
     group, sequence = _refused_place(job, first) if refused else (None, None)
     return rule.finding(
@@ -181,7 +181,7 @@ def _failed(job: Job, first: Failure) -> Finding:
 
 
 def _who(alike: Sequence[Failure], first: Failure) -> str:
-    """Who failed and how; which of several was the first is told where it says something else than they do."""
+    """The ranks that failed, and the failure in words; the first of several only where its text differs from theirs."""
     if all(one.text() == first.text() for one in alike):
         return f"{ranks_text([one.rank for one in alike])} {first.text()}"
     others = [one.rank for one in alike if one.rank != first.rank]
@@ -203,7 +203,7 @@ def _same_cause(one: Failure, first: Failure) -> bool:
 
 
 def _failed_sides(job: Job, failures: Sequence[Failure]) -> tuple[Side, ...]:
-    """Ranks that say the same of their failure are one side; who failed first comes first."""
+    """Ranks with the same failure text are one side; the first failure's side comes first."""
     ranks: dict[tuple[str, Source], list[int]] = {}
     for failure in failures:
         ranks.setdefault(_account(job, failure), []).append(failure.rank)
@@ -234,7 +234,7 @@ def _refused_place(job: Job, failure: Failure) -> tuple[Group | None, int | None
 
 
 def _exited_early(job: Job, victims: Sequence[Failure]) -> list[Finding]:
-    """SC702: a rank ended well while a peer still had a collective to do with it, and lost the connection."""
+    """SC702: a rank ended well while a peer still had a collective with it, and that peer lost the connection."""
     for victim in victims:
         last = job.last.get(victim.rank)
         group = None if last is None else job.group(victim.rank, last.group)

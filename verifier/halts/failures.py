@@ -1,4 +1,4 @@
-"""How ranks failed, and which failures are only the consequence of something else."""
+"""The failures of ranks, and those of them that are only the consequence of something else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NEVER = 1 << 63
 
 
 class Nature(Enum):
-    """What a failure's own text says about its cause; ``WATCHDOG``: torch ended the rank, for a call took too long."""
+    """The cause of a failure by its own text; ``WATCHDOG``: torch ended the rank because a call took too long."""
 
     OWN = "own"
     MISMATCH = "mismatch"
@@ -54,7 +54,7 @@ class Nature(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How one rank (global) failed: an uncaught exception, or else an exit code (negative: a signal)."""
+    """The failure of one rank (global): an uncaught exception, or else an exit code (negative: a signal)."""
 
     rank: int
     time_ns: int
@@ -67,17 +67,17 @@ class Failure:
 
     @property
     def terminated(self) -> bool:
-        """Whether it was ended by SIGTERM, as ranks that hang are: that is no cause where it is known why they hang."""
+        """True if SIGTERM ended it, as it ends ranks that hang: no cause where the cause of the hang is known."""
         return self.exit_code == -signal.SIGTERM
 
     @property
     def device_error(self) -> DeviceError | None:
-        """What it tells of an error of the rank's device, if it does."""
+        """The error of the rank's device that its text tells of, or None."""
         return device_error(self.type, self.message) if self.nature is Nature.OWN and self.type else None
 
     @property
     def noticed_ns(self) -> int:
-        """When its peers noticed, at the earliest."""
+        """The earliest time at which its peers noticed."""
         killed = self.exit_code is not None and self.exit_code < 0
         return self.time_ns - (_SIGNAL_SEEN_NS if killed else 0)
 
@@ -124,10 +124,10 @@ def _ended_by_watchdog(traces: Mapping[int, Trace], found: Mapping[int, Failure]
 
 
 def _stood(trace: Trace | None, ended_ns: int, dumped_ns: int) -> bool:
-    """Whether a rank's device had been in its last call for long when it ended; ``dumped_ns`` is the first dump."""
+    """True if a rank's device had been in its last call for long when it ended; ``dumped_ns`` is the first dump."""
     if trace is None:
         return False
-    # The calls of a dump are a device's.
+    # All calls of a dump are calls that a device runs.
     rows = np.flatnonzero(trace.slots["state"] <= State.STARTED) if trace.unknown else open_rows(trace)
     limit = _DUMPED_TIMEOUT_NS if dumped_ns <= ended_ns else _TIMEOUT_NS
     return bool(len(rows)) and ended_ns - int(trace.slots["scheduled_ns"][rows[-1]]) >= limit

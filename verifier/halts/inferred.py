@@ -1,4 +1,4 @@
-"""Infers from records alone that a job stalled, since when at least, and which ranks are late.
+"""Infers from records alone that a job stalled, the latest time at which it began to, and the late ranks.
 
 No monitor has watched such a job: it ran under another launcher, or left Flight Recorder dumps. A rank's absence is
 known only as far as its own record goes, so a rank is late only if three things hold. Another rank waits; that rank's
@@ -6,8 +6,8 @@ record shows for how long; and the record of the late rank goes on for as long a
 
 A dump ends when it was written, and is written because something is wrong. But torch needs seconds to write one: it
 looks up the names of all frames (2.4 s for four ranks on two cores), and the records are those of before. So a wait of
-three seconds is required; a device may hold a call back behind its computation for ten. A black box ends when its rank
-does, and only what others did later shows when that was, or it is a copy, which says when it was made: there half a
+three seconds is required; a device may hold a call back behind its computation for ten. A black box ends with its rank,
+at a time that only later calls of others show; or it is a copy, which states when it was made. For a black box half a
 minute is required.
 
 :func:`standing_calls` finds calls that take longer than they may though all known members have come.
@@ -56,9 +56,9 @@ _Mask = npt.NDArray[np.bool_]
 
 
 def stall_of_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | None]:
-    """The traces with the calls marked in which their ranks wait or have failed waiting, and how the job stood.
+    """The traces, in which the calls are marked in which ranks wait or have failed waiting, and the job's stall.
 
-    None where nobody waits, and where a rank has said that it failed.
+    None where no rank waits, and where a rank has recorded its own failure.
     """
     left = {trace.rank for trace in traces if all(event.kind != "exit" for event in trace.events)}
     if not left or any(event.kind == "exception" for trace in traces for event in trace.events):
@@ -91,46 +91,46 @@ def stall_of_records(traces: Sequence[Trace]) -> tuple[Sequence[Trace], Stall | 
 
 
 def is_dump(trace: Trace) -> bool:
-    """Whether a trace is a backend's own, which leaves fields out and says of no call whether somebody waits for it."""
+    """True for a backend's own trace, which leaves fields out and does not record whether a thread waits for a call."""
     return bool(trace.unknown)
 
 
 def are_dated(written: Sequence[int], since: int) -> bool:
-    """Whether files that were written then (ns) tell, by that, for how long calls made ``since`` then have stood."""
+    """True if the times (ns) at which files were written show for how long calls made at ``since`` have been open."""
     age = max(written) - since
     return age <= _SOON or (age <= _LONGEST and max(written) - min(written) >= _APART)
 
 
 def _last_ns(trace: Trace) -> int:
-    """The last moment of which a trace tells."""
+    """The last moment that a trace covers."""
     times = [int(trace.slots[name].max(initial=0)) for name in ("scheduled_ns", "started_ns", "finished_ns")]
     return max([*times, *(event.time_ns for event in trace.events[-1:])])
 
 
 def _known_ns(trace: Trace, until: Mapping[int, int], last: int) -> int:
-    """Up to when the job is known to have gone on without a word of this rank."""
+    """The time up to which the job is known to have gone on without a record of this rank."""
     return last if is_dump(trace) else until[trace.rank]
 
 
 def patience_of(dumps: Sequence[Trace]) -> int:
-    """For how long (ns) a rank must be seen not to come."""
+    """The time (ns) for which a rank must be seen not to come."""
     return max(map(_patience, dumps), default=_AT_ONCE)
 
 
 def _patience(trace: Trace) -> int:
-    """A backend that says when calls began and ended queues them on a device."""
+    """A backend that records when calls began and ended queues them on a device."""
     slots = trace.slots
     return _QUEUED if bool(slots["started_ns"].any() or slots["finished_ns"].any()) else _AT_ONCE
 
 
 def _writing_ns(traces: Sequence[Trace], until: Mapping[int, int], ends: Mapping[int, int]) -> int:
-    """The most that any rank may have taken to write its record; one that is damaged says nothing of it."""
+    """The longest time that any rank may have taken to write its record; damaged records are not counted."""
     whole = [until[trace.rank] - ends[trace.rank] for trace in traces if not (is_dump(trace) and trace.problems)]
     return max(0, min(whole, default=_QUEUED))
 
 
 def _marked(trace: Trace, until: Mapping[int, int], failed: _Mask) -> Trace:
-    """A dump whose calls are awaited where they have stood long enough or have failed."""
+    """A dump whose calls are awaited where they have been open for long enough or have failed."""
     slots = trace.slots.copy()
     slots["state"][failed] = State.FAILED
     begun = np.where(slots["started_ns"] > 0, slots["started_ns"], slots["scheduled_ns"]).astype(np.int64)
@@ -153,7 +153,7 @@ def _waits(trace: Trace, blocked: frozenset[int]) -> _Mask:
 
 
 def _has_threads(trace: Trace) -> bool:
-    """Whether a rank was ever in two synchronous collectives at once: what it waits in does not hold all of it up."""
+    """True if a rank was ever in two synchronous collectives at once: then one wait does not block the whole rank."""
     slots = trace.slots
     # A call that a device runs returns before it ends.
     inside = slots[(slots["p2p_sequence"] == 0) & ((slots["flags"] & ASYNCHRONOUS) == 0) & ~queued(trace)]
@@ -173,7 +173,7 @@ _LARGEST_ELEMENT, _SLOW = 16, 10e6
 
 
 def for_how_long(job: Job, wait: Wait) -> str:
-    """For how long a wait was seen, as `` for 8 s``; empty where nothing tells it."""
+    """The time for which a wait was seen, as `` for 8 s``; empty where it is not known."""
     stall = job.stall
     if stall is None or (not stall.watched and not stall.dated):
         return ""
@@ -186,10 +186,10 @@ def _seconds_open(rank: int, record: Record, stall: Stall) -> float:
 
 
 def standing_calls(job: Job, waits: WaitGraph, stall: Stall) -> list[Finding]:
-    """Where only records tell of it: calls to which all known members have come, and which take longer than they may.
+    """In jobs known by records alone: calls to which all known members have come, and which take longer than they may.
 
-    Where members are only known by their calls, and every rank of the job stands in a call of one of several groups,
-    each of these waits for a rank that stands in another: SC204. Otherwise it is SC201 without a culprit: of calls of
+    Where members are only known by their calls, and every rank of the job is in a call of one of several groups,
+    each of these waits for a rank that is in another: SC204. Otherwise it is SC201 without a culprit: of calls of
     one group the first, to which all have come, holds up the others.
     """
     calls: dict[tuple[Group, int], list[tuple[int, Record]]] = {}
@@ -200,7 +200,7 @@ def standing_calls(job: Job, waits: WaitGraph, stall: Stall) -> list[Finding]:
     if not calls:
         return []
     for rank, last in job.last.items():
-        # A rank whose last call is one in which another one stands has failed in it, just before its record ended.
+        # A rank whose last call is one in which another rank waits has failed in it, just before its record ended.
         known = [group for group in job.traces[rank].groups if group.name == last.group]
         if rank not in waits.waiting and known and (known[0], last.sequence) in calls:
             calls[known[0], last.sequence].append((rank, last))
@@ -219,7 +219,7 @@ def standing_calls(job: Job, waits: WaitGraph, stall: Stall) -> list[Finding]:
 
 
 def _alone(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]]]) -> bool:
-    """Whether a rank stands in a call of a group of which it alone is known: a group has more members than one."""
+    """True if a rank is in a call of a group of which only that rank is known: a group has more members than one."""
     return any(group.partial and len(group.ranks) == 1 for group, _ in calls)
 
 
@@ -272,7 +272,7 @@ def _waiting_sides(calls: Mapping[tuple[Group, int], Sequence[tuple[int, Record]
 
 
 def open_waits(job: Job, stall: Stall) -> list[str]:
-    """In words who waited for whom when the records end, where these end too soon: the first such call."""
+    """The first call, in words, in which ranks waited when the records ended, where these end too soon."""
     waits = waits_of(job)
     for wait in in_time(waits.all()):
         if late := unseen_ranks(job, waits, wait):
@@ -285,7 +285,7 @@ def open_waits(job: Job, stall: Stall) -> list[str]:
 
 
 def _all_came(job: Job, waits: WaitGraph, stall: Stall) -> list[str]:
-    """In words the first call that stands though all known members have come to it."""
+    """The first call, in words, that stays open though all known members have come to it."""
     standing = [(rank, *awaited(job.traces[rank])) for rank in sorted(waits.waiting)]
     found = [one for one in standing if not one[2].p2p_sequence and _takes_too_long(one[0], one[2], stall)]
     if not found:

@@ -1,4 +1,4 @@
-"""What is known of a job: its ranks' records, how the ranks ended, how it stood, and what the ranks disagree about.
+"""The job as its records show it: calls, the ends of ranks, the stall, and the disagreements of ranks.
 
 This module also locates ranks: the state, last call and line of a rank that others wait for, the call in which its
 device is, and which process groups it began to make, of which members. ``new_group`` must be called by every rank, with
@@ -31,10 +31,10 @@ def device_record(traces: Mapping[int, Trace], rank: int) -> Record | None:
 
 
 def device_row(traces: Mapping[int, Trace], rank: int, seen: dict[tuple[Life, int], bool] | None = None) -> int | None:
-    """The row of the first call that is not known to have ended; of one that runs, if the first is not seen to.
+    """The row of the first call that is not known to have ended, or of one seen to run, where the first is not.
 
-    A collective whose end a peer has seen is over, or nearly so, also on a rank that has not looked. Whoever asks for
-    many ranks gives ``seen``, so that each collective's peers are looked at once.
+    A collective whose end a peer has seen is over, or nearly so, also on a rank that has not looked. A caller that asks
+    for many ranks gives ``seen``, so that each collective's peers are looked at once.
     """
     seen = {} if seen is None else seen
     trace = traces.get(rank)
@@ -66,7 +66,7 @@ def _ended_elsewhere(traces: Mapping[int, Trace], trace: Trace, row: int, seen: 
 
 
 def _ended_on(trace: Trace, life: Life, sequence: int) -> bool:
-    """Whether a rank has seen a collective end."""
+    """True if a rank has seen a collective end."""
     known = lives(trace)
     if life not in known:
         return False
@@ -77,10 +77,10 @@ def _ended_on(trace: Trace, life: Life, sequence: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is known of a job as a whole, by rank (global).
+    """The facts about a job as a whole, by rank (global).
 
-    ``last`` holds each rank's last record, ``ended`` when a rank ended well; ``launched`` are the ranks of which a
-    launcher reports. ``stall`` is how the job stood, None where nothing shows that it did. ``mismatches`` are those of
+    ``last`` holds each rank's last record, ``ended`` the times at which ranks ended well; ``launched`` are the ranks of
+    which a launcher reports. ``stall`` is the job's stall, None where nothing shows one. ``mismatches`` are those of
     severity error, ``tolerated`` those that are warnings, each in order of time.
     """
 
@@ -104,7 +104,7 @@ class Job:
         columns: Sequence[GroupColumns],
         matching: Matching,
     ) -> Job:
-        """What became of the ranks; :meth:`disagreeing` adds what they disagree about."""
+        """The ends of the ranks; :meth:`disagreeing` adds their disagreements."""
         failures = failures_of(traces, outcome)
         by_rank = {trace.rank: trace for trace in traces}
         made = {rank: trace for rank, trace in by_rank.items() if len(trace.slots)}
@@ -115,7 +115,7 @@ class Job:
         return cls(by_rank, failures, last, ended, launched, stall, columns, matching)
 
     def disagreeing(self, mismatches: Iterable[Mismatch]) -> Job:
-        """The job with what its ranks disagree about."""
+        """The job with the disagreements of its ranks."""
         found = sorted(mismatches, key=lambda one: one.time_ns)
         errors = [one for one in found if one.finding.severity is Severity.ERROR]
         warnings = [one for one in found if one.finding.severity is Severity.WARNING]
@@ -123,26 +123,26 @@ class Job:
 
     @property
     def clean(self) -> bool:
-        """Whether every rank ended well."""
+        """True if every rank ended well."""
         return not self.failures and self.traces.keys() == self.ended.keys()
 
     @property
     def halted(self) -> bool:
-        """Whether something says that it stood, or failed."""
+        """True if it stalled or failed, as far as is known."""
         return not self.clean and (self.stall is not None or bool(self.failures))
 
     @property
     def size(self) -> int:
-        """How many ranks the job has, by the records."""
+        """The number of ranks of the job, by the records."""
         return max(trace.world_size for trace in self.traces.values())
 
     @property
     def severity_of_delay(self) -> Severity:
-        """How grave it is that a rank is late: in a job that was ended from outside it might have come."""
+        """The severity of a late rank: a warning in a job that was ended from outside, as the rank might have come."""
         return Severity.WARNING if self.stall is not None and not self.stall.over else Severity.ERROR
 
     def place(self, rank: int) -> CallPlace | None:
-        """Where a rank's last call stands, or the one in which its device is; None where neither is recorded."""
+        """The place of a rank's last call, or of the one in which its device is; None where neither is recorded."""
         record = device_record(self.traces, rank) or self.last.get(rank)
         group = None if record is None else self.group(rank, record.group)
         return None if record is None or group is None else CallPlace.of(group, record, rank)
@@ -153,19 +153,19 @@ class Job:
         return None if trace is None else next((group for group in trace.groups if group.name == name), None)
 
     def events(self, rank: int, kind: str) -> list[Event]:
-        """What a rank wrote down of this kind."""
+        """The events of this kind that a rank wrote down."""
         trace = self.traces.get(rank)
         return [] if trace is None else [event for event in trace.events if event.kind == kind]
 
 
 def _ended(trace: Trace, failures: Mapping[int, Failure], outcome: LaunchOutcome | None) -> int | None:
-    """When a rank ended well by itself; None where it did not, or where it is not known."""
+    """The time at which a rank ended well by itself; None where it did not, or where that is not known."""
     end = None if outcome is None else outcome.ranks.get(trace.rank)
     exits = [event for event in trace.events if event.kind == "exit"]
     if trace.rank in failures:
         return None
     if end is not None and end.stopped:
-        # The launcher stops who is left after a failure: also a rank that was at its own end by then.
+        # The launcher stops the remaining ranks after a failure: also a rank that was at its own end by then.
         first = min((failure.time_ns for failure in failures.values()), default=0)
         return exits[-1].time_ns if exits and exits[-1].time_ns < first else None
     if end is not None and end.exit_code != 0:
@@ -181,9 +181,9 @@ _SHOWN = 8
 def rank_locations(
     job: Job, ranks: Iterable[int], stall: Stall | None = None, group: Group | None = None
 ) -> list[Side]:
-    """Sides that say where ranks are, those at the same place together; ``stall`` knows lines without a call.
+    """Sides with the places of ranks, those at the same place together; ``stall`` knows lines without a call.
 
-    Of ranks that have destroyed the ``group`` in which they are missed, that is what is said.
+    For ranks that have destroyed the ``group`` in which they are missed, the place is that line.
     """
     alike: dict[tuple[str, Source, bool], list[int]] = {}
     for rank in ranks:
@@ -210,7 +210,7 @@ def left_group(job: Job, rank: int, group: Group) -> Source | None:
 
 
 def _place(job: Job, rank: int, stall: Stall | None, group: Group | None) -> tuple[str, Source, bool]:
-    """Where a rank is, the line of it or of its last call, and whether it has gone on from there."""
+    """The place of a rank, the line of it or of its last call, and True if the rank has gone on from there."""
     last = job.last.get(rank)
     has_states = rank not in job.traces or "state" not in job.traces[rank].unknown
     state, here = _state(job, rank, stall)
@@ -239,7 +239,7 @@ def _state(job: Job, rank: int, stall: Stall | None) -> tuple[str, Source | None
         return "is at this line", stall.places[rank]
     if rank not in job.traces:
         return "left no record", None
-    # Of a rank that nobody saw from outside nothing tells whether it still lives.
+    # Nothing shows whether a rank that no monitor watched is still alive.
     seen = rank in job.launched if stall is None else stall.watched
     return "busy elsewhere" if seen else "its record goes no further", None
 
@@ -278,7 +278,7 @@ def _ordinal_of(event: Event) -> tuple[int, int] | None:
 
 
 def by_place(job: Job) -> list[Mapping[int, Creation]]:
-    """Who made the first group, the second and so on, by rank."""
+    """The ranks that made the first group, the second and so on, with each rank's making of it."""
     found: dict[tuple[int, int], dict[int, Creation]] = {}
     for rank, trace in job.traces.items():
         for creation in creations_of(rank, trace.events):
@@ -287,7 +287,7 @@ def by_place(job: Job) -> list[Mapping[int, Creation]]:
 
 
 def waiting_makers(made: Mapping[int, Creation], *, connecting: bool = False) -> list[Creation]:
-    """Those inside the making of a group of theirs; ``connecting``: those inside ``init_process_group``."""
+    """The ranks inside the making of a group of theirs; ``connecting``: those inside ``init_process_group``."""
     unfinished = [creation for creation in made.values() if not creation.done]
     if connecting:
         return [creation for creation in unfinished if creation.ordinal == 0]

@@ -1,8 +1,8 @@
 """SC201: ranks that came to a call after others had given up waiting for them there, by the times in the records.
 
 Such a rank did come, so that the wait-for graph shows nothing missing, and those that gave up are its victims. The
-clocks of two hosts may differ: by how much, the collectives that their ranks completed before tell within bounds, since
-none ends on one rank before it has begun on all. A rank is late where it is so within these bounds.
+clocks of two hosts may differ. The collectives that their ranks completed before bound that difference, since none ends
+on one rank before it has begun on all. A rank is late where it is late within these bounds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TIMED_OUT = re.compile(r"[Tt]imed out|[Tt]imeout|failed to pass monitoredBarrie
 
 @dataclass(frozen=True, slots=True)
 class LateCall:
-    """A call that ranks (global) gave up, and those that came to it later: each one's record, and by how much (ns)."""
+    """A call that ranks (global) gave up, and the ranks that came later: each one's record, and its lateness (ns)."""
 
     group: Group
     gave_up: Mapping[int, Record]
@@ -40,15 +40,15 @@ class LateCall:
 
     @property
     def since_ns(self) -> int:
-        """When the first gave up."""
+        """The time at which the first rank gave up."""
         return min(record.finished_ns for record in self.gave_up.values())
 
 
 def late_calls(job: Job) -> list[LateCall]:
     """The calls that ranks failed in for want of others who came later, in order of time.
 
-    None in a job that ended well, whose program has handled it. A rank that stood in another call when the others gave
-    up was held up there, and is not counted.
+    Empty for a job that ended well, whose program has handled it. A rank that stood in another call when the others
+    gave up was held up there, and is not counted.
     """
     if job.clean or any(trace.unknown for trace in job.traces.values()):
         return []
@@ -57,12 +57,12 @@ def late_calls(job: Job) -> list[LateCall]:
 
 
 def came_late(calls: Sequence[LateCall]) -> list[Finding]:
-    """Ranks came to a call after the others there had given up waiting: the first such call, with how much later."""
+    """Ranks came to a call after the others there had given up waiting: the first such call, with the delays."""
     return [_finding(calls[0])] if calls else []
 
 
 def follows_lateness(job: Job, calls: Sequence[LateCall], failure: Failure) -> bool:
-    """Whether a rank failed because of a wait that it gave up, or because it came when others had."""
+    """True if a rank failed because of a wait that it gave up, or because it came when others had given up."""
     rank, time_ns = failure.rank, failure.time_ns
     last = job.last.get(rank)
     since = [late.gave_up[rank].finished_ns for late in calls if rank in late.gave_up]
@@ -117,7 +117,7 @@ def _collectives(job: Job) -> Iterator[LateCall]:
         group = Group(life[0], "", life[1])
         first = min(waited, key=lambda rank: waited[rank].finished_ns)
         others = {rank: _record(job, rank, life, sequence) for rank in group.ranks if rank not in waited}
-        # Those that gave up are late themselves where they came when another one had given up.
+        # Ranks that gave up are late themselves if another rank had given up before they came.
         others |= {rank: record for rank, record in waited.items() if rank != first}
         yield from _late(job, _named(job, first, group), waited, first, others)
 
@@ -159,7 +159,7 @@ def _needs(group: Group, record: Record, rank: int, other: int) -> bool:
 
 
 def _timed_out(job: Job, rank: int, record: Record) -> bool:
-    """Whether a call failed because its time was up: others failed because a peer was gone."""
+    """True if a call failed because its time was up, rather than because a peer was gone."""
     if record.finished_ns <= record.scheduled_ns:
         return False
     for event in job.traces[rank].events:
@@ -190,8 +190,8 @@ def _named(job: Job, rank: int, group: Group) -> Group:
 
 
 def _ahead(job: Job, group: Group, rank: int, other: int) -> int:
-    """By how many nanoseconds, at most, the clock of ``rank`` is ahead of another's, as far as that is not explained
-    by chance: 0 where the two may agree.
+    """The largest lead (ns) of the clock of ``rank`` over another's that chance does not explain: 0 where the two may
+    agree.
     """
     mine, theirs = (_completed(job.traces[one], group) for one in (rank, other))
     bounds = [
@@ -206,7 +206,7 @@ def _ahead(job: Job, group: Group, rank: int, other: int) -> int:
 
 
 def _completed(trace: Trace, group: Group) -> dict[int, tuple[int, int]]:
-    """When a rank began and ended each collective that it completed and that all members had to come to."""
+    """The times at which a rank began and ended each completed collective to which all members had to come."""
     slots = trace.slots
     names = [place for place, one in enumerate(trace.groups) if (one.name, one.ranks) == (group.name, group.ranks)]
     rows = np.flatnonzero(
@@ -222,7 +222,7 @@ def _completed(trace: Trace, group: Group) -> dict[int, tuple[int, int]]:
 
 
 def _stood(trace: Trace, record: Record, after: int) -> bool:
-    """Whether a late rank stood in another call when the others gave up, ``after`` nanoseconds before it came."""
+    """True if a late rank was in another call when the others gave up, ``after`` nanoseconds before it came."""
     slots, moment = trace.slots, record.scheduled_ns - after
     begun = slots["scheduled_ns"].astype(np.int64) < moment
     awaited = (slots["flags"] & AWAITED) != 0
@@ -230,7 +230,7 @@ def _stood(trace: Trace, record: Record, after: int) -> bool:
 
 
 def _dead_before(job: Job, late: LateCall) -> bool:
-    """Whether a member had failed of itself before the first gave up."""
+    """True if a member had failed of itself before the first gave up."""
     return any(
         failure.nature is Nature.OWN and failure.noticed_ns < late.since_ns
         for rank, failure in job.failures.items()

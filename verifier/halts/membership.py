@@ -1,6 +1,6 @@
 """SC401 and SC402: process groups that ranks made differently, and calls on groups to which a rank does not belong.
 
-Ranks that do not meet in ``init_process_group`` are SC201 or SC702. SC402 also says whether the calls did harm.
+Ranks that do not meet in ``init_process_group`` are SC201 or SC702. SC402 also says if the calls did harm.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def membership_mismatches(job: Job) -> list[Finding]:
     """The ranks made a group of different members. The first such group is named.
 
     It is an error even where all goes well: torch connects ranks under the group's number, and each takes those that it
-    meets for its own members. What a rank says of a group that it does not belong to does no harm, and neither do
-    groups in which each rank is alone. In a job that ended well, default groups that all ranks got were jobs of their
-    own within the job.
+    meets for its own members. The members that a rank gives for a group that it does not belong to do no harm, and
+    neither do groups in which each rank is alone. In a job that ended well, default groups that all ranks got were jobs
+    of their own within the job.
     """
     for made in by_place(job):
         if job.clean and all(creation.ordinal == 0 and creation.done for creation in made.values()):
@@ -37,7 +37,7 @@ def membership_mismatches(job: Job) -> list[Finding]:
 
 
 def unmade_groups(job: Job) -> list[Finding]:
-    """Members wait in the making of a group that another member never began to make. It may only be late."""
+    """Members wait in the making of a group that another member never began to make. That member may only be late."""
     for made in by_place(job) if job.halted else ():
         if absent := not_making(job, made):
             return [_made_by_some(job, made, absent)]
@@ -52,7 +52,7 @@ def made_by_members_only(job: Job) -> list[Finding]:
     lives = {creation.life for made in by_place(job) for creation in made.values()}
     for made in by_place(job):
         first = next(iter(made.values()))
-        # Where the default group was made again, a rank that made no group shows no sign of having been there.
+        # Where the default group was made again, a rank that made no group leaves no sign of having been there.
         others = job.traces.keys() - made.keys() if first.ordinal and len(lives) == 1 else set()
         without = sorted(rank for rank in others if rank in job.ended and not job.traces[rank].problems)
         if without and all(one.done and one.rank in one.members for one in made.values()):
@@ -130,7 +130,7 @@ def _ranks(made: Sequence[Creation]) -> str:
 
 
 def unconnected_ranks(job: Job) -> list[Finding]:
-    """Ranks wait in ``init_process_group`` for others that do not come though launched, or that the job does not have.
+    """Ranks wait in ``init_process_group`` for ranks that do not come though launched, or that the job does not have.
 
     Nothing is recorded of these yet. SC702 where they have ended; SC401 where the world size that was given is wrong.
     """
@@ -255,7 +255,7 @@ def _groups_that_call(job: Job, case: _Case, outsider: int) -> list[Group]:
 
 
 def _may_have_called(job: Job, rank: int) -> bool:
-    """Whether a rank left no record, or failed by itself, so that nobody knows what it would have done."""
+    """True if a rank left no record, or failed by itself, so that it may have made the call."""
     failure = job.failures.get(rank)
     return rank not in job.traces or (failure is not None and failure.nature is Nature.OWN and not failure.terminated)
 
@@ -270,7 +270,7 @@ def _calls_from(job: Job, rank: int, group: Group, case: _Case) -> bool:
 
 
 def _calls(job: Job, rank: int, group: Group, case: _Case) -> bool:
-    """Whether a member makes a call of the function's kind."""
+    """True if a member makes a call of the function's kind."""
     trace = job.traces.get(rank)
     if trace is None:
         return False
@@ -287,7 +287,7 @@ def _has_row(trace: Trace, group: Group, column: str, values: Sequence[int]) -> 
 
 
 def _failed_next(job: Job, rank: int, event: Event) -> bool:
-    """Whether the rank failed after the call, of itself, before it had completed another."""
+    """True if the rank failed after the call, of itself, before it had completed another."""
     failure, last = job.failures.get(rank), job.last.get(rank)
     if failure is None or failure.nature is not Nature.OWN or failure.time_ns < event.time_ns:
         return False

@@ -1,8 +1,8 @@
-"""Who is missing: of a collective, a message, the making of a group, or a job that connects.
+"""The ranks that are missing: of a collective, a message, the making of a group, or a job that connects.
 
-Every explanation that lays a wait to somebody asks here. Three things show that a rank did not come: those that waited
-for it have reported it, its record ends before the call and goes on for long enough, or it has ended. A rank of which
-nothing tells is not blamed.
+Every explanation that blames a wait on a rank asks this module. Three things show that a rank did not come: ranks that
+waited for it have reported it, its record lacks the call and goes on for long enough, or it has ended. A rank without
+such evidence is not blamed.
 
 SC201 and SC702: ranks that did not come to a collective in time, as those that waited there reported it.
 """
@@ -32,7 +32,7 @@ on a busy machine a dump takes ten seconds."""
 
 @dataclass(frozen=True, slots=True)
 class ReportedWait:
-    """One collective that some ranks waited in: who reported it, and who was missing by these reports."""
+    """One collective that some ranks waited in: the ranks' reports, and the ranks that were missing by these."""
 
     group: Group
     sequence: int
@@ -41,17 +41,17 @@ class ReportedWait:
 
     @property
     def given_up_ns(self) -> int:
-        """When the first of those that waited gave up, and reported it."""
+        """The time at which the first of the waiting ranks gave up, and reported it."""
         return min(event.time_ns for event in self.reports.values())
 
     @property
     def began_ns(self) -> int:
-        """When they had begun to wait, at the latest."""
+        """The latest time at which they had begun to wait."""
         return self.given_up_ns - self.waited_ms * 10**6
 
     @property
     def waited_ms(self) -> int:
-        """For how long they had waited by then, at most."""
+        """The longest time (ms) for which they had waited by then."""
         return max((number(event, "waited_ms") or 0 for event in self.reports.values()), default=0)
 
 
@@ -90,14 +90,14 @@ def _matters(job: Job, wait: ReportedWait) -> bool:
 
 
 def _ended_by_it(job: Job, rank: int) -> bool:
-    """Whether a waiting rank failed for it, or at least did not get any further."""
+    """True if a waiting rank failed for it, or at least did not get any further."""
     if rank in job.failures:
         return job.failures[rank].nature is not Nature.OWN
     return rank not in job.ended
 
 
 def _already_apart(job: Job, wait: ReportedWait) -> bool:
-    """Whether a mismatch among the same ranks came before: then the missing ranks are where it left them."""
+    """True if a mismatch among the same ranks came before: then the missing ranks are where it left them."""
     return any(
         mismatch.time_ns < wait.given_up_ns
         and wait.missing & set(mismatch.finding.ranks)
@@ -107,7 +107,7 @@ def _already_apart(job: Job, wait: ReportedWait) -> bool:
 
 
 def _is_ahead(finding: Finding, wait: ReportedWait) -> bool:
-    """Whether a call lacks on one side, so that the last call of the other meets nobody."""
+    """True if a call is lacking on one side, so that the last call of the other has no partner."""
     return finding.code == CALL_SKIPPED.code and finding.group == wait.group
 
 
@@ -136,7 +136,7 @@ def _groups_of_open_calls(trace: Trace) -> set[tuple[int, ...]]:
 
 
 def wrong_leavers(job: Job, group: Group, left: Sequence[int]) -> tuple[int, ...]:
-    """Which side is wrong when some ranks left: the leavers, or the rest if most left."""
+    """The side that is wrong when some ranks left: the leavers, or the rest if most left."""
     known = [rank for rank in group.ranks if rank in job.traces]
     if 2 * len(left) <= len(known):
         return tuple(left)
@@ -149,9 +149,9 @@ def ended_ranks(job: Job, ranks: Iterable[int], by_ns: int | None = None) -> lis
 
 
 def late_ranks(job: Job, waits: WaitGraph, wait: Wait) -> list[int]:
-    """The ranks that are there, and are known not to have come to what another waits in."""
+    """The ranks that are alive, and are known not to have come to the call in which another waits."""
     gone = set(job.ended) | {rank for rank in fallen(job) if rank not in waits.by_rank}
-    # What simcoll takes to connect is not the rank's own delay.
+    # The time that simcoll takes to connect is not the rank's own delay.
     gone |= set() if job.stall is None else job.stall.connecting
     # A rank that waits elsewhere is not late; the rank it waits for is.
     return [] if wait.any else _known_absent(job, wait, wait.needs - waits.stuck - gone - waits.waiting)
@@ -189,7 +189,7 @@ def unseen_ranks(job: Job, waits: WaitGraph, wait: Wait) -> list[int]:
 
 
 def never_comes(job: Job, one: Unmatched) -> bool:
-    """Whether the other end of a message can not come any more: its rank has ended, or waits for nobody who could come.
+    """True if the other end of a message can never come: its rank has ended, or waits for ranks that can not come.
 
     A rank is not blamed for a message that it may still come to.
     """
@@ -206,7 +206,7 @@ def never_comes(job: Job, one: Unmatched) -> bool:
 
 
 def waits_in_a_call(job: Job, rank: int) -> bool:
-    """Whether a rank waits in a call, or failed in its last wait."""
+    """True if a rank waits in a call, or failed in its last wait."""
     slots = job.traces[rank].slots
     collective = (slots["p2p_sequence"] == 0) & ((slots["flags"] & ASYNCHRONOUS) == 0)
     waiting = ((slots["flags"] & AWAITED) != 0) | collective
@@ -219,7 +219,7 @@ def waits_in_a_call(job: Job, rank: int) -> bool:
 
 
 def not_connecting(job: Job, made: Mapping[int, Creation]) -> tuple[list[int], list[int]]:
-    """Of the ranks for which others wait in ``init_process_group``: those launched, and those that the job lacks."""
+    """The ranks for which others wait in ``init_process_group``: those launched, and those that the job lacks."""
     needed = {member for one in waiting_makers(made, connecting=True) for member in one.members}
     needed -= {*made, *job.failures}
     size = job.size
@@ -227,7 +227,7 @@ def not_connecting(job: Job, made: Mapping[int, Creation]) -> tuple[list[int], l
 
 
 def not_making(job: Job, made: Mapping[int, Creation]) -> list[int]:
-    """The members of a group, still there, for which others wait in its making and that never began to make it."""
+    """The live members of a group for which others wait in its making and that never began to make it."""
     return sorted(
         {
             member
@@ -243,10 +243,10 @@ _WORTH_SAYING_MS = 100
 
 
 def missing_ranks(job: Job, kept: Collection[int]) -> list[Finding]:
-    """One finding for each such collective whose ranks nothing connects with those of another one.
+    """One finding for each such collective whose ranks are not connected with those of another one.
 
-    Not where a message keeps one of the missing (``kept``), nor where others, who do not belong to the group, made the
-    call that is waited in: one slip of the group's name.
+    None where a message keeps one of the missing (``kept``), nor where ranks outside the group made the awaited call:
+    the program named the wrong group.
     """
     found = [_report(job, wait) for wait in reported_waits(job)]
     called = [_lines(one.finding) for one in job.mismatches if one.finding.code == NON_MEMBER_CALL.code]

@@ -1,8 +1,8 @@
 """SC303, SC304 and SC501: sends and receives whose other end does not come.
 
-SC304 on devices: a message whose other end has not been made keeps ranks apart that wait for each other. The host that
-made such a message goes on, and the rank that lacks the other end comes to a collective: its device waits there for the
-sender's, which stands in the message. Both are seen in calls, so neither is late.
+SC304 on devices: a message whose other end has not been made blocks ranks that wait for each other. The host that made
+such a message goes on, and the rank that lacks the other end comes to a collective: its device waits there for the
+sender's, which is blocked in the message. Both are seen in calls, so neither is late.
 
 SC501 where it stops a job: one end of a message was let go before the message had left, and the other end waits for it.
 Gloo keeps nothing of a send or a receive whose Work is gone, however much of the message is still to be moved.
@@ -33,7 +33,7 @@ from simcoll.verifier.halts.wait_graph import Wait, WaitGraph, waits_of
 def unmet_message(cycle: Sequence[Wait]) -> Finding | None:
     """SC304 for a cycle of waits that one message of a device closes among collectives; None for any other cycle.
 
-    Where two messages wait for each other, it is their order that is wrong, and none lacks.
+    Where two messages wait for each other, their order is wrong, and no end is lacking.
     """
     messages = [place for place, wait in enumerate(cycle) if wait.record.p2p_sequence]
     if len(messages) != 1 or not cycle[messages[0]].on_device:
@@ -57,8 +57,8 @@ def unmet_message(cycle: Sequence[Wait]) -> Finding | None:
 
 
 def assumed_unmet(job: Job, waits: WaitGraph) -> list[Finding]:
-    """A device stands in a message without another end, and with hosts that wait for their devices the waits close a
-    cycle, in a job that was given up.
+    """A device is blocked in a message without another end, and with hosts that wait for their devices the waits close
+    a cycle, in a job that was given up.
 
     A host was not seen to wait for its device, as in ``tensor.item()``, but is taken to. A message that nobody waits
     for holds up no host.
@@ -91,7 +91,7 @@ def unmatched_messages(job: Job) -> list[Finding]:
     if crossed:
         return _folded(_tags_differ(send, receive) for send, receive in crossed)
     hopeless = [one for one in stuck if never_comes(job, one)]
-    # Who waits for a rank that waits in vain itself waits for what keeps that one.
+    # A rank that waits for a blocked rank waits for whatever blocks that one.
     waiting = {one.rank for one in hopeless}
     first = [one for one in hopeless if one.peer not in waiting]
     return _folded(_nobody_comes(job, one) for one in first or hopeless[:1])
@@ -107,7 +107,7 @@ def unreceived_messages(job: Job) -> list[Finding]:
 
 
 def is_stuck(job: Job, one: Unmatched) -> bool:
-    """Whether its rank waits for it, or failed for it, and nothing else that failed first explains that."""
+    """True if its rank waits for it, or failed for it, and nothing else that failed first explains that."""
     if not one.awaited or one.rank in job.ended or not (one.pending or one.record.state is State.FAILED):
         return False
     until = one.record.finished_ns
@@ -217,7 +217,7 @@ def lost_messages(job: Job) -> list[Finding]:
 
 
 def _unwound(job: Job, rank: int) -> bool:
-    """Whether the rank raised a mismatch: what its frames held went with them."""
+    """True if the rank raised a mismatch: the exception let go of all that its frames held."""
     failure = job.failures.get(rank)
     return failure is not None and failure.nature is Nature.MISMATCH
 
@@ -225,8 +225,8 @@ def _unwound(job: Job, rank: int) -> bool:
 def swallowed_messages(job: Job) -> list[Finding]:
     """The first message that left although its receive was let go, where the two ranks meet no more after it.
 
-    Nothing takes it from the connection of the two: what follows on it never arrives. That is told of a job that was
-    given up; while it runs, a slow call looks the same.
+    Nothing takes it from the connection of the two, so later messages on it never arrive. It is reported for a job that
+    was given up; while the job runs, a slow call looks the same.
     """
     if job.clean or job.stall is None or not job.stall.over:
         return []
@@ -242,7 +242,7 @@ def swallowed_messages(job: Job) -> list[Finding]:
 
 
 def _stand_together(one: Record, other: Record | None) -> bool:
-    """Whether both sit in the same collective."""
+    """True if both are in the same collective."""
     pending = State.SCHEDULED, State.STARTED
     return (
         other is not None

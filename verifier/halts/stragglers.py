@@ -1,11 +1,11 @@
 """SC801: a rank for which the others repeatedly wait, and the time that costs.
 
-How long a rank is inside a synchronous collective is told by its own clock alone: whoever comes last is inside for the
-shortest time. So hosts whose clocks differ do not matter. A dump tells when a call was queued and when its end was
+A rank's own clock alone measures its time inside a synchronous collective: the rank that comes last is inside for the
+shortest time. So differing clocks of hosts do not matter. A dump states when a call was queued and when its end was
 seen: that is no time in which a rank was inside.
 
-Where a device runs the calls while the host goes on, the device's own times tell how long it was inside, and nothing
-else does. Asynchronous calls are left out there too: what a device waits in them it may compute meanwhile.
+Where a device runs the calls while the host goes on, only the device's own times measure its time inside. Asynchronous
+calls are left out there too: a device may compute while it waits in them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHARE_LOST = 0.4
 
 
 def stragglers(groups: Sequence[GroupColumns]) -> list[Finding]:
-    """A warning for the group that lost most by one rank: at least five seconds and two fifths of its time.
+    """A warning for the group that lost most time by one rank: at least five seconds and two fifths of its time.
 
     A rank that is slow for a while, or for a purpose (rank 0 evaluates), is nobody's fault and is not named.
     """
@@ -77,7 +77,7 @@ def _of_group(columns: GroupColumns) -> tuple[float, Finding] | None:
 
 
 def _most_lost(known: Sequence[_Inside]) -> float:
-    """More seconds than can have been lost by one rank: a median is at most twice the mean of what is not negative."""
+    """An upper bound of the seconds lost by one rank: a median is at most twice the mean of non-negative values."""
     total = sum(float(np.maximum(seconds, 0).sum()) for _, seconds in known)
     return 2 * total / (len(known) - 1)
 
@@ -115,7 +115,7 @@ def _span(part: Part, *, on_device: bool) -> float:
 
 
 def _slowest(times: npt.NDArray[np.float64]) -> tuple[int, npt.NDArray[np.float64]]:
-    """The column that most often came last, and for how long the typical other rank then waited in each row."""
+    """The column that most often came last, and the time for which the typical other rank then waited in each row."""
     slow = int(np.bincount(times.argmin(axis=1), minlength=times.shape[1]).argmax())
     others = np.median(np.delete(times, slow, axis=1), axis=1)
     return slow, np.maximum(others - times[:, slow], 0)

@@ -1,12 +1,12 @@
 """The wait-for graph of a job that halted, and the ranks that can never proceed.
 
 A rank that waits in a collective needs every member that has not come to it (AND); in a receive from any source one
-sender is enough (OR). A rank with several waits has several threads: it goes on when one of them does. Whoever waits
-for nobody is free, and so is everybody whose needs are met by those who are; the others are stuck.
+sender is enough (OR). A rank with several waits has several threads: it goes on when one of them does. A rank that
+waits for nobody is free, and so is every rank whose needs free ranks meet; the others are stuck.
 
 Of calls that a device runs (:mod:`simcoll.verifier.halts.device_queue`) each waits by itself: for the hosts of ranks
-that have not made it, and for the calls at which the devices of others stand before they come to it. The host of such a
-rank goes on, unless it waits for its device.
+that have not made it, and for the calls at which the devices of others are blocked before they come to it. The host of
+such a rank goes on, unless it waits for its device.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Wait:
 
     @property
     def call(self) -> object:
-        """What is the same for all who wait in one collective; a message is waited for by one rank alone."""
+        """A key that is equal for all ranks that wait in one collective; one rank alone waits for a message."""
         if self.record.p2p_sequence:
             return self.rank, self.group, self.record.p2p_sequence
         return self.group, self.life, self.record.sequence
@@ -76,9 +76,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class WaitGraph:
-    """Every wait of a job by rank, and the ranks that can not go on whatever the free ones do.
+    """Every wait of a job by rank, and the ranks that can not go on, whatever the free ones do.
 
-    ``waiting`` are the ranks that wait at all, those included that nobody in particular keeps; ``unended`` those whose
+    ``waiting`` are all ranks that wait, those included that no known rank keeps; ``unended`` those whose
     devices have calls that are not known to have ended.
     """
 
@@ -112,7 +112,7 @@ class WaitGraph:
 
 
 def waits_of(job: Job) -> WaitGraph:
-    """What every rank that has not ended waits in, as far as its records and the job's stall show."""
+    """The waits of every rank that has not ended, as far as its records and the job's stall show."""
     alone = {(one.rank, one.group, one.record.p2p_sequence): one for one in job.matching.unmatched}
     absent = _Absent({rank: reached(trace) for rank, trace in job.traces.items()})
     on_devices = device_lives(job.traces.values())
@@ -135,7 +135,7 @@ def waits_of(job: Job) -> WaitGraph:
 
 
 def fallen(job: Job) -> set[int]:
-    """The ranks that have failed, those left out that torch's watchdog ended: others had waited for them before."""
+    """The ranks that have failed, without those that torch's watchdog ended: others had waited for them before."""
     return {rank for rank, failure in job.failures.items() if failure.nature is not Nature.WATCHDOG}
 
 
@@ -162,7 +162,7 @@ def _waiting_rows(job: Job, trace: Trace, on_devices: Collection[Life]) -> list[
     unfinished = _unfinished(trace) & ~on_device
     rows = np.flatnonzero(unfinished & ((slots["flags"] & AWAITED) != 0))
     if not len(rows) and stall is not None and trace.rank in stall.blocked:
-        # It waits inside torch for something that nobody was seen to wait for: for a future, as DDP does.
+        # It waits inside torch for something that no thread was seen to wait for: for a future, as DDP does.
         rows = np.flatnonzero(unfinished & ((slots["flags"] & HANDED_ON) != 0))[:1]
     if not len(rows) and failure is not None:
         rows = np.flatnonzero((slots["state"] == State.FAILED) & ~on_device)[-1:]
@@ -172,7 +172,7 @@ def _waiting_rows(job: Job, trace: Trace, on_devices: Collection[Life]) -> list[
 def _unfinished(trace: Trace) -> npt.NDArray[np.bool_]:
     states = trace.slots["state"]
     mask: npt.NDArray[np.bool_] = (states == State.SCHEDULED) | (states == State.STARTED)
-    # A dump in which a call is known to have failed says nothing of what the rank did about it.
+    # A dump in which a call is known to have failed does not show how the rank handled it.
     return mask | (states == State.FAILED) if "state" in trace.unknown else mask
 
 
@@ -188,7 +188,7 @@ def awaited(trace: Trace) -> tuple[Group, Record]:
 
 @dataclass(frozen=True, slots=True)
 class _Absent:
-    """The members that have not come to a collective, worked out once for all who wait there."""
+    """The members that have not come to a collective, computed once for all ranks that wait there."""
 
     reached: Mapping[int, Mapping[Life, int]]
     known: dict[tuple[Life, int], frozenset[int]] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class _Absent:
 
 
 def _wait(trace: Trace, row: int, absent: _Absent, alone: Mapping[tuple[int, Group, int], Unmatched]) -> Wait | None:
-    """A wait for others; None where all of them have come, so that nobody in particular is waited for."""
+    """A wait for others; None where all of them have come, so that the rank waits for no known rank."""
     record = record_at(trace, row)
     if record is None:
         return None
@@ -216,7 +216,7 @@ def _wait(trace: Trace, row: int, absent: _Absent, alone: Mapping[tuple[int, Gro
 
 
 def _standing(job: Job, alone: Mapping[tuple[int, Group, int], Unmatched]) -> dict[int, list[tuple[Stand, Wait]]]:
-    """The calls at which devices stand, by rank: of those ranks that have neither ended nor failed by themselves."""
+    """The calls at which devices are blocked, by rank, of ranks that have neither ended nor failed by themselves."""
     own = {rank for rank, failure in job.failures.items() if failure.nature is Nature.OWN}
     traces = {rank: trace for rank, trace in job.traces.items() if rank not in job.ended and rank not in own}
     found: dict[int, list[tuple[Stand, Wait]]] = {}
@@ -260,7 +260,7 @@ def _device_wait(trace: Trace, stand: Stand, lonely: Mapping[tuple[int, Group, i
 def _needs(
     by_rank: Mapping[int, Iterable[Wait]], on_device: Mapping[int, Sequence[tuple[Stand, Wait]]], stall: Stall | None
 ) -> dict[_Actor, list[_Need]]:
-    """What each host and each device that waits needs."""
+    """The needs of each host and each device that waits."""
     needs: dict[_Actor, list[_Need]] = {
         rank: [(frozenset[_Actor](wait.needs), wait.any) for wait in waits] for rank, waits in by_rank.items()
     }
@@ -274,7 +274,7 @@ def _needs(
 
 
 def _waits_for_device(rank: int, stall: Stall | None) -> bool:
-    """Whether a host waits for its device; where nobody has looked at it, it is taken to."""
+    """True if a host waits for its device; where nobody has looked at it, it is assumed to."""
     return stall is None or not stall.watched or rank in stall.blocked
 
 
