@@ -1,8 +1,8 @@
-"""Which files a rank of a dry run only appends to, and the one order in which ranks find what all have appended.
+"""The files that a rank of a dry run only appends to, and one order for what all ranks have appended to them.
 
-A file that several ranks open to append to, such as a log, holds in the real run what each of them has written. Python
-tells an audit hook how files are opened. What ranks have appended between two collectives may come in any order in the
-real run; here it comes in that of the ranks.
+A file that several ranks open to append to, such as a log, holds in the real run the text of all of them. Python tells
+an audit hook how files are opened. Text that ranks have appended between two collectives may come in any order in the
+real run; here it comes in the order of the ranks.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class AppendedFiles:
         return place
 
     def __contains__(self, place: str) -> bool:
-        """Whether this rank appends to a file, and has not written it anew since others were told of it."""
+        """True if this rank appends to a file, and has not written it anew since others were told of it."""
         return place in self._sizes and place not in self._rewritten
 
     def take(self, place: str, counts: Mapping[str, int]) -> bytes | None:
-        """What this rank has appended since others were told of the file; None where it did anything else to it."""
+        """The bytes appended by this rank since others were told of the file; None after any other change to it."""
         if place not in self:
             if place in self._sizes:
                 self._sizes[place] = os.stat(place).st_size
@@ -106,7 +106,7 @@ class AppendedFiles:
         self._tails.pop(place, None)
 
     def merge(self, place: str, group: str, rank: int, others: Sequence[tuple[Place, bytes]]) -> None:
-        """Put what other ranks have appended into a file, in order with what this one has since the last collective."""
+        """Insert bytes that other ranks have appended to a file, in order with this rank's since the last collective."""
         own = [(place_of(counts, group, rank), data) for counts, data in self._tails.pop(place, [])]
         added = b"".join(data for _, data in sorted([*own, *others]))
         # Written in place: this rank may have the file open.
@@ -121,5 +121,5 @@ class AppendedFiles:
             self._sizes[place] = size
 
     def settle(self) -> None:
-        """A collective has been made: what is appended from now on comes later."""
+        """A collective has been made: bytes appended from now on come later."""
         self._tails.clear()

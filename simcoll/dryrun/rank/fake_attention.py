@@ -27,7 +27,7 @@ def register_attention(library: torch.library.Library) -> None:
 
 
 def is_cuda_attention(func: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a program calls for attention of DTensors on a fake GPU."""
+    """True if a program calls for attention of DTensors on a fake GPU."""
     if func is not functional.scaled_dot_product_attention:
         return False
     query = args[0] if args else kwargs.get("query")

@@ -282,7 +282,7 @@ def _accelerator(devices: FakeDevices) -> dict[str, Any]:
 
 
 def _fake_cuda_build(patches: Patches, devices: FakeDevices) -> None:
-    """Replace what else in torch tells a CUDA build from a CPU build."""
+    """Replace the other attributes of torch by which programs tell a CUDA build from a CPU build."""
     patches.replace(torch._C, "_get_accelerator", lambda *args: torch.device("cuda"))
     patches.replace(torch.version, "cuda", _CUDA)
     for module in (dist, distributed_c10d):
@@ -399,7 +399,7 @@ class OrderedStream(FakeCudaStream):
             self._reached = self._reached.joined(reached)
 
     def wait_stream(self, stream: Any) -> None:
-        """Wait for what was launched on another stream so far."""
+        """Wait for all that was launched on another stream so far."""
         if isinstance(stream, OrderedStream):
             self.wait_for(stream.reached)
 
@@ -409,7 +409,7 @@ class OrderedStream(FakeCudaStream):
             self.wait_for(event.reached)
 
     def record_event(self, event: Any = None) -> Any:
-        """An event after what was launched on the stream so far."""
+        """An event after all that was launched on the stream so far."""
         found = event if isinstance(event, OrderedEvent) else OrderedEvent(self._streams)
         found.record(self)
         return found
@@ -428,7 +428,7 @@ class OrderedEvent(FakeCudaEvent):
         self.reached = Reached()
 
     def record(self, stream: Any = None) -> None:
-        """Move the event behind what was launched on a stream so far."""
+        """Move the event behind all that was launched on a stream so far."""
         self.reached = (stream if isinstance(stream, OrderedStream) else self._streams.current).reached
 
     def wait(self, stream: Any = None) -> None:

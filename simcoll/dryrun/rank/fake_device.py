@@ -1,6 +1,6 @@
-"""Fake GPUs for tensors: their memory is the CPU's, and a mark says which GPU the program has put them on.
+"""Fake GPUs for tensors: their memory is the CPU's, and a mark holds the GPU that the program has put them on.
 
-The program sees the marked device; what runs within :func:`real_devices`, such as torch's own kernels, sees the CPU.
+The program sees the marked device; code within :func:`real_devices`, such as torch's own kernels, sees the CPU.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _moving(to: Callable[..., Any], devices: FakeDevices) -> Callable[..., Any]:
 
 
 def _parsing(parse: Callable[..., Any], devices: FakeDevices) -> Callable[..., Any]:
-    """What ``Module.to`` and its like read their arguments with: C++ would ask for CUDA, and see real devices."""
+    """The parser of the arguments of ``Module.to`` and its like: C++ would ask for CUDA, and see real devices."""
 
     @functools.wraps(parse)
     def parse_to(*args: Any, **kwargs: Any) -> Any:
@@ -237,7 +237,7 @@ _PINNED = "_simcoll_pinned"
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Whether the program has pinned the tensor's memory."""
+    """True if the program has pinned the tensor's memory."""
     return bool(mark(tensor, _PINNED))
 
 

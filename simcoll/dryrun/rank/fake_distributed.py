@@ -127,7 +127,7 @@ class RecordedFakeGroup(RecordedPythonGroup):
 
 
 class FakeBackendConfig(distributed_c10d.BackendConfig):
-    """Which backend serves which device: the fake one, under the name that the program asks for."""
+    """The backend of each device: the fake one, under the name that the program asks for."""
 
     def get_device_backend_map(self) -> dict[str, Any]:
         """The backend of each device."""
@@ -306,7 +306,7 @@ class SpawnedLaunch:
         self._pid = os.getpid()
 
     def install(self, patches: Patches) -> None:
-        """Replace how this process starts others, so that those have its fake torch.distributed, not a real one."""
+        """Let processes that this one starts have its fake torch.distributed, not a real one."""
         for name in ("spawn", "start_processes"):
             for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
                 patches.wrap(module, name, self._in_this_process)

@@ -79,7 +79,7 @@ def symmetric_outputs(call: Call, group_rank: int, size: int, inputs: Sequence[A
 
 
 def is_from_other_root(call: Call, group_rank: int) -> bool:
-    """Whether the call brings this rank the data of another rank, the root."""
+    """True if the call brings this rank the data of another rank, the root."""
     return spec_of(call).rooted is Rooted.FROM_ROOT and call.root != group_rank
 
 

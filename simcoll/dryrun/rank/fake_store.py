@@ -81,7 +81,7 @@ class FakeStore(dist.Store):
         self.set(key, self._values.get(key, b"") + _bytes(value))
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are there."""
+        """True if all keys are there."""
         missing = self._missing(keys)
         for key in missing:
             self._look(key, None)
@@ -112,7 +112,7 @@ class FakeStore(dist.Store):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Whether append, multi_get and multi_set are there."""
+        """True: append, multi_get and multi_set are there."""
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:

@@ -1,4 +1,4 @@
-"""Counts what a rank computes between its calls while its script runs: FLOPs by dtype, and bytes moved.
+"""Counts a rank's computation between its calls while its script runs: FLOPs by dtype, and bytes moved.
 
 FLOPs follow torch's own formulas (torch.utils.flop_counter), for tensors with memory and for fake ones; bytes are those
 of the tensors that an operator reads and writes, except for views.

@@ -82,7 +82,7 @@ class InputsFile:
         return GroupInputs(self, f"{name}.{number}", members, place)
 
     def note_sent(self, name: str, data: bytes) -> None:
-        """Add what the rank sends by other means, so that the passes go on while that changes."""
+        """Add data that the rank sends by other means, so that the passes go on while it changes."""
         self.write(f"{name} 0 {hashlib.blake2b(data, digest_size=16).hexdigest()}\n")
 
     def write(self, line: str) -> None:

@@ -114,7 +114,7 @@ _RUNPY = runpy.run_path.__code__.co_filename
 
 
 def wanted_memory(dry_run: DryRun, rank: int) -> bool:
-    """Whether the end of a failed rank's output says that memory ran out."""
+    """True if the end of a failed rank's output says that memory ran out."""
     try:
         with open(dry_run.folder / log_name(rank), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
@@ -151,7 +151,7 @@ def _of_program(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _is_running(dry_run: DryRun, rank: int) -> bool:
-    """Whether a rank has begun and not ended; False too where the file system has no locks."""
+    """True if a rank has begun and not ended; False too where the file system has no locks."""
     try:
         with open(dry_run.folder / log_name(rank), "rb") as log:
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
 """The tensor metadata that pipeline stages send each other before they begin, through files in a dry run.
 
-A stage gets the shapes of its inputs from the stage before it. Ranks of a dry run write what they would send to the
+A stage gets the shapes of its inputs from the stage before it. Ranks of a dry run write this metadata to the
 run's folder, where those that run later or at the same time find it; a stage whose neighbour does not run takes the
 metadata of another one. The gradients of its outputs have the metadata of its outputs.
 """

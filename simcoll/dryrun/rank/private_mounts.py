@@ -1,11 +1,11 @@
 """Gives this process private copies of the writable file systems: overlays in a mount namespace of its own (Linux).
 
-What the process and its children write goes to *upper* folders; what was there before is read through, unchanged. The
+Files that the process and its children write go to *upper* folders; earlier files are read through, unchanged. The
 kernel drops the mounts when the last of these processes ends, however it ends. Root needs a mount namespace, a user a
 user namespace beside it (Linux 5.11 or later); many containers refuse both.
 
 Root gets one overlay of ``/``, and one of each other writable mount. A user's namespace has no folders of others: no
-overlay there can copy them to its upper folder. It must not show what lies below a mount point either. So a user gets
+overlay there can copy them to its upper folder. It must not show files below a mount point either. So a user gets
 overlays of chosen folders, each as far up as the user owns it, and without mounts below it.
 """
 
@@ -92,7 +92,7 @@ class _Mount:
 
     @property
     def is_covered(self) -> bool:
-        """Whether programs write ordinary files there."""
+        """True if programs write ordinary files there."""
         return self.writable and self.kind not in _NOT_FILES and os.path.isdir(self.place)
 
 
@@ -157,7 +157,7 @@ def _moving(rename: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_on_one_overlay(folder: Any, target: Any) -> bool:
-    """Whether a folder and the place that it is to move to are on one file system, as the program sees it."""
+    """True if a folder and its target are on one file system, as the program sees it."""
     beside = os.path.dirname(os.path.abspath(os.fsdecode(target)))
     return stat.S_ISDIR(os.lstat(folder).st_mode) and os.stat(folder).st_dev == os.stat(beside).st_dev
 
@@ -281,7 +281,7 @@ def _enter_namespaces(*, as_user: bool) -> None:
 
 
 def _drop_capabilities() -> None:
-    """Give up what the user namespace has granted: a program must not read what its user may not read."""
+    """Give up the rights that the user namespace has granted: a program must not read what its user may not read."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _call("capset", header, (ctypes.c_uint32 * 6)())
 

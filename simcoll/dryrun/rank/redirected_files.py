@@ -1,4 +1,4 @@
-"""Keeps what a rank writes apart where the kernel gives it no overlays: Python's own file functions are redirected.
+"""Keeps a rank's files apart where the kernel gives it no overlays: Python's own file functions are redirected.
 
 Functions that change files work on a copy in the rank's own folder, *upper*; those that read look there first. A
 removed file leaves an empty one there, whose name says so. Only Python's functions that take a path are redirected:
@@ -38,7 +38,7 @@ _COPY = ".simcoll-copy"
 
 
 def redirect_files(patches: Patches, upper: Path, kept: Path) -> list[Layer]:
-    """Redirect what this process writes to ``upper``, except to the folder ``kept``; returns the layer."""
+    """Redirect this process's writes to ``upper``, except those to the folder ``kept``; returns the layer."""
     upper.mkdir(parents=True)
     files = _RedirectedFiles(str(upper.resolve()), (*_REAL, str(kept)))
     redirected = {
@@ -139,7 +139,7 @@ class _RedirectedFiles:
         return os.path.join(os.path.realpath(folder), name) if name else folder
 
     def _is_hidden(self, place: str) -> bool:
-        """Whether the program has removed the real file, or a folder that it is in."""
+        """True if the program has removed the real file, or a folder that it is in."""
         while place != "/":
             if os.path.lexists(self.upper + _whiteout(place)):
                 return True
@@ -147,13 +147,13 @@ class _RedirectedFiles:
         return False
 
     def here(self, path: Any) -> str:
-        """Where a file or link is that the program names."""
+        """The place of a file or link that the program names."""
         place = self._place(path)
         own = self.upper + place
         return own if os.path.lexists(own) or self._is_hidden(place) else place
 
     def found(self, path: Any) -> str:
-        """Where the file is that the program reads."""
+        """The place of the file that the program reads, links followed; raises OSError where they form a cycle."""
         place = self._place(path)
         for _ in range(_MOST_LINKS):
             here = self.here(place)
@@ -163,7 +163,7 @@ class _RedirectedFiles:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fsdecode(path))
 
     def made(self, path: Any) -> str:
-        """Where to make a file; its folder has to be there."""
+        """The place at which to make a file; its folder has to exist."""
         place = self._place(path)
         folder = self.found(os.path.dirname(place))
         if not stat.S_ISDIR(os.stat(folder).st_mode):
@@ -175,7 +175,7 @@ class _RedirectedFiles:
         return own
 
     def copied(self, path: Any) -> str:
-        """Where to change a file: a copy, if the program has changed nothing yet; its place, if it does not exist."""
+        """The place at which to change a file: a copy, made at the first change; its own place, if it is new."""
         source = self.found(path)
         if source.startswith(self.upper) or not os.path.exists(source):
             return source if os.path.lexists(source) else self.made(path)
@@ -290,7 +290,7 @@ class _RedirectedFiles:
 
 
 class _Entries:
-    """What ``os.scandir`` returns."""
+    """The iterator that ``os.scandir`` returns."""
 
     def __init__(self, entries: Iterator[_Entry]) -> None:
         self._entries = iter(list(entries))
@@ -329,15 +329,15 @@ class _Entry:
         return os.lstat(self.path).st_ino
 
     def is_symlink(self) -> bool:
-        """Whether it is a link."""
+        """True for a link."""
         return os.path.islink(self.path)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a folder."""
+        """True for a folder."""
         return os.path.isdir(self.path) and (follow_symlinks or not self.is_symlink())
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a regular file."""
+        """True for a regular file."""
         return os.path.isfile(self.path) and (follow_symlinks or not self.is_symlink())
 
 
@@ -346,7 +346,7 @@ def _whiteout(place: str) -> str:
 
 
 def _is_special(path: str) -> bool:
-    """Whether a path exists that is neither file nor folder, such as a pipe."""
+    """True if a path exists that is neither file nor folder, such as a pipe."""
     try:
         mode = os.stat(path).st_mode
     except OSError:

@@ -37,7 +37,7 @@ def _loading(load: Callable[..., Any], *, loaded: Callable[[torch.Tensor], torch
 
 
 def _of_one_plan(validate: Callable[..., Any]) -> Callable[..., Any]:
-    """The check of a global plan, without the check of what several plans cover."""
+    """The check of a global plan, without the check of the parts that several plans cover."""
 
     @functools.wraps(validate)
     def checked(plans: list[Any], metadata: Any) -> Any:

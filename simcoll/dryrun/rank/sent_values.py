@@ -1,8 +1,9 @@
-"""What ranks of a dry run send each other beside files: objects, messages of few numbers, and keys of stores.
+"""The values that ranks of a dry run send each other beside files: objects, small messages, and keys of stores.
 
 A rank saves what it sends. In the first pass a rank that receives waits, for a limited time, for a sender that was
-started before it; of one that is started later it knows nothing. In the next passes each rank finds what was sent in
-the pass before. Pickled objects are read as in the real run, by the program that wrote them, in another of its ranks.
+started before it; it knows nothing of a sender that is started later. In the next passes each rank finds all that was
+sent in the pass before. Pickled objects are read as in the real run, by the program that wrote them, in another of its
+ranks.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _UNKNOWN = object()
 
 
 class SentValues:
-    """What this rank sends, and finds of what others have sent; ``raw`` is the folder of the dry run's files.
+    """The values that this rank sends, and those of others that it finds; ``raw`` is the folder of the dry run's files.
 
     ``note`` is called with the name and content of whatever is sent.
     """
@@ -55,7 +56,7 @@ class SentValues:
         self.rank, self.world_size = rank, sharing.progress.world_size
 
     def put(self, name: str, data: bytes) -> None:
-        """Save what is sent under a name that sender and receivers agree on."""
+        """Save data that is sent, under a name that sender and receivers agree on."""
         if len(data) > _MOST_BYTES:
             return
         folder = f"{self._folder}/{self.rank}.{self._sharing.run}"
@@ -67,15 +68,15 @@ class SentValues:
         self._note(_file_name(name), data)
 
     def get(self, source: int, name: str, is_enough: Callable[[bytes], bool] = lambda data: True) -> bytes | None:
-        """What a rank (global) has sent under a name; None where that is unknown.
+        """The data that a rank (global) has sent under a name; None where that is unknown.
 
-        A rank that is ahead is waited for until what it has sent ``is_enough``.
+        A rank that is ahead is waited for until ``is_enough`` accepts its data.
         """
         found = self._awaited([source], [name], is_enough)
         return found and found[1]
 
     def find(self, *names: str) -> tuple[str, bytes] | None:
-        """What any rank has sent under one of these names; None where no rank has, as far as this one knows."""
+        """The name and the data that any rank has sent under one of these names; None where none is known to have."""
         return self._awaited([*range(self.world_size)], names)
 
     def _awaited(
@@ -97,7 +98,7 @@ class SentValues:
             time.sleep(_LOOK_SECONDS)
 
     def is_known(self, rank: int) -> bool:
-        """Whether a rank was started before this one, or has run in a pass before."""
+        """True if a rank was started before this one, or has run in a pass before."""
         return self._sharing.progress.was_started(rank, None if self._sharing.run else self.rank)
 
     def made(self) -> int:
@@ -105,7 +106,7 @@ class SentValues:
         return self._sharing.progress.made(self.rank)
 
     def has_sent(self, rank: int) -> bool:
-        """Whether a rank has sent anything in a pass before this one."""
+        """True if a rank has sent anything in a pass before this one."""
         return bool(self._passes(rank))
 
     def _of_last_pass(self, source: int) -> str:
@@ -164,7 +165,7 @@ class SharedObjects:
         self._counts: dict[tuple[str, int, int], int] = {}
 
     def exchange(self, name: str, given: Mapping[str, Any]) -> bool:
-        """Put what other ranks have sent into the lists of a call; returns whether nothing is missing."""
+        """Put the objects of other ranks into the lists of a call; returns True if none is missing."""
         exchanges = {
             "all_gather_object": self._all_gather,
             "gather_object": self._gather_to_one,

@@ -1,4 +1,4 @@
-"""The settings of a dry run, and the names of its ranks' files; without torch, for whoever reads them afterwards."""
+"""The settings of a dry run, and the names of its ranks' files; without torch, for later readers of the files."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
 Each rank of a dry run writes to layers of its own. When it makes a collective, or creates a group, it saves copies of
 what it has changed since the one before, as an entry of its *journal*. After the k-th collective of a group a rank
 applies the entries that each other member made up to its own k-th collective of that group: in the real run those files
-are there. What the rank has written itself stays as it is, unless another rank changes it after it has seen it.
+are there. The rank's own files stay as they are, unless another rank that has seen them changes them.
 
 Ranks run side by side. In the first pass a rank waits, for a limited time, for those that were started before it and
 have not come as far; it finds nothing of those that are started later. In the next passes the journals of the pass
-before are complete. How far each rank has come is in memory that all share.
+before are complete. The progress of each rank is in memory that all share.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WHITEOUT = ".simcoll-removed."
 
 
 class RankProgress:
-    """How far each rank of a dry run has come, in memory that this process shares with those that it forks.
+    """The progress of each rank of a dry run, in memory that this process shares with those that it forks.
 
     Of each group a rank counts its collectives; groups have 128 places, chosen by a hash of their name.
     """
@@ -67,7 +67,7 @@ class RankProgress:
         self._started = 0
 
     def start(self, rank: int) -> None:
-        """Note that a rank is about to start; in what order it does counts."""
+        """Note that a rank is about to start, and its place in the order of starts."""
         self._started += 1
         self.table[rank] = 0
         self.table[rank, _ORDER] = self._started
@@ -78,12 +78,12 @@ class RankProgress:
         self.table[rank, _STARTED] = _ENDED
 
     def is_ahead(self, rank: int, own: int) -> bool:
-        """Whether a rank was started before this one, and runs."""
+        """True if a rank was started before this one, and runs."""
         row = self.table[rank]
         return bool(row[_STARTED] == _RUNNING and row[_ORDER] < self.table[own, _ORDER])
 
     def was_started(self, rank: int, before: int | None = None) -> bool:
-        """Whether a rank has been started, and that before another one if that is given."""
+        """True if a rank has been started, and that before another one if that is given."""
         order = self.table[rank, _ORDER]
         return bool(order and (before is None or order < self.table[before, _ORDER]))
 
@@ -92,13 +92,13 @@ class RankProgress:
         return int(self.table[rank, _FIRST_SLOT:].sum())
 
     def was_first(self, rank: int) -> bool:
-        """Whether no rank was started before this one."""
+        """True if no rank was started before this one."""
         return int(self.table[rank, _ORDER]) == 1
 
 
 @dataclass(frozen=True, slots=True)
 class FileSharing:
-    """What ranks of a dry run need to share files: the folder of their changes, and each other's progress.
+    """The means by which ranks of a dry run share files: the folder of their changes, and each other's progress.
 
     ``overlays`` is false where the kernel allows none; ``places`` are the folders that they cover, None for all
     (:mod:`simcoll.dryrun.rank.private_mounts`). A rank waits for others at most ``patience`` seconds in all. ``run``
@@ -134,9 +134,9 @@ def read_journal(path: str | Path, offset: int = 0) -> tuple[list[JournalEntry],
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of a path: its kind now, and for a file the name of its copy, for a link its target.
+    """A change of a path: its kind now, and for a file the name of its copy, for a link its target.
 
-    Of a file that a rank only appended to the copy has what it appended.
+    The copy of a file that a rank only appended to has the appended bytes.
     """
 
     path: str
@@ -146,7 +146,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """The changes of one rank, and how many collectives of each group it had made before it made them known."""
+    """The changes of one rank, and the number of collectives of each group that it had made before it saved them."""
 
     counts: Mapping[str, int]
     changes: Sequence[Change]
@@ -177,12 +177,12 @@ _State = tuple[int, ...]
 
 
 def _is_racy(state: _State, now: int) -> bool:
-    """Whether a small file may change once more without a change of its state."""
+    """True if a small file may change once more without a change of its state."""
     return len(state) > 1 and state[2] <= _COPIED_BYTES and now - state[3] < _RACY_NS
 
 
 class ChangedPaths:
-    """Finds what has changed in a rank's layers since it looked the last time."""
+    """Finds the changes in a rank's layers since it looked the last time."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
@@ -200,7 +200,7 @@ class ChangedPaths:
         return [*((path, places[path]) for path in changed), *((path, "") for path in known if path not in places)]
 
     def forget(self) -> dict[str, str]:
-        """Take what has changed as known; returns the place in a layer of every path there."""
+        """Take all changes as known; returns the place in a layer of every path there."""
         found: dict[str, _State] = {}
         places: dict[str, str] = {}
         for layer in self._layers:
@@ -262,7 +262,7 @@ class SharedFiles:
         self._appended.watch()
 
     def sent_values(self, note: Callable[[str, bytes], object]) -> SentValues:
-        """What ranks send each other beside files; ``note`` is called with what this one sends."""
+        """The values that ranks send each other beside files; ``note`` is called with those that this one sends."""
         return SentValues(self._sharing, self._rank, self._raw, note)
 
     def of_group(self, members: Sequence[int]) -> GroupFiles:
@@ -275,7 +275,7 @@ class SharedFiles:
         return GroupFiles(self, f"{name}.{number}", others)
 
     def publish(self) -> None:
-        """Save what this rank has changed since the last time."""
+        """Save the changes that this rank has made since the last time."""
         with self._appended.quiet():
             changes = [
                 change for path, here in self._changed.look() if (change := self._change(path, here)) is not None
@@ -314,7 +314,7 @@ class SharedFiles:
         return None
 
     def _is_saved(self, path: str, here: str) -> bool:
-        """Whether the last copy of a small file is what it is now: it looks changed while its state may be racy."""
+        """True if the last copy of a small file equals it: a file looks changed while its state may be racy."""
         name = self._copies.get(path)
         if name is None or os.stat(here).st_size > _COPIED_BYTES:
             return False
@@ -364,7 +364,7 @@ class SharedFiles:
         self._patience -= time.monotonic() - begin
 
     def apply(self, group: str, count: int, others: _Ranks) -> None:
-        """Apply what other ranks did before their ``count``-th collective of a group."""
+        """Apply the changes that other ranks made before their ``count``-th collective of a group."""
         entries = [
             (place_of(entry.counts, group, other), entry)
             for other in self._with_news(others)
@@ -400,7 +400,7 @@ class SharedFiles:
         self._changed.forget()  # it is not the rank's own
 
     def _is_later(self, entry: JournalEntry, path: str) -> bool:
-        """Whether another rank's change comes after this rank's own of the same path: it has then seen that one."""
+        """True if another rank's change comes after this rank's own of the same path: it has then seen that one."""
         own = self._own.get(path)
         return own is None or any(entry.counts.get(name, 0) > own.get(name, 0) for name in self._counts)
 

@@ -1,9 +1,9 @@
 """Numbers in a store that ranks of a dry run add to: tickets, and counts that ranks wait for.
 
 A real run may order the additions in any way that keeps each rank's own order. Here they come in rounds: the first one
-of each rank, by rank, then the second ones. So an addition returns what a rank would find if all came in the order of
-their ranks, and who reads a number again and again finds one more round each time. A rank that was not started before
-this one, or does not run at all, is assumed to add what this one adds.
+of each rank, by rank, then the second ones. So an addition returns the sum that a rank would find if all came in the
+order of their ranks, and a rank that reads a number repeatedly finds one more round each time. A rank that was not
+started before this one, or does not run at all, is assumed to add what this one adds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StoreCounters:
         """Whether a number that was returned last depends on what other ranks are assumed to add."""
 
     def __contains__(self, key: str) -> bool:
-        """Whether this rank has added to a number."""
+        """True if this rank has added to a number."""
         return key in self._own
 
     def add(self, key: str, amount: int) -> int:
@@ -62,7 +62,7 @@ class StoreCounters:
         return total
 
     def _of(self, other: int, key: str, wanted: int) -> _Runs:
-        """What another rank has added, after a limited wait for ``wanted`` additions if it is ahead."""
+        """The additions of another rank, after a limited wait for ``wanted`` of them if it is ahead."""
         found = self._sent.get(other, addition_name(key), lambda data: _count(json.loads(data)) >= wanted)
         if found is not None:
             runs: _Runs = json.loads(found)

@@ -1,6 +1,6 @@
-"""Tracks what a dry run's program does with tainted values: those that a dry run can only guess.
+"""Tracks a program's use of tainted values: those that a dry run can only guess.
 
-Tainted are the values that other ranks would have sent, and those that tensors without memory would hold. A program
+The values that other ranks would have sent, and those that tensors without memory would hold, are tainted. A program
 that reads one (``item()``, ``if tensor:``) may take another branch in the real run. The first read of each line is
 recorded: integers and booleans where they are read, floats where they are compared, since most floats are only printed.
 The branch taken is recorded each time: calls of two ranks after they took different branches are not compared.
@@ -165,7 +165,7 @@ class TaintTracker:
             put_mark(tensor, TAINTED, True)
 
     def is_tainted(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor holds values that can only be guessed."""
+        """True if a tensor holds values that can only be guessed."""
         return isinstance(tensor, FakeTensor) or bool(mark(tensor, TAINTED))
 
     def install(self, patches: Patches) -> None:
@@ -221,13 +221,13 @@ def _reading_frame() -> FrameType | None:
 
 
 def _is_read_by_torch() -> bool:
-    """Whether torch or the standard library reads the value: they print and check on the program's behalf."""
+    """True if torch or the standard library reads the value: they print and check on the program's behalf."""
     frame = _reading_frame()
     return frame is not None and not is_program(frame)
 
 
 def _is_shown() -> bool:
-    """Whether the value is read to be printed, by torch or the standard library: no branch depends on that."""
+    """True if the value is read to be printed, by torch or the standard library: no branch depends on that."""
     frame = _reading_frame()
     if frame is None or is_program(frame):
         return False
@@ -236,7 +236,7 @@ def _is_shown() -> bool:
 
 
 def has_tainted_size(values: Sequence[object]) -> bool:
-    """Whether arguments, or lists among them, contain tainted sizes or tensors of such sizes."""
+    """True if arguments, or lists among them, contain tainted sizes or tensors of such sizes."""
     return bool(tainted_numbers(values)) or any(
         not (mark(tensor, TAINTED_SIZES) or frozenset()).isdisjoint(tensor.shape) for tensor in tensors_in(values)
     )

@@ -1,6 +1,6 @@
 """Runs a dry run's program in a patched torch: its modes, in all threads, checkpoints of one rank, no compiler.
 
-Of the two torch modes one sees the functions that the program calls, the other every operator. They propagate marks
+One of the two torch modes sees the functions that the program calls, the other every operator. They propagate marks
 (:mod:`simcoll.dryrun.rank.tensor_marks`) from an operator's inputs to its outputs, run operators for fake GPUs on the
 CPU, and let operators compute without memory.
 
@@ -108,7 +108,7 @@ class OperatorMode(TorchDispatchMode):
         return result
 
     def _run_inner(self, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run only the operator inside a higher-order one: what surrounds it, such as a random state, is CUDA's."""
+        """Run only the operator inside a higher-order one: its surroundings, such as a random state, are CUDA's."""
         place = next((place for place, value in enumerate(args) if isinstance(value, OpOverload)), None)
         if place is None:
             return NotImplemented
@@ -310,7 +310,7 @@ def _without_workers(begin: Callable[..., None]) -> Callable[..., None]:
 
 
 def _trusting_tainted(taint: TaintTracker, compare: Callable[..., None]) -> Callable[..., None]:
-    """Let ``torch.testing`` assume that tainted values are what is expected."""
+    """Let ``torch.testing`` assume that tainted values are as expected."""
 
     @functools.wraps(compare)
     def assert_close(*args: Any, **kwargs: Any) -> None:
