@@ -1,8 +1,8 @@
 """The ordered list of explanations of what went wrong in a job; earlier ones take precedence.
 
-An explanation is asked after those above it. What an earlier one has found may silence it (``yields_to``), and it may
-take the place of what an earlier one has found (``replaces``): one cause gives one finding. What is shown first is
-another matter (:data:`SHOWN`): causes before symptoms. docs/verdict.md is written from this list.
+An explanation is asked after those above it. Findings of an earlier one may silence it (``yields_to``), and its own
+findings may replace those of an earlier one (``replaces``): one cause gives one finding. The order in which findings
+are shown is another one (:data:`SHOWN`): causes before symptoms. docs/verdict.md is written from this list.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MEMORY: Final = (BUFFER_CHANGED.code, BUFFERS_OVERLAP.code)
 class Inquiry:
     """A job, and what the explanations that have been asked so far have found in it, by their names.
 
-    Every explanation that there is has its list from the beginning: a name that none has is a KeyError.
+    Every explanation has its list from the beginning: an unknown name is a KeyError.
     """
 
     job: Job
@@ -72,7 +72,7 @@ class Inquiry:
 
     @cached_property
     def late(self) -> list[LateCall]:
-        """The calls that ranks gave up before others came; worked out when an explanation first asks for it."""
+        """The calls that ranks gave up before others came; computed when an explanation first asks for it."""
         return late_calls(self.job)
 
     @cached_property
@@ -120,11 +120,11 @@ def _whatever(job: Job, new: Finding, old: Finding) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One thing that can have gone wrong: the ``codes`` it can report, and what finds it.
+    """One possible cause: the ``codes`` that it can report, and the function that finds it.
 
-    It is not asked where an explanation named in ``yields_to`` has found something, nor, ``only_if_halted``, of a job
-    of which nothing says that it stood or failed. What it finds takes the place of those findings of the explanations
-    named in ``replaces`` for which ``in_place_of`` holds.
+    It is not asked where an explanation named in ``yields_to`` has found something, nor, with ``only_if_halted``, for a
+    job that is not known to have stopped or failed. Its findings replace those findings of the explanations named in
+    ``replaces`` for which ``in_place_of`` holds.
     """
 
     name: str
@@ -155,8 +155,8 @@ def _harmful_non_member_calls(inquiry: Inquiry) -> list[Finding]:
 
 
 def _memory_in_flight(inquiry: Inquiry) -> list[Finding]:
-    """Memory was used while an asynchronous call still needed it, or the tensors of one call lie in memory so that its
-    backend gives wrong results.
+    """Memory was used while an asynchronous call still needed it, or the tensors of one call lie in memory such
+    that its backend gives wrong results.
 
     This makes no rank wait: it explains no halt.
     """
@@ -170,8 +170,8 @@ def _concerns_memory(finding: Finding) -> bool:
 def _reported_missing(inquiry: Inquiry) -> list[Finding]:
     """Ranks did not come to a collective, as those that waited there reported (in detail mode), and failed for it.
 
-    Not where a mismatch among the same ranks came before, where a message keeps the rank, and where its call went to
-    another group. Waits that may follow from each other give one finding.
+    Not reported where a mismatch among the same ranks came before, where a message keeps the rank, or where its call
+    went to another group. Waits that may follow from each other give one finding.
     """
     messages = inquiry.of("message let go", "message unmatched")
     return missing_ranks(inquiry.job, kept={rank for one in messages for rank in one.ranks})
@@ -180,7 +180,7 @@ def _reported_missing(inquiry: Inquiry) -> list[Finding]:
 def _came_late(inquiry: Inquiry) -> list[Finding]:
     """Ranks came to a call after others had given up waiting for them there, by the times in the records.
 
-    A rank that stood in another call meanwhile was held up there. Clocks of different hosts are compared by the
+    A rank that was in another call meanwhile was held up there. Clocks of different hosts are compared by the
     collectives that were completed before.
     """
     return came_late(inquiry.late)
@@ -193,9 +193,9 @@ def _refused_instead(inquiry: Inquiry) -> list[Finding]:
 
 
 def _deadlock_given_up(inquiry: Inquiry) -> list[Finding]:
-    """The ranks that are missed stood in a call themselves, for those who missed them, until they gave up.
+    """The missing ranks were in a call themselves, waiting for those that missed them, until they gave up.
 
-    Every wait of the cycle had begun before the first of its ranks failed: who comes later has met nobody.
+    Every wait of the cycle had begun before the first of its ranks failed: a rank that came later met no other.
     """
     missing = inquiry.of("reported missing")
     return deadlock_before_failures(inquiry.job, missing) if missing else []
@@ -239,34 +239,34 @@ def _is_open(finding: Finding) -> bool:
 
 
 def _swallowed(inquiry: Inquiry) -> list[Finding]:
-    """A message left although the work of its receive was let go, and nothing that follows between the two arrives.
+    """A message left although the work of its receive was let go, and no later message between the two arrives.
 
-    The two ranks stand in one collective when the job is given up.
+    The two ranks are in one collective when the job is given up.
     """
     certain = [one for one in inquiry.of("late rank", "nobody missing") if not _is_open(one)]
     return [] if certain else swallowed_messages(inquiry.job)
 
 
 def _tolerated(inquiry: Inquiry) -> list[Finding]:
-    """Warnings: what ranks state differently but may mean, or what does no harm as far as is known."""
+    """Warnings: differences between ranks that may be intended, or that do no harm as far as is known."""
     return [one.finding for one in inquiry.job.tolerated]
 
 
 def _never_waited(inquiry: Inquiry) -> list[Finding]:
     """A warning: in a job that ended well nobody waited for the work of a call that brings a result.
 
-    Not where the line waits for its earlier calls and for none after.
+    Not reported where the line waits for its earlier calls and for none after.
     """
     return never_waited(list(inquiry.job.traces.values()), inquiry.job.matching.unmatched) if inquiry.job.clean else []
 
 
 def _stragglers(inquiry: Inquiry) -> list[Finding]:
-    """A warning: one rank came last again and again, and cost the others at least two fifths of their time."""
+    """A warning: one rank came last repeatedly, and cost the others at least two fifths of their time."""
     return stragglers(inquiry.job.columns)
 
 
 def _wrong_values(inquiry: Inquiry) -> list[Finding]:
-    """The values of a collective are not what they must be, by the digests that all its ranks wrote down.
+    """The values of a collective are wrong, by the digests that all its ranks wrote down.
 
     Of each rule and group the first call is reported; not where calls disagree, or memory was used while in flight.
     """
@@ -303,7 +303,7 @@ def _names(explanations: Sequence[Explanation]) -> tuple[str, ...]:
 
 
 def _first_of(*explanations: Explanation, after: tuple[str, ...]) -> tuple[Explanation, ...]:
-    """Explanations of which only the first that finds something is believed; all of them yield to ``after``."""
+    """Explanations of which only the first with findings is believed; all of them yield to ``after``."""
     return tuple(
         replace(
             one,
@@ -452,7 +452,7 @@ def explained(job: Job) -> list[Finding]:
     """Return the findings in a job that has ended, in the order in which they are shown."""
     inquiry = Inquiry(job).ask(EXPLANATIONS)
     failed = inquiry.of(*_FAILURES)
-    # A failure that no mismatch explains and that came first is the cause of what the others report.
+    # A failure that no mismatch explains and that came first is the cause of the others' reports.
     first = _FAILURES if _came_first(job, failed) else ()
     # The explanations of _PARTED share out the job's mismatches, which are in order of time; nothing replaces them.
     rest = (name for name in SHOWN if name not in (*first, *_names(_PARTED)))
@@ -466,9 +466,9 @@ def _came_first(job: Job, failed: Sequence[Finding]) -> bool:
 
 
 def explained_while_it_runs(job: Job) -> tuple[list[Finding], bool]:
-    """Explain why a job that still runs does not move, and tell whether it is proved that it never will.
+    """Explain why a job that still runs does not move; True beside the findings if it is proved that it never will.
 
-    Proved is a cycle of waits, a wait for a rank that has ended, a group that the ranks make differently, and a
+    Proofs are a cycle of waits, a wait for a rank that has ended, a group that the ranks make differently, and a
     collective that disagrees and does not end. A rank that is only late, to a call or to the making of a group, may
     still come.
     """

@@ -1,7 +1,7 @@
 """Judges a job: reads and aligns its records, runs the explanations, and makes one report.
 
-The order in which explanations are believed stands in :mod:`simcoll.verifier.explanations`; docs/verdict.md has the
-steps before and after.
+:mod:`simcoll.verifier.explanations` has the order in which explanations are believed, docs/verdict.md the steps before
+and after.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _MOST_NOTES = 20
 def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: Stall | None = None) -> Report:
     """Judge a job by its ranks' traces (any subset of them) and by how their processes ended, if that is known.
 
-    ``stall`` says that the job stood still when it was ended. Where nobody has seen how the job ended, the records
-    themselves may tell that it stood.
+    ``stall`` is the stall for which the job was ended. Where no launcher has seen how the job ended, the records
+    themselves may show a stall.
 
-    Findings come with causes before symptoms, in order of time; a failure that another finding explains is none.
+    Findings come with causes before symptoms, in order of time; a failure that another finding explains is not one.
     """
     recorded, outcome = when_it_was_ended(traces, outcome, stall)
     traces = recorded
@@ -72,7 +72,7 @@ def judge(traces: Sequence[Trace], outcome: LaunchOutcome | None = None, stall: 
 def standstill(
     traces: Sequence[Trace], outcome: LaunchOutcome | None, stall: Stall
 ) -> tuple[tuple[Finding, ...], bool]:
-    """Why a job that still runs does not move, and whether it is proved that it never will."""
+    """The findings that explain why a running job does not move, and True if it is proved that it never will."""
     columns, agreement = agreement_of(traces)
     job = Job.of(traces, outcome, stall, columns, match_messages(traces))
     findings, proved = explained_while_it_runs(job.disagreeing([*agreement.mismatches, *_unequal(job)]))

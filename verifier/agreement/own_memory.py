@@ -1,4 +1,4 @@
-"""SC503 and SC601: calls whose own tensors overlap in memory such that the backend silently gives wrong results."""
+"""SC503 and SC601: calls whose own tensors lie in memory such that the backend silently gives wrong results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
 """The report as a value: findings, the rules behind their codes, what each side stated, and the words for it.
 
-Nothing here compares calls; it says what was found.
+This package compares no calls; it states what was found.
 """

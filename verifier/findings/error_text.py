@@ -1,8 +1,8 @@
 """The text of the exceptions that ``detail`` mode raises.
 
-It begins as the text of c10d's own wrapper does (torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp and
-ProcessGroupGloo.cpp, torch 2.13), because tools and tests match on it, and goes on with what that wrapper does not
-know: every side, the culprits, the lines. Ranks are global, which for the default group is what c10d prints.
+It begins like the text of c10d's own wrapper (torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp and
+ProcessGroupGloo.cpp, torch 2.13), because tools and tests match on it, and goes on with facts that the wrapper does
+not know: every side, the culprits, the lines. Ranks are global, which for the default group is what c10d prints.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def mismatch_text(group: Group, records: Mapping[int, Record], my_group_rank: in
     """
     errors = [finding for finding in findings if finding.severity is Severity.ERROR] or list(findings)
     other = _opponent(group, records, my_group_rank, errors)
-    # A rank whose own record did not come back in time still says what the others disagree about.
+    # A rank whose own record did not come back in time still states the disagreement of the others.
     mine = records.get(my_group_rank, records[other])
     theirs = records[other]
     head = (
@@ -134,7 +134,7 @@ def _scalar_type(dtype: str) -> str:
 
 
 def _aspects(mine: Call, theirs: Call, errors: Sequence[Finding]) -> str:
-    """Every differing aspect between two calls: c10d's own in its words, then those that it does not know."""
+    """Every differing aspect of two calls: c10d's own in its words, then those that it does not know."""
     fields = [("Op type", _op_type(mine), _op_type(theirs))]
     (shape, dtypes, devices), (their_shape, their_dtypes, their_devices) = map(
         _torch_fields, (_tensors(mine), _tensors(theirs))
@@ -193,8 +193,8 @@ def missing_text(
     first_only: bool = False,
     waited_ms: int | None = None,
 ) -> str:
-    """The message when ranks did not come to ``record`` within ``timeout_ms``; ``last`` is, by group rank, what the
-    missing ones are known to have called last. A wait of ``waited_ms``, if that is known and much shorter, was ended by
+    """The message when ranks did not come to ``record`` within ``timeout_ms``; ``last`` has, by group rank, the last
+    known calls of the missing ranks. A wait of ``waited_ms``, if that is known and much shorter, was ended by
     a connection that closed.
 
     c10d's own line, with which it begins, says "Rank 1" with ``first_only`` (monitored_barrier's default) and
@@ -241,7 +241,7 @@ def _missing_lines(
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """As c10d lists them, one by one; thousands as ranges, for an exception is read by people."""
+    """Ranks in the form of c10d, one by one; thousands as ranges, since people read the exception."""
     return ", ".join(map(str, ranks)) if len(ranks) <= _RANKS else span_text(ranks)
 
 

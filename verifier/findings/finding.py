@@ -1,7 +1,7 @@
 """The report as a value: findings, rules, ranks' states, the verdict. Renderers in ``simcoll.reports`` draw it.
 
 A :class:`Rule` is a finding's stable code, its name, its advice, and the page that explains it. A :class:`Summary`
-comes before the findings: what the job did, how far its groups came, where its ranks are.
+comes before the findings: the job's activity, its groups' progress, its ranks' places.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SOURCES_PER_SIDE = 4
 
 
 class Activity(Enum):
-    """What a rank did when it was last seen; ``open``: a call had not ended, and nobody was seen to wait for it."""
+    """The activity of a rank when it was last seen; ``open``: a call had not ended, and no thread was seen waiting."""
 
     WAITS = "waits"
     OPEN = "open"
@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the groups of one kind (one description, one size) came.
+    """The progress of the groups of one kind (one description, one size).
 
     ``least`` and ``most`` are the last collectives that all recorded members finished, of the group that came least
     far and of the one that came farthest; ``least`` is None where some group finished none. ``members`` are all their
@@ -73,9 +73,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """How fast devices ran the collectives of one op and size in the groups of one kind (one description, one size).
+    """The speed of the collectives of one op and size in the groups of one kind (one description, one size).
 
-    ``bytes`` is what nccl-tests means by size, the larger of what a rank sends and receives. ``seconds`` and
+    ``bytes`` is the size in the sense of nccl-tests, the larger of a rank's sent and received bytes. ``seconds`` and
     ``bus_bandwidth`` (bytes/s) are medians over the ``calls``, whose time is the shortest that any rank was inside;
     ``slowest`` is the longest of these times, that of collective ``sequence`` of ``group``.
     """
@@ -94,7 +94,7 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the job was doing. ``kinds`` are the modes or the kinds of dump that the data is from.
+    """The activity of the job. ``kinds`` are the modes or the kinds of dump that the data is from.
 
     Times are nanoseconds of the wall clock, 0 where no record has one. ``unknown`` are the fields of a call that the
     data never states.
@@ -124,7 +124,7 @@ class History:
 
 
 class Mark(Enum):
-    """How a rank's call went. ``absent``: a member that did not make it; ``outside``: no member, or not recorded."""
+    """The outcome of a rank's call. ``absent``: a member did not make it; ``outside``: no member, or not recorded."""
 
     DONE = "done"
     OPEN = "open"
@@ -135,7 +135,7 @@ class Mark(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One rank's call in one column, or that it made none; ``op`` is empty then. ``differs``: from what others say."""
+    """One rank's call in one column; ``op`` is empty if it made none. ``differs``: the others state something else."""
 
     mark: Mark
     op: str = ""
@@ -187,7 +187,7 @@ class RankSource:
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """Where a call stands: its group, and its number among the collectives there, or among the messages of ``rank``.
+    """The place of a call: its group, and its number among the collectives there, or among the messages of ``rank``.
 
     ``rank`` (global) is None for a collective.
     """
@@ -325,13 +325,13 @@ class Coverage:
 
     @property
     def complete(self) -> bool:
-        """Whether all that ran was judged."""
+        """True if all that ran was judged."""
         return not self.gaps
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree.
+    """All data that a renderer needs. ``agreed`` counts the collectives on which all ranks of their group agree.
 
     ``messages`` counts the messages whose two ends are known and agree.
     ``summary`` is None where no rank left a record; ``shown`` is None where nothing is hidden. ``histories`` and
@@ -385,6 +385,6 @@ class Rule:
         unknown: tuple[str, ...] = (),
         before: tuple[Record, ...] = (),
     ) -> Finding:
-        """A finding of this rule, as grave as the rule says unless told otherwise; its ranks are put in order."""
+        """A finding of this rule, of the rule's severity unless another is given; its ranks are put in order."""
         who, known = tuple(sorted(set(ranks))), (tuple(sides), tuple(differing), unknown, before)
         return Finding(self.code, severity or self.severity, message, group, sequence, who, tuple(culprits), *known)

@@ -1,7 +1,7 @@
 """Every rule by its code.
 
-SC101 to SC110 are about what every rank must state alike, SC201 to SC204 about who comes and in which order, SC301 to
-SC401 about send and receive and about groups, SC402 and SC501 to SC504 about what happens to a call beside its peers,
+SC101 to SC110 are about fields that every rank must state alike, SC201 to SC204 about the ranks that come and their
+order, SC301 to SC401 about send and receive and about groups, SC402 and SC501 to SC504 about a call beside its peers,
 SC601 to SC801 about single ranks and the job as a whole, SC901 to SC903 about the values that collectives carry.
 """
 

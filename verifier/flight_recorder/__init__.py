@@ -1,11 +1,11 @@
 """Flight Recorder dumps of torch, pickle or JSON, as traces. ``docs/flight-recorder.md`` describes them.
 
 :func:`read_dump` reads one file, :func:`traces_of` puts the files of a job together. Reading never trusts: nothing is
-unpickled or evaluated, memory is bounded, and what is damaged is left out and named.
+unpickled or evaluated, memory is bounded, and damaged parts are left out and named.
 
 A pickle is read opcode by opcode, JSON value by value, and each entry is dropped once its row is made. Entries that
-differ from an earlier one only in numbers at fixed places are read as columns of bytes. What a backend leaves open,
-such as the calls of a coalesced group or the numbers that a batch took, is worked out from the columns.
+differ from an earlier one only in numbers at fixed places are read as columns of bytes. Fields that a backend leaves
+open, such as the calls of a coalesced group or the numbers that a batch took, are inferred from the columns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def looks_like_dump(head: bytes) -> bool:
-    """Whether a file that begins like this may be a Flight Recorder dump: a pickle, or JSON with an object."""
+    """True if a file that begins like this may be a Flight Recorder dump: a pickle, or JSON with an object."""
     return _is_json(head) or head[:1] in (b"\x80", b"(", b"}")
 
 

@@ -1,6 +1,6 @@
-"""One Flight Recorder dump as a value: what one rank's file says, before the files of a job are put together.
+"""One Flight Recorder dump as a value: the content of one rank's file, before the files of a job are put together.
 
-A dump's entries as a trace's slots: the calls of a coalesced group put together, states and losses worked out.
+A dump's entries as a trace's slots: the calls of a coalesced group put together, states and losses inferred.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ not record sends and receives either."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ring:
-    """The slots of a dump, the calls that they index, and what the ring no longer holds, by group index.
+    """The slots of a dump, the calls that they index, and the calls that the ring has lost, by group index.
 
-    ``unstated`` is what this backend does not record beside what no dump states.
+    ``unstated`` are the fields that this backend does not record, beside those that no dump states.
     """
 
     slots: Slots
@@ -77,16 +77,16 @@ def slots_of(columns: EntryColumns, minor: int) -> Ring:
 
 
 def _lists_cut(columns: EntryColumns) -> set[int]:
-    """The calls that take a list for all ranks, of which only the first tensor was recorded: no size tells anything."""
+    """The calls that take a list for all ranks, of which only the first tensor was recorded: no size is known."""
     listed = {name for name, spec in COLLECTIVES.items() if spec.law_reads}
     told = zip(columns.calls, columns.backends, strict=True)
     return {index for index, (call, backend) in enumerate(told) if call.op in listed and backend not in _WITHOUT_EVENTS}
 
 
 def _sound(rows: Rows, calls: Sequence[Call]) -> tuple[Rows, list[str], bool]:
-    """The entries that can be judged, what to say of the others, and whether calls before them may be lost.
+    """The entries that can be judged, the notes on the others, and True if calls before them may be lost.
 
-    Where nothing tells whose call an entry was that makes no sense, the entries before it are left out as well.
+    Where the group of an invalid entry is not known, the entries before it are left out as well.
     """
     bad = ~rows["sound"] | (rows["sequence"] < 0) | (rows["sequence"] > _LAST)
     bad |= (rows["p2p_sequence"] < 0) | (rows["p2p_sequence"] > _LAST)
@@ -104,9 +104,9 @@ def _sound(rows: Rows, calls: Sequence[Call]) -> tuple[Rows, list[str], bool]:
 
 
 def _placed(rows: Rows, bad: npt.NDArray[np.bool_], calls: Sequence[Call]) -> bool:
-    """Whether the numbers that groups lack show of all bad entries that each was a collective, and between which two.
+    """True if the gaps in groups' numbers show that each bad entry was a collective, and between which two it was.
 
-    Messages and batches of calls share numbers, and a group made again counts anew: then nobody can tell.
+    Messages and batches of calls share numbers, and a group made again counts anew: then the gaps do not show it.
     """
     sound = np.flatnonzero(~bad)
     kept = rows[sound]
@@ -157,14 +157,14 @@ def _batches(rows: Rows, calls: list[Call], *, wrapped: bool) -> tuple[Rows, dic
 
 
 def _begins(rows: Rows, *names: str) -> npt.NDArray[np.bool_]:
-    """Which rows differ in one of these columns from the row before."""
+    """A mask of the rows that differ in one of these columns from the row before."""
     begins = np.ones(len(rows), np.bool_)
     begins[1:] = np.any([rows[name][1:] != rows[name][:-1] for name in names], axis=0)
     return begins
 
 
 def _before(rows: Rows, first: npt.NDArray[np.intp], *, wrapped: bool) -> npt.NDArray[np.int64]:
-    """The sequence number that the group had before each of these rows: its own where nobody can tell."""
+    """The sequence number that the group had before each of these rows: the row's own where that is not known."""
     sequences: npt.NDArray[np.int64] = rows["sequence"][first - 1]
     same = (first > 0) & (rows["group"][first - 1] == rows["group"][first])
     return np.where(same, sequences, rows["sequence"][first] if wrapped else 0)
@@ -177,7 +177,7 @@ def _ends_batch(call: Call) -> bool:
 def _give_state(
     rows: Rows, messages: npt.NDArray[np.bool_], begins: npt.NDArray[np.bool_], last: npt.NDArray[np.intp]
 ) -> None:
-    """Messages get how far their batch came."""
+    """Give messages the state of their batch."""
     run = np.cumsum(begins) - 1
     for name in ("state", "started_ns", "finished_ns", "retired"):
         rows[name] = np.where(messages[run], rows[name][last[run]], rows[name])
@@ -196,7 +196,7 @@ def _put_together(rows: Rows, members: slice, calls: list[Call], made: dict[tupl
 
 
 def _joined(parts: list[Call], end: Call) -> Call:
-    """Calls of one kind as one; a mixture under the name of the group, which no table knows."""
+    """Calls of one kind as one; a mixture under the name of the group, which is in no table."""
     inputs = tuple(buffer for part in parts for buffer in part.inputs)
     outputs = tuple(buffer for part in parts for buffer in part.outputs)
     ops = {part.op for part in parts} | ({end.op} if end.op in COLLECTIVES else set())
@@ -205,7 +205,7 @@ def _joined(parts: list[Call], end: Call) -> Call:
 
 
 def _renumbered(rows: Rows, taken: Mapping[int, set[int]], *, wrapped: bool) -> tuple[Rows, list[int]]:
-    """Collectives counted without the numbers that batches of messages took, and the groups where nobody can.
+    """Collectives counted without the numbers that batches of messages took, and the groups where that is impossible.
 
     Older versions count a batch of messages as a collective, though only some ranks of the group may have one.
     """
@@ -225,7 +225,7 @@ def _renumbered(rows: Rows, taken: Mapping[int, set[int]], *, wrapped: bool) -> 
 
 
 def _message_numbers(rows: Rows, *, wrapped: bool) -> tuple[npt.NDArray[np.int64], dict[int, int]]:
-    """Sends and receives numbered one by one in each group, and what went before them.
+    """Sends and receives numbered one by one in each group, and the numbers before them.
 
     All messages of a batch share a number of torch's.
     """
@@ -245,8 +245,8 @@ def _message_numbers(rows: Rows, *, wrapped: bool) -> tuple[npt.NDArray[np.int64
 def _dropped(slots: Slots, *, gap: bool) -> dict[int, int]:
     """The last collective of each group that a ring which has wrapped no longer holds.
 
-    A group that begins with its first may have had an earlier life, of which nothing is left; how
-    far that went is not known where it was damage that took it.
+    A group that begins with its first may have had an earlier life, of which nothing is left; the end of that life is
+    not known where damage took it.
     """
     collective = slots[slots["p2p_sequence"] == 0]
     dropped = {}
@@ -282,11 +282,11 @@ class DumpGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dump:
-    """What one file says; ``rank`` is the global rank where the file says it.
+    """The content of one file; ``rank`` is the global rank where the file states it.
 
     ``slots``, ``calls``, ``sources`` and ``dropped`` are as a trace has them, by the index of ``groups``. Times are
-    nanoseconds of the wall clock. ``world_size`` is how many ranks the groups need that it names, 0 where it names no
-    ranks. ``complete`` is False for a file whose end is missing: the rank has gone on after what it tells.
+    nanoseconds of the wall clock. ``world_size`` is the number of ranks that its groups need, 0 where it names no
+    ranks. ``complete`` is False for a file whose end is missing: the rank has gone on after the entries that are left.
     """
 
     path: str
@@ -367,7 +367,7 @@ def _groups(configured: Mapping[str, tuple[str, tuple[int, ...]]], columns: Entr
 
 
 def _configuration(path: str, value: object) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Description and members by group name; an entry that makes no sense is left out."""
+    """Description and members by group name; an invalid entry is left out."""
     known: dict[str, tuple[str, tuple[int, ...]]] = {}
     # A pickle can give many groups one list.
     members: dict[int, tuple[int, ...]] = {}

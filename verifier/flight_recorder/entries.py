@@ -1,7 +1,7 @@
 """The entries of a Flight Recorder dump as columns: each distinct call, line and group once, the rest as numbers.
 
-What an entry says is checked field by field, whatever version of torch wrote it; ``docs/flight-recorder.md`` tells the
-versions apart. An entry that makes no sense is counted; the module ``dump`` decides what it costs.
+An entry is checked field by field, whatever version of torch wrote it; ``docs/flight-recorder.md`` tells the versions
+apart. An invalid entry is counted; the module ``dump`` decides which others it makes unusable.
 
 :class:`Frames` finds the line of the user's program in an entry's frames, which another machine wrote. It follows the
 rule of :mod:`simcoll.recorder.source`, by the shape of the paths: frames of torch, of simcoll, of Python's library and
@@ -39,7 +39,7 @@ _SIDE_BY_SIDE: Final = ("simcoll", "verifier", "backends", "reports")
 
 
 class Frames:
-    """Finds source lines; what kind of file a path names is decided once."""
+    """Finds source lines; the kind of file that a path names is decided once."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, int] = {}
@@ -171,7 +171,7 @@ _PROFILED: Final = {name: spec for spec in COLLECTIVES.values() for name in (spe
 
 
 class MalformedEntryError(ValueError):
-    """An entry of a dump does not say what every entry says."""
+    """An entry of a dump lacks a field that every entry has."""
 
 
 class EntryColumns:
@@ -216,7 +216,7 @@ class EntryColumns:
         self._counted(len(rows))
 
     def take(self, entry: dict[object, object]) -> bool:
-        """Take in one entry; False where it made no sense."""
+        """Take in one entry; returns False for an invalid one."""
         self._counted(1)
         try:
             self._pending.append(self._row(entry))
@@ -298,7 +298,7 @@ class EntryColumns:
 
 
 def call_of(name: str, inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...]) -> tuple[str, Call]:
-    """The backend and the call that a profiling name such as ``nccl:all_reduce`` or ``nccl:send 0->1`` tells of."""
+    """The backend and the call that a profiling name such as ``nccl:all_reduce`` or ``nccl:send 0->1`` states."""
     backend, _, title = name.rpartition(":")
     title, _, ends = title.partition(" ")
     spec = _PROFILED.get(title)
@@ -327,7 +327,7 @@ def _message(
 
 
 def _is_list(spec: CollectiveSpec, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> bool:
-    """Whether one call carries several independent tensors."""
+    """True if one call carries several independent tensors."""
     measured = inputs if spec.measured == "inputs" else outputs
     return len(measured) > 1 and any(method.coalesced for method in spec.methods)
 

@@ -1,9 +1,9 @@
-"""Puts the dumps of a job together: which rank wrote each file, who belongs to which group, one trace a rank.
+"""Puts the dumps of a job together: the rank of each file, the members of each group, one trace a rank.
 
-:func:`merge` joins a rank's dump with its black box. The black box wins for what it states. The dump adds what it knows
-better, how far the device came; that torch wrote it, and when; and the calls of ranks that left no black box. Both
-number the calls of a group, but not always alike: only calls whose numbers are shown to mean the same are put together,
-and what is not used is noted.
+:func:`merge` joins a rank's dump with its black box. The black box wins for the fields that it states. The dump adds
+the progress of the device; the time at which torch wrote it; and the calls of ranks that left no black box. Both number
+the calls of a group, but not always alike: only calls whose numbers are shown to mean the same are put together, and
+unused calls are noted.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def traces_of(dumps: Sequence[Dump]) -> list[Trace]:
 
 
 def ranks_of(dumps: Sequence[Dump]) -> list[int | None]:
-    """The global rank of each dump: what it says itself, the number after ``rank`` in its name, or the last number in
-    the names that tells the files apart; None where there is none.
+    """The global rank of each dump: the one that it states, the number after ``rank`` in its name, or the last number
+    in the names that tells the files apart; None where there is none.
 
-    Names that differ in more than numbers, such as their ending, are looked at apart. Which number is meant where one
-    is alone among others, nobody knows.
+    Names that differ in more than numbers, such as their ending, are looked at apart. A single name of its kind does
+    not show which of its numbers is the rank.
     """
     found = [dump.rank if dump.rank is not None else _token(dump.path) for dump in dumps]
     rest = [index for index, rank in enumerate(found) if rank is None]
@@ -78,11 +78,11 @@ def _token(path: str) -> int | None:
 
 
 def _numbers(paths: Sequence[str], limit: int) -> Sequence[int | None]:
-    """Of each name the number at the last place at which the numbers of all names differ, preferably below the limit.
+    """Each name's number at the last place at which the numbers of all names differ, preferably below the limit.
 
     Where a rank has left several files there is no such place: then it is the one that counts 0, 1, 2.
     """
-    # Folders count where there are several: the folder of a lone file says nothing of its rank.
+    # Folders count where there are several: the folder of a single file does not show its rank.
     looks = [[os.path.basename(path) for path in paths], *([paths] if len(paths) > 1 else [])]
     places = sorted((place for names in looks for place in _places(names)), key=lambda place: max(place) >= limit)
     for place in places:
@@ -98,7 +98,7 @@ def _places(names: Sequence[str]) -> list[list[int]]:
 
 
 def _one_a_rank(dumps: Sequence[Dump]) -> tuple[dict[int, Dump], dict[int, tuple[str, ...]]]:
-    """The dump of each rank: one that was not cut, of those the newest, of equally new ones the one that says most."""
+    """The dump of each rank: one that was not cut, of those the newest, of equally new ones the largest."""
     chosen: dict[int, Dump] = {}
     notes: dict[int, tuple[str, ...]] = {}
     ranks = ranks_of(dumps)
@@ -125,7 +125,7 @@ def _worth(dump: Dump) -> tuple[bool, int, int, bool, int]:
 def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, Group]:
     """The groups whose dumps do not say their members: the ranks that know the group, all for the default one.
 
-    A rank that left no dump belongs to the job, and so to the default group, as well. How many ranks there are is known
+    A rank that left no dump belongs to the job, and so to the default group, as well. The number of ranks is known
     where some dump states it.
     """
     known = [(rank, group) for rank, dump in by_rank.items() for group in dump.groups]
@@ -142,10 +142,10 @@ def _members(by_rank: Mapping[int, Dump], world_size: int) -> dict[str, Group]:
 
 
 def _known_whole(by_rank: Mapping[int, Dump], members: Mapping[str, tuple[int, ...]], world_size: int) -> set[str]:
-    """The groups that have no members beside these, which no dump of some rank says.
+    """The groups that have no other members than these, although some rank's dump does not state them.
 
-    So it is where the size of the job is stated and all ranks left one, or all belong to the group, where another
-    rank's dump does say them, and where one of the calls has a part for each rank, and so tells how many there are.
+    They are those where the size of the job is stated and all ranks left a dump, or all belong to the group; where
+    another rank's dump states the members; and where a call has a part for each rank, and so shows their number.
     """
     stated = any(dump.world_size for dump in by_rank.values())
     if stated and len(by_rank) == world_size:
@@ -212,7 +212,7 @@ _Index = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The traces of a job's ranks, by rank, and what is to be said of how they were put together."""
+    """The traces of a job's ranks, by rank, and notes on how they were put together."""
 
     traces: tuple[Trace, ...]
     notes: tuple[str, ...] = ()
@@ -249,7 +249,7 @@ def _notes(
 
 
 def _joined(box: Trace, dump: Trace, alike: set[str], otherwise: dict[int, list[str]]) -> Trace:
-    """A black box with what the dump of the same rank adds; the groups that both number alike go into ``alike``."""
+    """A black box with the additions of the same rank's dump; the groups that both number alike go into ``alike``."""
     slots = box.slots.copy()
     for index, group in enumerate(dump.groups):
         mine, theirs = _collectives(box, _last_named(box, group)), _last_life(dump, _collectives(dump, index))
@@ -266,7 +266,7 @@ def _joined(box: Trace, dump: Trace, alike: set[str], otherwise: dict[int, list[
     events = sorted([*box.events, event], key=lambda one: one.time_ns)
     merged = altered(box, slots, events)
     ended = any(one.kind == "exit" for one in box.events)
-    # Until the dump was written the black box had all that the rank did.
+    # Until the dump was written the black box had all of the rank's calls.
     return merged if ended else replace(merged, seen_ns=max(box.seen_ns, dump.seen_ns))
 
 
@@ -292,7 +292,7 @@ def _last_life(trace: Trace, rows: _Index) -> _Index:
 
 
 def _paired(box: Trace, mine: _Index, dump: Trace, theirs: _Index) -> tuple[_Index, _Index] | None:
-    """The rows of both that are one call; None where that cannot be told."""
+    """The rows of both that are one call; None where that is not known."""
     mine, numbers = _as_the_backend_counts(box, _last_life(box, mine))
     if not len(mine):
         return None
@@ -308,8 +308,8 @@ def _paired(box: Trace, mine: _Index, dump: Trace, theirs: _Index) -> tuple[_Ind
 
 
 def _as_the_backend_counts(box: Trace, rows: _Index) -> tuple[_Index, npt.NDArray[np.int64]]:
-    """The rows of the calls that the backend was given, and what it counts them as: those left out that it refused, or
-    that a CUDA graph made.
+    """The rows of the calls that the backend was given, and its numbers of them, without calls that it refused, or that
+    a CUDA graph made.
     """
     rows = rows[np.argsort(box.slots["sequence"][rows], kind="stable")]
     slots = box.slots[rows]
@@ -319,7 +319,7 @@ def _as_the_backend_counts(box: Trace, rows: _Index) -> tuple[_Index, npt.NDArra
 
 
 def _is_one(box: Trace, ours: _Index, dump: Trace, theirs: _Index, *, strict: bool) -> bool:
-    """Whether these may be the same calls; ``strict`` asks that each was noted before the next one was made."""
+    """True if these may be the same calls; ``strict`` asks that each was noted before the next one was made."""
     made, noted = box.slots["scheduled_ns"][ours].astype(np.int64), dump.slots["scheduled_ns"][theirs].astype(np.int64)
     if (noted < made - _CLOCKS_NS).any() or (strict and (noted[:-1] > made[1:]).any()):
         return False
@@ -327,7 +327,7 @@ def _is_one(box: Trace, ours: _Index, dump: Trace, theirs: _Index, *, strict: bo
     for signature, other in np.unique(calls, axis=1).T.tolist():
         if signature >= len(box.signatures) or other >= len(dump.signatures):
             return False
-        # A name that the table does not have tells nothing.
+        # A name that is not in the table shows nothing.
         ops = box.signatures[signature].op, dump.signatures[other].op
         if ops[0] != ops[1] and ops[1] in COLLECTIVES:
             return False
@@ -335,7 +335,7 @@ def _is_one(box: Trace, ours: _Index, dump: Trace, theirs: _Index, *, strict: bo
 
 
 def _tell(slots: Slots, rows: _Index, said: Slots) -> None:
-    """Write down how far the device came, where the rank itself had not seen it."""
+    """Write down the progress of the device, where the rank itself had not seen it."""
     left = np.isin(slots["state"][rows], _OPEN)
     ended, runs = left & (said["state"] == State.COMPLETED), left & (said["state"] == State.STARTED)
     slots["state"][rows[ended]] = State.COMPLETED
@@ -347,7 +347,7 @@ def _tell(slots: Slots, rows: _Index, said: Slots) -> None:
 def _only_dumped(dump: Trace, boxes: Sequence[Trace], alike: set[str]) -> Trace:
     """The dump of a rank without a black box, its groups as the others know them.
 
-    Of a group whose calls no other rank shows to be numbered alike nothing is compared.
+    A group is not compared if no other rank shows that its calls are numbered alike.
     """
     known = {group.name: group for box in boxes for group in box.groups if dump.rank in group.ranks}
     groups = tuple(known.get(group.name, group) for group in dump.groups)

@@ -1,6 +1,6 @@
 """Reads a Flight Recorder dump in JSON, entry by entry: a file that was cut gives the entries that are complete.
 
-No more than one entry is held at a time, and of all the rest no more than a limit.
+At most one entry is held at a time, and a limited number of all other values.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class JsonStream:
         self._at += 1
 
     def _value(self) -> object:
-        """The next value, out of a window: what is hostile is never decoded as a whole."""
+        """The next value, out of a window: a hostile value is never decoded as a whole."""
         self._next()
         size = _WINDOW
         while True:
@@ -97,5 +97,5 @@ class JsonStream:
 
 
 def _at_end(error: json.JSONDecodeError) -> bool:
-    """Whether a text is no JSON because it ends too early."""
+    """True if a text is no JSON because it ends too early."""
     return error.msg.startswith("Unterminated") or error.pos >= len(error.doc.rstrip()) - len("false")

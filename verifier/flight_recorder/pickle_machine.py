@@ -1,4 +1,4 @@
-"""A Flight Recorder pickle as it is read: the stack, the marks, the memo, and the limits of what they may hold.
+"""A Flight Recorder pickle as it is read: the stack, the marks, the memo, and the limits of their sizes.
 
 The entries of a dump are handed on one by one and forgotten (:class:`PickledEntries`); of a file that was cut, the
 entries that are complete are read. Keys are texts or numbers, so that nothing nested is ever hashed.
@@ -30,11 +30,11 @@ class CutError(Exception):
 
 
 class UnsafeDumpError(Exception):
-    """The file asks for what a dump never has; the text says what."""
+    """The file asks for something that no dump has; the text names it."""
 
 
 class PickledEntries(Protocol):
-    """What takes a dump's entries."""
+    """The consumer of a dump's entries."""
 
     def take(self, entry: dict[object, object], stream: PickleStream) -> None:
         """One entry, which stood in the file from ``stream.began`` to ``stream.at``; may move ``stream.at`` on."""
@@ -45,9 +45,9 @@ Handler: TypeAlias = "Callable[[PickleStream], object]"
 
 
 class PickleStream:
-    """A pickle being read: the stack, where marks lie in it, what was memoized.
+    """A pickle being read: the stack, the places of marks in it, the memo.
 
-    ``began`` is where the entry that was handed on last begins in the file, ``fresh`` whether it memoized anything.
+    ``began`` is the place in the file of the entry that was handed on last, ``fresh`` True if it memoized anything.
     """
 
     def __init__(self, data: bytes, entries: PickledEntries) -> None:
@@ -75,7 +75,7 @@ class PickleStream:
                 self.bounded()
                 self._steps(self.data, handlers)
         except IndexError as error:
-            # Only the file itself is ever indexed without a look.
+            # Only the file itself is ever indexed without a check.
             raise CutError from error
         return self.stack[-1] if self.stack else None
 
@@ -102,7 +102,7 @@ class PickleStream:
         return whole
 
     def bounded(self) -> None:
-        """Refuse what would take too much memory."""
+        """Refuse a value that would take too much memory."""
         many = self._containers > CONTAINER_LIMIT or len(self._memo) > MEMO_LIMIT or self._opcodes > OPCODE_LIMIT
         if many or self.at - self._spared > BYTES_LIMIT:
             raise UnsafeDumpError("it would take more memory than any dump needs")
@@ -131,14 +131,14 @@ class PickleStream:
         self.stack.append(value)
 
     def mark(self) -> None:
-        """Remember where the items of a container begin."""
+        """Remember the place at which the items of a container begin."""
         if len(self.marks) == 2 and self._in_entries():
             self.began, self._begun = self.at - 2, (self._puts, self._containers, self._opcodes)
         self.marks.append(len(self.stack))
         self._containers += 1
 
     def popped(self) -> list[object]:
-        """What lies above the last mark."""
+        """The items above the last mark, taken off the stack."""
         if not self.marks:
             raise UnsafeDumpError(_TOO_MUCH)
         first = self.marks.pop()
@@ -167,12 +167,12 @@ class PickleStream:
         self._puts += 1
 
     def spot(self, offset: int, code: int) -> None:
-        """Remember which opcode pushes the number that comes to lie on the stack, if it is a value of an entry."""
+        """Remember the opcode that pushes the next number, if that is a value of an entry."""
         if len(self.marks) == _ENTRY_DEPTH:
             self._spots[len(self.stack)] = offset, code
 
     def get(self, index: int) -> None:
-        """Push what was memoized."""
+        """Push a memoized object."""
         if index not in self._memo:
             raise UnsafeDumpError("it refers to what it does not hold")
         self.stack.append(self._memo[index])
@@ -211,7 +211,7 @@ class PickleStream:
         return first >= 2 and isinstance(self.stack[first - 1], list) and self.stack[first - 2] == ENTRIES
 
     def numbers(self) -> dict[object, tuple[int, int]]:
-        """Of the entry that was handed on last: offset in the file and opcode of its numbers, by key."""
+        """The offset in the file and the opcode of each number of the entry that was handed on last, by key."""
         first, found = len(self.stack) + 1, {}
         for place in range(1, len(self._items), 2):
             spot = self._spots.get(first + place, (0, 0))
@@ -230,7 +230,7 @@ class PickleStream:
 
 
 def refusal(code: int) -> str:
-    """What is wrong with an opcode that no dump has."""
+    """The fault of an opcode that no dump has, in words."""
     if code in b"cioRb\x81\x82\x83\x84\x92\x93PQ":
         return "it names Python objects, which no dump does and which may run code; nothing was run"
     return f"opcode {code:#04x} has no place in a dump"

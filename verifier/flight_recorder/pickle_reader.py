@@ -5,10 +5,10 @@ describes the opcodes.
 
 Reads the entries of a pickled dump that look like one before, many at a time.
 
-A dump holds a few hundred kinds of entries: all that tells two of a kind apart are a few numbers, at the same places.
-So each entry that was read opcode by opcode becomes a *mould*: its bytes, and where in them the numbers stand. Every
-stretch of the file that has these bytes at all other places is such an entry, and its numbers are read as columns.
-That holds whatever the file contains: a stretch that equals a mould where it must is the same opcodes in one order.
+A dump holds a few hundred kinds of entries: two of a kind differ only in a few numbers, at the same places. So each
+entry that was read opcode by opcode becomes a *mould*: its bytes, and the places of the numbers in them. Every stretch
+of the file that has these bytes at all other places is such an entry, and its numbers are read as columns. That holds
+whatever the file contains: a stretch that equals a mould outside its numbers is the same opcodes in one order.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ Words = npt.NDArray[np.uint64]
 
 
 class Follower:
-    """Takes entries from a stream, and reads on by itself as far as it knows their kinds."""
+    """Takes entries from a stream, and reads on by itself while it knows their kinds."""
 
     def __init__(self, columns: EntryColumns, data: bytes, before: int = _BEFORE) -> None:
         self._columns = columns
@@ -213,7 +213,7 @@ class Follower:
 
 
 def _key_size(data: bytes, at: int) -> int:
-    """How many bytes tell an entry's beginning: the dict, the mark, the number of its first key."""
+    """The number of bytes that mark an entry's beginning: the dict, the mark, the number of its first key."""
     return {ord("h"): 4, ord("j"): 7}.get(data[at + 2], 0)
 
 
@@ -254,7 +254,7 @@ class Stretches:
         self._known[places] = True
 
     def follow(self, at: int) -> tuple[Rows, int]:
-        """The entries from a place of the file on whose kind is known, and where they end."""
+        """The entries from a place of the file on whose kind is known, and the place of their end."""
         first = int(np.searchsorted(self._starts, at))
         if first >= len(self._starts) or self._starts[first] != at:
             return self._rows[:0], at
@@ -285,7 +285,7 @@ class Shelf:
 
 
 class Mould:
-    """One entry's bytes, and which of them belong to numbers that differ from entry to entry.
+    """One entry's bytes, and a mask of those that belong to numbers which differ from entry to entry.
 
     ``numbers`` gives column, offset and opcode of those that are read.
     """

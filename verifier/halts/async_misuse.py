@@ -1,6 +1,6 @@
 """SC501 to SC503: asynchronous calls that nobody waited for, and memory that was used while they were in flight.
 
-SC503 and SC601 also where the tensors of one call overlap in memory such that its backend gives wrong results.
+SC503 and SC601 also where the tensors of one call lie in memory such that its backend gives wrong results.
 """
 
 from __future__ import annotations

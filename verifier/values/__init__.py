@@ -1,5 +1,5 @@
-"""Whether what came out of collectives is what went in, by the digests that ranks wrote down.
+"""Checks that the results of collectives follow from their inputs, by the digests that ranks wrote down.
 
-Who sent the first NaN or infinity, who holds another result than the others, and which results are not what the row's
-law of values makes of the inputs.
+The findings name the ranks that sent the first NaN or infinity, the ranks whose result differs from the others', and
+results that break the row's law of values.
 """

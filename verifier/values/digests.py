@@ -25,9 +25,9 @@ class SideValues:
 
     ``hash`` is the weighted sum of hashes of its elements, ``linear`` that of the elements themselves, ``fold`` their
     reduction to one number. Of floats ``sum``, ``magnitude`` and ``largest`` are the sum, the sum of absolute values
-    and the largest of them, infinite where they are; ``nan``, ``plus`` and ``minus`` count what is no number or is
-    infinite. ``points`` are the elements at the selected places, ``parts`` is the ``hash``, ``linear`` or
-    ``sum`` of what is sent to each member alone, where the rank wrote it. None is what the rank did not write.
+    and the largest of them, infinite where they are; ``nan``, ``plus`` and ``minus`` count the NaNs and the infinities.
+    ``points`` are the elements at the selected places, ``parts`` is the ``hash``, ``linear`` or ``sum`` of the part
+    sent to each member alone, where the rank wrote it. None stands for a field that was not written.
     """
 
     hash: int | None = None
@@ -44,7 +44,7 @@ class SideValues:
 
     @property
     def finite(self) -> bool:
-        """Whether all elements are finite numbers, as far as is known."""
+        """True if all elements are finite numbers, as far as is known."""
         return not (self.nan or self.plus or self.minus)
 
 
@@ -68,7 +68,7 @@ class CallValues:
 
     @property
     def began_ns(self) -> int:
-        """When the first rank made the call."""
+        """The time at which the first rank made the call."""
         return min(one.record.scheduled_ns for one in self.ranks)
 
     def global_ranks(self, group_ranks: Iterable[int]) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ def digested_calls(columns: Sequence[GroupColumns]) -> list[CallValues]:
 
 
 def _is_whole(columns: GroupColumns) -> bool:
-    """Whether there is one record of each member."""
+    """True if there is one record of each member."""
     return sorted(part.group_rank for part in columns.parts) == [*range(len(columns.group.ranks))]
 
 
@@ -126,7 +126,7 @@ def _rank_values(part: Part, sequence: int, sides: tuple[SideValues | None, Side
 
 
 def _are_one_call(ranks: Sequence[RankValues]) -> bool:
-    """Whether the ranks state the same, in memory of the same order: otherwise other rules speak, or none can."""
+    """True if the ranks state the same, in memory of the same order: otherwise other rules apply, or none."""
     size, first = len(ranks), ranks[0].record.call
     spec = spec_of(first)
     if spec.values is None or any(one.record.call.op != first.op for one in ranks):

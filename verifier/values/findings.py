@@ -1,11 +1,11 @@
 """SC901, SC902, SC903: findings on the values of collectives.
 
-Infinities and what is no number are often meant. These are not reported:
+Infinities and NaNs are often intended. These are not reported:
 
 * infinities in a minimum or a maximum, of which they are the neutral elements;
 * infinities that are only moved (masks, tables of logarithms);
-* infinities of one sign of which every rank sends as many, and nothing that is no number: a mask;
-* what a program with loss scaling sends while it looks for its scale: a later call of the same line, of the same rank,
+* infinities of one sign, as many from every rank, without NaNs: a mask;
+* values of a program with loss scaling while it looks for its scale: a later call of the same line, of the same rank,
   is finite again; and a rank has made a GradScaler, or reduces a tensor of float16, or takes the maximum of one float,
   as of found_inf.
 """
@@ -28,7 +28,7 @@ from simcoll.verifier.values.laws import Breach, differing_replicas, wrong_resul
 
 
 def value_findings(columns: Sequence[GroupColumns]) -> list[Finding]:
-    """What is wrong with the values of a job's collectives: of each rule and group the first call, in order of time."""
+    """Findings on the values of a job's collectives: the first call of each rule and group, in order of time."""
     calls = digested_calls(columns)
     traces = {id(part.trace): part.trace for group in columns for part in group.parts} if calls else {}
     scaled = any(event.kind == "scaled" for trace in traces.values() for event in trace.events)
@@ -40,7 +40,7 @@ _Found = tuple[int, Finding]
 
 
 def _breaches(calls: Sequence[CallValues]) -> list[_Found]:
-    """Of each group and rule the first call whose results are wrong; one whose replicas differ is that alone."""
+    """The first call of each group and rule with wrong results; differing replicas count under their own rule alone."""
     found: dict[tuple[object, str], tuple[CallValues, Rule, Breach, int]] = {}
     for values in calls:
         rule, breach = REPLICAS_DIFFER, differing_replicas(values)
@@ -70,7 +70,7 @@ def _breach_finding(values: CallValues, rule: Rule, breach: Breach, count: int) 
 
 
 def _sides(values: CallValues, note: Callable[[RankValues], str]) -> list[Side]:
-    """The ranks of a call by what is to be said of them."""
+    """The ranks of a call by the sentence on them."""
     ordered = sorted(values.ranks, key=lambda one: (note(one), one.group_rank))
     sides = []
     for text, same in groupby(ordered, key=note):
@@ -81,7 +81,7 @@ def _sides(values: CallValues, note: Callable[[RankValues], str]) -> list[Side]:
 
 
 def _non_finite(calls: Sequence[CallValues], scaled: bool) -> list[_Found]:
-    """The first call into which a rank put what is not finite, without having received it before."""
+    """The first call into which a rank put values that are not finite, without having received such values before."""
     tainted: set[int] = set()
     finite: dict[_Line, int] | None = None
     for place, values in enumerate(calls):
@@ -98,7 +98,7 @@ def _non_finite(calls: Sequence[CallValues], scaled: bool) -> list[_Found]:
 
 
 def _suspects(values: CallValues) -> list[RankValues]:
-    """The ranks that sent what is not finite, unless that is what the call is for."""
+    """The ranks that sent values that are not finite, unless the call is meant to carry them."""
     sent = [one.sent for one in values.ranks if one.sent is not None]
     call = values.ranks[0].record.call
     law = spec_of(call).values

@@ -1,4 +1,4 @@
-"""Which ranks' results break the law of values of a collective."""
+"""Finds the ranks whose results break the law of values of a collective."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOT_REDUCED = "the result is not the {} of the inputs"
 @dataclass(frozen=True, slots=True)
 class Breach:
     """A law that the values of a call break: ``wrong`` are the group ranks that hold wrong results, empty where the
-    digests do not tell which of them do; ``text`` says what is wrong.
+    digests do not show which of them do; ``text`` describes the error.
     """
 
     wrong: tuple[int, ...]
@@ -35,7 +35,7 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """The two sides of a call by group rank, and what its row makes of them."""
+    """The two sides of a call by group rank, and its row's law of values."""
 
     law: ValueLaw
     buffers: tuple[Buffer, ...]
@@ -92,7 +92,7 @@ def differing_replicas(values: CallValues) -> Breach | None:
 
 
 def wrong_results(values: CallValues) -> Breach | None:
-    """Results that are not what the row makes of the inputs."""
+    """Results that the row's meaning does not make of the inputs."""
     judged = _judged(values)
     if judged is None:
         return None
@@ -115,7 +115,7 @@ def wrong_results(values: CallValues) -> Breach | None:
 
 
 def _judged(values: CallValues) -> _Judged | None:
-    """The values of a call; None where there is no law for it, or a rank wrote not what its role says."""
+    """The values of a call; None where there is no law for it, or a rank did not write the values of its role."""
     first = values.ranks[0].record.call
     law, buffers = spec_of(first).values, (*first.inputs, *first.outputs)
     if law is None or not buffers:
@@ -132,7 +132,7 @@ def _judged(values: CallValues) -> _Judged | None:
 
 
 def _balanced(name: str, mask: int) -> Callable[[Sequence[SideValues], Sequence[SideValues]], bool]:
-    """Whether the weighted sums of what was sent and of what came are equal."""
+    """A check that the weighted sums of the sent and of the received values are equal."""
 
     def right(sent: Sequence[SideValues], received: Sequence[SideValues]) -> bool:
         both = [[getattr(side, name) for side in sides] for sides in (sent, received)]
@@ -142,7 +142,7 @@ def _balanced(name: str, mask: int) -> Callable[[Sequence[SideValues], Sequence[
 
 
 def _folded(operation: str, mask: int | None) -> Callable[[Sequence[SideValues], Sequence[SideValues]], bool]:
-    """Whether the reductions of each side's elements to one are equal; what is no number has no order."""
+    """A check that the reductions of each side's elements to one number are equal; NaNs have no order and pass."""
 
     def right(sent: Sequence[SideValues], received: Sequence[SideValues]) -> bool:
         if any(side.nan for side in (*sent, *received)):
@@ -170,7 +170,7 @@ def _untold(parts: Sequence[float], received: SideValues) -> bool:
 
 
 def _close(judged: _Judged, operation: str) -> _Right:
-    """Whether sums of floats are equal within the bound on rounding. What may overflow is not judged."""
+    """A check that sums of floats are equal within the bound on rounding; sums that may overflow are not judged."""
 
     def right(sent: Sequence[SideValues], received: Sequence[SideValues]) -> bool:
         sums, results = _floats(sent, "sum"), _floats(received, "sum")
@@ -198,7 +198,7 @@ def _within(bound: float, operation: str, ranks: int, sums: Sequence[float], res
 
 
 def _bound(judged: _Judged, sent: Sequence[SideValues]) -> float | None:
-    """How far a sum of all may be from that of the inputs; None where that is not known, or it may overflow."""
+    """The largest rounding error of a sum of all inputs; None where it is not known, or the sum may overflow."""
     sizes, largest = _floats(sent, "magnitude"), _floats(sent, "largest")
     if sizes is None or largest is None or not all(side.finite for side in sent):
         return None
@@ -262,7 +262,7 @@ def _right_number(dtype: str, operation: str, terms: Sequence[float], value: flo
 
 
 def _right_product(dtype: str, terms: Sequence[float], value: float | None) -> bool:
-    """Whether a product is right within rounding, where no order of its factors may leave the dtype's range."""
+    """True if a product is right within rounding, or some order of its factors may leave the dtype's range."""
     over = math.prod(max(abs(term), 1.0) for term in terms)
     under = math.prod(min(abs(term), 1.0) for term in terms)
     bound = sum_bound(dtype, len(terms), 1, over)

@@ -1,4 +1,4 @@
-"""What is shown beside the findings: the summary, progress, last calls, the timeline.
+"""The parts of a report beside its findings: the summary, progress, last calls, the timeline.
 
-Nothing here changes a verdict; renderers live in ``simcoll.reports``.
+This package changes no verdict; renderers live in ``simcoll.reports``.
 """

@@ -1,10 +1,10 @@
 """A matrix of call states, ranks by calls, as small numbers: the data of a picture that zooms.
 
-Where there are more calls than a picture can hold, neighbouring collectives share a column, in which the worst of them
-shows; those near findings and the last ones keep columns of their own.
+Where there are more calls than a picture can hold, neighbouring collectives share a column, which shows the worst of
+them; those near findings and the last ones keep columns of their own.
 
-:func:`lateness` gives, in one byte a call, how long after the first rank of its group each rank came to it. The times
-are those of the ranks' own clocks, and no better than these.
+:func:`lateness` gives, in one byte a call, each rank's delay after the first rank of its group. The times are those of
+the ranks' own clocks, and no better than these.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NEVER = np.iinfo(np.uint64).max
 def lateness(
     coding: Coding, traces: Sequence[Trace], coded: Sequence[Codes], codes: Codes
 ) -> tuple[npt.NDArray[np.uint8], str]:
-    """A byte for each rank and column, or nothing and why."""
+    """A byte for each rank and column, or nothing and the reason."""
     if len(traces) * len(codes) > MOST_TIMES:
         return NO_LATENESS, LATENESS_LEFT_OUT
     times = _times(traces, coded, codes)
@@ -63,7 +63,7 @@ def lateness(
 
 
 def _times(traces: Sequence[Trace], coded: Sequence[Codes], codes: Codes) -> npt.NDArray[np.uint64]:
-    """When each rank came to each column; the greatest number where it did not, or where no time is known."""
+    """The time at which each rank came to each column; the greatest number where it did not, or no time is known."""
     order = np.argsort(codes, kind="stable")
     times = np.full((len(traces), len(codes)), _NEVER, np.uint64)
     for place, (trace, own) in enumerate(zip(traces, coded, strict=True)):
@@ -121,7 +121,7 @@ class ChartColumn:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a finding is: a column, and the places of ranks in the chart (not ranks) that it names there."""
+    """The place of a finding: a column, and the places of ranks in the chart (not ranks) that it names there."""
 
     finding: int
     column: int
@@ -133,10 +133,9 @@ class Chart:
     """Ranks by collectives, in order of time.
 
     ``cells`` has a row for each way in which ranks went, a column for each of ``columns``, and in it the place of a
-    ``kinds``, which are sorted from harmless to bad; ``rows`` says which row each of ``ranks`` has. ``groups`` are the
-    groups, with how many of one kind share the columns. ``late`` says for each rank and column how long after the first
-    rank it came, and is empty where that is too much. ``notes`` say in words
-    what is left out.
+    ``kinds``, which are sorted from harmless to bad; ``rows`` has the row of each of ``ranks``. ``groups`` are the
+    groups, with the number of those of one kind that share the columns. ``late`` has for each rank and column its delay
+    after the first rank, and is empty where that is too much data. ``notes`` say in words what is left out.
     """
 
     ranks: tuple[int, ...]
@@ -182,7 +181,7 @@ def timeless(chart: Chart) -> Chart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Frame:
-    """All columns in order of time, and where those begin that are drawn."""
+    """All columns in order of time, and the places at which drawn columns begin."""
 
     codes: Codes
     times: npt.NDArray[np.uint64]
@@ -263,7 +262,7 @@ def _distinct(cells: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint16], np
 
 
 def _spots(coding: Coding, codes: Codes, findings: Sequence[Finding], ranks: Sequence[int]) -> list[Spot]:
-    """Where findings are that name a call; one whose group was made anew is in each of its lives."""
+    """The places of findings that name a call; one whose group was made anew is in each of its lives."""
     plain, places = lifeless(codes), {rank: place for place, rank in enumerate(ranks)}
     found = []
     for number, finding in enumerate(findings):
@@ -274,7 +273,7 @@ def _spots(coding: Coding, codes: Codes, findings: Sequence[Finding], ranks: Seq
 
 
 def _starts(total: int, wrong: Sequence[int], room: int) -> Numbers:
-    """Where columns begin that are drawn, ``room`` of them or a few more."""
+    """The places at which drawn columns begin, ``room`` of them or a few more."""
     if total <= room:
         return np.arange(total)
     alone = np.zeros(total + 1, np.bool_)

@@ -37,7 +37,7 @@ def _with_unknown(finding: Finding, unknown: frozenset[str]) -> Finding:
 
 
 def notes_of_records(job: Job, findings: Sequence[Finding]) -> list[str]:
-    """What the records cannot say, once for the report."""
+    """Notes on the facts that the records cannot show, once for the report."""
     traces, stall = list(job.traces.values()), job.stall
     unknown = frozenset[str]().union(*(trace.unknown for trace in traces))
     notes = []
@@ -52,9 +52,9 @@ def notes_of_records(job: Job, findings: Sequence[Finding]) -> list[str]:
 
 
 def _unmet(dumps: Sequence[Trace], reported: bool) -> list[str]:
-    """Notes on ranks whose dumps end before what others did: too soon to say that they were late, or nobody waited.
+    """Notes on ranks whose dumps end before calls of others: too soon to show lateness, or no rank waited.
 
-    ``reported`` says that the report tells who waits.
+    ``reported`` says that the report names the ranks that wait.
     """
     unmet = _first_unmet(dumps)
     if not unmet:
@@ -86,7 +86,7 @@ def _such_as(call: tuple[Trace, int]) -> str:
 
 
 def _first_unmet(dumps: Sequence[Trace]) -> dict[int, tuple[int, tuple[Trace, int]]]:
-    """When (ns) others made the first of the calls to which a rank had not come, and which, where that is so."""
+    """The time (ns) at which others made the first call that a rank has not come to, and that call, by such rank."""
     come = {trace.rank: reached(trace) for trace in dumps}
     furthest: dict[Life, tuple[int, Trace]] = {}
     for trace in dumps:
@@ -102,7 +102,7 @@ def _first_unmet(dumps: Sequence[Trace]) -> dict[int, tuple[int, tuple[Trace, in
 
 
 def _call_after(trace: Trace, life: Life, sequence: int) -> tuple[int, tuple[Trace, int]]:
-    """When a rank made its next call on a group (wall clock, nanoseconds), and its row; -1 where the ring lost it."""
+    """The time of a rank's next call on a group (wall clock, nanoseconds), and its row; -1 where the ring lost it."""
     slots = trace.slots
     later = (slots["group"] == lives(trace).index(life)) & (slots["p2p_sequence"] == 0) & (slots["sequence"] > sequence)
     rows = np.flatnonzero(later)
@@ -138,7 +138,7 @@ def call_place(group: Group, record: Record) -> str:
 
 
 def last_call(dumps: Mapping[int, Trace]) -> LastCall | None:
-    """The collective with which most dumps end, of equally many the one made first; None where none ends with one."""
+    """The collective with which most dumps end, among equals the one made first; None where none ends with one."""
     ends: dict[tuple[Life, int], dict[int, Record]] = {}
     groups: dict[tuple[Life, int], Group] = {}
     for rank, trace in dumps.items():
@@ -156,7 +156,7 @@ def last_call(dumps: Mapping[int, Trace]) -> LastCall | None:
 
 
 def unseen_notes(dumps: Sequence[Trace]) -> list[str]:
-    """In words the call that the dumps end with, where members of its group left none."""
+    """The call that the dumps end with, in words, where members of its group left none."""
     last = last_call({trace.rank: trace for trace in dumps})
     if last is None or not last.unseen:
         return []

@@ -1,4 +1,4 @@
-"""What of a report is shown: some groups, some ranks. What is judged, and the verdict, stay the whole job's."""
+"""The parts of a report that are shown: some groups, some ranks. Judgement and verdict stay the whole job's."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Selection:
     ranks: tuple[int, ...] = ()
 
     def has_group(self, group: Group | None) -> bool:
-        """Whether a group is shown; what belongs to no group in particular always is."""
+        """True if a group is shown; None, no group in particular, always is."""
         return not self.groups or group is None or group.name in self.groups or group.description in self.groups
 
     def has_rank(self, ranks: Iterable[int]) -> bool:
-        """Whether what concerns these ranks is shown; what concerns none in particular always is."""
+        """True if something about these ranks is shown; with no rank in particular it always is."""
         concerned = set(ranks)
         return not self.ranks or not concerned or not concerned.isdisjoint(self.ranks)
 

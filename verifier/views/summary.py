@@ -1,9 +1,9 @@
-"""The summary of a job from its traces: when and how it was recorded, its groups' progress, its ranks' places.
+"""The summary of a job from its traces: time and kind of its records, its groups' progress, its ranks' places.
 
 A group's progress is the last collective that all its recorded members finished, groups of one kind together.
 
-:func:`bandwidths` gives the bus bandwidth of collectives, from the times that devices gave; host times say nothing of
-it. A rank that comes early to a collective is inside until the last one has come, and the last one waits for no rank.
+:func:`bandwidths` gives the bus bandwidth of collectives, from the times that devices gave; host times do not show it.
+A rank that comes early to a collective is inside until the last one has come, and the last one waits for no rank.
 So the time of a collective is the shortest that any of its ranks was inside. Bus bandwidth is that of nccl-tests: the
 row's factor times the larger side of the call, by that time (:attr:`simcoll.spec.table.CollectiveSpec.traffic`).
 """
@@ -55,7 +55,7 @@ def summarise(
 
 
 def _span(traces: Sequence[Trace]) -> tuple[int, int]:
-    """When the first call was made, and when the last one was made or ended."""
+    """The times at which the first call was made, and at which the last one was made or ended."""
     begins, ends = [], []
     for trace in traces:
         made, ended = trace.slots["scheduled_ns"], trace.slots["finished_ns"]
@@ -68,7 +68,7 @@ def _span(traces: Sequence[Trace]) -> tuple[int, int]:
 def _places(
     traces: Sequence[Trace], states: Sequence[RankState], failures: Mapping[int, Failure], stall: Stall | None
 ) -> tuple[Place, ...]:
-    """Where the ranks are, those at the same place together: the largest crowd first, then by rank."""
+    """The places of the ranks, those at the same place together: the largest crowd first, then by rank."""
     by_rank = {trace.rank: trace for trace in traces}
     crowds: dict[object, list[Place]] = {}
     ended: dict[tuple[Life, int], bool] = {}
@@ -115,7 +115,7 @@ def _place(
 
 
 def _row(trace: Trace) -> int | None:
-    """The row that tells where a rank is: the first call for which it waits, otherwise its last one."""
+    """The row that shows a rank's place: the first call for which it waits, otherwise its last one."""
     slots = trace.slots
     waits = np.flatnonzero((slots["state"] <= State.STARTED) & (slots["flags"] & AWAITED != 0))
     if len(waits):
@@ -131,12 +131,12 @@ def _activity(status: RankStatus, going_on: Activity) -> Activity:
 
 
 def _reason(failure: Failure) -> str:
-    """A failure in a few words: what was raised and why it ended are the finding's to tell."""
+    """A failure in a few words: the finding has the exception and the cause."""
     return f"raised {failure.type}" if failure.type else failure.text()
 
 
 def _key(place: Place) -> object:
-    """What is equal for ranks at the same place; groups of one kind count as one."""
+    """A key that is equal for ranks at the same place; groups of one kind count as one."""
     record = place.record
     call: tuple[object, ...] = ()
     if record is not None and place.group is not None:
@@ -172,9 +172,9 @@ def bandwidths(groups: Sequence[GroupColumns]) -> tuple[Bandwidth, ...]:
 
 
 def on_device(part: Part) -> npt.NDArray[np.bool_]:
-    """Which of a rank's collectives ran by themselves between two times that its device gave.
+    """A mask of a rank's collectives that ran by themselves between two times that its device gave.
 
-    Calls that were coalesced have both times in common, which are those of none of them.
+    Coalesced calls share both times, which belong to none of them alone.
     """
     slots, rows = part.trace.slots, part.rows
     mask = ((slots["flags"][rows] & ON_DEVICE) != 0) & (slots["state"][rows] == State.COMPLETED)
@@ -262,7 +262,7 @@ def _alike(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One member's collectives of the group's last life: the finished ones, and how many lives it saw begin."""
+    """One member's collectives of the group's last life: the finished ones, and the number of lives it saw begin."""
 
     trace: Trace
     index: int
@@ -277,7 +277,7 @@ class _OneKind:
 
 
 def kind_of(group: Group) -> tuple[str, int]:
-    """What groups that do the same for different ranks share: description and size; no description is one too."""
+    """The kind of a group, which groups of equal purpose share: description and size; no description is one too."""
     return ("" if group.description in NAMELESS else group.description), len(group.ranks)
 
 

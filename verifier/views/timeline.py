@@ -1,7 +1,7 @@
 """Ranks by collectives: every call of every rank in a column, in order of time; the most telling columns are kept.
 
-A cell says what a rank did in a column, and whether it did otherwise than the others. Calls that state the same from
-the same line, and went the same way, are one kind.
+A cell has a rank's call in a column, and marks a difference from the others. Calls that state the same from the same
+line, with the same outcome, are one kind.
 
 :class:`Coding` numbers the place of a call in the life of its group: calls of one column have one number. Groups of one
 kind that have no rank in common (a tensor-parallel group for each node, say) share columns, so that ranks that do the
@@ -68,14 +68,14 @@ class Coding:
         return codes
 
     def of_findings(self, findings: Sequence[Finding]) -> Codes:
-        """The codes at which findings are, as :func:`lifeless` gives them."""
+        """The codes of all findings, as :func:`lifeless` gives them."""
         return np.array([code for one in findings for code, _ in self.named(one)], np.int64)
 
     def named(self, finding: Finding) -> list[tuple[int, frozenset[int]]]:
-        """The codes at which a finding is, as :func:`lifeless` gives them, and the ranks that it names at each.
+        """The codes of a finding, as :func:`lifeless` gives them, and the ranks that it names at each.
 
-        These are its culprits; where no majority names one, everybody who does not stand with the first side, or, in a
-        finding that is at no one call, whoever is at the call of a side.
+        These are its culprits; where no majority names one, all ranks that are not of the first side, or, in a
+        finding without one call, the ranks at the call of a side.
         """
         culprits = frozenset(finding.culprits)
         if finding.group is not None and finding.sequence is not None:
@@ -90,12 +90,12 @@ class Coding:
         return self.line(place.group) << 43 | (place.rank is not None) << 32 | place.number
 
     def group_of(self, code: int) -> tuple[Group, int]:
-        """A group of a code's line, and how many there are."""
+        """A group of a code's line, and the number of groups there."""
         groups = self._groups[code >> 43]
         return groups[0], len(groups)
 
     def _life(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Which life of the group each call belongs to: a group made anew counts from 1 again."""
+        """The life of the group to which each call belongs: a group made anew counts from 1 again."""
         lives: npt.NDArray[np.int64] = np.maximum(np.cumsum(numbers == 1, dtype=np.int64), 1)
         last = lives[-1] - _LIVES + 1 if self._wrapped else np.int64(0)
         return np.clip(lives - last, 0, _LIVES - 1)
@@ -121,7 +121,7 @@ def _at(side: Side, place: CallPlace) -> frozenset[int]:
 
 
 def number_of(code: int) -> tuple[int, bool]:
-    """A code's number in its group, and whether it is that of a message."""
+    """A code's number in its group, and True if it is that of a message."""
     return code & 0xFFFFFFFF, bool(code >> 32 & 1)
 
 
@@ -131,7 +131,7 @@ def line_of(codes: Codes) -> Codes:
 
 
 def lifeless(codes: Codes) -> Codes:
-    """Codes that are equal in every life of a group: a finding does not say in which one it is."""
+    """Codes that are equal in every life of a group: a finding does not state its life."""
     return codes & ~np.int64((_LIVES - 1) << 33)
 
 
@@ -153,7 +153,7 @@ _TERSE = "what calls state and from which lines is left out for some: there are 
 
 @dataclass(frozen=True, slots=True)
 class ChartKind:
-    """What a cell says: how the call went, its op, what it states, and from which line; empty where nothing is known.
+    """The content of a cell: the call's outcome, its op, its statement, and its line; empty where nothing is known.
 
     ``said`` is :func:`~simcoll.verifier.findings.describe.call_text`, ``source`` the line of the program in words.
     """
@@ -182,7 +182,7 @@ class Kinds:
 
     @property
     def note(self) -> str:
-        """What is left out, in words; empty where nothing is."""
+        """The omissions, in words; empty where there are none."""
         return _TERSE if self._terse else ""
 
     def row(self, trace: Trace, codes: Codes) -> npt.NDArray[np.uint32]:
@@ -289,7 +289,7 @@ class Cells:
         return tuple(sorted(rows))
 
     def _absence(self, trace: Trace) -> npt.NDArray[np.int64]:
-        """Absent where the rank is a member and nothing it wrote down was overwritten; otherwise outside."""
+        """Absent where the rank is a member and none of its records was overwritten; otherwise outside."""
         lost = set(trace.dropped) | set(trace.dropped_p2p)
         mine = [
             self._coding.line(group)
@@ -311,7 +311,7 @@ class Cells:
         return self._ops.setdefault(call.op, len(self._ops)), said, number
 
     def _differing(self, stated: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Who states otherwise than most of its group, and whom a finding names."""
+        """A mask: ranks that state otherwise than most of their group in a column, and ranks that a finding names."""
         differs = np.zeros(stated.shape, np.bool_)
         for column in range(stated.shape[1]):
             if len(np.unique(stated[:, column])) > 1:
@@ -324,7 +324,7 @@ class Cells:
 
 
 def _statement(call: Call, group: Group, rank: int) -> object:
-    """What ranks of a group must state alike, as far as neither sizes nor forms are compared; None for a message."""
+    """The fields that ranks of a group must state alike, without comparing sizes or forms; None for a message."""
     spec = COLLECTIVES.get(call.op)
     if spec is None or spec.kind is Kind.POINT_TO_POINT:
         return None
@@ -379,7 +379,7 @@ def timeline_of(
 
 @dataclass(slots=True)
 class TimelineColumns:
-    """The columns of the traces so far: their codes, ascending, and when the first rank made each call."""
+    """The columns of the traces so far: their codes, ascending, and the time at which the first rank made each call."""
 
     codes: Codes = field(default_factory=lambda: np.zeros(0, np.int64))
     times: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))

@@ -1,6 +1,6 @@
 """The parts of a report that a reader asks to see: some groups and ranks, the last calls, the timeline.
 
-Each rank's last calls are its history; :func:`with_before` adds more of what came before a finding.
+Each rank's last calls are its history; :func:`with_before` adds more of the calls before a finding.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _last(trace: Trace, count: int, selection: Selection) -> _Calls:
 
 
 def _key(record: Record, group: Group) -> object:
-    """What is equal where ranks did the same, each at its own time, in groups of one kind."""
+    """A key that is equal where ranks did the same, each at its own time, in groups of one kind."""
     number = record.sequence, record.p2p_sequence
     return kind_of(group), number, record.call.op, record.state, record.source.file, record.source.line
 
@@ -79,7 +79,7 @@ _NOTHING_LEFT_OUT = Selection()
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """``last`` (None: not asked for) is how many calls to show of each rank, before each finding, in the timeline."""
+    """``last`` (or None) is the number of calls shown: of each rank, before each finding, in the timeline."""
 
     selection: Selection = _NOTHING_LEFT_OUT
     last: int | None = None
@@ -87,7 +87,7 @@ class View:
 
 
 def viewed(report: Report, traces: Sequence[Trace], view: View) -> Report:
-    """The report as it was asked for; raises :class:`~simcoll.verifier.views.selection.SelectionError`."""
+    """The report as asked for; raises :class:`~simcoll.verifier.views.selection.SelectionError`."""
     check_selection(view.selection, traces, report.world_size)
     whole, report = report, selected(report, view.selection, traces)
     ranks = selected_ranks(view.selection, traces)
@@ -104,6 +104,6 @@ def viewed(report: Report, traces: Sequence[Trace], view: View) -> Report:
 
 
 def charted(report: Report, traces: Sequence[Trace], selection: Selection = _NOTHING_LEFT_OUT) -> Chart | None:
-    """The picture of a report as it is shown: what is selected, with the places of its findings."""
+    """The picture of a report as shown: the selection, with the places of its findings."""
     chart = chart_of(traces, report.findings, selection, selected_ranks(selection, traces))
     return timeless(chart) if chart is not None and report.mode == DRY_RUN else chart

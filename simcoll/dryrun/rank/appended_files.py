@@ -106,7 +106,7 @@ class AppendedFiles:
         self._tails.pop(place, None)
 
     def merge(self, place: str, group: str, rank: int, others: Sequence[tuple[Place, bytes]]) -> None:
-        """Insert bytes that other ranks have appended to a file, in order with this rank's since the last collective."""
+        """Insert bytes that others have appended to a file, in order with this rank's since the last collective."""
         own = [(place_of(counts, group, rank), data) for counts, data in self._tails.pop(place, [])]
         added = b"".join(data for _, data in sorted([*own, *others]))
         # Written in place: this rank may have the file open.
