@@ -1,5 +1,5 @@
-"""What those that watch a job's processes leave beside the black boxes: each launcher's account of how its ranks ended,
-and each monitor's account of a stalled job.
+"""The accounts that watchers of a job's processes leave beside the black boxes: each launcher's of the ends of
+its ranks, and each monitor's of a stalled job.
 
 The launcher's file is rewritten whole whenever a rank starts or ends; the monitor's serves a later verification:
 
@@ -46,7 +46,7 @@ class LaunchedRank:
 
 @dataclass(frozen=True, slots=True)
 class LaunchAccount:
-    """One launcher's account: its ranks, why it could not start them, the signal that interrupted it."""
+    """One launcher's account: its ranks, the error that kept it from starting them, the signal that interrupted it."""
 
     ranks: tuple[LaunchedRank, ...] = ()
     error: str | None = None
@@ -56,7 +56,7 @@ class LaunchAccount:
 
     @property
     def ended(self) -> bool:
-        """Whether none of its ranks runs any more."""
+        """True if none of its ranks runs any more."""
         return all(rank.exit_code is not None for rank in self.ranks)
 
 

@@ -53,15 +53,15 @@ class Box(Protocol):
         ...
 
     def advance(self, ticket: int, state: State = State.COMPLETED) -> None:
-        """Write down how far the call has come: that it runs (STARTED), or how it ended."""
+        """Write down the call's new state: it runs (STARTED), or has ended."""
         ...
 
     def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0) -> None:
-        """Write down when a device began the call, and when it ended it (0: it runs)."""
+        """Write down the times at which a device began and ended the call (0: it runs)."""
         ...
 
     def ended_on_device(self, ticket: int) -> None:
-        """Write down that a device has ended the call; when is not known."""
+        """Write down that a device has ended the call, at an unknown time."""
         ...
 
     def mark(self, ticket: int, flag: int) -> None:
@@ -69,7 +69,7 @@ class Box(Protocol):
         ...
 
     def resign(self, ticket: int, signature: int) -> None:
-        """Give the record another signature: what was not known when the call was made."""
+        """Give the record another signature, with fields that were not known when the call was made."""
         ...
 
     def event(self, kind: str, **data: object) -> None:

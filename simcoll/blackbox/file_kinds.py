@@ -22,9 +22,9 @@ _KEYS = (b"entries", b"pg_config", b"pg_status", b"version")
 
 
 def read_record_file(path: Path, known: KnownEntries | None = None) -> RecordFile:
-    """Read one file, at whose name nothing is guessed; raises :class:`UnreadableError` and nothing else.
+    """Read one file, whatever its name; raises :class:`UnreadableError` and nothing else.
 
-    ``known`` is what files read before have in common with it.
+    ``known`` holds the values of files read before that it may share.
     """
     try:
         head = head_of(path)
@@ -36,19 +36,19 @@ def read_record_file(path: Path, known: KnownEntries | None = None) -> RecordFil
     except MemoryError as error:
         raise UnreadableError(f"{path}: there is not enough memory to read it; leave it out") from error
     except Exception as error:
-        # One file must not cost the others; what the readers foresee they say in better words.
+        # One file must not cost the others; errors that the readers foresee have better texts.
         found = f"{type(error).__name__}: {error}"
         raise UnreadableError(f"{path}: cannot be read ({found:.200}); leave it out, and report this") from error
 
 
 def is_record_file(path: Path) -> bool:
-    """Whether a file is a black box, or begins as a dump does and names what a dump has."""
+    """True for a file that is a black box, or begins as a dump does and names what a dump has."""
     head = head_of(path)
     return head.startswith(layout.MAGIC) or (looks_like_dump(head) and any(key in head for key in _KEYS))
 
 
 def head_of(path: Path) -> bytes:
-    """The first bytes of a regular file; none of what is no file, or may not be read."""
+    """The first bytes of a regular file; none of anything else, or of a file that may not be read."""
     try:
         with opened_record(str(path), "a record") as fd:
             return os.read(fd, _HEAD)

@@ -4,7 +4,8 @@ All integers are little-endian. The file is a header page, a table of groups, a 
 that only grows. Everything before the entries has a fixed place, so that a writer needs one mapping and no bookkeeping.
 
 A slot's seal is 16 bits by which a reader tells a call as it was written from one that a damaged disk or copy made up.
-The seal covers what says which call it was. States and times change after it is made; they are bound to each other.
+The seal covers the fields that identify the call. States and times change after it is made; they are bound to each
+other.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def seals(ring: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
 
 
 def intact(ring: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which slots state what a writer can have stated. A file without any seal is taken as it is."""
+    """A mask of the slots whose values a writer can have written. A file without any seal is taken as it is."""
     sound: npt.NDArray[np.bool_] = ring["state"] <= max(State)
     if ring["seal"].any():
         sound &= ring["seal"] == seals(ring)
@@ -50,7 +51,7 @@ def intact(ring: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def settle(slots: npt.NDArray[Any]) -> None:
-    """Give a call whose end has its time, and whose state does not say so, the state that was to follow."""
+    """Give a call that has the time of its end, but not yet the state, the state that was to follow."""
     slots["state"][(slots["finished_ns"] > 0) & (slots["state"] < State.COMPLETED)] = State.COMPLETED
 
 
@@ -118,7 +119,7 @@ def _struct(fields: tuple[tuple[str, str], ...]) -> Struct:
 
 
 def offset_of(fields: tuple[tuple[str, str], ...], name: str) -> int:
-    """Where a field starts, in bytes from the start of its structure; raises ValueError for a name it does not have."""
+    """The offset of a field, in bytes from the start of its structure; raises ValueError for an unknown name."""
     names = [field for field, _ in fields]
     return _struct(fields[: names.index(name)]).size
 
@@ -182,7 +183,7 @@ class EntryKind(IntEnum):
 
 
 def ring_offset(group_rows: int) -> int:
-    """Where the ring starts: on the page after the table of groups."""
+    """The offset at which the ring starts: on the page after the table of groups."""
     return -(-(PAGE + group_rows * GROUP.size) // PAGE) * PAGE
 
 

@@ -26,7 +26,7 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """The traces of one run by rank, what became of the processes (None: unknown), and what was left out and why.
+    """The traces of one run by rank, the ends of the processes (None: unknown), and the files left out with reasons.
 
     ``folders`` are those beside whose records a launcher may have left its account.
     """
@@ -74,7 +74,7 @@ def gather(
 
 
 def _of_run(dumps: Sequence[Dump], boxes: Sequence[BlackBox], notes: list[str]) -> list[Dump]:
-    """The dumps of a run: those that tell of calls that were made after it had begun."""
+    """The dumps of a run: those with calls that were made after it had begun."""
     begun = min(box.created_ns for box in boxes)
     kept = [dump for dump in dumps if (int(dump.slots["scheduled_ns"].max(initial=0)) or dump.seen_ns) >= begun]
     if left_out := len(dumps) - len(kept):
@@ -121,7 +121,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """The files of a folder that have such a name, sorted; none of what is no folder, or is gone."""
+    """The files of a folder that have such a name, sorted; none where it is no folder, or is gone."""
     try:
         return sorted(folder.glob(pattern)) if os.path.isdir(folder) else []
     except OSError:
@@ -130,7 +130,7 @@ def matching(folder: Path, pattern: str) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files to read that a path names, and what is to be said of the others."""
+    """The files to read that a path names, and notes on the others."""
 
     files: Sequence[Path]
     note: str = ""
@@ -153,7 +153,7 @@ def find_records(path: Path) -> Found:
 
 
 def _records_in(folder: Path) -> tuple[list[Path], int]:
-    """The files of one folder to be read, and how many others stand beside the dumps among them."""
+    """The files of one folder to be read, and the number of others beside the dumps among them."""
     if boxes := files_of(folder):
         return [*boxes, *dumps_beside(folder)], 0
     files = [path for path in _visible(folder) if os.path.isfile(path) and not _is_own(path)]
@@ -175,7 +175,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _is_own(path: Path) -> bool:
-    """Whether a file is one of those that simcoll leaves beside the records."""
+    """True for a file that simcoll itself leaves beside the records."""
     return any(path.match(pattern) for pattern in (LAUNCH_PATTERN, STALL_PATTERN, "report.json", "report.html"))
 
 

@@ -1,4 +1,4 @@
-"""The black box's header page: who wrote the file, when, and where its parts stand."""
+"""The black box's header page: the writer of the file, its time, and the places of its parts."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def unpack_header(page: bytes, name: str) -> Header:
 
 
 def created_ns(path: Path) -> int:
-    """When a black box was created (wall clock); 0 for a file that is none, or is not there."""
+    """The time at which a black box was created (wall clock, ns); 0 for a file that is none, or is not there."""
     try:
         with opened_record(str(path), "a black box") as fd:
             return unpack_header(os.read(fd, layout.PAGE), path.name).wall_ns
@@ -174,7 +174,7 @@ def _read_about(blob: bytes) -> Mapping[str, object] | None:
 
 
 def _restart_count() -> int:
-    """Which attempt of an elastic job this is, as the agent tells its ranks."""
+    """The number of the attempt of an elastic job, as the agent tells its ranks."""
     text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
     return int(text) if text.isdecimal() and len(text) < 9 else 0
 

@@ -1,4 +1,4 @@
-"""A black box in memory: what ranks that share a process write down, read without a file in between."""
+"""A black box in memory: the records of ranks that share a process, read without a file in between."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ class MemoryBox:
                 slot.finished_ns = self._clock()
 
     def ran(self, ticket: int, began_ns: int, ended_ns: int, state: State) -> None:
-        """Write down when the call ran, and how it ended, as another clock than this rank's own has it."""
+        """Write down the times of the call by another clock than this rank's own, and how it ended."""
         slot = self._slots[ticket]
         slot.started_ns, slot.finished_ns, slot.state = began_ns, ended_ns, state
 
     def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0) -> None:
-        """Write down when a device began the call, and when it ended it (0: it runs)."""
+        """Write down the times at which a device began and ended the call (0: it runs)."""
         if self._open and ticket >= 0 and (slot := self._slots[ticket]).state <= State.STARTED:
             late = max(slot.scheduled_ns - began_ns, 0)
             slot.started_ns, slot.finished_ns = began_ns + late, ended_ns and ended_ns + late
@@ -96,7 +96,7 @@ class MemoryBox:
             self._slots[ticket].flags |= flag
 
     def resign(self, ticket: int, signature: int) -> None:
-        """Give the record another signature: what was not known when the call was made."""
+        """Give the record another signature, with fields that were not known when the call was made."""
         if self._open and ticket >= 0:
             self._slots[ticket].signature = signature
 

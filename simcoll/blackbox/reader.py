@@ -1,8 +1,8 @@
-"""The black box's reader: columnar, bounded, and careful about what a damaged file no longer says.
+"""The black box's reader: columnar, bounded, and careful about records that a damaged file has lost.
 
-The rule for damage: a record that cannot be read must never look like a call that the rank did not make. So whatever
-came before the last gap counts as dropped, like what the ring has overwritten, and the readers of the box judge only
-what came after it.
+The rule for damage: a record that cannot be read must never look like a call that the rank did not make. So all records
+before the last gap count as dropped, like those that the ring has overwritten, and the readers of the box judge only
+the records after it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class BlackBox:
     index the sequences of these names. ``captured`` are those of calls that CUDA graphs captured, which did not run and
     stand in no group's sequence (theirs is that of the last call before).
     ``dropped`` (``dropped_p2p``) gives, for a group's index, the last sequence
-    number (p2p sequence number) that the file no longer holds. ``problems`` says in words what is damaged. Times are
+    number (p2p sequence number) that the file no longer holds. ``problems`` lists the damage in words. Times are
     nanoseconds of the wall clock; ``closed_ns`` is 0 where the rank did not end by itself, ``dumped_ns`` where the file
     is no copy. ``run`` and ``attempt`` are the job's id, as its launcher gives it, and its restart count.
     """
@@ -108,10 +108,10 @@ def read_black_box(path: str | Path, known: KnownEntries | None = None) -> Black
 
 @dataclass(frozen=True, slots=True)
 class BoxActivity:
-    """The last write into a black box: the newest record's index, and when any record changed (wall clock, ns).
+    """The last write into a black box: the newest record's index, and the time of its last change (wall clock, ns).
 
-    Of calls whose times are a device's, ``device_ns`` is when the device last began or ended one, as far as that is
-    written down; 0 where it runs none.
+    ``device_ns`` is the last time at which a device began or ended a call, as far as that is written down; 0 where it
+    runs none.
     """
 
     index: int
@@ -142,7 +142,7 @@ def _device_ns(ring: Slots) -> int:
 
 def _read(fd: int, name: str, known: KnownEntries | None) -> BlackBox:
     header = unpack_header(os.pread(fd, layout.PAGE, 0), name)
-    # The ring before the table: what a live ring refers to was in the table before.
+    # The ring before the table: entries that a live ring refers to were in the table before.
     ring = _read_ring(fd, header)
     slots, last_gap, newest = _sound_slots(ring, header.slot_count)
     wrapped = newest > header.slot_count
@@ -176,12 +176,12 @@ def _read_ring(fd: int, header: Header) -> Slots:
 
 
 def _read_rows(fd: int, header: Header) -> npt.NDArray[Any]:
-    """The table of groups, which says what a ring that wrapped has lost."""
+    """The table of groups, which holds the last numbers that a wrapped ring has lost."""
     return np.frombuffer(_whole(os.pread(fd, header.group_count * layout.GROUP.size, layout.PAGE)), _GROUP_DTYPE)
 
 
 def _goes_on(fd: int, header: Header, start: int) -> bool:
-    """Whether anything stands behind a blank part of the ring, which is then lost and not its end."""
+    """True if anything stands behind a blank part of the ring, which is then lost and not its end."""
     looks = range(_next_data(fd, header, start), header.slot_count, _CHUNK)
     return any(any(os.pread(fd, layout.SLOT.size, header.ring_offset + at * layout.SLOT.size)) for at in looks)
 
@@ -256,7 +256,7 @@ def _whole_ring(ring: Slots, capacity: int) -> Slots | None:
 
 
 def _resolve(slots: Slots, entries: TableEntries, last_gap: int) -> tuple[Slots, int]:
-    """Turn the file's indices into places in the sequences of :class:`BlackBox`; what refers to nothing is a gap."""
+    """Turn the file's indices into places in the sequences of :class:`BlackBox`; a reference to nothing is a gap."""
     tables = (("group", entries.groups), ("signature", entries.signatures), ("source", entries.sources))
     if all(_refers_to_all_there(slots[column], table) for column, table in tables):
         return slots, last_gap
@@ -273,7 +273,7 @@ def _resolve(slots: Slots, entries: TableEntries, last_gap: int) -> tuple[Slots,
 
 
 def _refers_to_all_there(wanted: npt.NDArray[Any], known: Mapping[int, object]) -> bool:
-    """Whether entries are numbered without a gap, as a writer does, and nothing refers beyond them."""
+    """True if entries are numbered without a gap, as a writer does, and nothing refers beyond them."""
     return int(wanted.max(initial=0)) < len(known) == max(known, default=-1) + 1
 
 
@@ -307,7 +307,7 @@ def _untold(groups: list[int], rows: npt.NDArray[Any], dropped: int) -> list[int
 
 
 def _assume_dropped(slots: Slots, untold: list[int], dropped: _Dropped, dropped_p2p: _Dropped) -> None:
-    """Of these groups all that is not in the ring may have been dropped from it."""
+    """All calls of these groups that are not in the ring may have been dropped from it."""
     for place in untold:
         mine = slots[slots["group"] == place]
         for field, known in (("sequence", dropped), ("p2p_sequence", dropped_p2p)):
@@ -316,7 +316,7 @@ def _assume_dropped(slots: Slots, untold: list[int], dropped: _Dropped, dropped_
 
 
 def _forget(slots: Slots, gap: int, groups: int, dropped: _Dropped, dropped_p2p: _Dropped) -> None:
-    """Count as dropped what the record in the gap may have been, and all before it.
+    """Count as dropped the call that may have been in the gap, and all before it.
 
     It stood before each group's next record; a group without one may have had it as its last.
     """

@@ -1,4 +1,4 @@
-"""Reading what thousands of ranks left: several processes at once, where that pays, each in bounded memory.
+"""Reads the files of thousands of ranks: several processes at once, where that pays, each in bounded memory.
 
 A file that takes too much memory, or ends the process that reads it, costs itself alone. The processes are started
 afresh rather than forked, so that threads of this one do not matter, and everything works where there is no fork.
@@ -49,10 +49,10 @@ _START = (
 def read_files(
     paths: Sequence[Path], *, workers: int | None = None, progress: Progress | None = None, limit: int = MEMORY_LIMIT
 ) -> list[Outcome]:
-    """Read each file: what it holds, or why it cannot be read, in the order of ``paths``.
+    """Read each file: its content, or the error for which it cannot be read, in the order of ``paths``.
 
     ``workers`` is the number of processes (0: read here); left out, as many as there are cores for this process where
-    there are many files or large ones. ``limit`` bounds what each of them may take, in bytes.
+    there are many files or large ones. ``limit`` bounds the memory of each, in bytes.
     """
     outcomes: dict[int, Outcome] = {}
     count = _workers_for(paths) if workers is None else min(workers, len(paths))
@@ -81,7 +81,7 @@ def _workers_for(paths: Sequence[Path]) -> int:
 
 
 def _is_large(path: Path) -> bool:
-    """Whether a file is large; the size of a black box says little, and it is bounded by its format."""
+    """True for a large file; the size of a black box says little, and it is bounded by its format."""
     try:
         return path.suffix != SUFFIX and path.stat().st_size > _LARGE_BYTES
     except OSError:
@@ -114,14 +114,14 @@ class _Worker:
     ready: bool = False
 
     def give(self, index: int, path: Path) -> None:
-        """Ask for a file; one that has died shows when its answer is waited for."""
+        """Ask for a file; a dead process shows when its answer is waited for."""
         name = os.fsencode(path)
         self.pending.append(index)
         with contextlib.suppress(OSError):
             cast(FileIO, self.process.stdin).write(LENGTH.pack(len(name)) + name)
 
     def end(self) -> int:
-        """End it, whatever it does; its exit code."""
+        """End the process, whatever it does; returns its exit code."""
         self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:

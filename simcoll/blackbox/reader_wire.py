@@ -63,7 +63,7 @@ class Sender:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
-            # Only of what is kept here an address can say what it is.
+            # An address identifies a value only while it is kept here.
             self._seen[id(value)] = number, value
             fresh.append(value)
         return number
@@ -101,7 +101,7 @@ class Receiver:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes what readers send and numpy's arrays, nothing else: the files that were read may be anybody's."""
+    """Unpickles only the types that readers send and numpy's arrays: the files that were read may be anybody's."""
 
     def __init__(self, data: memoryview, shared: list[object], buffers: Iterator[object]) -> None:
         super().__init__(BytesIO(data), buffers=buffers)
@@ -119,7 +119,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _key(value: object) -> object:
-    """What tells shared values apart: lines are equal whatever their callers are."""
+    """The key by which shared values are told apart: lines are equal whatever their callers are."""
     return (value, value.callers, value.through) if isinstance(value, Source) else value
 
 

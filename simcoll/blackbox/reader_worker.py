@@ -26,7 +26,7 @@ READY = "ready"
 
 
 def main(limit: int) -> None:
-    """Serve until stdin ends; ``limit`` is how many bytes of memory reading may take."""
+    """Serve until stdin ends; ``limit`` is the memory that reading may take, in bytes."""
     # Ctrl-C reaches every process of the terminal; the parent process ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = FileIO(os.dup(1), "w")

@@ -4,10 +4,10 @@ A rank has Python's ``faulthandler`` write its stacks into ``rank00000.stack`` o
 nothing else uses. The handler runs in C and needs no GIL. The file is there only while the handler is: without it the
 signal would end the process.
 
-SIGUSR1 has a process write them as well, in C too. The signal is never taken from a program. Nothing of this shows in
+SIGUSR1 has a process write them as well, in C too. The signal is never taken from a program. None of this shows in
 ``signal.getsignal``, where frameworks look whether the signal is free for their own handler (Lightning does, before it
 requeues a job under Slurm), and a handler that is installed later replaces this one. So nothing here may be installed
-twice: ``faulthandler`` is given one descriptor, once, and what that leads to is exchanged beneath it.
+twice: ``faulthandler`` is given one descriptor, once, and the file beneath it is exchanged.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _signal_number() -> int | None:
 
 
 def offer_stacks(path: Path) -> None:
-    """Have this process write its stacks into ``path`` when it is asked to; nothing where that cannot be."""
+    """Have this process write its stacks into ``path`` when it is asked to; does nothing where that cannot be."""
     number = _signal_number()
     if number is None or path in _open or signal.getsignal(number) is not signal.SIG_DFL:
         return
@@ -69,7 +69,7 @@ def offer_stacks(path: Path) -> None:
 
 
 def offer_recorded_stacks(path: Path) -> None:
-    """Does the same for a recording process without simcoll's launcher, which removes the file itself when it ends."""
+    """Do the same for a recording process without simcoll's launcher, which removes the file itself when it ends."""
     if path not in _open:
         offer_stacks(path)
         _unwatched[path] = os.getpid()
@@ -94,12 +94,12 @@ def offer_rank_stacks() -> None:
 
 
 def stack_path(folder: Path, rank: int) -> Path:
-    """Where a rank's stacks are written."""
+    """The file into which a rank's stacks are written."""
     return folder / f"rank{rank:05d}{STACK_SUFFIX}"
 
 
 def ask(pid: int) -> None:
-    """Ask a process for its stacks; nothing if it has not offered them, or no longer does."""
+    """Ask a process for its stacks; does nothing if it has not offered them, or no longer does."""
     number = _signal_number()
     if number is None or not catches(pid, number):
         return
@@ -144,7 +144,7 @@ def _system_call(pid: int, thread: int) -> int | None:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal, which would end it otherwise.
+    """True if a process has a handler for a signal, which would end it otherwise.
 
     A rank may be the child of a script that the launcher started, and handlers end with the interpreter.
     """
@@ -169,7 +169,7 @@ class Stack:
         return None if place is UNKNOWN_SOURCE else place
 
     def waits_in_torch(self) -> bool:
-        """Whether the thread is inside torch, or calls something that waits; who saves or loads a file is at work."""
+        """True if the thread is inside torch, or in a call that waits; saving or loading a file is no waiting."""
         saving = [os.path.join(folder, _SAVING) for folder in self.roots.torch]
         if not self.frames or any(os.path.realpath(frame.file) in saving for frame in self.frames):
             return False
@@ -178,7 +178,7 @@ class Stack:
         return bool(_AWAITING.search(self.frames[0].code))
 
     def connects(self) -> bool:
-        """Whether a call of the program's is held up by a connection that simcoll makes, and not by another rank."""
+        """True if a connection that simcoll makes, and not another rank, holds up a call of the program."""
         if not self.frames or self.frames[0].function != _CONNECTING:
             return False
         own = os.path.realpath(self.frames[0].file).startswith(self.roots.simcoll)
@@ -186,7 +186,7 @@ class Stack:
         return own and not any(os.path.basename(frame.file) == _BACKGROUND for frame in self.frames)
 
     def works_for_user(self) -> bool:
-        """Whether a thread beside the main one has something of the user's to do, as far as its frames say."""
+        """True if a thread beside the main one has something of the user's to do, as far as its frames say."""
         return any(self.roots.kind_of(frame.file) == OWN for frame in self.frames) and not self.waits_in_torch()
 
 
@@ -195,7 +195,7 @@ _SAVING = "serialization.py"
 
 
 def read_stacks(path: Path, roots: Roots | None = None) -> list[Stack]:
-    """The threads of the last time that a process was asked, the main thread last; empty where nothing was written.
+    """The threads as of the last request to a process, the main thread last; empty where nothing was written.
 
     ``roots`` are the folders of that process; by default it has those of this one.
     """
@@ -221,7 +221,7 @@ _NUMBER = getattr(signal, "SIGUSR1", None)
 
 
 class _Answer(ProcessOwned):
-    """Where the signal sends stacks: the descriptor that ``faulthandler`` has, and the file that it leads to."""
+    """The target of stacks on the signal: the descriptor that ``faulthandler`` has, and the file that it leads to."""
 
     def __init__(self) -> None:
         self.descriptor: int | None = None
@@ -229,7 +229,7 @@ class _Answer(ProcessOwned):
         super().__init__()
 
     def lead_to(self, path: str | Path, flags: int, heading: str = "") -> None:
-        """Exchange what the descriptor leads to; raises OSError."""
+        """Exchange the file that the descriptor leads to; raises OSError."""
         target = os.open(path, flags | os.O_CLOEXEC, 0o644)
         try:
             os.write(target, heading.encode(errors="backslashreplace"))
@@ -238,7 +238,7 @@ class _Answer(ProcessOwned):
             os.close(target)
 
     def lead_nowhere(self) -> None:
-        """Drop what is written from here on."""
+        """Drop all that is written from here on."""
         self.path = None
         if self.descriptor is not None:
             with contextlib.suppress(OSError):
@@ -253,7 +253,7 @@ _answer = _Answer()
 
 
 def answer_signal() -> None:
-    """Have SIGUSR1 write this process's stacks, to stderr until :func:`answer_into`; not where the signal is in use.
+    """Have SIGUSR1 write this process's stacks, to stderr until :func:`answer_into`, unless the signal is in use.
 
     It stays so to the end of the process, as by default the signal ends it.
     """
@@ -285,7 +285,7 @@ def answer_no_more() -> None:
 
 
 def remove_unused(path: Path) -> None:
-    """Remove a file of stacks that has nothing but its heading; nothing where there is none."""
+    """Remove a file of stacks that has nothing but its heading, if there is one."""
     with contextlib.suppress(OSError):
         with path.open("rb") as file:
             file.readline()
@@ -295,7 +295,7 @@ def remove_unused(path: Path) -> None:
 
 
 def ask_for_dump(pid: int) -> None:
-    """Pass SIGUSR1 on to a process; nothing where it would end it."""
+    """Pass SIGUSR1 on to a process, unless it would end that."""
     if _NUMBER is not None and catches(pid, _NUMBER):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, _NUMBER)

@@ -36,7 +36,7 @@ class EntryTable:
     """The entries of one black box, for a writer that holds its lock; ``fd`` is closed by :meth:`close`.
 
     ``start`` is the table's first byte, behind which :data:`~simcoll.blackbox.format.TABLE_CHUNK` bytes are reserved.
-    What finds no room is counted in ``lost`` and said once on stderr; nothing is raised.
+    Entries without room are counted in ``lost`` and reported once on stderr; nothing is raised.
     """
 
     def __init__(self, path: Path, fd: int, start: int) -> None:
@@ -101,7 +101,7 @@ class EntryTable:
 
 
 def encode(document: object) -> bytes:
-    """A document as the JSON of an entry; what JSON does not know is written as its text."""
+    """A document as the JSON of an entry; a value that JSON does not know is written as its text."""
     return json.dumps(document, separators=(",", ":"), default=str).encode("ascii")
 
 
@@ -160,7 +160,7 @@ _MAKING = re.compile(rb'\{"kind":"(creating|created)","time_ns":(\d{1,19}),"data
 
 @dataclass(frozen=True, slots=True)
 class TableEntries:
-    """The table's entries, by the index with which slots refer to them. ``damaged`` lists what could not be read."""
+    """The table's entries, by the index with which slots refer to them. ``damaged`` lists unreadable parts."""
 
     groups: dict[int, Group] = field(default_factory=dict)
     signatures: dict[int, Call] = field(default_factory=dict)
@@ -170,14 +170,14 @@ class TableEntries:
 
 
 class CommonData(dict[str, object]):
-    """The data of an event that many ranks tell alike; as a key it stands for itself."""
+    """The data of an event that many ranks state alike; as a key it stands for itself."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
 class KnownEntries:
-    """Groups, signatures and source lines by their entries' JSON: what many ranks state alike is parsed once."""
+    """Groups, signatures and source lines by their entries' JSON: entries that many ranks share are parsed once."""
 
     groups: dict[bytes, Group] = field(default_factory=dict)
     signatures: dict[bytes, Call] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class KnownEntries:
 def read_entries(table: bytes, known: KnownEntries | None = None) -> TableEntries:
     """Read a table from its first byte to its last entry; never raises, whatever the bytes are.
 
-    ``known`` is what the tables of other files held, and takes in what this one holds.
+    ``known`` has the entries of other files' tables, and takes in those of this one.
     """
     entries, known = TableEntries(), known or KnownEntries()
     for kind, index, payload in _sound_entries(table, entries.damaged):
@@ -200,7 +200,7 @@ def read_entries(table: bytes, known: KnownEntries | None = None) -> TableEntrie
 
 
 def _sound_entries(table: bytes, damaged: list[str]) -> Iterator[tuple[int, int, bytes]]:
-    """The entries whose checksum is right. What a hostile file can make this cost is bounded by ``budget``."""
+    """The entries whose checksum is right. ``budget`` bounds the cost of a hostile file."""
     position, budget, written = 0, 4 * len(table) + _PATIENCE, len(table.rstrip(b"\0"))
     while 0 <= position <= len(table) - layout.ENTRY.size and budget > 0:
         marker, size, crc, index, kind = layout.ENTRY.unpack_from(table, position)
@@ -221,7 +221,7 @@ def _sound_entries(table: bytes, damaged: list[str]) -> Iterator[tuple[int, int,
 
 
 def is_blank(data: bytes) -> bool:
-    """Whether there is nothing but zeros."""
+    """True if all bytes are zero."""
     return data == bytes(len(data))
 
 
@@ -239,7 +239,7 @@ def _keep(entries: TableEntries, known: KnownEntries, kind: int, index: int, pay
 
 
 def _made_alike(known: KnownEntries, payload: bytes) -> Event | None:
-    """The making of a group, of which every rank of a large job tells hundreds of times, and all but the time alike."""
+    """The making of a group, which every rank of a large job records hundreds of times, alike but for the time."""
     found = _MAKING.match(payload)
     if found is None or not payload.endswith(b"}}"):
         return None

@@ -1,4 +1,4 @@
-"""The black box's writer: what a rank did, in a file that outlives the rank.
+"""The black box's writer: a rank's calls, in a file that outlives the rank.
 
 Records go into a shared mapping of the file, which belongs to the kernel: SIGKILL, SIGABRT and a segmentation fault do
 not lose them. The space is reserved when the file is created, because a store into a mapping for which the disk has no
@@ -147,7 +147,7 @@ class BlackBoxWriter(ProcessOwned):
             return ticket
 
     def advance(self, ticket: int, state: State = State.COMPLETED) -> None:
-        """Write down that the call runs (STARTED), or how it ended; nothing if the ring has passed it since."""
+        """Write down that the call runs (STARTED), or how it ended, unless the ring has passed it since."""
         if not self._open or ticket < 0:
             return
         now = time.time_ns()
@@ -160,8 +160,8 @@ class BlackBoxWriter(ProcessOwned):
             self._map[offset + _STATE] = state
 
     def ran_on_device(self, ticket: int, began_ns: int, ended_ns: int = 0) -> None:
-        """Write down when a device began the call, and when it ended it (0: it runs); nothing if the ring has passed it
-        since, or where it is written down how the call ended.
+        """Write down the times at which a device began and ended the call (0: it runs), unless the ring has passed it
+        since, or the end of the call is written down already.
 
         No call begins before it is made: times that say so, as two clocks may, are put off as a whole.
         """
@@ -178,7 +178,7 @@ class BlackBoxWriter(ProcessOwned):
             self._map[offset + _STATE] = _COMPLETED_STATE if ended_ns else _STARTED_STATE
 
     def ended_on_device(self, ticket: int) -> None:
-        """Write down that a device has ended the call; nothing where it is written down how it ended."""
+        """Write down that a device has ended the call, unless its end is written down already."""
         with self._lock:
             if self._open and ticket >= 0 and self._state(ticket) <= _STARTED_STATE:
                 self.advance(ticket)
@@ -187,7 +187,7 @@ class BlackBoxWriter(ProcessOwned):
         return self._map[self._ring + ticket % self._slots * _SLOT_SIZE + _STATE]
 
     def mark(self, ticket: int, flag: int) -> None:
-        """Set a bit of the record's ``flags``; nothing if the ring has passed it since."""
+        """Set a bit of the record's ``flags``, unless the ring has passed it since."""
         if not self._open or ticket < 0:
             return
         with self._lock:
@@ -195,8 +195,8 @@ class BlackBoxWriter(ProcessOwned):
                 self._map[self._ring + ticket % self._slots * _SLOT_SIZE + _FLAGS] |= flag
 
     def resign(self, ticket: int, signature: int) -> None:
-        """Give the record another signature: what was not known when the call was made; nothing if the ring has passed
-        it since, or where the signature found no room.
+        """Give the record another signature, with fields that were not known when the call was made, unless the ring
+        has passed it since, or the signature found no room.
         """
         if not self._open or ticket < 0 or signature == layout.ABSENT:
             return
@@ -274,7 +274,7 @@ class BlackBoxWriter(ProcessOwned):
         return mapping, EntryTable(self.path, fd, start)
 
     def _drop(self, offset: int) -> None:
-        """Keep in the table of groups what the ring is about to forget."""
+        """Keep in the table of groups the numbers of the calls that the ring is about to overwrite."""
         old = layout.SLOT.unpack_from(self._map, offset)
         _, group, sequence, p2p_sequence = old[:4]
         if group >= layout.GROUP_ROWS:

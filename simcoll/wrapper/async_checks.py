@@ -1,12 +1,11 @@
 """Watches the memory of asynchronous calls until they have been waited for: SC502, SC503, and half of SC501.
 
 A call is *open* from the moment when it is made until its end has been observed. A backend may have finished it long
-before; but as long as the program has not waited for anything since, nothing entitles it to rely on that. Where it has
-waited for something else (a barrier, an answer), which may imply the end of this call, only a call that is still
-running counts.
+before; but a program that has not waited for anything since may not rely on that. Where it has waited for something
+else (a barrier, an answer), which may imply the end of this call, only a call that is still running counts.
 
-Watched are the calls whose Work is in the program's own hands. Calls that torch makes for itself
-(DistributedDataParallel, functional collectives, pipelines) are waited for in ways of its own.
+Only calls whose Work the program holds are watched. Calls that torch makes for itself (DistributedDataParallel,
+functional collectives, pipelines) are waited for in ways of its own.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Region(NamedTuple):
     writes: bool
 
     def overlaps(self, other: Region) -> bool:
-        """Whether both use a byte that one of them writes; False where that is not known."""
+        """True if both use a byte that one of them writes; False where that is not known."""
         if self.storage != other.storage or not (self.writes or other.writes):
             return False
         if self.dense and other.dense:
@@ -71,7 +70,7 @@ class Region(NamedTuple):
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies in a storage of its own kind, and has elements there."""
+    """True for a tensor that lies in a storage of its own kind, and has elements there."""
     if type(tensor) is not torch.Tensor and type(tensor).__torch_dispatch__ is not _PLAIN:
         return False
     return tensor.layout is torch.strided and tensor.numel() > 0
@@ -100,7 +99,7 @@ class Watched(NamedTuple):
     address: int
 
     def changed(self) -> bool:
-        """Whether the tensor was written to since; False for one with another shape or memory, which shows nothing."""
+        """True if the tensor was written to since; False for one with another shape or memory, which shows nothing."""
         tensor = self.tensor()
         if tensor is None or tensor._version == self.version:
             return False
@@ -123,7 +122,7 @@ class Part(NamedTuple):
     receives: bool
 
     def changed(self) -> bool:
-        """Whether other bytes are there now; False for a storage that has been resized, which shows nothing."""
+        """True if other bytes are there now; False for a storage that has been resized, which shows nothing."""
         return _extent(self.storage) == self.extent and _contents(self.address, self.size) != self.contents
 
 
@@ -139,7 +138,7 @@ def _contents(address: int, size: int) -> tuple[int, bytes]:
 
 
 class Memory(NamedTuple):
-    """The memory that a call uses: regions, tensors in which its result arrives, what is watched for writes."""
+    """The memory that a call uses: regions, tensors in which its result arrives, memory watched for writes."""
 
     regions: list[Region]
     written: list[weakref.ref[torch.Tensor]]
@@ -169,7 +168,7 @@ def memory_of(
             memory.regions.append(region_of(tensor, address, writes=written))
             if written:
                 memory.written.append(weakref.ref(tensor))
-            # A backend counts up the version of what it writes as pure output whenever it likes.
+            # A backend may count up the version of a pure output at any time.
             if role == "outputs":
                 outputs.add(address)
             elif sends and address not in outputs:
@@ -197,10 +196,10 @@ _OUTLIVED_SECONDS = 0.05
 
 
 class FlightEnd(Protocol):
-    """A Work that says whether the call has ended."""
+    """A Work that can be asked whether the call has ended."""
 
     def has_ended(self) -> bool:
-        """Whether it has."""
+        """True if the call has ended."""
         ...
 
 
@@ -238,22 +237,22 @@ class Flight:
 
     @property
     def open(self) -> bool:
-        """Whether a program may not rely on its end yet."""
+        """True if a program may not rely on its end yet."""
         return self._flights.waits == self.since or self.running
 
     @property
     def running(self) -> bool:
-        """Whether it is known not to have ended yet."""
+        """True if it is known not to have ended yet."""
         work = self._work()
         if work is None or not self.entry.use.tells or _captures(self.entry):
             return False
-        # A backend may raise here what the program is to hear of where it waits.
+        # A backend may raise an error here that the program is to get where it waits.
         with contextlib.suppress(RuntimeError):
             return not work.has_ended()
         return False
 
     def follow(self, work: FlightEnd) -> None:
-        """``work`` is what the program was given for it."""
+        """``work`` is the Work that the program was given for it."""
         self._work = weakref.ref(work)
 
     def dropped(self) -> None:
@@ -263,7 +262,7 @@ class Flight:
         self.end()
 
     def launching(self, launch: Callable[[], T]) -> Callable[[], T]:
-        """``launch``, for a call that is launched later than it was made: what it was to send may have changed."""
+        """``launch``, for a call that is launched later than it was made: its inputs may have changed."""
 
         def launched() -> T:
             self._check_before_it_runs()
@@ -274,16 +273,16 @@ class Flight:
         return launched
 
     def runs(self) -> None:
-        """A backend that runs it later than it was launched comes to do so: what it was to send may have changed."""
+        """Note that a backend that runs it later than its launch runs it now: its inputs may have changed."""
         self._check_before_it_runs()
 
     def awaited(self) -> None:
-        """Somebody begins to wait for it: the last moment at which a write to its buffers can be seen."""
+        """Note that a thread begins to wait for it: the last moment at which a write to its buffers can be seen."""
         self.looked_at()
         self.end()
 
     def looked_at(self) -> None:
-        """Somebody waits for it, and may give up: a write to its buffers so far can be seen."""
+        """Note that a thread waits for it, and may give up: a write to its buffers so far can be seen."""
         if self.open:
             # The worker may launch it meanwhile.
             self._check(known=self._queued, parts=[part for part in self._parts if not part.receives])
@@ -306,7 +305,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Orphan:
-    """A call whose Work is gone, the memory of its result, and when that was."""
+    """A call whose Work is gone, the memory of its result, and the time at which it went."""
 
     entry: Entry
     storages: tuple[StorageWeakRef, ...]
@@ -337,7 +336,7 @@ class Flights(ProcessOwned):
     def open(self, entry: Entry, arguments: Arguments, *, parts: bool = False) -> Flight | None:
         """Note that a call was made whose Work goes to the program; None where there is no memory to watch.
 
-        ``parts`` has writes seen in parts of storages too, which costs two looks at what is sent.
+        ``parts`` has writes seen in parts of storages too, which costs two looks at the sent data.
         """
         self.look_after()
         memory = _memory(entry, arguments, parts=parts)
@@ -404,7 +403,7 @@ class Flights(ProcessOwned):
                     self._orphans.remove(orphan)
 
     def device_synchronized(self) -> None:
-        """Note that the program has waited for all that its devices had to do."""
+        """Note that the program has waited for all work of its devices."""
         # Lists first: a Work that is let go meanwhile, in this thread too, takes its call out.
         with self._lock:
             flights = {id(one): one for members in list(self._by_storage.values()) for one in members}
@@ -465,12 +464,12 @@ def _memory(entry: Entry, arguments: Arguments, *, parts: bool = False) -> Memor
 
 
 def _captures(entry: Entry) -> bool:
-    """Whether a CUDA graph is being captured, in which no Work may be asked whether it has ended."""
+    """True while a CUDA graph is being captured, in which no Work may be asked whether it has ended."""
     return not entry.use.on_cpu and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _in_order(entry: Entry, other: Entry) -> bool:
-    """Whether the backend runs both, one after the other."""
+    """True if the backend runs both, one after the other."""
     if entry.log is not other.log:
         return False
     devices = {buffer.device for buffer in (*entry.call.inputs, *entry.call.outputs)}
@@ -479,5 +478,5 @@ def _in_order(entry: Entry, other: Entry) -> bool:
 
 
 def watches(arguments: Arguments) -> bool:
-    """Whether a call returns before its end: it says so, or is a send or receive, which never say."""
+    """True if a call returns before its end: it says so, or is a send or receive, which never say."""
     return arguments.asynchronous or arguments.spec.kind is Kind.POINT_TO_POINT

@@ -53,8 +53,8 @@ def take_claim(group: str) -> Claim | None:
 def recorded_verification(verify: Callable[..., Any], recorder: Callable[[], Recorder | None]) -> Callable[..., Any]:
     """Returns a replacement for ``_verify_param_shape_across_processes`` where DistributedDataParallel calls it.
 
-    Its constructor itself is left alone: it warns by its depth in the stack. One with ``init_sync=False`` asks the user
-    to see to it that the models are alike, and does not come here.
+    Its constructor itself is left alone: it warns by its depth in the stack. One with ``init_sync=False`` leaves
+    it to the user that the models are alike, and does not come here.
     """
 
     @functools.wraps(verify)

@@ -1,10 +1,10 @@
 """Intercepts all c10d calls in torch's dispatcher before they reach a backend.
 
 Python's torch.distributed, functional collectives and C++ (DistributedDataParallel's reducer) all pass it. A call that
-is taken is not made: its caller gets a Work that has ended, apart from what its ``wait`` is to do.
+is taken is not made: its caller gets a Work that has ended, but for the action of its ``wait``.
 
-:class:`Functional` states for each operator of functional collectives which c10d method it stands for, and what its
-result is made of.
+:class:`Functional` states for each operator of functional collectives the c10d method that it stands for, and the
+source of its result.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ Wait = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """One call: its row, what nccl-tests calls its size (bytes), the global ranks that take part, the group's name.
+    """One call: its row, its size (bytes) as nccl-tests has it, the global ranks that take part, the group's name.
 
     Of a message the sender is the first of the ranks.
     """
@@ -138,7 +138,7 @@ class _Mode(TorchDispatchMode):
     def __init__(self, take: Take, begin_section: Callable[[], None], end_section: Callable[[], Wait]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._take, self.begin_section, self.end_section = take, begin_section, end_section
-        # By storage, as in c10d: what is waited for may be a view. It is kept, so that no other takes its number.
+        # By storage, as in c10d: the awaited tensor may be a view. It is kept, so that no other takes its number.
         self._pending: dict[int, tuple[torch.UntypedStorage, Wait]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -214,7 +214,7 @@ def _nothing() -> None:
 
 
 def answers_itself(kind: type) -> bool:
-    """Whether a kind of tensor is asked before a block is: a DTensor, or what a functional collective gives.
+    """True for a kind of tensor that is asked before a block is: a DTensor, or a functional collective's result.
 
     It waits and communicates as it has to, with plain tensors, and the block sees that.
     """
@@ -260,7 +260,7 @@ def _flat(value: object) -> list[torch.Tensor]:
 
 
 def _fill(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
-    """Fill the outputs with this rank's own data in place of what others would send, so that programs can read them."""
+    """Fill the outputs with this rank's own data in place of the others', so that programs can read them."""
     for output in outputs:
         for source in inputs[:1]:
             if source.numel() and output.dtype == source.dtype and output.numel() % source.numel() == 0:
@@ -274,7 +274,7 @@ def _work(wait: Wait, result: list[torch.Tensor]) -> PythonCallbackWork:
         return True
 
     work = PythonCallbackWork(callback)
-    # A future that C++ waits for may not call Python; what it waits for counts at the end of the block.
+    # A future that C++ waits for may not call Python; its calls count at the end of the block.
     work.get_future().set_result(result)
     return work
 

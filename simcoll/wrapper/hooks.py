@@ -57,12 +57,12 @@ def enable(mode: str | None = None, out: str | os.PathLike[str] | None = None, *
     """Record every collective from now on; in ``detail`` mode prove it first, in ``check`` mode in the background.
 
     Groups that torch.distributed knows already are included, but a group object that the program holds from before
-    stays what it is: calls on ``dist.new_group``'s result of before go unrecorded. The default group has no such limit
+    stays as it is: calls on an earlier result of ``dist.new_group`` go unrecorded. The default group has no such limit
     where it is named by ``group=None``.
 
     ``mode`` is ``record``, ``check``, ``detail`` or ``off`` (default: the environment's SIMCOLL_MODE, else ``detail``);
     ``out`` is the folder of the black boxes (default: ``SIMCOLL_OUT``, else a folder under ``simcoll-out``). ``values``
-    says of which calls the values are checked: ``off``, ``sample`` or ``all`` (default: ``SIMCOLL_VALUES``, else
+    selects the calls whose values are checked: ``off``, ``sample`` or ``all`` (default: ``SIMCOLL_VALUES``, else
     ``off``). Raises :class:`~simcoll.errors.ConfigurationError` on an unknown mode or ``values``, or a
     SIMCOLL_CHECK_EVERY, SIMCOLL_TIMES_EVERY or SIMCOLL_VALUES_BUDGET that is no number.
     """
@@ -166,9 +166,9 @@ _patches = Patches()
 
 @contextmanager
 def hooks(inner: Callable[[Any], Any], outer: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace what :func:`enable` replaces in torch while the block runs, whether or not simcoll is enabled.
+    """Replace the same names in torch as :func:`enable` while the block runs, whether or not simcoll is enabled.
 
-    ``inner`` and ``outer`` go around ``init_process_group``, within and without what is replaced here.
+    ``inner`` and ``outer`` go around ``init_process_group``, inside and outside of the replacement made here.
     """
     with ExitStack() as stack:
         if _patches:

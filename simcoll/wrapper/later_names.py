@@ -1,7 +1,7 @@
-"""Whether the lines that made a call go on to use its result, by the code of their functions.
+"""Finds out whether the lines that made a call go on to use its result, by the code of their functions.
 
-A function that names a tensor again after the instruction that is being run reads it, as far as can be told without
-running it. Each place in the program is looked at once.
+A function that names a tensor again after the running instruction is taken to read it. Each place in the program is
+looked at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _known: dict[tuple[_Place, ...], bool] = {}
 
 
 def named_later(tensors: Sequence[weakref.ref[torch.Tensor]]) -> bool:
-    """Whether a function of the program that is running now names one of these tensors again."""
+    """True if a function of the program that is running now names one of these tensors again."""
     frames = _program_frames()
     key = tuple((frame.f_code, frame.f_lasti) for frame in frames)
     if (known := _known.get(key)) is not None:

@@ -1,4 +1,4 @@
-"""Chooses the pipeline of a group by its mode, and sets up what compares its calls with the other ranks'."""
+"""Chooses the pipeline of a group by its mode, and sets up the comparison of its calls with the other ranks'."""
 
 from __future__ import annotations
 

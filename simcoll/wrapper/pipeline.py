@@ -1,5 +1,5 @@
-"""Carries out the calls of one group: what all modes share, mode ``record``, in which calls are only written down,
-and mode ``check``, in which they are launched at once, and compared with the other ranks' in the background.
+"""Carries out the calls of one group: the base of all modes, mode ``record``, in which calls are only written down, and
+mode ``check``, in which they are launched at once, and compared with the other ranks' in the background.
 
 Mode ``detail`` is :class:`~simcoll.wrapper.proved_pipeline.ProvedPipeline`;
 :func:`~simcoll.wrapper.modes.pipeline_of` chooses.
@@ -55,13 +55,13 @@ class Pipeline:
 
     @property
     def log(self) -> GroupLog:
-        """Where the group's calls are written down."""
+        """The log in which the group's calls are written down."""
         return self._log
 
     def run(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
         """Record a call, compare it as the mode does, launch it; returns its Work, None where it is done.
 
-        What is launched while c10d is ``coalescing`` is launched by its thread, and waited for all at once.
+        Calls made while c10d is ``coalescing`` are launched by its thread, and waited for all at once.
         """
         raise NotImplementedError
 
@@ -215,7 +215,7 @@ def watch(entry: Entry, arguments: Arguments, coalescing: bool, *, parts: bool) 
 def recorded(
     inner: Work | None, entry: Entry, flight: Flight | None = None, check: Callable[[], None] | None = None
 ) -> Work | None:
-    """The Work that the program gets; None for what the backend has done in the call itself."""
+    """The Work that the program gets; None for a call that the backend has completed in the call itself."""
     if inner is None:
         entry.finished()
         flights.here.waits += 1
@@ -229,7 +229,7 @@ def _note_refusal(entry: Entry, error: Exception, flight: Flight | None = None) 
     if flight is not None:
         # Its memory is free for another call.
         flight.end()
-    # The thread that makes it has waited for all that there is; monitored_barrier does all it does in the call.
+    # The thread that makes it has waited for everything; monitored_barrier does all its work in the call.
     entry.awaited()
     entry.failed(error, refused=not spec_of(entry.call).names_absent)
 
@@ -275,7 +275,7 @@ class BackgroundPipeline(Pipeline):
         return CheckedWork(inner, entry, flight, failed=failed)
 
     def _admits(self, posted: Posted, arguments: Arguments, coalescing: bool) -> bool:
-        """Whether a message may be launched."""
+        """True if a message may be launched."""
         return True
 
     def _refused(self) -> None:
@@ -293,7 +293,7 @@ class BackgroundPipeline(Pipeline):
                 checker.finish()
 
     def close(self, seconds: float) -> None:
-        """Let the background compare what it can within ``seconds``; a forked child has no part in it."""
+        """Let the background compare as much as it can within ``seconds``; a forked child has no part in it."""
         super().close(seconds)
         if self._pid == os.getpid():
             self.finish()
@@ -312,7 +312,7 @@ class CheckedPipeline(BackgroundPipeline):
         self._checker = checker
 
     def run(self, arguments: Arguments, launch: Launch, *, coalescing: bool = False) -> Work | None:
-        """Launch a call and hand it to the background; raises what the background has found before."""
+        """Launch a call and hand it to the background; raises an error that the background has found before."""
         if not coalescing:
             PENDING_ERRORS.raise_due()
         entry = self._log.begin(arguments, current_source(), take_claim(self._log.group.name), started=True)

@@ -2,8 +2,8 @@
 
 :class:`RecordedProcessGroup` stands where ``torch.distributed.distributed_c10d`` names ``ProcessGroup``. It keeps a
 plain C++ group inside and gives it every call, so that backends, C++ callers (DDP's reducer, functional collectives)
-and Python callers all go through one place. Everything that is no collective is answered by the C++ base class, which
-knows the same backends.
+and Python callers all go through one place. The C++ base class, which knows the same backends, answers every call that
+is no collective.
 
 A process group that is written in Python is given the store that C++ asks it for. Symmetric memory
 (``CUDASymmetricMemory.cu``, ``NCCLSymmetricMemory.cu``) and NVSHMEM resolve a group by its name and meet in
@@ -188,14 +188,14 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
     # Ending.
 
     def shutdown(self) -> None:
-        """Finish what is queued, within bounds, then shut the backends down; raises a mismatch that is found so."""
+        """Finish the queued calls, within bounds, then shut the backends down; raises a mismatch that is found then."""
         self._end()
         self._inner.shutdown()
         if self._pipeline is not None:
             self._pipeline.raise_due()
 
     def abort(self) -> None:
-        """Give up what is queued, then abort the backends."""
+        """Give up the queued calls, then abort the backends."""
         self.give_up()
         self._inner.abort()
 
@@ -245,7 +245,7 @@ class RecordedProcessGroup(ProcessGroup, metaclass=_AnyProcessGroup):
 
     def _leave_section(self) -> None:
         """A call was not launched and raises: c10d's coalescing manager ends no section then, and NCCL would take all
-        that follows for a part of it. What came before in the section has been proved, and runs.
+        later calls for a part of it. The earlier calls of the section have been proved, and run.
         """
         if (device := self._section) is not None:
             with contextlib.suppress(RuntimeError):
@@ -432,7 +432,7 @@ def _store_of(plain: ProcessGroup) -> Store:
 
 
 def _type_in(plain: ProcessGroup, device: torch.device, backend: Any) -> Any:
-    """As what a group knows a backend, whose name need not say it: ``nccl`` may stand for several (torch 2.15)."""
+    """The type under which a group knows a backend; its name need not show it: ``nccl`` has several (torch 2.15)."""
     probe = ProcessGroup(plain.rank(), plain.size())  # type: ignore[call-arg]  # torch's stubs know one constructor
     if plain.bound_device_id is not None:
         probe.bound_device_id = plain.bound_device_id
@@ -469,7 +469,7 @@ counts of ``c10::intrusive_ptr_target`` (torch 2.11 to 2.15).
 
 
 def lend_store(group: ProcessGroup, store: Store | None) -> bool:
-    """Have C++ find ``store`` in a group that was made without one; whether it does.
+    """Have C++ find ``store`` in a group that was made without one; returns True if it does.
 
     A plain group is made with the store, and its reference moved over, so that no count changes. Nothing is touched
     where the memory of the two does not look as it does in the versions that are known.

@@ -183,7 +183,7 @@ class ProvedPipeline(BackgroundPipeline):
         return recorded(inner, entry, flight, check)
 
     def _admits(self, posted: Posted, arguments: Arguments, coalescing: bool) -> bool:
-        """Whether a message between GPUs may be launched; raises where its other end is there and disagrees.
+        """True if a message between GPUs may be launched; raises where its other end is there and disagrees.
 
         The other end is given a message that it fits, and learns of it in the background. A message of a batch holds up
         none of the others: the batch raises, when it is launched.
@@ -207,7 +207,7 @@ class ProvedPipeline(BackgroundPipeline):
             self._messages.stop(None)
 
     def end_section(self, launch: Launch) -> Work | None:
-        """Queue what was launched since the section began; raises what is wrong with a message of it."""
+        """Queue the calls launched since the section began; raises the mismatch of a message of it."""
         work = super().end_section(launch)
         error, self._unfit = self._unfit, None
         if error is not None:
@@ -227,7 +227,7 @@ class ProvedPipeline(BackgroundPipeline):
             self._queue.await_end()
 
     def close(self, seconds: float) -> None:
-        """Let the queue finish what it can within ``seconds``, and the side channel go.
+        """Let the queue finish as much as it can within ``seconds``, then close the side channel.
 
         A forked child has neither: the connections that it inherited are its parent's.
         """

@@ -1,4 +1,4 @@
-"""A recorded group around a process group written in Python, which answers what C++ would otherwise answer."""
+"""A recorded group around a process group written in Python, which answers in the place of C++."""
 
 from __future__ import annotations
 

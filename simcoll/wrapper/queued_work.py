@@ -60,7 +60,7 @@ class WorkerThreads:
     def run(self, work: _Work) -> None:
         """Have ``work`` called soon; with one thread, after all that was given before."""
         with self._guard:
-            # Threads do not survive a fork; what they had to do is the parent's.
+            # Threads do not survive a fork; their work is the parent's.
             if self._queue is None or self._pid != os.getpid():
                 self._pid = os.getpid()
                 self._queue = SimpleQueue()
@@ -69,7 +69,7 @@ class WorkerThreads:
             self._queue.put(work)
 
     def close(self) -> None:
-        """End the threads after the work that they were given; later work starts new ones."""
+        """End the threads once they have done their work; later work starts new ones."""
         with self._guard:
             if self._queue is not None and self._pid == os.getpid():
                 for _ in range(self._count):
@@ -102,7 +102,7 @@ _DISPATCHED_AS = {
 
 
 def profiled(arguments: Arguments, backend: Backend | None) -> Callable[[], None] | None:
-    """Begin the events of a call in this thread's profile; returns what ends them, or None without a profiler."""
+    """Begin a call's events in this thread's profile; returns a function that ends them, None without a profiler."""
     if not torch.autograd._profiler_enabled():
         return None
     tensors = [tensor for role, group in arguments.tensors.items() if role != "outputs" for tensor in group]
@@ -172,7 +172,7 @@ class QueuedWork(RecordedWork):
         self._guard = threading.Lock()
 
     def settle(self, inner: Work | None, error: Exception | None) -> None:
-        """Called once, by the queue: the backend's Work, or why the call was not launched."""
+        """Called once, by the queue, with the backend's Work, or the error for which the call was not launched."""
         with self._guard:
             if inner is not None:
                 self._inner = inner
@@ -184,10 +184,10 @@ class QueuedWork(RecordedWork):
             self._complete(trigger)
 
     def _await_launch(self, seconds: float = math.inf) -> None:
-        """Return when the call is launched; raises why it was not, or, after ``seconds``, as a Work that gives up."""
+        """Return when the call is launched; raises the error that prevented it, or a timeout after ``seconds``."""
         deadline = time.monotonic() + seconds
         while not self._launched:
-            # A message that does not fit may be why the others do not come.
+            # A mismatched message may be the reason why the others do not come.
             if self._decided.acquire(timeout=min(LOOK_UP_SECONDS, max(0.0, deadline - time.monotonic()))):
                 self._decided.release()
                 break
@@ -210,11 +210,11 @@ class QueuedWork(RecordedWork):
         return super().wait(max(timedelta(seconds=until - time.monotonic()), _SHORTEST))
 
     def has_ended(self) -> bool:
-        """Whether the call has ended, or was refused; asking is no waiting."""
+        """True if the call has ended, or was refused; asking is no waiting."""
         return self._launched and (self._error is not None or self._inner.is_completed())
 
     def is_success(self) -> bool:
-        """Whether the call has ended well, without waiting."""
+        """True if the call has ended well, without waiting."""
         return self._observed(self._launched and self._error is None and self._inner.is_success())
 
     def exception(self) -> Any:
@@ -233,7 +233,7 @@ class QueuedWork(RecordedWork):
                 return self._future
             self._entry.handed_on()
             self._end_flight()
-            # A future gives tensors on a GPU to those only who have named it.
+            # A future gives tensors on a GPU only to callers that have named it.
             trigger: Future[Any] = Future() if self._device is None else Future(devices=[self._device])
             self._future = trigger.then(self._outcome)
             self._trigger = trigger
@@ -247,7 +247,7 @@ class QueuedWork(RecordedWork):
             try:
                 inner = self._inner.get_future()
             except Exception as error:
-                # A backend without futures; who waits for this one must hear of it.
+                # A backend without futures; a thread that waits for this one must be told.
                 self._no_future = error
             else:
                 inner.add_done_callback(lambda done: self._callbacks.run(partial(trigger.set_result, done)))

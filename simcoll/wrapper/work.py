@@ -55,7 +55,7 @@ class Noted(Protocol):
         ...
 
     def awaited(self) -> None:
-        """A thread begins to wait for it."""
+        """Note that a thread begins to wait for it."""
         ...
 
     def handed_on(self) -> None:
@@ -67,7 +67,7 @@ class Noted(Protocol):
         ...
 
     def waited_for(self) -> None:
-        """Somebody has waited for it, and it ended well."""
+        """Note that a thread has waited for it, and that it ended well."""
         ...
 
     def failed(self, error: Exception) -> None:
@@ -107,7 +107,7 @@ class RecordedWork(Work):
         self._check = tell
 
     def has_ended(self) -> bool:
-        """Whether the backend says that the call has ended; asking is no waiting."""
+        """True if the backend says that the call has ended; asking is no waiting."""
         return self._inner.is_completed()
 
     def _begin_wait(self) -> None:
@@ -174,7 +174,7 @@ class RecordedWork(Work):
         self._entry.finished(State.FAILED)
 
     def _note_source(self) -> None:
-        """A receive from any source knows only when it has ended whose message it took."""
+        """Note the source of a receive from any source, which is known only once it has ended."""
         if self._entry.call.peer == ANY_SOURCE:
             with contextlib.suppress(RuntimeError):
                 self._entry.received_from(self._inner._source_rank())
@@ -200,7 +200,7 @@ class RecordedWork(Work):
         self._end_flight()
         future = self._inner.get_future()
         if self._entry.values is not None:
-            # Who waits for the future gets the result when it has been looked at.
+            # A waiter for the future gets the result when it has been looked at.
             return future.then(self._looked_at)
         # Where a device times the call, a future is complete as soon as the call is queued; and for a callback CUDA's
         # would mark the results as used on another stream, which keeps their memory longer.
@@ -214,11 +214,11 @@ class RecordedWork(Work):
         return value
 
     def is_completed(self) -> bool:
-        """Whether the call has ended, without waiting."""
+        """True if the call has ended, without waiting."""
         return self._observed(self.has_ended())
 
     def is_success(self) -> bool:
-        """Whether the call has ended well, without waiting."""
+        """True if the call has ended well, without waiting."""
         return self._observed(self._inner.is_success())
 
     def exception(self) -> Any:
@@ -276,7 +276,7 @@ class RecordedWork(Work):
 
 
 class CheckedWork(RecordedWork):
-    """A call that is proved in the background: a wait for it raises what was found meanwhile.
+    """A call that is proved in the background: a wait for it raises a mismatch that was found meanwhile.
 
     ``backend`` says how it waits, None that a wait must not look up; ``failed`` is called when a wait for it fails.
     """
@@ -296,7 +296,7 @@ class CheckedWork(RecordedWork):
         self._tell_failed = failed
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Wait as the backend's Work does; raises what it raises, or why it did not complete."""
+        """Wait as the backend's Work does; raises what it raises, or the mismatch for which it did not complete."""
         try:
             return super().wait(timeout)
         except CollectiveMismatchError:
@@ -323,8 +323,8 @@ class CheckedWork(RecordedWork):
         return super()._await(timeout)
 
     def _look_on(self) -> None:
-        """Where no wait can be tried for a moment, ask until the call has ended; at last the wait itself knows when
-        its time is up.
+        """Ask until the call has ended, where no wait can be tried for a moment; at last the wait itself knows when its
+        time is up.
         """
         deadline, pause = time.monotonic() + _LOOK_ON_SECONDS, _FIRST_PAUSE_SECONDS
         while time.monotonic() < deadline and not self._inner.is_completed():
