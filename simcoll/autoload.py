@@ -11,7 +11,7 @@ import sys
 
 
 def autoload() -> None:
-    """Activate simcoll in this process if the environment names a mode; a mode that does not exist ends it."""
+    """Activate simcoll in this process if the environment names a mode; an unknown mode ends the process."""
     if os.environ.get("SIMCOLL_MODE", "off") in ("", "off"):
         return
     from simcoll.blackbox.stacks import offer_rank_stacks

@@ -30,7 +30,7 @@ class ConfigurationError(SimcollError, ValueError):
 
 
 class UsageError(SimcollError, ValueError):
-    """An argument of a command that cannot be understood, or does not go with the others."""
+    """An argument of a command that cannot be understood, or contradicts the others."""
 
 
 class TopologyError(SimcollError, ValueError):
@@ -46,13 +46,13 @@ class UnreadableError(ValueError):
 
 
 class StdoutError(SimcollError):
-    """What a command says does not arrive: the disk behind stdout is full, say."""
+    """A command's output does not arrive: the disk behind stdout is full, say."""
 
 
 class CollectiveMismatchError(RuntimeError):
     """The ranks of a group disagree about a collective, found before it ran; raised on every rank of the group.
 
-    ``findings`` holds what disagrees, with every rank's side and source line.
+    ``findings`` holds the disagreements, with every rank's side and source line.
     """
 
     def __init__(self, message: str, findings: tuple[Finding, ...] = ()) -> None:

@@ -30,7 +30,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object
     """A package's ``__getattr__``: imports a name's module when the name is first used.
 
     ``homes`` has the module of each name, and behind a colon the name that it has there where that is another one;
-    where nothing is behind it, the name is the module itself.
+    with no name behind the colon, the name is the module itself.
     """
 
     def find(name: str) -> object:
@@ -51,8 +51,8 @@ class _Moved:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A spec for a former name; None for any other."""
-        # With create_module and exec_module it is all that the import system asks of a loader.
+        """The spec of a former name; None for any other."""
+        # The import system asks a loader for create_module and exec_module only.
         return ModuleSpec(name, self) if name in MOVED else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

@@ -1,7 +1,7 @@
-"""The account of a dry run: what was asked for, and how its ranks' processes ended, in a file beside their records.
+"""The account of a dry run: its request and the ends of its ranks' processes, in a file beside their records.
 
-`simcoll verify` finds it there, and judges the records as the dry run did. The file may be damaged or made up: whatever
-is not as this module writes it makes it no account.
+`simcoll verify` finds it there, and judges the records as the dry run did. The file may be damaged or made up: a
+file that this module does not write so is no account.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 28
 class Account:
     """A dry run as it was carried out. ``timeout`` is each rank's limit in seconds, ``memory`` in bytes.
 
-    ``ends`` has the ranks (global) that ran, ``passes`` what the report notes on their files and on repeated runs.
+    ``ends`` has the ranks (global) that ran, ``passes`` the report's notes on their files and on repeated runs.
     """
 
     world_size: int
@@ -39,7 +39,7 @@ class Account:
     passes: Sequence[str] = ()
 
     def covers(self, traces: Iterable[Trace]) -> bool:
-        """Whether these are the dry run's records, and not those of a job that used its folder after it."""
+        """True for the dry run's own records, False for those of a job that used its folder after it."""
         return all(
             trace.rank in self.ends
             and trace.world_size == self.world_size

@@ -90,7 +90,7 @@ def _inside(group: Group, known: Mapping[int, bytes]) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class RankChoice:
-    """A way to choose ranks: those to begin with, by the world size, and those to run next, by what has run so far."""
+    """A way to choose ranks: those to begin with, by the world size, and those to run next, by the traces so far."""
 
     first: Callable[[int], list[int]]
     following: Callable[[Sequence[Trace], Collection[int], int], list[int]]

@@ -51,7 +51,7 @@ _CANNOT_GO_ON = 1
 class GivenUpError(SimcollError):
     """The dry run cannot go on in any of its processes; ``code`` is the exit code.
 
-    ``is_shown`` is whether the first process shows the reason, which all have received already.
+    ``is_shown`` is True if the first process shows the reason, which all have received already.
     """
 
     def __init__(self, code: int, text: str, *, is_shown: bool = False) -> None:
@@ -89,7 +89,7 @@ class Rendezvous:
             return value
 
     def has(self, key: str) -> bool:
-        """Whether a key is set."""
+        """True if a key is set."""
         with self._store_errors():
             return bool(self.store.check([key]))
 
@@ -143,7 +143,7 @@ class Rendezvous:
 
     @contextlib.contextmanager
     def _store_errors(self) -> Iterator[None]:
-        """Raise :class:`GivenUpError` for what the store raises when the process that holds it has gone."""
+        """Raise :class:`GivenUpError` for errors of a store whose process has gone."""
         try:
             yield
         except RuntimeError as error:
@@ -220,7 +220,7 @@ def _run_heartbeat(job: OuterJob, pipe: Connection) -> NoReturn:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        # Whatever happens, the program of the parent does not go on here.
+        # The parent's program never goes on here.
         os._exit(0)
 
 
@@ -338,7 +338,7 @@ class SharedDryRun:
             yield chosen[place]
 
     def _hand_over(self, number: int, ends: dict[int, ProcessEnd]) -> None:
-        """Send how the ranks ended, their records and their logs, not too much at a time."""
+        """Send the ends of the ranks, their records and their logs, a few at a time."""
         own = f"{number}/{self._meeting.job.number}"
         document = [[rank, end.exit_code, end.time_ns, end.timed_out, end.out_of_memory] for rank, end in ends.items()]
         self._meeting.put(f"{own}/ends", json.dumps(document).encode())

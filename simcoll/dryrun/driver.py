@@ -3,7 +3,7 @@
 Where the verdict rests on guessed values, :class:`Passes` runs ranks again: their inputs to calls are known from the
 pass before. A pass works out results from the inputs that the pass before has saved
 (:mod:`simcoll.dryrun.rank.known_inputs`). It is the last one if all ranks give the same inputs again: then each result
-follows from what the ranks really give. In the third of these passes, results count as guessed, though they are the
+follows from the ranks' true inputs. In the third of these passes, results count as guessed, though they are the
 same on all ranks.
 """
 
@@ -58,7 +58,7 @@ class Passes:
         return [f"the values of {calls:,} calls were those of the ranks that ran, which were run again with them"]
 
     def rerun(self, dry_run: DryRun, traces: Sequence[Trace], run: Callable[[DryRun, Sequence[int]], object]) -> bool:
-        """Make one more pass with the ranks that read values from others; returns whether another one is to follow.
+        """Make one more pass with the ranks that read values from others; returns True if another one is to follow.
 
         Where ranks have written files that others could not find, all run again.
         """
@@ -108,8 +108,8 @@ _LEFT_BEHIND = (
 class DryRunPlan:
     """The plan for running the ranks of a dry run.
 
-    ``ranks`` is None where they are chosen by ``choice``, from what those before recorded; ``timeout`` is in seconds
-    for each rank; ``jobs`` is how many run at a time, None for as many as there are cores.
+    ``ranks`` is None where ``choice`` chooses them by the records of earlier ones; ``timeout`` is in seconds for each
+    rank; ``jobs`` is the number that run at a time, None for as many as there are cores.
     """
 
     ranks: Sequence[int] | None
@@ -153,7 +153,7 @@ def run_and_judge(
 
 
 class _RanRanks:
-    """The ranks that have run, how their processes ended, and what they recorded."""
+    """The ranks that have run, the ends of their processes, and their records."""
 
     def __init__(self, dry_run: DryRun, progress: Callable[[int, int], None] | None) -> None:
         self.dry_run = dry_run
@@ -191,7 +191,7 @@ def _judge(ran: _RanRanks) -> JudgedDryRun:
 
 
 def _rests_on_guesses(judged: JudgedDryRun) -> bool:
-    """Whether ranks took different branches on guessed values, failed on one, sized a call by one, or disagree.
+    """True if ranks took different branches on guessed values, failed on one, sized a call by one, or disagree.
 
     Or a rank waited for a key of a store, which a rank that was started later may have set.
     """
@@ -208,7 +208,7 @@ def _rests_on_guesses(judged: JudgedDryRun) -> bool:
 
 
 def _rests_on_files(ran: _RanRanks, judged: JudgedDryRun) -> bool:
-    """Whether what is wrong may follow from files of ranks that were started later."""
+    """True if an error may follow from files of ranks that were started later."""
     files = ran.dry_run.files
     wrong = any(finding.severity is Severity.ERROR for finding in judged.verdict.report.findings)
     return files is not None and (wrong or bool(judged.endings.ranks(RankEnding.FAILED))) and bool(made_changes(files))

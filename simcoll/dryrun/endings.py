@@ -3,9 +3,9 @@
 A rank that was ended by its time or memory limit, or by ``--steps``, would have gone on. So might one that failed at a
 line that reads a value from others, or a key that another rank would have set: a dry run can only guess those.
 
-Nor is a finding what may only follow from different branches that ranks took on guessed values: a rank that runs alone
-guesses what the others would send it. Where a line reads such a value, ranks may take different branches that would all
-take the same one in the real run, and then make different calls: that is no finding. Two ranks diverge if the outcomes
+A difference that may only follow from different branches on guessed values is no finding either: a rank that runs
+alone guesses the values that the others would send it. Ranks that read such a value may take different branches, and
+make different calls, although all of them would take the same branch in the real run. Two ranks diverge if the outcomes
 of one line differ at a read that both have made.
 """
 
@@ -32,7 +32,7 @@ Branches: TypeAlias = tuple[tuple[Line, tuple[object, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where ranks first took different branches at a line: most of them, and the others."""
+    """The first place where ranks took different branches at a line: most of them, and the others."""
 
     line: Line
     most: tuple[int, ...]
@@ -53,12 +53,12 @@ def branch_lines(trace: Trace) -> set[Line]:
 
 
 def lacks_objects(trace: Trace) -> bool:
-    """Whether a rank's program went on without objects that other ranks would have sent."""
+    """True if a rank's program went on without objects that other ranks would have sent."""
     return any(event.kind == UNKNOWN_OBJECTS for event in trace.events)
 
 
 def assumes_keys(trace: Trace) -> bool:
-    """Whether a rank's program waited for keys of a store that no rank was known to set."""
+    """True if a rank's program waited for keys of a store that no rank was known to set."""
     return any(event.kind == UNKNOWN_OBJECTS and event.data.get("waited") for event in trace.events)
 
 
@@ -71,7 +71,7 @@ def guessed_divergences(finding: Finding, traces: Sequence[Trace]) -> set[Line]:
 
 
 def follows_guessed_branch(finding: Finding, traces: Sequence[MemoryTrace]) -> bool:
-    """Whether a rank of the finding took a branch on a guessed value before the finding's call, or before its end."""
+    """True if a rank of the finding took a branch on a guessed value before the finding's call, or before its end."""
     for trace in traces:
         first = min((time_ns for _, _, time_ns in _reads(trace)), default=None)
         if first is not None and trace.rank in finding.ranks and first < _time_of(finding, trace):
@@ -80,7 +80,7 @@ def follows_guessed_branch(finding: Finding, traces: Sequence[MemoryTrace]) -> b
 
 
 def _time_of(finding: Finding, trace: MemoryTrace) -> int:
-    """When a rank makes the call of a finding, in the trace's own times; its end where it makes none."""
+    """The time of a rank's call of a finding, in the trace's own times; that of its end where it makes none."""
     group = finding.group
     if group is not None and finding.sequence is not None:
         index = [
@@ -109,7 +109,7 @@ def ranks_on_same_branches(traces: Sequence[Trace]) -> list[list[int]]:
 
 
 def first_divergences(traces: Sequence[MemoryTrace]) -> list[tuple[Divergence, dict[int, int]]]:
-    """Where the outcomes of each line first differ, and when each rank made that read."""
+    """The places where the outcomes of each line first differ, with the time of each rank's read there."""
     tainted_reads: dict[tuple[Line, int], dict[int, tuple[object, int]]] = {}
     for trace in traces:
         counts: dict[Line, int] = {}
@@ -170,7 +170,7 @@ def _diverging_line(one: Mapping[Line, Sequence[object]], other: Mapping[Line, S
 class ProcessEnd:
     """The end of a rank's process: ``exit_code`` is negative for a signal; ``timed_out`` if it reached its time limit.
 
-    ``out_of_memory`` is whether it failed after asking for memory beyond its limit, or was killed as the system had
+    ``out_of_memory`` is True if it failed after asking for memory beyond its limit, or was killed as the system had
     none.
     """
 
@@ -218,7 +218,7 @@ class RankEndings:
 
 
 def endings_of(traces: Sequence[Trace], judged: Sequence[MemoryTrace], ends: Mapping[int, ProcessEnd]) -> RankEndings:
-    """Find out how ranks ended; ``judged`` are the comparable traces."""
+    """Classify the ends of ranks; ``judged`` are the comparable traces."""
     by_rank = {trace.rank: trace for trace in traces}
     guesses = _guesses(traces)
     how = {rank: _how(by_rank.get(rank), end, guesses) for rank, end in sorted(ends.items())}

@@ -222,7 +222,7 @@ def _relevant_groups(places: Mapping[int, Place], known: Mapping[int, bytes]) ->
 
 
 def _distance(ranks: Sequence[int]) -> int | None:
-    """The distance between the ranks of a mesh dimension; None where they are no mesh dimension."""
+    """The distance between the ranks of a mesh dimension; None where the ranks are no mesh dimension."""
     size, first = len(ranks), ranks[0]
     distance = ranks[1] - first if size > 1 else 1
     if distance < 1 or first // distance % size or list(ranks) != list(range(first, first + distance * size, distance)):

@@ -27,8 +27,8 @@ _FIRST_PORT, _PORTS = 20_000, 10_000
 class OuterJob:
     """One process, ``number`` of ``count``, of those that share a dry run, and the address of their store.
 
-    ``agent`` is whether the launcher has a store there (torchrun has), ``attempt`` the number of the restart,
-    ``beside`` how many of the processes share this host's cores.
+    ``agent`` is True if the launcher has a store there (torchrun has), ``attempt`` is the number of the restart,
+    ``beside`` the number of the processes that share this host's cores.
     """
 
     number: int

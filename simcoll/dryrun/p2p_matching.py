@@ -31,7 +31,7 @@ class _Channel(NamedTuple):
     tag: int | None
 
     def is_with(self, rank: int, *, sends: bool) -> bool:
-        """Whether this (global) rank is the sender, or else the receiver."""
+        """True if this (global) rank is the sender, or else the receiver."""
         place = self.sender if sends else self.receiver
         return place != ANY_SOURCE and self.life[1][place] == rank
 

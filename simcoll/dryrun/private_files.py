@@ -1,6 +1,6 @@
-"""The private files of a dry run's ranks: which way this system allows, where they are, and their removal.
+"""The private files of a dry run's ranks: the method that this system allows, their place, and their removal.
 
-What ranks write, and copies of it for each other, is in ``rank-files`` in the dry run's folder, or where its file
+The ranks' files, and copies of them for each other, are in ``rank-files`` in the dry run's folder, or where its file
 system cannot hold the upper folder of an overlay, in a temporary folder elsewhere. All of it is removed at the end.
 """
 
@@ -64,7 +64,7 @@ def private_files(dry_run: DryRun, timeout: float) -> Iterator[DryRun]:
 
 
 def _choices(own: Path, written: Sequence[str], stack: contextlib.ExitStack) -> Iterator[_Choice]:
-    """Folders for what ranks write, and places to cover: first all of them."""
+    """Folders for the ranks' files, and places to cover: first all of them."""
     places = writable_places(written)
     own.mkdir(mode=0o700, exist_ok=True)
     yield own, None
@@ -90,7 +90,7 @@ def _named_places(dry_run: DryRun) -> list[str]:
 
 
 def _can_mount(base: Path, places: Sequence[str] | None, dry_run: DryRun) -> bool:
-    """Whether a process can have such overlays, and write to what it may write to now."""
+    """True if a process can have such overlays, and write wherever it may write now."""
     pid = fork()
     if pid == 0:
         code = 1
@@ -122,9 +122,9 @@ def _covers(base: Path, places: Sequence[str] | None, dry_run: DryRun) -> bool:
 
 
 def made_changes(sharing: FileSharing) -> dict[int, object]:
-    """The changes that ranks have made known to others in this pass, by rank; not those of the first one to start.
+    """The changes that ranks have saved for others in this pass, by rank, without those of the first one to start.
 
-    That one's files are found by all others in the same pass.
+    All others find that one's files in the same pass.
     """
     found: dict[int, object] = {}
     for path in (sharing.base / "journals").glob(f"*.{sharing.run}"):

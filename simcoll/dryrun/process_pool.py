@@ -36,7 +36,7 @@ class _TerminatedError(BaseException):
 
 
 def start_under_subreaper(body: Callable[[], NoReturn]) -> int:
-    """Fork a subreaper, which forks a process for ``body`` and ends as that does; returns the subreaper's process id.
+    """Fork a subreaper, which forks a process for ``body`` and ends like it; returns the subreaper's process id.
 
     SIGTERM ends both, and all that the process has started.
     """
@@ -122,7 +122,7 @@ def run_rank_processes(
     jobs: int,
     done: Callable[[int], object] = lambda count: None,
 ) -> dict[int, ProcessEnd]:
-    """Run ranks, ``jobs`` at a time, each for at most ``timeout`` seconds; ``done`` is called with how many have ended.
+    """Run ranks, ``jobs`` at a time, each for at most ``timeout`` seconds; ``done`` gets the number that have ended.
 
     A rank is taken from ``ranks`` when it is started.
     """
@@ -212,7 +212,7 @@ def _end_all(running: Iterable[int]) -> None:
 
 
 def _end(pid: int) -> None:
-    """End a subreaper, its rank, and what that has started."""
+    """End a subreaper, its rank, and all that the rank has started."""
     os.kill(pid, signal.SIGTERM)
     limit = time.monotonic() + _GRACE_SECONDS
     while not os.waitpid(pid, os.WNOHANG)[0]:

@@ -1,8 +1,8 @@
-"""Replays the programs of ranks that ran alone together, to find out where each of them would block.
+"""Replays the programs of ranks that ran alone together, to find the operation at which each of them would block.
 
 A rank's program is a list of operations for each of its threads: launch a call, wait for one, create a group. A rank
-that runs alone waits for no other, so that its record shows every wait at its place in the program. A future that was
-handed on is waited for somewhere that no record shows: at the end, at the latest.
+that runs alone waits for no other, so that its record shows every wait at its place in the program. No record
+shows where a future that was handed on is waited for: at the end, at the latest.
 
 In the replay a collective completes when all its members that ran have launched it, a message when both ends are
 posted, the creation of a group when all its members that ran create it; nothing else blocks. Ranks that did not run,
@@ -123,7 +123,7 @@ class ThreadProgress:
 
     @property
     def ended(self) -> bool:
-        """Whether it has reached its end."""
+        """True if it has reached its end."""
         return self.at >= len(self.program)
 
 
@@ -152,7 +152,7 @@ def replay_programs(traces: Sequence[Trace], world_size: int, unknown_after: Col
 
 @dataclass(slots=True)
 class _PendingGroup:
-    """A group creation: how many members still have to join it, and the threads that wait for them."""
+    """A group creation: the number of members that still have to join it, and the threads that wait for them."""
 
     left: int
     waiting: list[ThreadProgress] = field(default_factory=list)
@@ -239,7 +239,7 @@ class _Replay:
             self._wake(self._waits.pop(number, ()))
 
     def _has_ended(self, thread: ThreadProgress, row: int, number: int) -> bool:
-        """Whether the call that a thread waits for has completed; the thread is woken when it does."""
+        """True if the call that a thread waits for has completed; otherwise the thread is woken when it does."""
         if number >= 0:
             if self._left[number] > 0:
                 self._waits.setdefault(number, []).append(thread)
@@ -263,7 +263,7 @@ class _Replay:
             self._ready.append(thread)
 
     def _create(self, thread: ThreadProgress, creation: Creation) -> bool:
-        """Whether a rank's group creation completes; a rank that is no member does not wait."""
+        """True if a rank's group creation completes; a rank that is no member does not wait."""
         if thread.rank not in creation.members:
             return True
         key = creation.life, creation.ordinal, creation.members
@@ -278,7 +278,7 @@ class _Replay:
         return False
 
     def _expect_one_less(self, pending: _PendingGroup) -> bool:
-        """Expect one member less; returns whether that was the last."""
+        """Expect one member less; returns True if that was the last."""
         pending.left -= 1
         if pending.left > 0:
             return False

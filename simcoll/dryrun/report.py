@@ -1,4 +1,4 @@
-"""The report on a dry run: the verdict, what part of the programs it covers, and notes on what was only guessed.
+"""The report on a dry run: the verdict, the part of the programs that it covers, and notes on guesses.
 
 A dry run makes it of its own records, and `simcoll verify` of those that it finds with their account.
 """
@@ -27,7 +27,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class JudgedDryRun:
-    """The records of a dry run, how its ranks ended, and the verdict on both."""
+    """The records of a dry run, the ends of its ranks, and the verdict on both."""
 
     recorded: Sequence[Trace]
     endings: RankEndings
@@ -41,7 +41,7 @@ def judge_dry_run(traces: Sequence[Trace], ends: Mapping[int, ProcessEnd], world
 
 
 def report_of(judged: JudgedDryRun, account: Account, folder: Path) -> Report:
-    """The report; ``folder`` is where the ranks' output lies."""
+    """The report; ``folder`` holds the ranks' output."""
     report = judged.verdict.report
     diverged = [divergence.note() for divergence in judged.verdict.divergences]
     kept = [note for note in report.notes if not note.startswith("there is no record of")]
@@ -55,7 +55,7 @@ def report_of(judged: JudgedDryRun, account: Account, folder: Path) -> Report:
 
 
 def _coverage(judged: JudgedDryRun) -> Coverage:
-    """What kept ranks from being followed to the end of their programs, or calls from being compared."""
+    """The gaps in the verdict: ranks not followed to the end of their programs, and calls that were not compared."""
     ends = judged.endings
     short = [
         *((ends.ranks(how), text) for how, text in _CUT_SHORT.items()),
@@ -113,14 +113,14 @@ def _without_record(judged: JudgedDryRun) -> list[int]:
 
 
 def _fake_gpus(traces: Sequence[Trace], account: Account) -> Iterator[str]:
-    """That GPUs were fake, where records mention them."""
+    """A note that GPUs were fake, where records mention them."""
     calls = [call for trace in traces for call in trace.signatures]
     if account.cuda and any(one.device == "cuda" for call in calls for one in (*call.inputs, *call.outputs)):
         yield f"programs found {account.local_world_size} GPUs a node, which were pretended (--device)"
 
 
 def _not_compared(traces: Sequence[Trace]) -> Iterator[str]:
-    """Where the sizes of a collective depend on guessed values and were not compared."""
+    """A note on the lines of collectives whose sizes depend on guessed values and were not compared."""
     sources = sized_differently(traces)
     if sources:
         lines = ", ".join(f"{source.file}:{source.line}" for source in sources[:_MOST_LINES])
@@ -129,7 +129,7 @@ def _not_compared(traces: Sequence[Trace]) -> Iterator[str]:
 
 
 def _guessed(traces: Sequence[Trace]) -> Iterator[str]:
-    """Where programs read guessed values."""
+    """Notes on the lines at which programs read guessed values."""
     lines: dict[Source, list[int]] = {}
     for trace in traces:
         for source in tainted_reads(trace):

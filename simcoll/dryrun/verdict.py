@@ -1,4 +1,4 @@
-"""The verdict on a dry run: what the ranks' programs disagree about, and where the real run would block.
+"""The verdict on a dry run: the disagreements of the ranks' programs, and the calls at which the real run would block.
 
 The programs are replayed together (`simcoll.dryrun.replay`), and every rank's record is truncated where it would block:
 as in the records that the real run would leave, calls that would not complete are pending, and last. The records are
@@ -66,7 +66,7 @@ def truncated(trace: MemoryTrace, replayed: ReplayResult) -> MemoryTrace:
     if all(thread.ended for thread in threads):
         return trace
     slots, main = trace.slots.copy(), threads[0]
-    # Nothing comes after the time at which the main thread blocks.
+    # No record is later than the time at which the main thread blocks.
     stop = _NEVER if main.ended else main.program.times[main.at]
     pending = slots["state"] == State.STARTED
     slots["flags"][pending] &= ~np.uint8(AWAITED)
@@ -88,7 +88,7 @@ def unfinished_from(trace: MemoryTrace, first: Mapping[tuple[str, tuple[int, ...
 
 
 def main_thread_is_blocked(threads: Sequence[ThreadProgress]) -> bool:
-    """Whether a rank's main thread is blocked; where it has ended, another thread is."""
+    """True if a rank's main thread is blocked; where it has ended, another thread is."""
     return not threads[0].ended
 
 
@@ -283,7 +283,7 @@ def _never_met(complete: Sequence[MemoryTrace], replayed: ReplayResult) -> froze
 
 
 def _programs_disagree(finding: Finding, until_blocked: Sequence[MemoryTrace]) -> bool:
-    """Whether the programs disagree about a call that the real run reaches on some rank."""
+    """True if the programs disagree about a call that the real run reaches on some rank."""
     if finding.severity is not Severity.ERROR or finding.code not in _PROGRAM_RULES:
         return False
     group = finding.group

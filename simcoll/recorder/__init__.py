@@ -1,6 +1,6 @@
-"""Records what a rank does: its calls, the line of the program that made them, groups, failures, dumps.
+"""Records a rank's activity: its calls, the line of the program that made them, groups, failures, dumps.
 
-The files lie in ``simcoll.blackbox``; here is what goes into them. Other ranks are not asked here.
+``simcoll.blackbox`` writes the files; this package decides what goes into them. It never asks other ranks.
 
 A running rank adds a copy of its box and its stacks when the program asks (:mod:`simcoll.recorder.dump`), and its
 stacks when it gets SIGUSR1, which is answered in C and never taken from the program.

@@ -167,7 +167,7 @@ def _positional(found: Arguments, value: object) -> None:
 
 
 def _open_place(found: Arguments, value: object) -> str:
-    """Which integer of the method a positional one is; a root has a default that it replaces."""
+    """The name of the method's integer that a positional one is; a root has a default that it replaces."""
     for name in found.method.integers:
         if name == "root" or name not in found.integers:
             return name
@@ -187,7 +187,7 @@ def _keyword(found: Arguments, keyword: str, value: object) -> None:
 
 
 def _options(found: Arguments, options: object) -> None:
-    """Take what an options object of c10d states; each kind has only some of the attributes."""
+    """Take the fields of an options object of c10d; each kind has only some of the attributes."""
     if "root" in found.integers:
         found.integers["root"] = getattr(options, "rootRank", found.integers["root"])
     if found.reduce_op is not None and (reduce_op := getattr(options, "reduceOp", None)) is not None:
@@ -202,7 +202,7 @@ def _reduce_op_name(reduce_op: object) -> str:
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
-    """The tensors of an argument: one, a list, or lists in a list. What can be read only once is left alone."""
+    """The tensors of an argument: one, a list, or lists in a list. Arguments readable only once are left alone."""
     # Lists first, and tensors of that very class: to ask torch whether something else is one takes long.
     if not isinstance(value, (list, tuple)):
         if isinstance(value, torch.Tensor):

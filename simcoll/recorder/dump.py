@@ -1,4 +1,4 @@
-"""``simcoll.dump``: what this rank has recorded so far, and where its threads are, as files, while the job runs."""
+"""``simcoll.dump``: this rank's records so far, and the stacks of its threads, as files, while the job runs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write_stacks(path: Path, who: str) -> None:
 
 
 def heading(who: str) -> str:
-    """The line above stacks: whose they are, and when they were written."""
+    """The line above stacks: their process, and the time at which they were written."""
     moment = time.strftime("%Y-%m-%d %H:%M:%S %z")
     return f"simcoll: {moment}, process {os.getpid()} on {os.uname().nodename}, stacks of {who}\n"
 
@@ -98,7 +98,7 @@ def _nothing_recorded(reason: str) -> ConfigurationError:
 
 
 def _stacks() -> Iterator[str]:
-    """Each thread's frames, innermost first; the main thread comes last, as ``faulthandler`` has it."""
+    """Each thread's frames, innermost first; the main thread comes last, as in ``faulthandler``."""
     own, main = threading.get_ident(), threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()

@@ -1,7 +1,7 @@
 """Keeps torch.compile out of simcoll's own frames.
 
 C++ calls the recorded group back in the middle of compiled regions (DistributedDataParallel's reducer does), where
-dynamo would try to compile whatever Python it meets.
+dynamo would try to compile any Python that it meets.
 """
 
 from __future__ import annotations

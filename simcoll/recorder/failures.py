@@ -22,7 +22,7 @@ from simcoll.recorder.source import current_source, traceback_source
 
 
 def report_change(entry: Entry, *, known: bool) -> None:
-    """A buffer of a call was written to; ``known`` says that it was before the data had left.
+    """Note that a buffer of a call was written to; ``known`` says that this was before the data had left.
 
     Otherwise the line that runs now is where it was noticed.
     """
@@ -75,7 +75,7 @@ _previous_hook: Callable[..., Any] | None = None
 
 
 class _RefusalHandler(logging.Handler):
-    """c10d logs every exception that leaves one of its functions; those that are no call's own are refusals."""
+    """Notes the exceptions that leave c10d's functions, which c10d logs; those that are no call's own are refusals."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a refusal down, once."""

@@ -1,4 +1,4 @@
-"""Records when this rank begins and ends to make a process group: ranks that do not make it alike hang there."""
+"""Records the begin and end of a rank's making of each process group: ranks that make it differently hang there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _creations = RankLocal(Creations)
 
 
 def initialising(initialise: Callable[..., Any]) -> Callable[..., Any]:
-    """``init_process_group``, with a note before and after where the environment says who the ranks are."""
+    """``init_process_group``, with a note before and after where the environment names the ranks."""
     signature = inspect.signature(initialise)
 
     @functools.wraps(initialise)
@@ -69,7 +69,7 @@ def initialising(initialise: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _given(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments by name; what the function does not know is its own to refuse."""
+    """The arguments by name; unknown ones are left for the function to refuse."""
     try:
         return signature.bind(*args, **kwargs).arguments
     except TypeError:
@@ -172,7 +172,7 @@ def destroying(destroy: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _on_gloo() -> bool:
-    """Whether a group of this process has threads of Gloo's, as far as its backends say."""
+    """True if a group of this process has threads of Gloo's, as far as its backends say."""
     kind = getattr(dist, "ProcessGroupGloo", None)
     groups = list(distributed_c10d._world.pg_map)
     return kind is not None and any(isinstance(backend, kind) for group in groups for backend in _backends(group))
@@ -188,9 +188,9 @@ def _backends(group: Any) -> list[Any]:
 
 
 def aborting(abort: Callable[..., Any]) -> Callable[..., Any]:
-    """c10d's function that aborts a group or all: first they give up what they have not launched.
+    """c10d's function that aborts a group or all: first they give up the calls that they have not launched.
 
-    It opens a coalesced section around the abort, in which nothing else may be launched.
+    It opens a coalesced section around the abort, in which no call may be launched.
     """
 
     @functools.wraps(abort)
@@ -211,7 +211,7 @@ def _recorder() -> Recorder | None:
 
 
 def _members(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
-    """The members as torch takes them; None for what torch will refuse, and for a group that concerns its members only.
+    """The members as torch takes them; None for those that torch will refuse, and for a group that only its members make.
 
     With local synchronization only the members make the group, each in its own order.
     """

@@ -1,4 +1,4 @@
-"""Whether the tensors of one rank's own call lie in memory as its backend needs them, before the call is made.
+"""Checks before a call that the tensors of a rank's own call lie in memory as its backend needs them.
 
 :func:`layout_fault` looks at shapes and strides, which are the same whenever a call of equal
 :attr:`~simcoll.recorder.arguments.Arguments.key` is made. :class:`Separate` compares addresses, at each call.
@@ -23,7 +23,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def layout_fault(arguments: Arguments, backend: Backend | None, group_size: int) -> MemoryFault | None:
-    """What the backend gets wrong because of a tensor's strides, or None; a group of one rank moves nothing."""
+    """The error that the backend makes because of a tensor's strides, or None; a group of one rank moves nothing."""
     use = _use(arguments, backend)
     refused = any(not _is_regular(tensor) for role in use.refuses for tensor in arguments.tensors.get(role, ()))
     if group_size < 2 or refused:
@@ -97,7 +97,7 @@ def _other_order(arguments: Arguments, backend: Backend | None) -> MemoryFault |
 
 
 def _permuted(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one form lie in different orders; a flat tensor may be meant for memory in any order."""
+    """True if two tensors of one form lie in different orders; a flat tensor may be meant for memory in any order."""
     if one.dim() != other.dim():
         return False
     common = [place for place in range(one.dim()) if one.shape[place] > 1 and other.shape[place] > 1]

@@ -1,4 +1,4 @@
-"""Mismatches that were found in the background and wait to be raised where the program notices.
+"""Mismatches that were found in the background and wait to be raised in a thread of the program.
 
 An exception in a thread of simcoll's own would be lost, and one in any helper thread perhaps too. So each is raised
 once: in the main thread, or in the thread that made the call, whichever comes first.
@@ -39,7 +39,7 @@ class PendingErrors(ProcessOwned):
 
     @contextmanager
     def expected(self) -> Iterator[None]:
-        """A block in which ranks find out why their words do not add up to zero, and may add an error."""
+        """A block in which ranks find the reason why their words do not add up to zero, and may add an error."""
         with self._changed:
             self._expected += 1
         try:

@@ -42,7 +42,7 @@ _SCHEDULED, _STARTED = State.SCHEDULED, State.STARTED
 
 
 class DeviceTimed(Protocol):
-    """A call whose end a device tells, not the host."""
+    """A call whose end a device shows, not the host."""
 
     def awaited(self) -> None:
         """Note that later work on this thread's stream runs after the call."""
@@ -104,7 +104,7 @@ class Recorder:
         self._note("rejected", entry, error)
 
     def missing(self, entry: Entry, error: MissingRankError) -> None:
-        """Write down which ranks did not come to a collective."""
+        """Write down the ranks that did not come to a collective."""
         self.noted = error
         self.event(
             "missing",
@@ -128,7 +128,7 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Write what is pending; the box stays readable whether or not this is called."""
+        """Write all that is pending; the box stays readable whether or not this is called."""
         self._box.close()
 
 
@@ -147,9 +147,9 @@ class Prepared:
     """The parts of a call that stay the same whenever a rank makes it again.
 
     ``statement`` is the digest of what it states, ``flows`` the part of its word that its flows make, ``word`` the
-    whole word (:func:`~simcoll.spec.checksum.word`), ``message`` what a send or receive states of its data
-    (:func:`~simcoll.spec.checksum.message_digest`). ``fault`` is what its tensors' strides make the backend do wrong,
-    ``separate`` the tensors whose addresses must be compared each time.
+    whole word (:func:`~simcoll.spec.checksum.word`), ``message`` the statement of a send or receive on its data
+    (:func:`~simcoll.spec.checksum.message_digest`). ``fault`` is the error that the backend makes for its tensors'
+    strides, ``separate`` are the tensors whose addresses must be compared each time.
     """
 
     call: Call
@@ -221,15 +221,15 @@ class Entry:
         return self.sequence if self.call.peer is None else self.log.place[1]
 
     def started(self) -> None:
-        """The backend has been given the call."""
+        """Note that the backend has been given the call."""
         self.log.box.advance(self.ticket, _STARTED)
 
     def awaited(self) -> None:
-        """A thread begins to wait for the call's end."""
+        """Note that a thread begins to wait for the call's end."""
         self.log.box.mark(self.ticket, AWAITED)
 
     def handed_on(self) -> None:
-        """The call's future was taken."""
+        """Note that the call's future was taken."""
         self.log.box.mark(self.ticket, HANDED_ON)
 
     def let_go(self) -> None:
@@ -237,17 +237,17 @@ class Entry:
         self.log.box.mark(self.ticket, LET_GO)
 
     def lacked(self, missing: MissingRankError) -> None:
-        """Ranks did not come to the call."""
+        """Note that ranks did not come to the call."""
         self.log.recorder.missing(self, missing)
 
     def received_from(self, group_rank: int) -> None:
-        """A receive from any source has taken a message: write down whose."""
+        """Write down whose message a receive from any source has taken."""
         self.taken_from = group_rank
         known = replace(self.call, peer=group_rank)
         self.log.box.resign(self.ticket, self.log.box.signature(known))
 
     def finished(self, state: State = State.COMPLETED) -> None:
-        """The call ended, as far as the host sees."""
+        """Note that the call ended, as far as the host sees."""
         if self.values is not None and state is State.COMPLETED:
             self.values.ended()
         if self.timed is not None and state is State.COMPLETED:
@@ -255,7 +255,7 @@ class Entry:
         self.log.box.advance(self.ticket, state)
 
     def waited_for(self) -> None:
-        """Somebody has waited for the call, which ended well."""
+        """Note that a thread has waited for the call, which ended well."""
         if self.values is not None:
             self.values.ended()
         if self.timed is None:
@@ -264,15 +264,15 @@ class Entry:
             self.timed.awaited()
 
     def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
-        """A device began the call then, and ended it (0: it runs)."""
+        """Note the times at which a device began and ended the call (0: it runs)."""
         self.log.box.ran_on_device(self.ticket, began_ns, ended_ns)
 
     def ended_on_device(self) -> None:
-        """A device has ended the call; when is not known."""
+        """Note that a device has ended the call, at an unknown time."""
         self.log.box.ended_on_device(self.ticket)
 
     def failed(self, error: Exception, *, refused: bool = False) -> None:
-        """The call ended with an exception; some backends refuse a call only when they come to run it."""
+        """Note that the call ended with an exception; some backends refuse a call only when they come to run it."""
         about = type(error).__name__, str(error)
         # An error of the device comes up at whichever call asks next, and a peer that is gone shows when the call is
         # made, or later: neither refuses anything.
@@ -312,7 +312,7 @@ class GroupLog:
         backends: Mapping[str, Backend] = MappingProxyType({}),
         choice: Choice | None = None,
     ) -> None:
-        """``choice`` says whose values are checked; None: those of no call."""
+        """``choice`` selects the calls whose values are checked; None: no call."""
         self.recorder = recorder
         self._backends = backends
         self.box = recorder.box
@@ -336,7 +336,7 @@ class GroupLog:
         return self._backends.get(device)
 
     def refusal(self, call: Call) -> str | None:
-        """Why the backend of the call's device cannot do it, as far as that is known, or None."""
+        """The reason why the backend of the call's device cannot do it, as far as that is known, or None."""
         backend = self._backend_of(call)
         return None if backend is None else backend.refusal(call, self.group_rank, len(self.group.ranks))
 

@@ -32,15 +32,15 @@ class GroupPipeline(Protocol):
         ...
 
     def close(self, seconds: float) -> None:
-        """Let what is queued finish within ``seconds``."""
+        """Let queued calls finish within ``seconds``."""
         ...
 
 
 class Session:
-    """One activation: the mode, where black boxes go, and the recorder of each process that runs under it."""
+    """One activation: the mode, the folder of black boxes, and the recorder of each process that runs under it."""
 
     def __init__(self, mode: str, out: Path | None = None, values: str = "off") -> None:
-        """``values`` says whose values are checked: ``off``, ``sample`` or ``all``."""
+        """``values`` selects the calls whose values are checked: ``off``, ``sample`` or ``all``."""
         self.mode = mode
         self.values = values
         self.choice = None if values == "off" else Choice(values, budget_wanted())
@@ -76,7 +76,7 @@ class Session:
         return _recorders.get((os.getpid(), self.out))
 
     def _is_recorded_by_another(self, rank: int) -> bool:
-        """Whether a process that this one has started is the rank: this one is a launcher in a rank's place."""
+        """True if a process that this one has started is the rank: this one is a launcher in a rank's place."""
         return created_ns(self.out / box_name(rank)) > self._since_ns
 
     def _recorder_of(self, place: tuple[int, int]) -> Recorder:
@@ -127,7 +127,7 @@ def _known_place() -> tuple[int, int] | None:
 def _own_place(group: Group, group_rank: int) -> tuple[int, int]:
     """The same, for a process that makes its first group.
 
-    The default group is the whole job and knows better than the environment, which a spawned process inherits.
+    The default group is the whole job and more reliable than the environment, which a spawned process inherits.
     """
     known = _known_place()
     stated = group.ranks[group_rank], max(group.ranks) + 1
@@ -163,11 +163,11 @@ def unrecorded_where(test: Callable[[], bool]) -> Iterator[None]:
 
 
 def is_unrecorded() -> bool:
-    """Whether the call that this thread makes is to be passed on as it is."""
+    """True if the call that this thread makes is to be passed on as it is."""
     return any(test() for test in tuple(unrecorded))
 
 
 def claim_rank() -> None:
-    """Note that this process is the rank that the environment names; what it starts inherits the note."""
+    """Note that this process is the rank that the environment names; its child processes inherit the note."""
     if "RANK" in os.environ:
         os.environ.setdefault(_OWNER, str(os.getpid()))

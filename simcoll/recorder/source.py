@@ -1,8 +1,8 @@
 """Finds the line of the user's program that made a call, and the callers of that line.
 
 Frames of torch, simcoll, the standard library and generated code are passed over; frames of installed packages only
-count as the line where no frame of the user's own code is found. Whether a file counts is decided once, and so is what
-a chain of frames amounts to: a call whose chain was seen before costs no more than a look at each frame.
+count as the line where no frame of the user's own code is found. Whether a file counts is decided once, and so is the
+line of a chain of frames: a call whose chain was seen before costs no more than a look at each frame.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class _Frame:
     """A frame in the chains that were seen: frames that called it, by the instruction at which each stood.
 
     ``code`` is told apart by its identity: equal code in two files is equal as a code object, and hashing it is slow.
-    ``twin`` is a frame of other code at the same instruction. ``source`` is what a chain amounts to that needs no more
-    frames than to this one, ``ended`` one that has no more.
+    ``twin`` is a frame of other code at the same instruction. ``source`` is the line of a chain that needs no frames
+    beyond this one, ``ended`` that of a chain that has no more.
     """
 
     __slots__ = ("callers", "code", "ended", "source", "twin")
@@ -82,14 +82,14 @@ _chains = 0
 
 
 def program_begins(code: CodeType) -> None:
-    """Say which function runs the program: its callers, such as the command of a dry run, are no part of it."""
+    """Set the function that runs the program: its callers, such as the command of a dry run, are no part of it."""
     global _outermost
     _outermost = code
     forget_chains()
 
 
 def forget_chains() -> None:
-    """Forget all chains of frames, and what they amount to."""
+    """Forget all chains of frames and their lines."""
     global _innermost, _chains
     _innermost, _chains = _Frame(None), 0
     _stacks.clear()
@@ -104,7 +104,7 @@ def _kind(code: CodeType) -> int:
 
 
 def is_program(frame: FrameType) -> bool:
-    """Whether a frame is of the user's program or of an installed package."""
+    """True for a frame of the user's program or of an installed package."""
     return _kind(frame.f_code) in (OWN, INSTALLED)
 
 
@@ -115,7 +115,7 @@ _hands_on: dict[str, bool | None] = {}
 
 
 def made_by_torch() -> bool:
-    """Whether torch itself makes the call that is being made, and keeps its Work."""
+    """True if torch itself makes the call that is being made, and keeps its Work."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -128,7 +128,7 @@ def made_by_torch() -> bool:
 
 
 def _is_torchs(filename: str) -> bool | None:
-    """Whether a frame of this file is torch's; None if it only forwards the Work."""
+    """True if a frame of this file is torch's; None if it only forwards the Work."""
     path = os.path.realpath(filename)
     if path.startswith(torch_folder()):
         return None if os.path.basename(path) in _PUBLIC else True
@@ -165,7 +165,7 @@ def _source_at(innermost: FrameType) -> Source:
 
 
 def _look(innermost: FrameType) -> Source:
-    """What a chain of frames amounts to that was not seen before; it is kept as long as there are not too many."""
+    """The line of a chain of frames that was not seen before; it is kept as long as there are not too many."""
     global _chains
     if _chains >= _CHAINS:
         return _line_at(innermost)
@@ -183,7 +183,7 @@ def _look(innermost: FrameType) -> Source:
 
 
 def _chain(innermost: FrameType) -> Iterator[FrameType]:
-    """The frames that say where a call is from, innermost first."""
+    """The frames that identify the line of a call, innermost first."""
     frame: FrameType | None = innermost
     own = beyond = 0
     while frame is not None:
@@ -219,7 +219,7 @@ def _line_at(innermost: FrameType) -> Source:
 
 
 def _program_kind(code: CodeType) -> int:
-    """The kind of a function's file; what calls the program is no part of it."""
+    """The kind of a function's file; callers of the program are no part of it."""
     return SKIP if code is _outermost else _kind(code)
 
 

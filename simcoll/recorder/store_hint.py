@@ -32,7 +32,7 @@ OWN_RANKS = (
 def warned_if_unserved(given: Mapping[str, object], source: Source) -> Iterator[None]:
     """Watch the making of a default group: ``given`` are its arguments, ``source`` the line that makes it.
 
-    Of many that wait at one address, the one that is to be rank 0 of the launcher's rank 0 says so.
+    Of many ranks that wait at one address, the one that is to be rank 0 of the launcher's rank 0 warns.
     """
     address = _address(given)
     if address is None or os.environ.get("RANK") != "0" or given.get("rank", -1) not in (-1, 0):
@@ -48,7 +48,7 @@ def warned_if_unserved(given: Mapping[str, object], source: Source) -> Iterator[
 
 
 def _address(given: Mapping[str, object]) -> tuple[str, int] | None:
-    """Where a store is looked for that no rank serves; None where a rank serves one, or none is looked for."""
+    """The address of a store that no rank serves; None where a rank serves one, or none is used."""
     method = given.get("init_method") or "env://"
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or given.get("store") is not None:
         return None

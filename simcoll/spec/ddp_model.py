@@ -19,7 +19,7 @@ class ModelParameter:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """Everything but the name: what ranks must agree on position by position."""
+        """Everything but the name: the fields that ranks must agree on position by position."""
         return self.dtype, self.shape, self.trained
 
 

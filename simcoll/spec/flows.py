@@ -1,11 +1,11 @@
-"""The flows of a call (how much each rank sends to each other), and whether one rank's call is valid by itself.
+"""The flows of a call (the elements that each rank sends to each other), and the faults of one rank's call by itself.
 
-The law between ranks is ``sends(i)[j] == receives(j)[i]`` for every i and j. Beside it stands what a rank can be judged
-on alone: a *fault* is a call that contradicts itself (splits that do not add up, a list that is not one buffer a rank).
-Ranks state only whether their call is valid: a call that is at fault on every rank is the backend's to refuse, one that
-is at fault on some leaves the others waiting, and is a mismatch.
+The law between ranks is ``sends(i)[j] == receives(j)[i]`` for every i and j. A *fault* needs one rank alone: its call
+contradicts itself (splits that do not add up, a list that is not one buffer a rank). Ranks state only whether their
+call is valid: a call that is at fault on every rank is the backend's to refuse, one that is at fault on some leaves the
+others waiting, and is a mismatch.
 
-Nothing here raises, whatever a call says. Ranks are group ranks, sizes count elements.
+No function of this module raises, whatever the call. Ranks are group ranks, sizes count elements.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def reduce_scatter(call: Call, group_rank: int, group_size: int) -> Flows | None
 
 
 def all_to_all(call: Call, group_rank: int, group_size: int) -> Flows:
-    """Everybody sends part j to rank j, and says how much it expects from each."""
+    """Everybody sends part j to rank j, and states how much it expects from each."""
     return Flows(parts(call.inputs, call.input_splits, group_size), parts(call.outputs, call.output_splits, group_size))
 
 
@@ -94,7 +94,7 @@ def parts(buffers: Sequence[Buffer], splits: tuple[int, ...] | None, group_size:
 
 
 def no_fault(call: Call, group_rank: int, group_size: int) -> str | None:
-    """Nothing that one rank could get wrong by itself."""
+    """No fault is possible on one rank alone."""
     return None
 
 

@@ -56,7 +56,7 @@ _LINEAR = frozenset({"sum", "avg", "premul_sum"})
 
 
 def undefined_reduction(reduce_op: str | None, dtype: str) -> str | None:
-    """Why a reduce op has no meaning for a dtype (a torch name such as ``bfloat16``), or None where it has one."""
+    """The reason why a reduce op is undefined for a dtype (a torch name such as ``bfloat16``), or None."""
     if reduce_op not in _COMBINE:
         return f"reduce op {reduce_op} is unknown, expected one of {', '.join(REDUCE_OPS)}"
     if dtype.startswith("complex") and reduce_op not in _LINEAR:
@@ -81,7 +81,7 @@ def broadcast(calls: Sequence[Call], inputs: Sequence[Sequence[Array]]) -> list[
 
 
 def reduce(calls: Sequence[Call], inputs: Sequence[Sequence[Array]]) -> list[Outputs]:
-    """The root gets the reduction over all ranks; what the other ranks' buffers hold afterwards is undefined."""
+    """The root gets the reduction over all ranks; the other ranks' buffers are undefined afterwards."""
     reduced = _reduce_each(calls[0], inputs)
     root = _root(calls)
     return [_shaped(reduced, call.outputs) if rank == root else _undefined(call) for rank, call in enumerate(calls)]

@@ -1,7 +1,7 @@
-"""The shape of the table of collectives: what a row says, and what each rank states of a call.
+"""The shape of the table of collectives: the fields of a row, and each rank's statement of a call.
 
 The rows themselves are in :mod:`simcoll.spec.collectives`. A call is *proved* when two laws hold. **Agreement**: every
-rank makes the same :class:`Statement`. **Flow**: what rank i sends to rank j is what j expects from i, ``sends(i)[j] ==
+rank makes the same :class:`Statement`. **Flow**: rank i sends to rank j as much as j expects from i, ``sends(i)[j] ==
 receives(j)[i]`` for every i and j. Where agreement on a count implies the flows (all ranks move equally much),
 :meth:`CollectiveSpec.flows` is None and only the statement is compared. The laws are in
 :mod:`simcoll.spec.flows`, the meaning in :mod:`simcoll.spec.semantics`.
@@ -31,7 +31,7 @@ IN_PLACE: Final = ("inout",)
 
 
 class Kind(Enum):
-    """The kind of a collective by what it does with data, which decides how strictly shapes are compared."""
+    """The kind of a collective by its use of data, which decides how strictly shapes are compared."""
 
     REDUCTION = "reduction"
     MOVEMENT = "movement"
@@ -40,7 +40,7 @@ class Kind(Enum):
 
 
 class Rooted(Enum):
-    """Which way the data of a collective with a root goes."""
+    """The direction of the data of a collective with a root."""
 
     FROM_ROOT = "from root"
     TO_ROOT = "to root"
@@ -48,10 +48,10 @@ class Rooted(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One c10d method: its name, its OpType, and which buffers and integers its arguments are, in order.
+    """One c10d method: its name, its OpType, and the buffers and integers that its arguments are, in order.
 
     ``buffers`` names the roles of the leading tensor arguments, ``integers`` those of the plain integers after them.
-    ``listed`` methods take what the row divides as a list of one buffer a rank, the others as one buffer.
+    ``listed`` methods take the buffers that the row divides as a list of one buffer a rank, the others as one buffer.
     ``op_type`` is how ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` and Flight Recorder print it.
     """
 
@@ -67,7 +67,7 @@ class Method:
 class Content:
     """A rank's statement of one tensor; fields are None where the row does not compare them, or the flows imply them.
 
-    ``shape`` has no dimensions of size one, and is None for a tensor without elements: nothing of it can go wrong.
+    ``shape`` has no dimensions of size one, and is None for a tensor without elements, which cannot be wrong.
     """
 
     dtype: str
@@ -78,7 +78,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The ``agree`` fields of one call: what every rank of the group must state alike.
+    """The ``agree`` fields of one call, which every rank of the group must state alike.
 
     ``valid`` is False for a call that contradicts itself (:meth:`CollectiveSpec.fault`): where all ranks' calls do, the
     backend refuses them all; where only some do, the others would wait for ranks that were refused.
@@ -99,10 +99,10 @@ class CollectiveSpec:
 
     ``functions`` are its names in torch.distributed, ``methods`` those of a c10d process group, ``profiling`` those
     that Flight Recorder and the profiler print behind the backend's name. ``measured`` names the buffers that ranks
-    compare (``inputs``, ``outputs``, or None), ``agree`` what they compare. ``result`` computes it, ``schedules``
+    compare (``inputs``, ``outputs``, or None), ``agree`` the fields. ``result`` computes it, ``schedules``
     price it. ``traffic(n)`` is nccl-tests' bus-bandwidth factor for n ranks: bus bandwidth = factor * bytes / seconds.
     ``names_absent`` says that the backend itself waits for every rank and names those that do not come, ``rooted``
-    which way the data goes where one rank has another part than the others. ``law_reads`` are the fields of a call,
+    the direction of the data where one rank has another part than the others. ``law_reads`` are the fields of a call,
     beside its buffers, on which the flows rest. ``divided`` names the buffers that hold a part for, or from, each rank.
     ``values`` is the law of its values, None where nothing is moved.
     """
@@ -127,7 +127,7 @@ class CollectiveSpec:
 
     @property
     def in_place(self) -> bool:
-        """Whether the buffers that a call reads are those that it writes, however it is spelt."""
+        """True if the buffers that a call reads are those that it writes, however it is spelt."""
         return all(method.buffers == IN_PLACE for method in self.methods)
 
     def statement(self, call: Call, group_rank: int, group_size: int) -> Statement:
@@ -161,40 +161,40 @@ class CollectiveSpec:
         return self.law(call, group_rank, group_size)
 
     def brings_result(self, call: Call, group_rank: int) -> bool:
-        """Whether the call writes a result to this rank's buffers."""
+        """True if the call writes a result to this rank's buffers."""
         if self.rooted is None:
             return bool(call.outputs)
         return (call.root == group_rank) == (self.rooted is Rooted.TO_ROOT)
 
     def receives(self, call: Call, group_rank: int) -> bool:
-        """Whether this rank's outputs hold, when the call has ended, what the row makes of the inputs: a root that
+        """True if this rank's outputs hold, when the call has ended, the row's result of the inputs: a root that
         scatters has its own part too.
         """
         own_part = self.rooted is Rooted.FROM_ROOT and not self.in_place
         return self.brings_result(call, group_rank) or (own_part and bool(call.outputs))
 
     def sends_inputs(self, call: Call, group_rank: int) -> bool:
-        """Whether the content of this rank's input buffers is sent when the call runs."""
+        """True if the content of this rank's input buffers is sent when the call runs."""
         return bool(call.inputs) and (self.rooted is not Rooted.FROM_ROOT or call.root == group_rank)
 
     def fault(self, call: Call, group_rank: int, group_size: int) -> str | None:
-        """Returns what is wrong with this rank's call whatever the others do, or None."""
+        """Returns the fault of this rank's call by itself, or None."""
         return self.fault_law(call, group_rank, group_size)
 
     def hidden(self, call: Call, unknown: frozenset[str]) -> frozenset[str]:
-        """Which of the fields that a record leaves out this call's flows rest on; lists of buffers need no splits."""
+        """The fields left out by a record on which this call's flows rest; lists of buffers need no splits."""
         listed = {name for name, buffers in _DIVIDED.items() if len(getattr(call, buffers)) != 1}
         return (self.law_reads & unknown) - listed
 
     def shows_root(self, call: Call) -> bool:
-        """Whether the buffers give this rank away as the root: it alone has a part for, or from, every rank."""
+        """True if the buffers show that this rank is the root: it alone has a part for, or from, every rank."""
         if self.rooted is None or "root" not in self.law_reads:
             return False
         parts = call.outputs if self.rooted is Rooted.TO_ROOT else call.inputs
         return any(buffer.elements for buffer in parts)
 
     def needs(self, call: Call, group_rank: int, other: int) -> bool:
-        """Whether the call cannot end on this rank unless the other one comes to it; roots may be unknown."""
+        """True if the call cannot end on this rank unless the other one comes to it; roots may be unknown."""
         if self.kind is Kind.POINT_TO_POINT or self.rooted is None:
             return self.kind is not Kind.POINT_TO_POINT
         return call.root == (group_rank if self.rooted is Rooted.TO_ROOT else other)

@@ -1,7 +1,7 @@
-"""The laws of values: what a collective's outputs are, as numbers of fixed size that each rank computes by itself.
+"""The laws of values: relations of a collective's outputs to its inputs, by digests that each rank computes by itself.
 
-A :class:`ValueLaw` says which part of a rank's row of elements goes to, or comes from, whom, and whether elements of
-several ranks are reduced. Sums of a rank's digests must give the digests of what other ranks received:
+A :class:`ValueLaw` states the parts of a rank's row of elements that go to, or come from, each peer, and whether
+elements of several ranks are reduced. Sums of a rank's digests must give the digests of what other ranks received:
 
 * moved elements by a sum of hashes, each times an odd weight for its place, modulo 2^64;
 * sums of integers by the same sum over the elements themselves, which is linear, modulo 2^width;
@@ -11,7 +11,7 @@ several ranks are reduced. Sums of a rank's digests must give the digests of wha
   Algorithms, section 4.2, has the bound on sums);
 * every reduction element by element at a few places that the call's position selects (:func:`spots`).
 
-Nothing here imports numpy or torch.
+This module imports neither numpy nor torch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ValueLaw:
 class Piece:
     """Consecutive elements of one buffer: ``rows`` of ``count`` elements, one for each of ``peers``.
 
-    ``place`` is where each row begins in what the sender, or the receiver, has of this peer.
+    ``place`` is the offset of each row in the elements that the sender, or the receiver, has for this peer.
     """
 
     buffer: int
@@ -70,7 +70,7 @@ class Piece:
 
 
 def judged(law: ValueLaw, call: Call) -> bool:
-    """Whether the values of a call follow the law as it stands; sparse and uneven lists do not."""
+    """True if the values of a call follow the law as it stands; sparse and uneven lists do not."""
     return call.form not in (SPARSE, UNEQUAL) and all(buffer.bytes is not None for buffer in _all(call))
 
 
@@ -122,7 +122,7 @@ def _parts(buffers: Sequence[Buffer], splits: tuple[int, ...] | None, group_size
 
 
 def salt(law: ValueLaw, sender: int, receiver: int) -> int:
-    """The odd factor of what one group rank sends another, which tells parts that change places apart."""
+    """The odd factor of the data that one group rank sends another, which tells parts that change places apart."""
     key = (sender + 1 if law.received_in_parts else 0) << 32 | (receiver + 1 if law.sent_in_parts else 0)
     return mixed(key) | 1
 
@@ -168,12 +168,12 @@ def folded(operation: str | None, dtype: str) -> str | None:
 
 
 def is_float(dtype: str) -> bool:
-    """Whether values of a dtype can be infinite, or no number."""
+    """True if values of a dtype can be infinite, or NaN."""
     return "float" in dtype or "complex" in dtype
 
 
 def is_linear(reduced: bool, operation: str | None, dtype: str) -> bool:
-    """Whether the elements themselves are summed with weights: sums of integers."""
+    """True if the elements themselves are summed with weights: sums of integers."""
     return reduced and operation == "sum" and not is_float(dtype)
 
 
@@ -187,7 +187,7 @@ def sum_bound(dtype: str, ranks: int, elements: int, magnitude: float) -> float 
     outputs: ``magnitude`` is the sum of the inputs' absolute values, ``elements`` counts those of the output.
 
     Each element is rounded at most ``ranks`` + 2 times (an average is scaled by a rounded factor), whatever the order
-    of the additions; what is too small for the dtype may be flushed to zero; and the digests themselves are sums of
+    of the additions; values too small for the dtype may be flushed to zero; and the digests themselves are sums of
     float64. None where no bound is known.
     """
     unit, smallest = unit_roundoff(dtype), _SMALLEST.get(_REAL.get(dtype, dtype))
@@ -202,5 +202,5 @@ def sum_bound(dtype: str, ranks: int, elements: int, magnitude: float) -> float 
 
 
 def may_overflow(dtype: str, largest: float) -> bool:
-    """Whether a sum whose terms' largest magnitudes add up to this may be infinite."""
+    """True if a sum whose terms' largest magnitudes add up to this may be infinite."""
     return not largest < _LARGEST.get(_REAL.get(dtype, dtype), 0.0)
