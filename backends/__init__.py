@@ -1,4 +1,4 @@
-"""The backends of torch, with what Gloo and NCCL cannot do as overlays on the table of collectives.
+"""The backends of torch, with the limits of Gloo and NCCL as overlays on the table of collectives.
 
 The engines that run ranks in one process are sub-packages. Importing this package imports no torch.
 """

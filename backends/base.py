@@ -1,4 +1,4 @@
-"""A backend as the rest of simcoll sees it: a name, and what it cannot do.
+"""A backend as the rest of simcoll sees it: a name, and its limits.
 
 The spec defines the meaning of a collective; a backend may do less. Its limits are the overlay: each takes one rank's
 call and returns why the backend refuses it, or None. The verifier, the simulator and the dry run need no more of a
@@ -26,7 +26,7 @@ OF_THE_GROUP, OF_THE_PAIR = -1, -2
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """How a backend uses the memory of a method's tensors, where it does not take each for what it is and says nothing.
+    """A backend's use of the memory of a method's tensors, where it takes a tensor for another layout without an error.
 
     ``solid`` are the roles (``inputs``, ``outputs``, ``inout``) whose tensors it takes for free of gaps. ``in_order``
     says that it copies from inputs to outputs in the order of memory. ``apart`` says that no output may share memory
@@ -47,7 +47,7 @@ def _one_form(call: Call) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A backend and what it cannot do.
+    """A backend and its limits.
 
     ``limits`` add to the faults that every backend refuses. ``profiled_as`` maps rows, or their methods, to the names
     that Flight Recorder and the profiler print for this backend instead of the row's first name.
@@ -67,7 +67,7 @@ class Backend:
 
     ``on_streams``: calls are queued on a device's streams: one that the host has made, or waited for, may still run.
 
-    ``memory``: by method, how it uses the memory of tensors on the CPU.
+    ``memory``: by method, its use of the memory of tensors on the CPU.
     """
 
     name: str
@@ -94,14 +94,14 @@ class Backend:
     def channel(self, tag: int | None, *, batched: bool) -> int:
         """The p2p channel of a message from one rank to another: its tag, or a negative number for a communicator.
 
-        ``batched`` is whether the message is in a batch.
+        ``batched`` is True for a message in a batch.
         """
         if self.tagged:
             return tag or 0
         return OF_THE_PAIR if self.pairs and not batched else OF_THE_GROUP
 
     def refusal(self, call: Call, group_rank: int, group_size: int) -> str | None:
-        """Why this rank's call cannot run here whatever the others do, or None. Raises KeyError for an unknown op."""
+        """The reason why this rank's call cannot run here, or None. Raises KeyError for an unknown op."""
         spec = spec_of(call)
         for limit in (spec.fault, undefined, *self.limits):
             if reason := limit(call, group_rank, group_size):

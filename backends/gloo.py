@@ -7,7 +7,7 @@ collective of that group never completes.
 
 :data:`_MEMORY` has the methods whose tensors Gloo takes for contiguous without a word: of a tensor with gaps
 (``m[:, 0]``, ``x[::2]``) it takes the first elements in memory, gaps included, and it writes to the gaps; of an
-expanded tensor it takes what lies behind it. Methods that are not listed copy such tensors, or refuse them.
+expanded tensor it takes the memory behind it. Methods that are not listed copy such tensors, or refuse them.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ _TRUE = frozenset({"y", "yes", "1", "t", "true"})
 def configured(backend: Backend, environment: Mapping[str, str], *, bound: bool) -> Backend:
     """One of these backends, as configured by the variables of ``environment``.
 
-    ``bound`` is whether the group knows its device: ``nccl`` then connects all ranks at once, and keeps no
+    ``bound`` is True if the group knows its device: ``nccl`` then connects all ranks at once, and keeps no
     communicators for pairs (``eagerConnectSingleDevice``, ``pointToPoint``).
     """
     value = next((environment[name] for name in _BLOCKING_WAIT if name in environment), "")

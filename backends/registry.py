@@ -16,7 +16,7 @@ KNOWN: Mapping[str, Backend] = MappingProxyType({one.name: one for one in (GLOO,
 def known(name: str, environment: Mapping[str, str], *, bound: bool) -> Backend | None:
     """The backend that torch calls ``name``, as configured by ``environment``; None for an unknown one.
 
-    ``bound`` is whether its group knows its device.
+    ``bound`` is True if its group knows its device.
     """
     backend = KNOWN.get(name)
     return backend if backend in (GLOO, None) else configured(backend, environment, bound=bound)

@@ -1,4 +1,4 @@
-"""Which ranks detect that another rank has ended, as the proof of a collective (``detail`` mode) does by connections.
+"""Finds the ranks that detect by their connections that another rank has ended, as in a proof (``detail`` mode).
 
 A rank that has ended has closed its connections. A rank that waits for its word in the sum detects that, and tells the
 ranks with which it exchanges words itself. A rank that waits for one that is merely late detects nothing.
@@ -53,7 +53,7 @@ def detecting_ranks(size: int, present: Collection[int], ended: Collection[int])
 
 
 def _blocked(plans: dict[int, AllReducePlan]) -> dict[int, int]:
-    """The rank whose word each rank waits for, once all have gone as far as they can."""
+    """The rank whose word each rank waits for, once no rank can go further."""
     steps = {rank: _steps(plan) for rank, plan in plans.items()}
     sent: Counter[tuple[int, int]] = Counter()
     moved = True
@@ -68,7 +68,7 @@ def _blocked(plans: dict[int, AllReducePlan]) -> dict[int, int]:
 
 
 def _steps(plan: AllReducePlan) -> list[tuple[bool, int]]:
-    """A rank's steps in a sum: whether it sends, and its peer."""
+    """A rank's steps in a sum: True where it sends, and its peer."""
     if plan.keeper is not None:
         return [(True, plan.keeper), (False, plan.keeper)]
     exchanged = [(sends, partner) for partner in plan.partners for sends in (True, False)]

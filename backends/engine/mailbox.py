@@ -3,7 +3,8 @@
 Messages of one sender and one tag stay in order. A receive from any source may take the first message of any sender;
 the schedule decides which.
 
-:class:`Meetings` knows of a collective that waits which ranks have come, which have not, and which never will.
+:class:`Meetings` knows the ranks of a waiting collective that have come, those that have not, and those that never
+will.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Meetings:
         self._sequences.pop(member, None)
 
     def life(self, group: Group, rank: int) -> int:
-        """Returns how many times a group rank has destroyed its group."""
+        """Returns the number of times that a group rank has destroyed its group."""
         return self._lives.get(_member(group, rank), 0)
 
     def incomplete(self) -> list[dict[int, Ticket]]:
@@ -124,7 +125,7 @@ class Mailbox:
         return self._receive(ticket, place)
 
     def buffers(self, ticket: Ticket) -> bool:
-        """Whether a send without a receive completes at once; its data is copied then."""
+        """True if a send without a receive completes at once; its data is copied then."""
         buffered = self._kind == "buffered" or (
             self._kind == "either" and self._choices.choose(Decision.BUFFER, 2) == 1
         )
@@ -215,7 +216,7 @@ class Settling:
             end.error = CollectiveMismatchError(message_text(finding), (finding,))
 
     def refusal(self, ticket: Ticket) -> str | None:
-        """Why the backend refuses a call whatever the other ranks do; None if it does not."""
+        """The reason why the backend refuses a call by itself, or None."""
         return self._backend.refusal(ticket.call, ticket.rank, len(ticket.group.ranks))
 
     def _agree(self, met: Sequence[Ticket]) -> bool:

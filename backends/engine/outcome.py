@@ -48,7 +48,7 @@ class Outcome(Generic[T]):
 
     @property
     def ok(self) -> bool:
-        """Whether no rank failed and nothing of severity error was found."""
+        """True if no rank failed and nothing of severity error was found."""
         errors = any(finding.severity is Severity.ERROR for finding in self.report.findings)
         return not errors and not self.exceptions and self.report.verdict is not Verdict.FAILED
 
@@ -62,7 +62,7 @@ class Ending:
 
     @property
     def stopped(self) -> bool:
-        """Whether the rank was ended because of others: it was stuck, or another rank had failed."""
+        """True if the rank was ended because of others: it was stuck, or another rank had failed."""
         return self.error is not None and was_ended_by_others(self.error)
 
     def exit(self) -> RankExit:

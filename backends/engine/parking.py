@@ -145,9 +145,9 @@ class RankScheduler(Protocol):
         ...
 
     def others_may_run(self, rank: int) -> bool:
-        """Whether threads that need no turn may run meanwhile; under the lock."""
+        """True if threads that need no turn may run meanwhile; under the lock."""
         ...
 
     def yield_turn(self, rank: int) -> bool:
-        """Let others go on for a moment; returns whether there may be any. Without the lock."""
+        """Let others go on for a moment; returns True if there may be any. Without the lock."""
         ...

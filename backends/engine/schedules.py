@@ -1,4 +1,4 @@
-"""Schedules: they decide whose turn is next, whose message a receive takes, whether a send is buffered.
+"""Schedules: they choose the rank of the next turn, the message that a receive takes, and the buffering of sends.
 
 A decision chooses one of several options by number; 0 is the default. A schedule is a mapping of the decisions that
 differ from the default, ``{number of the decision: option}``; an empty one is the default order.
@@ -35,7 +35,7 @@ class Choices(Protocol):
 
     @property
     def preempts(self) -> bool:
-        """Whether a rank may lose its turn although it could go on."""
+        """True if a rank may lose its turn although it could go on."""
         ...
 
     def choose(self, decision: Decision, options: int) -> int:

@@ -113,7 +113,7 @@ def _shared(tensor: torch.Tensor) -> Array:
 
 
 def _needs_copy(tensor: torch.Tensor) -> bool:
-    """Whether numpy cannot access the memory, or would read it wrongly."""
+    """True if numpy cannot access the memory, or would read it wrongly."""
     return tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg()
 
 

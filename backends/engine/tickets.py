@@ -52,9 +52,9 @@ class Ticket:
     ``rank`` is the group rank, ``line`` the user's line, ``claim`` the model that is about to be trained on the group,
     which the call declares, ``sequence`` the number among the group's collectives (0 for messages). ``deferred``: if
     this call is the last of its collective, the collective runs when the rank next waits, so that changes of the rank's
-    buffers meanwhile are seen. When it is ``done``, ``error`` is what it ended with, ``met`` whether a message found
-    its other end, and ``source`` the group rank that a receive got it from. ``posted``, ``began`` and ``ended`` are
-    seconds of virtual time.
+    buffers meanwhile are seen. When it is ``done``, ``error`` is the error of its end, ``met`` is True if a message
+    found its other end, and ``source`` the group rank that a receive got it from. ``posted``, ``began`` and ``ended``
+    are seconds of virtual time.
     """
 
     group: Group
@@ -85,7 +85,7 @@ class Ticket:
 
     @property
     def is_message(self) -> bool:
-        """Whether it is a send or a receive."""
+        """True for a send or a receive."""
         return spec_of(self.call).kind is Kind.POINT_TO_POINT
 
     def record(self) -> Record:
@@ -94,7 +94,7 @@ class Ticket:
 
 
 def waiting_text(ticket: Ticket, absent: Sequence[int]) -> str:
-    """The text of what a rank waits for in a call; ``absent`` ranks (global) are missing in its collective."""
+    """The text on a rank's wait in a call; ``absent`` ranks (global) are missing in its collective."""
     rank, call, group = ticket.global_rank, ticket.call, ticket.group
     if not ticket.is_message:
         sequence = ticket.sequence
@@ -118,16 +118,16 @@ def peer_failed(rank: int, failed: int, error: BaseException) -> BaseException:
 
 
 def is_skip(error: BaseException) -> bool:
-    """Whether a test is skipped: unittest's exception or pytest's, which is recognised by its name."""
+    """True if a test is skipped: unittest's exception or pytest's, which is recognised by its name."""
     return isinstance(error, unittest.SkipTest) or type(error).__name__ == "Skipped"
 
 
 def passes_through(error: BaseException) -> bool:
-    """Whether ranks end with the same kind of exception as the rank that ended first."""
+    """True if ranks end with the same kind of exception as the rank that ended first."""
     return isinstance(error, SystemExit) or is_skip(error)
 
 
 def was_ended_by_others(error: BaseException) -> bool:
-    """Whether a rank did not fail by itself: it was stuck, or another rank had failed."""
+    """True if a rank did not fail by itself: it was stuck, or another rank had failed."""
     reason = error.__cause__ if passes_through(error) else error
     return isinstance(reason, (StuckError, PeerFailedError))

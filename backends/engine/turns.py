@@ -63,7 +63,7 @@ def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
 
 
 def timeout_text(threads: Sequence[threading.Thread], timeout: float) -> str:
-    """The text of a timeout: where in the program the threads are that do not wait for their turn."""
+    """The text of a timeout: the lines of the threads that do not wait for their turn."""
     frames = sys._current_frames()
     found = []
     for thread in threads:
@@ -112,7 +112,7 @@ class Clock(Protocol):
 
 
 class Turns:
-    """Runs ``count`` ranks, one at a time; ``choices`` decides which is next. ``lock`` guards what the ranks share.
+    """Runs ``count`` ranks, one at a time; ``choices`` decides which is next. ``lock`` guards their shared state.
 
     With a ``clock`` waits may have timeouts: where no rank can go on, the wait with the earliest end times out.
     """
@@ -240,7 +240,7 @@ class Turns:
         place.baton.acquire()
 
     def yield_turn(self, rank: int) -> bool:
-        """Let all other ready ranks go first; returns whether there may be any. Called without the lock."""
+        """Let all other ready ranks go first; returns True if there may be any. Called without the lock."""
         self._check_abandoned()
         with self.lock:
             if self._holder != rank or not self._ready:
@@ -254,7 +254,7 @@ class Turns:
         return True
 
     def others_may_run(self, rank: int) -> bool:
-        """Whether threads run that need no turn; called under the lock by a thread of the rank."""
+        """True if threads run that need no turn; called under the lock by a thread of the rank."""
         return self._holder != rank or sum(self._running.values()) > 1
 
     @contextmanager

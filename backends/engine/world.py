@@ -116,7 +116,7 @@ class World:
             return place
 
     def has_ended(self, ticket: Ticket) -> bool:
-        """Whether a call has ended, without waiting for it; a poll of a running call mostly lets other ranks go on."""
+        """True if a call has ended, without waiting for it; a poll of a running call mostly lets other ranks go on."""
         self.run_complete()
         if ticket.done:
             return True

@@ -50,10 +50,10 @@ def simulate(
     """Run ``program(comm)`` on every rank of a simulated world to its end, and judge the ranks' calls.
 
     The order in which ranks go on comes from ``seed`` (0: first come, first served), or from a ``schedule`` that an
-    earlier outcome or exploration gave. ``topology`` makes calls take virtual time. ``sends`` is when a send ends:
-    ``synchronous`` when its receive is posted, as with Gloo and NCCL, ``buffered`` at once, ``either`` as the schedule
-    decides. ``values`` says of which calls the values are checked: ``off``, ``sample``, ``all`` (default: the
-    environment's SIMCOLL_VALUES, else ``off``). An exception of a program is in the outcome and is not raised here.
+    earlier outcome or exploration gave. ``topology`` makes calls take virtual time. ``sends`` is the time at which a
+    send ends: ``synchronous`` when its receive is posted, as with Gloo and NCCL, ``buffered`` at once, ``either`` as
+    the schedule decides. ``values`` selects the calls whose values are checked: ``off``, ``sample``, ``all`` (default:
+    the environment's SIMCOLL_VALUES, else ``off``). An exception of a program is in the outcome and is not raised here.
     Raises :class:`~simcoll.errors.ConfigurationError` for an invalid program, world size, schedule or topology, and
     TimeoutError if ranks have not ended after ``timeout`` seconds of real time, such as one that only computes.
     """
@@ -122,7 +122,7 @@ class _Run(Generic[T]):
             self._world.fail(rank, error)
 
     def _find_stuck(self) -> None:
-        """Record the stall: no rank can go on, and what ranks do from here on is caused by their StuckError."""
+        """Record the stall: no rank can go on, and all that ranks do from here on is caused by their StuckError."""
         if self._stall is not None:
             return
         now = self._clock.latest

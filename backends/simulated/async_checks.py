@@ -145,11 +145,11 @@ class SimulatedFlight:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True if it has not ended yet."""
         return not self.entry.ticket.done
 
     def runs(self) -> bool:
-        """Whether the inputs were changed before the call, which is about to run."""
+        """True if the inputs were changed before the call, which is about to run."""
         return not self.shared and self._before != self._held()
 
     def ran(self) -> None:
@@ -157,7 +157,7 @@ class SimulatedFlight:
         self._after = self._held()
 
     def changed(self) -> bool:
-        """Whether the program has changed the inputs since the call was made, or since it ran."""
+        """True if the program has changed the inputs since the call was made, or since it ran."""
         return not self.shared and (self._before if self._after is None else self._after) != self._held()
 
     def _held(self) -> list[bytes]:
@@ -177,7 +177,7 @@ class SimulatedFlights:
     def meet(self, entry: SimulatedEntry, reads: Sequence[Array], writes: Sequence[Array]) -> bool:
         """Report the open calls whose memory a new call uses, if either of the two writes to it.
 
-        Returns whether there are any.
+        Returns True if there are any.
         """
         self.look_after()
         shared = False

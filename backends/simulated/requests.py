@@ -246,7 +246,7 @@ class Request:
         return self._ticket.source
 
     def is_completed(self) -> bool:
-        """Whether the call has ended, without waiting; if so, the program need not wait."""
+        """True if the call has ended, without waiting; if so, the program need not wait."""
         if not self._ticket.done:
             self._rank.polls_at = calling_line()
         try:

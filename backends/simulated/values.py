@@ -13,7 +13,7 @@ from simcoll.values.faults import DueFaults
 
 
 class RankValues:
-    """Which calls of a rank have their values checked, and the faults that a scenario has for it."""
+    """The choice of the calls of a rank whose values are checked, and the faults that a scenario has for it."""
 
     def __init__(self, values: str) -> None:
         self.choice = None if values == "off" else Choice(values)
@@ -38,11 +38,11 @@ class SimulatedValues:
         self._sides: dict[str, object] = {}
 
     def sent(self, inputs: Sequence[Array]) -> None:
-        """Digest what the call sends, when it runs."""
+        """Digest the data that the call sends, when it runs."""
         self._digest("sent", inputs)
 
     def received(self, outputs: Sequence[Array]) -> None:
-        """Digest what the call has brought."""
+        """Digest the result of the call."""
         if applies(self._call, self._place[0], sent=False):
             self._rank.faults.apply(outputs)
         self._digest("received", outputs)

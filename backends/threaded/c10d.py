@@ -199,7 +199,7 @@ class PerRankWorld:
 
 
 def _torch_is_being_imported() -> bool:
-    """Whether a module of torch asks while it is imported: the default that it takes then is every rank's."""
+    """True if a module of torch asks while it is imported: the default that it takes then is every rank's."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
@@ -214,7 +214,7 @@ def _make_default_group(rank: TorchRank) -> None:
 
 
 class RankBackendConfig(distributed_c10d.BackendConfig):
-    """Which backend serves which device: for ranks always the engine, under the name that the program asks for."""
+    """The backend of each device: for ranks always the engine, under the name that the program asks for."""
 
     def get_device_backend_map(self) -> dict[str, Any]:
         """The backend of each device."""

@@ -4,7 +4,7 @@
 of PyTorch's own "threaded" test backend, under whose harness threads run freely; with ranks that take turns
 (:mod:`simcoll.backends.threaded.run`) a run is deterministic.
 
-Of ranks whose threads are started elsewhere a job says which belong together, and which have gone. PyTorch's own test
+For ranks whose threads are started elsewhere a job knows which belong together, and which have gone. PyTorch's own test
 harness starts such threads. When one of its ranks fails, the others are to end: the harness goes through the
 collectives that it believes to be in progress and notifies the two conditions of each, while the exception is being
 handled. A :class:`HarnessHook` among those collectives passes that on to a job of ours.

@@ -135,7 +135,7 @@ def run_threaded(
     With ``init`` a default group exists as soon as the program needs it; the program's own ``init_process_group`` then
     returns that group, whatever backend it asks for. Otherwise there is none until the program makes it. The order in
     which ranks go on comes from ``seed`` (0: first come, first served) or from the ``schedule`` of an earlier outcome.
-    ``values`` says of which calls the values are checked: ``off``, ``sample``, ``all`` (default: SIMCOLL_VALUES, else
+    ``values`` selects the calls whose values are checked: ``off``, ``sample``, ``all`` (default: SIMCOLL_VALUES, else
     ``off``). Exceptions of ``body`` are in the outcome; ``sys.exit(0)`` is a normal end. Raises
     :class:`~simcoll.errors.ConfigurationError` for an invalid world size or schedule, or within another such run,
     and TimeoutError if ranks have not ended after ``timeout`` seconds.
@@ -287,7 +287,7 @@ class _Run(Generic[T]):
             yield
 
     def _find_stuck(self) -> None:
-        """Record the stall: no rank can go on, and what ranks do from here on is caused by their StuckError."""
+        """Record the stall: no rank can go on, and all that ranks do from here on is caused by their StuckError."""
         if self._stall is not None:
             return
         now = max(self._now_ns(rank) for rank in range(self._size))

@@ -2,8 +2,8 @@
 
 Random numbers of ranks that are threads: each has generators of its own, as a process has.
 
-Ranks that draw what they must agree on from the same seed (the sizes that each sends, a common sample) would otherwise
-share one stream.
+Ranks that draw common values from the same seed (the sizes that each sends, a common sample) would otherwise share one
+stream.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class RankStore(Store):
             self._put(key, self._values.get(key, b"") + _bytes(value))
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are there."""
+        """True if all keys are there."""
         with self._turns.lock:
             self._see(keys)
             return all(key in self._values for key in keys)
@@ -94,7 +94,7 @@ class RankStore(Store):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Whether append, multi_get and multi_set are there."""
+        """True: append, multi_get and multi_set are there."""
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:

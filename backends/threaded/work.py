@@ -69,12 +69,12 @@ class ThreadedWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether the call has ended; lets other ranks go on."""
+        """True if the call has ended; lets other ranks go on."""
         with self._waiting():
             return self._world.has_ended(self._ticket)
 
     def is_success(self) -> bool:
-        """Whether the call has ended well."""
+        """True if the call has ended well."""
         return self.is_completed() and self._ticket.error is None
 
     def before_it_runs(self, callback: Callable[[], object]) -> None:
@@ -186,7 +186,7 @@ class PendingFuture(Future[Any]):
         self._work = work
 
     def done(self) -> bool:
-        """Whether the call has ended."""
+        """True if the call has ended."""
         return self._work.is_completed()
 
     def wait(self) -> Any:
@@ -222,11 +222,11 @@ class CoalescedWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether all calls have ended."""
+        """True if all calls have ended."""
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        """Whether all calls have ended well."""
+        """True if all calls have ended well."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> Any:
@@ -248,7 +248,7 @@ class CoalescedWork(Work):
 
 
 def _goes_to_cpp(frame: FrameType | None) -> bool:
-    """Whether C++ asks for the future, or a hook of DistributedDataParallel, which passes it to C++."""
+    """True if C++ asks for the future, or a hook of DistributedDataParallel, which passes it to C++."""
     while frame is not None and frame.f_code.co_filename.startswith(simcoll_folders()):
         frame = frame.f_back
     if frame is None or "get_future" not in frame.f_code.co_names:

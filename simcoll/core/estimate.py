@@ -31,7 +31,7 @@ BARE = Overheads()
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The link that is busy for longest: its ends, what it is, bytes/s in its direction, busy seconds per second."""
+    """The link that is busy for longest: its ends, its kind, bytes/s in its direction, busy seconds per second."""
 
     source: Hashable
     target: Hashable

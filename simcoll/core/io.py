@@ -67,7 +67,7 @@ def _opener(path: str, flags: int) -> int:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Where to write a file so that a reader never sees half of it: beside it, and under its name at the end.
+    """The path of a draft beside a file, which takes the file's name at the end: a reader never sees half of it.
 
     A device, a pipe or a link (/dev/stdout is one) is written to as it is: a file must never take its place.
     """

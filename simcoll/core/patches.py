@@ -29,19 +29,19 @@ class Patches:
         self.restore()
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute that the owner has; nothing where it has none of that name."""
+        """Set an attribute if the owner has one of that name."""
         if hasattr(owner, name):
             # Not by getattr: of a class, that would restore a static method as a plain function.
             self._originals.append((owner, name, vars(owner).get(name, _INHERITED)))
             setattr(owner, name, value)
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
-        """Replace an attribute by what ``wrapper`` makes of it; nothing where the owner has none of that name."""
+        """Replace an attribute by the result of ``wrapper`` on it, if the owner has one of that name."""
         if hasattr(owner, name):
             self.replace(owner, name, wrapper(getattr(owner, name)))
 
     def restore(self) -> None:
-        """Put back all that was replaced."""
+        """Restore all replaced attributes."""
         while self._originals:
             owner, name, original = self._originals.pop()
             if original is _INHERITED:

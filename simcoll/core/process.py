@@ -1,4 +1,4 @@
-"""Processes: the signal that ended one in words, and what Linux does when one ends (prctl(2))."""
+"""Processes: the signal that ended one in words, and Linux's actions when one ends (prctl(2))."""
 
 from __future__ import annotations
 

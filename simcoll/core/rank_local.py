@@ -3,7 +3,7 @@
 A process whose ranks are threads assigns each thread to its rank (:func:`acting_as`); everywhere else
 there is one rank, and a value is found at the cost of one look.
 
-What belongs to one process is set up anew in a forked child, which has the objects, but not the threads that use them.
+Objects of one process are set up anew in a forked child, which has the objects, but not the threads that use them.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Source:
 
     @property
     def stack(self) -> tuple[Source, ...]:
-        """All frames that are known, innermost first: what tells calls of one line apart."""
+        """All frames that are known, innermost first; they tell calls of one line apart."""
         return (*self.through, self, *self.callers)
 
 

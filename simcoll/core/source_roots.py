@@ -1,6 +1,6 @@
 """Tells the user's own files from those of torch, simcoll, the standard library and installed packages.
 
-What is installed where is a matter of the process that ran: another one, which reads its stacks, may have simcoll from
+The folders of packages are those of the process that ran: another one, which reads its stacks, may have simcoll from
 another folder. So ranks write their folders down.
 """
 
@@ -25,26 +25,26 @@ SCENARIO: Final = ".toml"
 
 
 def folder(path: str) -> str:
-    """The path, resolved, as the beginning of the paths of what lies in it."""
+    """The folder's path, resolved, as the beginning of the paths of the files in it."""
     return os.path.join(os.path.realpath(path), "")
 
 
 @lru_cache(maxsize=1)
 def torch_folder() -> str:
-    """Where torch lies, without importing it; a path that nothing begins with where there is none."""
+    """The folder of torch, found without importing it; a path that nothing begins with where there is none."""
     found = importlib.util.find_spec("torch")
     return "\0" if found is None or not found.origin else _around(found.origin)
 
 
 @lru_cache(maxsize=1)
 def simcoll_folders() -> tuple[str, ...]:
-    """Where simcoll's packages lie; they stand side by side in a checkout."""
+    """The folders of simcoll's packages, which lie side by side in a checkout."""
     names = ("simcoll", "simcoll.verifier", "simcoll.backends", "simcoll.reports")
     return tuple(package_folder(name) for name in names)
 
 
 def package_folder(name: str) -> str:
-    """Where one of simcoll's own packages lies, as the beginning of the paths of its modules."""
+    """The folder of one of simcoll's own packages, as the beginning of the paths of its modules."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.origin:
         raise ModuleNotFoundError(f"simcoll is not installed as a whole: there is no package {name}", name=name)
@@ -67,7 +67,7 @@ class Roots:
     _kinds: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def kind_of(self, filename: str) -> int:
-        """``OWN`` for the user's own code, ``INSTALLED`` for other packages', ``SKIP`` for what reports pass over."""
+        """``OWN`` for the user's own code, ``INSTALLED`` for other packages', ``SKIP`` for files not reported."""
         kind = self._kinds.get(filename)
         if kind is None:
             if len(self._kinds) >= _KINDS:
@@ -76,7 +76,7 @@ class Roots:
         return kind
 
     def is_torch_or_simcoll(self, filename: str) -> bool:
-        """Whether a file is one of torch's or of simcoll's."""
+        """True for a file of torch's or of simcoll's."""
         return os.path.realpath(filename).startswith((*self.torch, *self.simcoll))
 
     def _look(self, filename: str) -> int:
@@ -101,7 +101,7 @@ class Roots:
 
     @classmethod
     def of(cls, document: object) -> Roots:
-        """What :meth:`document` gave; this process's own folders where it is malformed, or states no such folder."""
+        """The folders of a :meth:`document`; this process's own where it is malformed, or states no such folder."""
         torch, simcoll, packages, library = (_folders(document, name) for name in _ROOTS)
         return cls(torch, simcoll, packages, library) if torch or simcoll else own_roots()
 
@@ -130,7 +130,7 @@ def own_roots() -> Roots:
 
 
 def kind_of(filename: str) -> int:
-    """What kind of file this is to this process (:meth:`Roots.kind_of`)."""
+    """The kind of a file to this process (:meth:`Roots.kind_of`)."""
     return own_roots().kind_of(filename)
 
 

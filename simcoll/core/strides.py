@@ -1,4 +1,4 @@
-"""How the elements of a strided tensor or array lie in memory; strides count elements."""
+"""The memory layout of a strided tensor or array; strides count elements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def long_dimensions(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the elements fill the memory from the first to the last, each place once, in whatever order."""
+    """True if the elements fill the memory from the first to the last, each place once, in whatever order."""
     expected = 1
     for stride, size in sorted(long_dimensions(shape, strides)):
         if stride != expected:

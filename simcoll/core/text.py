@@ -1,4 +1,4 @@
-"""Text from traces made harmless: no markup, no control characters, nothing that a terminal would obey."""
+"""Text from traces made harmless: no markup, no control characters, no commands to a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST = 2_000
 
 
 class Outside(Text):
-    """A text that may hold anything: what the console's encoding lacks is drawn, and measured, as escapes."""
+    """A text that may hold anything: characters outside the console's encoding are drawn, and measured, as escapes."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
         yield from Text.__rich_console__(_encoded(self, options.encoding), console, options)
@@ -46,7 +46,7 @@ def safe(value: str) -> str:
 
 
 def from_here(text: str) -> str:
-    """A text in which paths below the current folder are as they are below it: what an editor or a shell opens here."""
+    """A text in which paths below the current folder are relative to it: an editor or a shell opens them here."""
     try:
         here = os.getcwd()
     except OSError:

@@ -1,4 +1,4 @@
-"""Input of the verifier: one trace per rank, the launcher's outcome, and how a job stalled."""
+"""Input of the verifier: one trace per rank, the launcher's outcome, and the stall of a job."""
 
 from __future__ import annotations
 
@@ -186,11 +186,11 @@ class Stall:
 
     @property
     def watched(self) -> bool:
-        """Whether a monitor saw it from outside."""
+        """True if a monitor saw it from outside."""
         return not self.until
 
     def misses(self, rank: int, since_ns: int) -> bool:
-        """Whether it is known that a rank did not come for as long as it must, to a call that was made then."""
+        """True if a rank is known not to have come, for as long as required, to a call that was made then."""
         return self.watched or self.until.get(rank, 0) - since_ns >= self.patience_ns
 
 
@@ -214,7 +214,7 @@ class MemoryTrace:
 
 
 def altered(trace: Trace, slots: Slots, events: Sequence[Event]) -> MemoryTrace:
-    """A trace with other records and events, which says the rest as it did."""
+    """A trace with other records and events, and otherwise the same fields."""
     said = {one.name: getattr(trace, one.name) for one in fields(MemoryTrace)}
     return MemoryTrace(**said | {"slots": slots, "events": events})
 

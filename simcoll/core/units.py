@@ -19,7 +19,7 @@ _UNITS = (
 
 
 class SizeError(SimcollError, ValueError):
-    """A text that is no size: what was given, what was expected."""
+    """A text that is no size; states the given text and the expected form."""
 
 
 def parse_size(text: str) -> int:

@@ -21,7 +21,7 @@ def version_of(name: str) -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """By name, simcoll's and Python's first; None for what is not installed."""
+    """Versions by name, simcoll's and Python's first; None for a package that is not installed."""
     return {
         "simcoll": __version__,
         "python": platform.python_version(),

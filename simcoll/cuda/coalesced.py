@@ -1,6 +1,6 @@
 """Calls between ``_start_coalescing`` and ``_end_coalescing``: a backend launches them at the end, as one.
 
-The Works of the calls themselves say nothing (NCCL never marks their ends), so the section's Work stands for all.
+The Works of the calls themselves show no end (NCCL never marks it), so the section's Work stands for all.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Section:
             entry.ran_on_device(began_ns, ended_ns)
 
     def ended_on_device(self) -> None:
-        """The device has ended it; when is not known."""
+        """The device has ended it, at an unknown time."""
         for entry in self.entries:
             entry.ended_on_device()
 
@@ -101,4 +101,4 @@ class Section:
         self.entries[0].lacked(missing)
 
     def received_from(self, group_rank: int) -> None:
-        """No call of a section tells whose message it took."""
+        """Do nothing: no call of a section tells whose message it took."""

@@ -1,6 +1,6 @@
-"""CUDA's events and streams as :mod:`simcoll.cuda.timing` uses them: nothing here waits for a device.
+"""CUDA's events and streams as :mod:`simcoll.cuda.timing` uses them: this module never waits for a device.
 
-``torch.cuda`` makes an object of every stream that it is asked for; what is asked at every call goes past it.
+``torch.cuda`` makes an object of every stream that it is asked for; questions asked at every call bypass it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CudaDevice:
 
 
 def permit_queries() -> bool:
-    """Let this thread ask for events while another one captures a CUDA graph; whether it may.
+    """Let this thread ask for events while another one captures a CUDA graph; returns True if it may.
 
     In the mode of a new thread a question at the wrong moment would end the capture. NCCL's watchdog does the same.
     """

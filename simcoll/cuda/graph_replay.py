@@ -31,7 +31,7 @@ class GroupOfGraph(Protocol):
 
     @property
     def log(self) -> GroupLog:
-        """Where the group's calls are written down."""
+        """The log in which the group's calls are written down."""
         ...
 
     def replay(self, calls: Sequence[CapturedCall]) -> GroupReplay | None:
@@ -49,7 +49,7 @@ class CapturedCall:
 
     @property
     def collective(self) -> bool:
-        """Whether all ranks of the group make it together."""
+        """True if all ranks of the group make it together."""
         return spec_of(self.prepared.call).kind is not Kind.POINT_TO_POINT
 
 
@@ -78,7 +78,7 @@ class GroupReplay:
 
     @property
     def proves(self) -> bool:
-        """Whether :meth:`prove` has anything to do."""
+        """True if :meth:`prove` has anything to do."""
         return False
 
     def join(self) -> None:
@@ -135,7 +135,7 @@ class CheckedReplay(GroupReplay):
         self._checker = checker
 
     def join(self) -> None:
-        """Take a place among the group's calls; raises what the background has found before."""
+        """Take a place among the group's calls; raises a mismatch that the background has found before."""
         PENDING_ERRORS.raise_due()
         super().join()
 
@@ -167,7 +167,7 @@ class ProvedReplay(GroupReplay):
 
     @property
     def proves(self) -> bool:
-        """Whether there is a collective among the calls."""
+        """True if there is a collective among the calls."""
         return bool(self._run)
 
     def join(self) -> None:

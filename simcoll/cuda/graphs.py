@@ -1,8 +1,8 @@
 """CUDA graphs: notices captures and replays, through ``torch.cuda.CUDAGraph``, which everything in torch goes through.
 
 While a graph captures a call, no host work goes on that a capture forbids: nothing is proved, queued, asked or waited
-for. The call is written down as captured. Whenever the graph is replayed, what it captured is written down and compared
-as calls that are made then (`simcoll.cuda.graph_replay`). A graph that captured no call costs one look at its
+for. The call is written down as captured. Whenever the graph is replayed, its captured calls are written down and
+compared as calls that are made then (`simcoll.cuda.graph_replay`). A graph that captured no call costs one look at its
 attributes.
 """
 
@@ -96,7 +96,7 @@ _patches = Patches()
 
 
 def watch_graphs(kind: type = CUDAGraph) -> None:
-    """Notice what graphs of this class capture and replay from now on; once is enough."""
+    """Notice the captures and replays of graphs of this class from now on; once is enough."""
     if _patches:
         return
     wrappers = {"capture_begin": _beginning, "capture_end": _ending, "replay": _replaying, "reset": _resetting}
@@ -173,7 +173,7 @@ def _replaying(replay: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replay(calls: GraphCalls, launch: Callable[[], Any]) -> Any:
-    """Launch a graph with calls in it, which are proved before and compared after as the mode says."""
+    """Launch a graph with calls in it, which are proved before and compared after, depending on the mode."""
     if open_captures and torch.cuda.is_current_stream_capturing():
         # A graph within the one that is captured.
         open_captures[-1].calls += calls.calls

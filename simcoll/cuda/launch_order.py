@@ -15,9 +15,9 @@ a call behind the stream that is current where it is launched. In the queue's th
 own, which waits for the point that the caller's stream had come to when it made the call, and for nothing that was
 queued there since: the call overlaps with what it would have overlapped with.
 
-Each thread has streams of its own, so that a call never waits for what only a later one of another group waits for.
-What a backend allocates while it launches a call belongs to that stream. It is freed when the caller's stream waits for
-the call, which says nothing to this one; so the stream itself waits for such a call before the memory is used again.
+Each thread has streams of its own, so that a call never waits for work that only a later call of another group needs.
+Memory that a backend allocates while it launches a call belongs to that stream. It is freed when the caller's stream
+waits for the call, unknown to this one; so the stream itself waits for such a call before the memory is used again.
 Asynchronous calls of one group run one after the other anyway.
 """
 
@@ -49,7 +49,7 @@ _streams = _Streams()
 
 
 class CallerStream:
-    """Where the caller's stream stood when it made a call; as a context, the stream to launch it on."""
+    """The point that the caller's stream had reached at a call; as a context, the stream to launch the call on."""
 
     def __init__(self, device: torch.device | None, *, allocates: bool = False) -> None:
         """``device`` is a CUDA device, or None: then the context does nothing; ``allocates``: the launch does."""
@@ -79,7 +79,7 @@ class CallerStream:
         self._context.__enter__()
 
     def launched(self, work: object) -> None:
-        """Tell which Work the launch gave; called on the stream of the launch. Nothing waits on the host."""
+        """Take the Work of the launch; called on the stream of the launch. Nothing waits on the host."""
         if self._device is not None and self._allocates and isinstance(work, Work):
             # The future of a call on a GPU is complete at once, and waiting for it is an order to the stream.
             work.get_future().wait()
@@ -132,7 +132,7 @@ class LaunchOrder(ProcessOwned):
         return takewhile(lambda one: one is not turn, self._waiting)
 
     def await_launches(self, look_up: Callable[[], object], every: float = LOOK_UP_SECONDS) -> None:
-        """Return when all that the program has called so far has left; ``look_up`` is called every so many seconds."""
+        """Return when all calls made so far by the program have left; ``look_up`` is called every so many seconds."""
         with self._changed:
             before = set(self._waiting)
         while before:
@@ -154,7 +154,7 @@ class LaunchOrder(ProcessOwned):
 
 
 def patience(environment: Mapping[str, str]) -> float | None:
-    """Returns how many seconds a call waits for those before it; None: without limit, as it would on the GPU."""
+    """Returns the seconds that a call waits for those before it; None: without limit, as it would on the GPU."""
     one_queue = any(environment.get(name) == value for name, value in _ONE_QUEUE.items())
     return None if one_queue else PATIENCE
 

@@ -1,19 +1,19 @@
-"""When calls that run on a device began and ended there: two events around each, looked at some time later.
+"""The times at which calls begin and end on a device: two events around each, looked at some time later.
 
-A backend that queues calls on a device's streams returns at once, and waiting for its Work only queues what follows
-behind it: the host learns of no end. So an event goes into the stream before the call and one behind its end; they are
+A backend that queues calls on a device's streams returns at once, and waiting for its Work only queues later work
+behind it: the host sees no end. So an event goes into the stream before the call and one behind its end; they are
 asked now and then (:mod:`simcoll.cuda.watcher`), never waited for, and used again.
 
 Behind a call that says it is asynchronous the end is marked on a stream of ours, for which its Work must be asked to
 have that stream wait. Then torch takes the call for waited for, and drops the tensors that it holds until a thread
 has waited: so they are held here instead, as long as torch would have (source: ``stashed_for_allocator_safety_`` of
 ProcessGroupNCCL.cpp). Whatever holds a tensor last must let it go in a thread of the program's: views take a lock of
-autograd's. What a backend allocates itself only its Work can hold, so that the end of such a call is marked where the
+autograd's. Memory that a backend allocates itself only its Work can hold, so the end of such a call is marked where the
 program waits for it.
 
-When something happened on a device, by the host's wall clock: an event tells how long after another event it came. So
-one that comes when the host looks at its clock, an *anchor*, dates every other. What an event tells is a float of 32
-bits in milliseconds, 1 µs apart after ten seconds, and two clocks drift: so a new anchor is made every two seconds.
+Dates by the host's wall clock come from *anchors*: an event tells how long after another event it came, so an event
+that comes when the host looks at its clock dates every other. That time is a float of 32 bits in milliseconds, 1 µs
+apart after ten seconds, and two clocks drift: so a new anchor is made every two seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DeviceEvent(Protocol):
     """A mark in a stream."""
 
     def query(self) -> bool:
-        """Whether the device has come to it."""
+        """True if the device has come to it."""
         ...
 
     def elapsed_time(self, end: Any, /) -> float:
@@ -47,9 +47,9 @@ class DeviceEvent(Protocol):
 
 
 class Device(Protocol):
-    """A device that runs what is queued on its streams, each in order, as the calling thread uses it.
+    """A device that runs the work queued on its streams, each in order, as the calling thread uses it.
 
-    :class:`simcoll.cuda.events.CudaDevice` is the real one. Nothing here waits; RuntimeError where the device has
+    :class:`simcoll.cuda.events.CudaDevice` is the real one. No method waits; RuntimeError where the device has
     failed.
     """
 
@@ -74,13 +74,13 @@ class Device(Protocol):
         ...
 
     def capturing(self) -> bool:
-        """Whether the thread's calls are captured into a graph instead of run."""
+        """True if the thread's calls are captured into a graph instead of run."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Anchor:
-    """An event, and when it came (wall clock, nanoseconds)."""
+    """An event, and the time at which it came (wall clock, nanoseconds)."""
 
     event: DeviceEvent
     at_ns: int
@@ -171,14 +171,14 @@ def calls_between_times() -> int:
 
 
 class TimedRecord(Protocol):
-    """Where the times of a call go: an entry, or those of a section that runs as one."""
+    """The receiver of a call's times: an entry, or those of a section that runs as one."""
 
     def ran_on_device(self, began_ns: int, ended_ns: int = 0) -> None:
         """The device began it, and ended it (0: it runs)."""
         ...
 
     def ended_on_device(self) -> None:
-        """The device ended it; when it began is not known."""
+        """The device ended it; the time of its begin is not known."""
         ...
 
 
@@ -290,7 +290,7 @@ class DevicePlace:
         found.calls.append(timed)
 
     def look(self) -> bool:
-        """Write down what the device has begun and ended since the last time; whether anything is under way."""
+        """Write down the calls begun and ended since the last time; returns True if any is under way."""
         try:
             if not self.failed:
                 self.clock.look()
@@ -309,11 +309,11 @@ class DevicePlace:
 
     @property
     def under_way(self) -> bool:
-        """Whether there are calls whose end is still to be recorded."""
+        """True if there are calls whose end is still to be recorded."""
         return not self.failed and any(queue.calls for queue in list(self.queues.values()))
 
     def expects(self, log: object = None) -> bool:
-        """Whether the end of a call (of one group's log, or of any) is to come though the program does nothing more."""
+        """True if the end of a call (of one group's log, or of any) will come though the program does nothing more."""
         queues = [queue for key, queue in list(self.queues.items()) if log is None or key[0] is log]
         return not self.failed and any(timed.marked for queue in queues for timed in list(queue.calls))
 
@@ -346,7 +346,7 @@ class DevicePlace:
             began = anchor.milliseconds(start)
             ended = began + start.elapsed_time(timed.end)
             if anchor is queue.anchor:
-                # A call that was queued behind another one began when that ended, whatever its own stream had to do.
+                # A call that was queued behind another one began when that ended, whatever was left on its own stream.
                 began = min(max(began, queue.until), ended)
             queue.anchor, queue.until = anchor, ended
             recorded.ran_on_device(anchor.nanoseconds(began), anchor.nanoseconds(ended))

@@ -1,7 +1,7 @@
-"""The thread that asks devices what they have begun and ended, and the times of this process.
+"""The thread that asks devices for calls begun and ended, and the times of this process.
 
 It never waits for a device, and never sits in C++ without the interpreter's lock for long: the end of the interpreter,
-which stops it, waits for it a moment. A forked child has neither the thread nor what its parent's devices do.
+which stops it, waits for it a moment. A forked child has neither the thread nor the calls of its parent's devices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LET_GO_SECONDS = 0.5
 class DeviceTimes:
     """The calls of this process that run on devices; ``open_device`` makes the device of an index.
 
-    ``permit_queries`` is called once, in the thread that looks: whether it may look while a graph is captured.
+    ``permit_queries`` is called once, in the thread that looks: True if it may look while a graph is captured.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class DeviceTimes:
 
     @property
     def wanted(self) -> bool:
-        """Whether the ends of calls on devices are recorded."""
+        """True if the ends of calls on devices are recorded."""
         return self._every > 0
 
     def begin(self, recorded: TimedRecord, number: int, index: int) -> Timed | None:
@@ -96,7 +96,7 @@ class DeviceTimes:
             self.look()
 
     def look(self) -> bool:
-        """Write down what the devices have done since the last time; whether anything is under way."""
+        """Write down the calls begun and ended on devices since the last time; returns True if any is under way."""
         with self._looking:
             if self._captures and not self._permitted:
                 return True
@@ -115,7 +115,7 @@ class DeviceTimes:
                 self._captures -= 1
 
     def settle(self, log: object, seconds: float) -> None:
-        """Look until what a group has under way has ended, ``seconds`` at the most; then forget the group."""
+        """Look until all calls of a group have ended, ``seconds`` at the most; then forget the group."""
         places = list(self._places.values())
         self._look_until(lambda: not any(place.expects(log) for place in places), seconds)
         for place in places:

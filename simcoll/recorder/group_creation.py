@@ -211,7 +211,7 @@ def _recorder() -> Recorder | None:
 
 
 def _members(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int] | None:
-    """The members as torch takes them; None for those that torch will refuse, and for a group that only its members make.
+    """The members as torch takes them; None for those that torch will refuse, and for a group made by its members only.
 
     With local synchronization only the members make the group, each in its own order.
     """

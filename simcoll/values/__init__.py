@@ -1,5 +1,5 @@
-"""What a rank works out of the values that it gives to a collective and gets from it: digests of fixed size.
+"""The digests, of fixed size, that a rank computes of the values that it gives to a collective and gets from it.
 
-The laws that they must keep are a column of the table, :mod:`simcoll.spec.value_laws`; who broke them is for
-:mod:`simcoll.verifier.values`.
+The laws that they must keep are a column of the table, :mod:`simcoll.spec.value_laws`; :mod:`simcoll.verifier.values`
+finds the ranks that broke them.
 """

@@ -82,7 +82,7 @@ def digest_arrays(
 
 
 def applies(call: Call, group_rank: int, *, sent: bool) -> bool:
-    """Whether this rank has values of a side that a law is about."""
+    """True if this rank has values of a side that a law is about."""
     spec = spec_of(call)
     if spec.values is None or not judged(spec.values, call):
         return False
@@ -100,5 +100,5 @@ def document(found: SideDigest) -> dict[str, object]:
 
 
 def number(value: float) -> float | None:
-    """A number as JSON has it: what is not finite is None."""
+    """A number as JSON has it: None where it is not finite."""
     return value if isinstance(value, int) or abs(value) < float("inf") else None

@@ -1,8 +1,8 @@
-"""Which calls have their values checked: all, or as many as a budget of time allows.
+"""Chooses the calls whose values are checked: all, or as many as a budget of time allows.
 
 Ranks choose alike without asking each other. Each position of a group has a number by which it is more or less
-important, and a rank takes those above a bar. A rank that spends too much raises its bar: what it takes from then on is
-a part of what the others take, and a position is judged where all ranks took it.
+important, and a rank takes those above a bar. A rank that spends too much raises its bar: the positions that it takes
+from then on are a part of the others', and a position is judged where all ranks took it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ the digests of a job that runs for weeks find room in its black boxes.
 
 
 def values_wanted(stated: str | None = None) -> str:
-    """What to check: as stated, else the environment's SIMCOLL_VALUES, else ``off``; raises ConfigurationError."""
+    """The values to check: ``stated``, else SIMCOLL_VALUES of the environment, else ``off``; raises ConfigurationError."""
     values = stated or os.environ.get("SIMCOLL_VALUES") or "off"
     if values not in VALUES:
         raise ConfigurationError(f"unknown values {values!r:.40}: expected one of {', '.join(VALUES)} (SIMCOLL_VALUES)")
@@ -64,7 +64,7 @@ class Choice:
         self._bar = _FIRST_BAR
 
     def takes(self, sequence: int) -> bool:
-        """Whether the values of a group's collective of this number are to be checked."""
+        """True if the values of a group's collective of this number are to be checked."""
         late = mixed(sequence) >> (64 - (sequence // _EVERY_CALL_UP_TO).bit_length())
         if self._all or late:
             return not late

@@ -1,7 +1,7 @@
 """The digest of one side of a call, computed with whichever of numpy and torch has its buffers.
 
-Both libraries are used by what they have in common: operators, ``sum``, ``min``, ``max``. Integers wrap around modulo
-2^64 in both. Nothing is read back here: a digest's numbers stay where the buffers are.
+Only what both libraries share is used: operators, ``sum``, ``min``, ``max``. Integers wrap around modulo 2^64 in
+both. No function reads values back: a digest's numbers stay where the buffers are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ADDED, _FACTOR = 0x5851F42D4C957F2D, 0x14057B7EF767814F
 
 
 class Library(Protocol):
-    """What numpy and torch spell differently."""
+    """The operations that numpy and torch spell differently."""
 
     def words(self, flat: Array, rows: int) -> Array:
         """The bytes of so many rows of elements as a table of 64-bit integers: of eight bytes each where they divide a
@@ -65,7 +65,7 @@ class Library(Protocol):
         ...
 
     def is_known_finite(self, total: Array) -> bool:
-        """Whether a sum is known to be finite, without waiting for it: then all its terms are finite."""
+        """True if a sum is known to be finite, without waiting for it: then all its terms are finite."""
         ...
 
     def chunk(self, like: Array) -> int:
@@ -73,11 +73,11 @@ class Library(Protocol):
         ...
 
     def odd(self, count: int, like: Array) -> Array:
-        """The first odd numbers, where ``like`` is."""
+        """The first odd numbers, on the device of ``like``."""
         ...
 
     def row(self, numbers: Sequence[int], like: Array) -> Array:
-        """These 64-bit integers, where ``like`` is."""
+        """These 64-bit integers, on the device of ``like``."""
         ...
 
     def joined(self, parts: Sequence[Array]) -> Array:
@@ -93,7 +93,7 @@ class Library(Protocol):
 class SideDigest:
     """The numbers of one side of a call, by their names: see :class:`simcoll.verifier.values.digests.SideValues`.
 
-    ``points`` are its elements at the selected places, ``parts`` has a number for what is sent to each peer.
+    ``points`` are its elements at the selected places, ``parts`` has a number for the part sent to each peer.
     """
 
     numbers: dict[str, Array]
@@ -162,7 +162,7 @@ def _part_sums(block: Array, rows: int, library: Library) -> Array:
 
 
 def _by_peer(sums: Sequence[tuple[Piece, Array]], peers: int, none: Array, library: Library) -> Array | None:
-    """The sum of what there is for each peer; None where nobody asks for it."""
+    """The sum of the part for each peer; None where it is not needed."""
     if not peers:
         return None
     ones = [(peer, part[place : place + 1]) for piece, part in sums for place, peer in enumerate(piece.peers)]
@@ -216,7 +216,7 @@ def _reduced(operation: str, row: Array, library: Library) -> Array:
 
 
 def _sizes(rows: Sequence[Array], library: Library, *, sent: bool) -> dict[str, Array]:
-    """The sum of floats, and of what is sent their magnitudes; how many are no number, or infinite."""
+    """The sum of floats, for sent ones that of their magnitudes too, and the numbers of NaNs and infinities."""
     names = ("sum", "magnitude", "largest", "nan", "plus", "minus") if sent else ("sum", "nan", "plus", "minus")
     found: dict[str, list[Array]] = {name: [] for name in names}
     for row in rows:

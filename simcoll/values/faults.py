@@ -1,5 +1,5 @@
-"""Wrong results for scenarios and tests: what a call brings is altered before anything has seen it, as a broken link or
-backend would.
+"""Wrong results for scenarios and tests: a call's result is altered before anything has seen it, as by a broken link or
+backend.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a rank scales its losses: it then sends infinities on purpose while it looks for its scale."""
+"""Detects that a rank scales its losses: it then sends infinities on purpose while it looks for its scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _scales: RankLocal[list[bool]] = RankLocal(list)
 
 
 def scales_losses() -> bool:
-    """Whether this rank has made an enabled GradScaler since :func:`watch_scalers`."""
+    """True if this rank has made an enabled GradScaler since :func:`watch_scalers`."""
     return bool(_scales.here)
 
 

@@ -160,7 +160,7 @@ class ValueWatch:
     def begin(
         self, call: Call, sequence: int, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> CallValues | None:
-        """Digest what a call is about to send; None for a call that is not chosen, or has no law."""
+        """Digest the data that a call is about to send; None for a call that is not chosen, or has no law."""
         if call.peer is not None or not self.choice.takes(sequence):
             return None
         if not all(_is_plain(tensor) for tensor in (*inputs, *outputs)):
@@ -168,7 +168,7 @@ class ValueWatch:
         return CallValues(self, call, sequence, self._digest(call, sequence, inputs, sent=True), outputs)
 
     def result(self, call: Call, sequence: int, outputs: Sequence[torch.Tensor]) -> _Side | None:
-        """Digest what a call has brought."""
+        """Digest the result of a call."""
         if applies(call, self._rank, sent=False):
             due_faults.here.apply(outputs)
         return self._digest(call, sequence, outputs, sent=False)
@@ -230,11 +230,11 @@ class CallValues:
         self._watch.settle(self)
 
     def here(self) -> bool:
-        """Whether its numbers have come to the host."""
+        """True if its numbers have come to the host."""
         return all(side is None or side.here() for side in (self._sent, self._received))
 
     def comes(self, seconds: float) -> bool:
-        """Wait so long at most for its numbers; whether they have come. A device that stands brings none."""
+        """Wait so long at most for its numbers; returns True if they have come. A blocked device brings none."""
         deadline = time.monotonic() + seconds
         while not self.here() and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -247,7 +247,7 @@ class CallValues:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has memory of its own to be read."""
+    """True if a tensor has memory of its own to be read."""
     return type(tensor) in _PLAIN and tensor.layout is torch.strided and tensor.device.type in ("cpu", "cuda")
 
 
