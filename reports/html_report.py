@@ -53,7 +53,7 @@ _SIDES_SHOWN = 64
 
 @dataclass(frozen=True, slots=True)
 class PageLine:
-    """A line of the user's program: where, and its text."""
+    """A line of the user's program: its place, and its text."""
 
     place: str
     code: str
@@ -227,7 +227,7 @@ def _outwards(way: Point, middle: Point, *, upwards: bool) -> tuple[float, bool]
 
 
 def _edge(box: Point, towards: Point, gap: float) -> Point:
-    """Where the line from the middle of a box leaves it, and a little farther."""
+    """The point a little beyond a box's edge, on the line from its middle."""
     dx, dy = towards[0] - box[0], towards[1] - box[1]
     length = hypot(dx, dy) or 1.0
     reach = min(_BOX[0] / 2 / abs(dx) if dx else float("inf"), _BOX[1] / 2 / abs(dy) if dy else float("inf"))
@@ -241,7 +241,7 @@ def _cut(text: str) -> str:
 
 
 def is_circle(finding: Finding) -> bool:
-    """Whether the sides of a finding are waits, each for the next one."""
+    """True if the sides of a finding are waits, each for the next one."""
     return finding.code == DEADLOCK_CYCLE.code and len(finding.sides) > 1
 
 
@@ -282,14 +282,14 @@ def _class(report: Report) -> str:
 
 
 def _title(report: Report) -> tuple[str, str]:
-    """``1 error`` or what else is to be said first, and the rest of the line that sums a report up."""
+    """The first part, such as ``1 error``, and the rest of the line that sums a report up."""
     first, _, rest = summary_line(report).removeprefix("simcoll: ").partition("; ")
     title, line = (first, rest) if rest else (_NOTHING_WRONG, first)
     return title[:1].upper() + title[1:], line[:1].upper() + line[1:]
 
 
 def _job(report: Report) -> dict[str, object]:
-    """Where the job and its ranks are."""
+    """The places of the job and its ranks."""
     summary = report.summary
     places = () if summary is None else summary.places
     progress, speeds = ((), ()) if summary is None else (summary.progress, summary.bandwidths)
@@ -334,7 +334,7 @@ class CallRow:
 
 
 def crowds(states: Sequence[RankState]) -> tuple[list[Crowd], int]:
-    """Ranks by where they ended, the first rank's place first; and how many places are left out."""
+    """Ranks by the place of their end, the first rank's place first; and the number of places left out."""
     places: dict[tuple[str, str], list[int]] = {}
     for state in states:
         last = "no call recorded" if state.last is None else record_text(state.last)
@@ -344,7 +344,7 @@ def crowds(states: Sequence[RankState]) -> tuple[list[Crowd], int]:
 
 
 def call_rows(chart: Chart) -> list[CallRow]:
-    """The columns in which something did not end, or that a finding names, and the last ones: at most sixty."""
+    """The columns in which a call did not end, or that a finding names, and the last ones: at most sixty."""
     marks = np.array([SEVERITIES.index(kind.mark) for kind in chart.kinds])
     worst = marks[chart.cells].max(axis=0)
     odd = set(np.flatnonzero(worst > SEVERITIES.index(Mark.DONE)).tolist()) | {spot.column for spot in chart.spots}

@@ -178,7 +178,7 @@ def stack_document(source: Source) -> dict[str, object]:
 
 
 def record_document(record: Record) -> dict[str, object]:
-    """A call as a rank wrote it down: where it stands in its group, and how far it came."""
+    """A call as a rank wrote it down: its place in its group, and its progress."""
     return {
         "group": record.group,
         "sequence": record.sequence,

@@ -1,4 +1,4 @@
-"""The summary at the head of a report as text: how the job was recorded, its groups' progress, its ranks' places.
+"""The summary at the head of a report as text: the kind of its records, its groups' progress, its ranks' places.
 
 On request also the last calls of each rank, ranks that made the same ones together, and a timeline: one row a crowd of
 ranks, one letter a call, marks that survive without colour.
@@ -61,7 +61,7 @@ def render_summary(summary: Summary) -> RenderableType:
 
 
 def render_speeds(summary: Summary) -> RenderableType:
-    """Renders how fast devices ran the collectives, as a table by itself."""
+    """Renders the bandwidths of collectives on devices, as a table by itself."""
     table = _rows()
     _add_speeds(table, summary)
     return Padding(table, (0, 0, 0, 2))
@@ -120,7 +120,7 @@ def bandwidth_text(bandwidth: Bandwidth) -> str:
 
 
 def place_text(place: Place) -> str:
-    """Describes what ranks do and where: ``wait in all_reduce #184 of default_pg at train.py:41 since 12:03:07``."""
+    """Describes the activity of ranks: ``wait in all_reduce #184 of default_pg at train.py:41 since 12:03:07``."""
     # A launcher that ends a job stops its ranks one by one, with whatever signal it takes.
     return _doing(place) + ("; stopped" if place.process == "stopped" else "")
 
@@ -209,7 +209,7 @@ def _since(place: Place) -> str:
 
 
 def instant(time_ns: int) -> datetime:
-    """A time of the wall clock in UTC; what a damaged file claims to be later than all calendars is the last day."""
+    """A time of the wall clock in UTC; a damaged file's time beyond all calendars becomes the last day."""
     try:
         return _EPOCH + timedelta(microseconds=time_ns // 1000)
     except OverflowError:
@@ -328,7 +328,7 @@ def _blocks(columns: Sequence[Column], width: int) -> Iterator[range]:
 
 
 def _gap(columns: Sequence[Column], index: int) -> bool:
-    """Whether columns before this one are left out."""
+    """True if columns before this one are left out."""
     return columns[index].place != (columns[index - 1].place + 1 if index else 0)
 
 

@@ -59,7 +59,7 @@ class Figure:
 
     @property
     def wide(self) -> bool:
-        """Whether its words would be too small to be read if it were as narrow as a page."""
+        """True if its words would be too small to be read if it were as narrow as a page."""
         found = re.search(r'viewBox="0 0 (\d+)', self.svg[:500])
         return found is not None and int(found[1]) > _WIDE
 
@@ -68,7 +68,7 @@ class Figure:
 class PageTable:
     """Rows of texts under their headings; the first ``texts`` columns stand to the left, numbers to the right.
 
-    ``note`` says what is left out, or how the table is to be read; a ``folded`` table is closed at first.
+    ``note`` lists omissions, or explains the table; a ``folded`` table is closed at first.
     """
 
     title: str
@@ -87,7 +87,7 @@ class PricedPage(TypedDict):
 
 
 def page(template: str, figures: Sequence[Figure], **values: object) -> str:
-    """One self-contained page from a template, with what all templates are given."""
+    """One self-contained page from a template, with the values that all templates get."""
     style, script = _part("page.css"), _script()
     return (
         _environment()
@@ -106,7 +106,7 @@ def page(template: str, figures: Sequence[Figure], **values: object) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Everything that a template puts out is made harmless as text, and then escaped as HTML."""
+    """The environment of templates: all that they write is made harmless as text, then escaped as HTML."""
     made = Environment(
         loader=FunctionLoader(_part),
         autoescape=True,
@@ -126,7 +126,7 @@ def _isolated(text: str) -> Markup:
 
 
 def _folded(text: str) -> Markup:
-    """A text, the most of which is folded away where it is long; a path breaks behind its slashes."""
+    """A text; most of a long one is folded away; a path breaks behind its slashes."""
     whole = safe(text)
     if len(whole) <= _LONG:
         return Markup("/<wbr>").join(whole.split("/")) if _PATH.search(whole) else escape(whole)
@@ -173,7 +173,7 @@ _UNNAMED = "frames around some of the calls that findings name are left out: the
 
 
 def chart_data(chart: Chart, findings: Sequence[Finding]) -> tuple[str, tuple[str, ...]]:
-    """The chart as JSON that may stand in a script element, and in words what is left out.
+    """The chart as JSON for a script element, and its omissions in words.
 
     Columns are put together until it is small enough.
     """

@@ -15,7 +15,7 @@ from simcoll.verifier.findings.rules import RULES
 
 
 def render_rule(rule: Rule, scenario: str = "") -> RenderableType:
-    """The page of one rule: what it means, why it is bad, an example, a scenario to play, how to fix it.
+    """The page of one rule: its meaning, its harm, an example, a scenario to play, the fix.
 
     ``scenario`` is the text of its scenario file; empty where there is none.
     """

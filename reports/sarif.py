@@ -70,7 +70,7 @@ def _driver() -> dict[str, object]:
 
 
 def documentation() -> str:
-    """Where the project's pages are, as its own metadata says; empty where they say nothing."""
+    """The address of the project's pages, as its own metadata says; empty where they name none."""
     for entry in metadata.metadata("simcoll").get_all("Project-URL") or ():
         label, _, address = entry.partition(",")
         if label.strip().lower() == "documentation":
@@ -126,7 +126,7 @@ def _result(finding: Finding, places: _Places, seen: Counter[str]) -> dict[str, 
 
 
 def _sentence(finding: Finding) -> str:
-    """Returns what is wrong, the culprits and what to do: the message stands alone on a code host."""
+    """Returns the problem, the culprits and the advice: the message stands alone on a code host."""
     culprits = f" Culprits: {ranks_text(finding.culprits)}." if finding.culprits else ""
     where = ""
     if finding.group is not None:

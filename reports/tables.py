@@ -2,7 +2,7 @@
 
 Pictures as plain lines, for ``--plain``: no boxes, no colours, ASCII, one thing after the other.
 
-Whatever is drawn with rich is read off the same renderables, so that no view needs a second form: panels and trees
+All views are read off the renderables of rich, so that none needs a second form: panels and trees
 become indented lines, a row of a table one line with the name of each column.
 """
 
@@ -32,9 +32,9 @@ _LEAST = 8
 
 
 class Rows(Table):
-    """A table of texts that is never cut: what does not fit the width is listed, a row after the other.
+    """A table of texts that is never cut: one that does not fit the width is listed, a row after the other.
 
-    Its title is folded where the line ends, not where the table does.
+    Its title is folded at the end of the line, not of the table.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -166,7 +166,7 @@ def _lines(picture: RenderableType, console: Console, options: ConsoleOptions) -
 
 
 def _own(picture: RenderableType, console: Console, options: ConsoleOptions) -> Iterator[TextLine]:
-    """Views that draw themselves tell what they consist of, or draw it at once."""
+    """The parts of a view that draws itself, or its drawing."""
     parts = list(picture.__rich_console__(console, options))  # type: ignore[union-attr]
     if any(isinstance(part, Segment) for part in parts):
         drawn = console.render_lines(picture, options, pad=False)
@@ -194,7 +194,7 @@ def _table(table: Table, console: Console, options: ConsoleOptions) -> Iterator[
 
 
 def _row(cells: list[str], names: list[str]) -> str:
-    """The cells with the names of their columns; a lone label and what it is of side by side."""
+    """The cells with the names of their columns; a lone label and its value side by side."""
     if names:
         return "; ".join(f"{name} {cell}".strip() for name, cell in zip_longest(names, cells, fillvalue="") if cell)
     label, *rest = cells

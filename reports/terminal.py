@@ -1,4 +1,4 @@
-"""The report on a terminal: a summary, then one panel a finding. A value that rich draws; nothing here prints."""
+"""The report on a terminal: a summary, then one panel a finding. A value for rich; this module prints nothing."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FindingPanel:
 
 
 def summary_line(report: Report) -> str:
-    """The whole report in one line; all that is printed of a clean run."""
+    """The whole report in one line; the only line printed for a clean run."""
     job = f"{report.world_size:,} {'rank' if report.world_size == 1 else 'ranks'}"
     agree = _agreement(report, job)
     counts = _count(report, Severity.ERROR), _count(report, Severity.WARNING)
@@ -94,7 +94,7 @@ def summary_line(report: Report) -> str:
 
 
 def _somebody_waits(report: Report) -> bool:
-    """Whether ranks that were not stopped wait where the records end: a reader of a running job asks where it is."""
+    """True if ranks that were not stopped wait where the records end: a reader of a running job asks for them."""
     places = () if report.summary is None else report.summary.places
     return any(place.activity is Activity.WAITS and place.process != "stopped" for place in places)
 
@@ -116,7 +116,7 @@ def _agreement(report: Report, job: str) -> str:
 
 
 def _dry_agreement(report: Report, job: str) -> str:
-    """Describes what ranks that ran one by one agree on; nothing is claimed of those that did not run."""
+    """Describes the agreement of ranks that ran one by one; ranks that did not run are left out."""
     run = len(report.ranks)
     said = (
         f"a dry run of {job}" if run == report.world_size else f"{run:,} of {job} {'was' if run == 1 else 'were'} run"
@@ -143,7 +143,7 @@ def _count(report: Report, severity: Severity) -> int:
 
 
 def shown_texts(report: Report) -> Iterator[str]:
-    """To what a report was narrowed, and what that hides."""
+    """The selection to which a report was narrowed, and the number of findings that it hides."""
     if report.shown is None:
         return
     noun = "group" if len(report.shown.groups) == 1 else "groups"
@@ -156,7 +156,7 @@ def shown_texts(report: Report) -> Iterator[str]:
 
 
 def _states(ranks: tuple[RankState, ...]) -> Iterator[RenderableType]:
-    """Where the ranks ended, those at the same place on one line."""
+    """The places where the ranks ended, those at the same place on one line."""
     places: dict[tuple[str, str], list[int]] = {}
     for state in ranks:
         last = "no call recorded" if state.last is None else f"last call {record_text(state.last)}"

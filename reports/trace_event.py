@@ -31,8 +31,9 @@ _COMPRESSION = 4
 class Slice(NamedTuple):
     """Something that took time, whole nanoseconds from the begin of the timeline; ``thread`` is one of its process.
 
-    Slices of one thread are nested or follow each other. ``flow`` is 0, or one more than the number of what this slice
-    is a part of; ``phase`` then says whether it is the earliest part (s), the latest (f), or between them (t).
+    Slices of one thread are nested or follow each other. ``flow`` is 0, or one more than the number of the collective
+    that this slice is a part of; ``phase`` then says whether it is the earliest part (s), the latest (f), or between
+    them (t).
     """
 
     process: int
@@ -59,8 +60,8 @@ class Instant(NamedTuple):
 class TraceEvents:
     """A timeline: names of processes and of their threads, its slices, made as they are written, and its instants.
 
-    ``begin_ns`` is the moment (wall clock) from which times count, 0 where they are predicted. ``note`` says what is
-    left out.
+    ``begin_ns`` is the moment (wall clock) from which times count, 0 where they are predicted. ``note`` lists the
+    omissions.
     """
 
     processes: Mapping[int, str]

@@ -44,7 +44,7 @@ _PASSING_ON: Final = ("run", "calibrate")
 
 
 class _Command(Protocol):
-    """A command's module. Options are parsed there into a request, and nothing else sees them."""
+    """A command's module. It parses its options into a request, and no other module sees them."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's options to its parser."""
@@ -108,7 +108,7 @@ def _end_early(why: str, code: int) -> int:
 
 
 def _drop_stdout() -> None:
-    """Let what is still to be written to stdout go nowhere: the interpreter would try again at its end."""
+    """Discard all that is still to be written to stdout: the interpreter would try again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

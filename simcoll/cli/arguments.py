@@ -63,7 +63,7 @@ def add_dry_run_arguments(parser: argparse._ActionsContainer) -> None:
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what ``run --help`` lists; :mod:`simcoll.launch.torchrun_arguments` reads the command line itself."""
+    """Adds the options of ``run --help``; :mod:`simcoll.launch.torchrun_arguments` reads the command line itself."""
     parser.usage = "%(prog)s [options] [torchrun options] script.py [arguments]"
     parser.description = (
         "Start a job as torchrun does, record what every rank says to every other rank, and report what is wrong."
@@ -117,7 +117,7 @@ def request_of(kind: type[Request], options: argparse.Namespace, **others: objec
 
 
 class HelpPage(argparse.HelpFormatter):
-    """A help page in the width of the terminal, 80 columns elsewhere; what argparse leaves wider is folded."""
+    """A help page in the width of the terminal, 80 columns elsewhere; lines that argparse leaves wider are folded."""
 
     def format_help(self) -> str:
         """The page as text."""
@@ -126,7 +126,7 @@ class HelpPage(argparse.HelpFormatter):
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """A line in several, the further ones below what is beside its label, or a little to the right."""
+    """A line in several, the further ones below the text beside its label, or a little to the right."""
     if len(text) <= width:
         return [text]
     gap = _GAP.search(text.strip())

@@ -49,14 +49,14 @@ _PROCESSES = ("--nproc",)
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A size that was held back: what it took, and what the other sizes say that it takes, in seconds."""
+    """A size that was held back: its measured time, and the time predicted by the other sizes, in seconds."""
 
     row: Measurement
     predicted: float
 
     @property
     def error(self) -> float:
-        """By how much the prediction is above what was measured, as a part of it."""
+        """The excess of the prediction over the measured time, as a part of that."""
         return self.predicted / self.row.seconds - 1
 
 
@@ -85,7 +85,7 @@ class Calibrated:
 
 
 def _link(rows: Sequence[Measurement], ranks: int) -> tuple[float, float]:
-    """Bandwidth (bytes/s) and latency (s) of a star on which a ring all_reduce takes what it took."""
+    """Bandwidth (bytes/s) and latency (s) of a star on which a ring all_reduce takes the measured times."""
     steps = 2 * (ranks - 1)
     whole = sorted((row.bytes, row.seconds) for row in rows if row.op == "all_reduce" and row.ranks == ranks)
     if not whole:
@@ -146,7 +146,7 @@ def _spelled(options: Sequence[str]) -> list[str]:
 
 
 def has_gpu() -> bool:
-    """Whether this host has an NVIDIA driver with a device."""
+    """True if this host has an NVIDIA driver with a device."""
     return Path("/dev/nvidia0").exists()
 
 
@@ -195,7 +195,7 @@ class CalibrateRequest:
 
 
 def calibrate(request: CalibrateRequest, output: Output) -> int:
-    """Measure, write the topology and show how well it predicts; the exit code of the contract."""
+    """Measure, write the topology and show its errors of prediction; the exit code of the contract."""
     with tempfile.TemporaryDirectory(prefix="simcoll-calibrate-") as folder:
         result = Path(folder) / "measured.json"
         environment = {name: value for name, value in os.environ.items() if name != "SIMCOLL_MODE"}

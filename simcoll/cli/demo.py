@@ -65,7 +65,7 @@ def _backward(data: np.random.Generator, weights: Array) -> tuple[Array, float]:
 
 
 def demo_report() -> Report:
-    """Run the program on simulated ranks; the verdict on what they recorded."""
+    """Run the program on simulated ranks; returns the verdict on their records."""
     return simulate(train, RANKS).report
 
 
@@ -81,7 +81,7 @@ def main(*, json: bool = False, plain: bool = False) -> int:
 
 
 def missed(report: Report) -> list[str]:
-    """Returns what is wrong with the report on the planted bug, a line each; empty if it is right."""
+    """Returns the faults of the report on the planted bug, a line each; empty if it is right."""
     if [finding.code for finding in report.findings] != [CODE]:
         return [f"findings are {[finding.code for finding in report.findings]}, expected [{CODE!r}]"]
     finding = report.findings[0]

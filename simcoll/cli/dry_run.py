@@ -53,9 +53,9 @@ def warm_up() -> None:
 
 
 def thaw() -> None:
-    """Undo the freezing before the interpreter ends, where nanobind would print a list of what is frozen as leaked.
+    """Undo the freezing before the interpreter ends, where nanobind would print all frozen objects as leaked.
 
-    That is where triton is imported, which is bound with it. Elsewhere the last collection need not search it all.
+    That is so where triton is imported, which is bound with it. Elsewhere the last collection need not search it all.
     """
     if "triton" in sys.modules:
         gc.unfreeze()
@@ -115,7 +115,7 @@ def carry_out(request: DryRunRequest, job: OuterJob | None, output: Output) -> i
 
 @contextmanager
 def _meeting(job: OuterJob) -> Iterator[Rendezvous]:
-    """The other processes, who hear of it when this one does not go on."""
+    """Join the other processes, and tell them if this one does not go on."""
     meeting = join(job)
     try:
         yield meeting

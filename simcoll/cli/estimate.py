@@ -1,4 +1,4 @@
-"""``simcoll estimate``: its options, and which of three things is to be priced.
+"""``simcoll estimate``: its options, and the choice of the subject to be priced.
 
 A collective is priced by `simcoll.cli.estimate_op`, a recorded job by `simcoll.cli.price`, and a script that has not
 run by `simcoll.cli.estimate_script`; each is imported where it is asked for.
@@ -170,12 +170,12 @@ def _refuse_op_options(options: argparse.Namespace, subject: str, *names: str) -
 
 
 def _is_script(subject: str) -> bool:
-    """Whether a program is meant, and no record: a Python file, or a folder that Python runs."""
+    """True if a program is meant, and no record: a Python file, or a folder that Python runs."""
     return subject.lower().endswith((".py", ".pyz")) or os.path.isfile(os.path.join(subject, "__main__.py"))
 
 
 def _is_record(subject: str) -> bool:
-    """Whether a path is meant: not where it is a collective's name, but where it exists or looks like a path."""
+    """True if a path is meant: a name that is no collective's, and that exists or looks like a path."""
     path = Path(subject)
     if subject in COLLECTIVES:
         return False

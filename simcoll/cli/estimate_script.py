@@ -37,7 +37,7 @@ def price_script(dry_run: PreflightRequest, pricing: PricingRequest, output: Out
         return output.refuse(BAD_INPUT, str(error))
 
     def conclude(report: Report, ran: DryRun, output: Output) -> int:
-        """Show the findings, or the prices: that of a job that would hang or fail says nothing."""
+        """Show the findings, or else the prices: the price of a job that would hang or fail has no meaning."""
         if code := exit_code(report):
             output.show(report)
             return code
@@ -76,7 +76,7 @@ def _ended(dry_run: DryRun, *, given: bool) -> str:
 
 
 def _assumed(filled: Extrapolation) -> list[str]:
-    """Returns notes on what was assumed of ranks that did not run."""
+    """Returns notes on the assumptions about ranks that did not run."""
     notes = []
     if filled.stand_ins:
         models = sorted(set(filled.stand_ins.values()))

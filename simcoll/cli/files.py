@@ -1,4 +1,4 @@
-"""The files that a command writes beside what it shows; one that cannot be written is a UsageError of one line."""
+"""The files that a command writes beside its output; one that cannot be written is a UsageError of one line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sarif_text(report: Report, code: int, sources: Path) -> str:
 
 
 def write_recorded_timeline(path: Path, traces: Sequence[Trace], findings: Sequence[Finding]) -> None:
-    """Write what the ranks recorded, and what was found, as a trace-event file; raises UsageError."""
+    """Write the ranks' records, and the findings, as a trace-event file; raises UsageError."""
     from simcoll.pricing.views.recorded_trace import recorded
 
     timeline = recorded(traces, findings=findings)

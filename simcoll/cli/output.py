@@ -1,7 +1,7 @@
-"""Where a command's output goes: reports on stdout, the rest on stderr, and with ``--json`` one document only.
+"""The destinations of a command's output: reports on stdout, the rest on stderr, and with ``--json`` one document.
 
-On a terminal a picture is as wide as that, elsewhere 80 columns, so that what is logged is the same everywhere;
-COLUMNS says otherwise for both. ``--plain`` is text without boxes, colours and characters beyond ASCII.
+On a terminal a picture is as wide as that, elsewhere 80 columns, so that logs are the same everywhere; COLUMNS
+overrides both. ``--plain`` is text without boxes, colours and characters beyond ASCII.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ class Output:
         figures: Sequence[Figure] = (),
         tables: Sequence[PageTable] = (),
     ) -> None:
-        """Write ``report.json`` and ``report.html`` into a folder, and say so where there is something to read.
+        """Write ``report.json`` and ``report.html`` into a folder, and print a line where there is something to read.
 
-        ``traces`` are what the timeline is drawn from, ``figures`` and ``tables`` what else the page has.
+        The timeline is drawn from ``traces``; ``figures`` and ``tables`` are further parts of the page.
         A folder that cannot be written is a warning.
         """
-        # Ranks, who write files too, have no use for what makes pages.
+        # Ranks, which write files too, do not need the modules that make pages.
         from simcoll.reports.html_report import html_report
         from simcoll.verifier.views.view import charted
 
@@ -136,7 +136,7 @@ class Output:
         warn(text)
 
     def refuse(self, code: int, text: str) -> int:
-        """Say in one line why nothing was done; returns the exit code."""
+        """Print the reason why nothing was done, in one line; returns the exit code."""
         self.warn(text)
         if self.json:
             self.hand_over(json.dumps({"schema": "simcoll.error/1", "error": text, "exit_code": code}))

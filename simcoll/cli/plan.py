@@ -1,4 +1,4 @@
-"""``simcoll plan``: what a training step of a model costs in a layout on a cluster, and whether it fits."""
+"""``simcoll plan``: the time of a training step of a model in a layout on a cluster, and the memory that it needs."""
 
 from __future__ import annotations
 

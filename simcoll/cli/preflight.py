@@ -1,4 +1,4 @@
-"""``simcoll preflight``: whether the ranks' programs agree, before the job runs, with no cluster and no GPU."""
+"""``simcoll preflight``: compares the ranks' programs before the job runs, with no cluster and no GPU."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class PreflightRequest:
 def preflight(request: PreflightRequest, output: Output, conclude: Conclude | None = None) -> int:
     """Carry out a dry run; the exit code of the contract.
 
-    ``conclude`` is given the verdict, which is not shown then, and what the ranks compute is counted.
+    ``conclude`` is given the verdict, which is not shown then, and the ranks' computation is counted.
     """
     from simcoll.dryrun.outer_job import outer_job
 

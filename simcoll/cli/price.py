@@ -1,4 +1,4 @@
-"""The command ``simcoll estimate TRACE``: prices the communication of a recorded job, and what would change it."""
+"""The command ``simcoll estimate TRACE``: prices the communication of a recorded job, and changes to it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class NamedScenario:
 
 @dataclass(frozen=True, slots=True)
 class PricingRequest:
-    """The options of pricing a job: how, with which changes, and the files to write; texts are as typed.
+    """The options of pricing a job: the method, the changes, and the files to write; texts are as typed.
 
     ``compare`` names the further topologies on which it is priced.
     """
@@ -76,7 +76,7 @@ class PricingRequest:
     html: Path | None
 
     def scenarios(self) -> list[NamedScenario]:
-        """The job as it is, with what is to change, and on further topologies; raises TopologyError, PricingError."""
+        """The job as it is, with the changes, and on further topologies; raises TopologyError, PricingError."""
         topology, scenario = self.topology.build(), self._changed()
         unchanged = PricingScenario(self._choice(chosen=False), scenario.compute)
         name = str(topology.graph.get("name", "topology"))
@@ -112,7 +112,7 @@ class PricingRequest:
         return Choice(algorithm, protocol, self.engine, not self.bare)
 
     def _compute(self) -> Callable[..., Any] | Counted:
-        """As was counted or measured, unless an option gives it."""
+        """The counted or measured computation, unless an option gives it."""
         peak, share = parse_peak(self.gpu_peak), parse_share(self.mfu or _DEFAULT_MFU)
         if self.flops is None:
             if self.compute is None or self.compute == "measured":
@@ -159,7 +159,7 @@ def show_prices(
     _refuse_empty(job)
     named = _fitting(named, job)
     priced = [price_job(job, one.topology, one.scenario, one.name) for one in named]
-    # Shown in full is the job with what is to change, or as it is.
+    # The job with its changes, or else as it is, is shown in full.
     as_is = named[0]
     main = [one for one, asked in zip(priced, named, strict=True) if asked.topology is as_is.topology][-1]
     notes = [*notes, *notes_of(traces, job, as_is.scenario), *notes_on_replay(main)]
@@ -227,7 +227,7 @@ def _write_page(
 
 
 def _write_timeline(path: Path, priced: Pricing) -> list[str]:
-    """Write the trace-event file; gives what it leaves out."""
+    """Write the trace-event file; returns its omissions."""
     from simcoll.pricing.views.predicted_trace import predicted
 
     timeline = predicted(priced)

@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, for what takes more than a moment."""
+"""A progress bar on a terminal, for work that takes more than a moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def progress_bar(
 ) -> Iterator[Callable[[int, int], None] | None]:
     """Take (done, total) and draw them on stderr after a moment; None where stderr is no terminal, or not ``shown``.
 
-    When all is done it says what comes ``then``, and that this goes on.
+    When all is done it shows ``then``, the next step, as running.
     The bar goes away with the end of the block. NO_COLOR and dumb terminals are respected as rich does it.
     """
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""The records that a command is given: whether they are there, and what the verifier finds in them."""
+"""The records that a command is given: checks that they are there, and the verdict on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simcoll.verifier.postmortem import judge
 
 
 def check_reachable(paths: Sequence[Path]) -> None:
-    """Raise UsageError, which names the path, where nothing can be read at one."""
+    """Raise UsageError, which names the path, where a path cannot be read."""
     for path in paths:
         if reason := _unreachable(path):
             raise UsageError(f"{path}: {reason}; give records or their folder")
@@ -35,7 +35,7 @@ def _unreachable(path: Path) -> str:
 
 
 def judged(records: RunRecords) -> tuple[Report, Sequence[Trace]]:
-    """Runs the verifier on a job, with what its launchers and monitors saw of it; returns the traces that it judged.
+    """Runs the verifier on a job, with the accounts of its launchers and monitors; returns the traces that it judged.
 
     The records of a dry run are judged as it judged them: up to where the real run would stop.
     """
@@ -65,7 +65,7 @@ def failed_at_once(records: RunRecords) -> Report | None:
 
 
 def warn_of_damage(records: RunRecords) -> None:
-    """Name the files that were left out and what is wrong with the others, a line each on stderr."""
+    """Name the files that were left out and the problems of the others, a line each on stderr."""
     for text in (*records.unreadable, *(records.notes if records.traces else ())):
         warn(text)
 

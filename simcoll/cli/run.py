@@ -80,7 +80,7 @@ def _run_recorded(request: RunRequest, folder: Path, output: Output) -> int:
     end = run_job(command, with_dumps_in(folder, environment), sys.stderr.fileno() if output.json else None, monitor)
     launch = read_launch(result)
     if not launch.ranks and end == JobEnd(0, None):
-        # The job must not fail for what is written about it.
+        # The job must not fail for a report that cannot be written.
         lost = f"simcoll: the job ended well; what was written about it is not in {folder} any more"
         output.say(Report(Verdict.OK, 0, request.mode, (), ()), lost)
         return OK
@@ -111,7 +111,7 @@ def _fresh(folder: Path, pattern: str, since_ns: int) -> list[Path]:
 
 
 def _changed_ns(path: Path) -> int:
-    """When a file was last written; -1 where it is gone."""
+    """The time at which a file was last written (ns); -1 where it is gone."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -141,7 +141,7 @@ def _conclude(
     *,
     strict: bool,
 ) -> int:
-    """Judge what the job left, show it, and choose the exit code; ``nothing`` is the word on a job without a group."""
+    """Judge the job's records, show the report, choose the exit code; ``nothing`` is the line for no group at all."""
     report = judge(records.traces, records.outcome, stall)
     for text in (*records.unreadable, *records.notes, *_remarks(launch, end, stall)):
         output.warn(text)
@@ -159,7 +159,7 @@ def _conclude(
 
 
 def _remarks(launch: LaunchAccount, end: JobEnd, stall: Stall | None) -> list[str]:
-    """Returns remarks for the report on how the job ended."""
+    """Returns remarks for the report on the end of the job."""
     remarks = []
     if stall is not None and stall.over:
         remarks.append(f"the job was ended after it had stood still for {stall.seconds:.0f} s")
@@ -196,7 +196,7 @@ def _remove_results(folder: Path) -> None:
 
 
 def _is_result(path: Path) -> bool:
-    """Whether simcoll wrote a file: the folder may hold the user's own of such a name."""
+    """True if simcoll wrote a file: the folder may hold the user's own of such a name."""
     try:
         with open_at_once(path) as file:
             return b"simcoll" in file.read(_BEGINNING_BYTES).lower()

@@ -82,7 +82,7 @@ def run_command(options: argparse.Namespace) -> int:
 class SimulateRequest:
     """The options of a simulation: ``target`` (a scenario or a program), how and on which ranks it runs, output files.
 
-    None: as the scenario has it, or not asked for. ``check`` compares with what the scenario expects.
+    None: as the scenario has it, or not asked for. ``check`` compares with the scenario's expectation.
     """
 
     target: str
@@ -136,7 +136,7 @@ def play_and_judge(request: SimulateRequest, output: Output) -> int:
 
 
 def _of_scenario(request: SimulateRequest, output: Output) -> Simulation:
-    """Play a scenario on simulated ranks, and on the others that are asked for; compare with what it expects."""
+    """Play a scenario on simulated ranks, and on the others that are asked for; compare with its expectation."""
     if request.ranks is not None:
         raise UsageError(f"--ranks {request.ranks}: the scenario states its ranks; leave --ranks out")
     scenario = read_scenario(_scenario_path(request.target))
@@ -216,7 +216,7 @@ def _explored(
 
 
 def replay_command(request: SimulateRequest, schedule: str) -> str:
-    """The command line that replays a schedule: what decides how the ranks run, and the schedule."""
+    """The command line that replays a schedule: the options that decide the run, and the schedule."""
     words = ["simcoll", "simulate", request.target]
     deciding = {"ranks": request.ranks, "sends": request.sends, "check": request.check, **asdict(request.topology)}
     for name, value in deciding.items():
@@ -272,7 +272,7 @@ def _scenario_path(target: str) -> Path:
 
 
 def _program_of(target: str) -> tuple[Path, str] | None:
-    """File and function of ``FILE.py[:FUNCTION]``; None for what is no Python program."""
+    """File and function of ``FILE.py[:FUNCTION]``; None for a name that is no Python program."""
     file, colon, function = target.rpartition(":")
     if colon and file.endswith(".py"):
         return Path(file), function

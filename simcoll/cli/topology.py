@@ -62,7 +62,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ViewRequest:
-    """One topology, and whether to ``show``, ``import`` or ``draw`` it; ``name`` is short for ``--topology``."""
+    """One topology, and the action ``show``, ``import`` or ``draw``; ``name`` is short for ``--topology``."""
 
     action: str
     name: str | None

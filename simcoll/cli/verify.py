@@ -1,4 +1,4 @@
-"""``simcoll verify``: judge what a job left behind."""
+"""``simcoll verify``: judge the records of a job."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class VerifyRequest:
     """The options of ``simcoll verify``. ``ranks`` and ``last`` are as typed; ``srcroot`` is the sources' root folder.
 
     ``groups``, ``ranks``, ``last`` and ``timeline`` select what is shown; the whole job is always judged.
-    ``topology`` is where the page prices it.
+    ``topology`` is the one on which the page prices it.
     """
 
     paths: Sequence[Path]

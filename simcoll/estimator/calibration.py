@@ -1,7 +1,7 @@
 """The constants that NCCL's tables do not give, fitted on measured rows; `benchmarks/fit_estimator.py` writes them.
 
-They are read from ``calibration.json`` beside this module. What each means, and where it is from, is said on
-``docs/estimator.md``.
+They are read from ``calibration.json`` beside this module. ``docs/estimator.md`` has the meaning and
+the source of each.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class Generation:
 class FabricConstants:
     """A network: seconds that a step across it takes beyond NCCL's table, and once more for the whole collective.
 
-    ``bandwidth`` is what a tree achieves of the line rate and ``ring`` what a ring achieves of that; ``overlap`` says
-    how far latency hides behind the bytes: 0 adds them, 1 takes the root of the sum of their squares.
+    ``bandwidth`` is the share of the line rate that a tree achieves and ``ring`` the share of that of a ring;
+    ``overlap`` is the degree to which latency hides behind the bytes: 0 adds them, 1 takes the root of the sum of their
+    squares.
     """
 
     step: float
@@ -49,12 +50,13 @@ class FabricConstants:
 class Calibration:
     """All of them, in seconds or as factors.
 
-    ``fill`` is how long a pipeline needs to fill in protocol Simple: in a ring, in NVLS (times (GPUs of the domain /
-    8) ** ``fill_growth``), for each level of a tree across the network, and for each second of the fabric's own step.
+    ``fill`` is the time that a pipeline needs to fill in protocol Simple: in a ring, in NVLS (times (GPUs of the domain
+    / 8) ** ``fill_growth``), for each level of a tree across the network, and for each second of the fabric's own step.
     ``fill_reach`` is the share of that time which a message takes that fills it half; ``fill_tree`` the part of it that
-    LL128 over a tree needs. ``ring`` is what a ring achieves of NVLink, ``ll128`` what LL128 does of NCCL's figure,
-    ``ll_ring`` what LL does of that over a ring across the network. ``exchange`` is what an exchange of all with
-    all achieves of what a tree does, ``exchange_base`` and ``exchange_peer`` its seconds at all and for each peer.
+    LL128 over a tree needs. ``ring`` is the share of NVLink that a ring achieves, ``ll128`` that of NCCL's figure that
+    LL128 does, ``ll_ring`` that of LL over a ring across the network. ``exchange`` is the share of a tree's bandwidth
+    that an exchange of all with all achieves, ``exchange_base`` and ``exchange_peer`` its seconds at all and for each
+    peer.
     """
 
     launch: float
@@ -104,5 +106,5 @@ def calibration() -> Calibration:
 
 
 def has_nvls(generation: int) -> bool:
-    """Whether the NVSwitches of a GPU generation can reduce."""
+    """True if the NVSwitches of a GPU generation can reduce."""
     return generation in (HOPPER, BLACKWELL)

@@ -1,4 +1,4 @@
-"""One rank of ``simcoll calibrate``: times collectives on the real backend, and rank 0 writes down what they took.
+"""One rank of ``simcoll calibrate``: times collectives on the real backend, and rank 0 writes the times down.
 
 ``torchrun -m simcoll.estimator.calibration_rank RESULT BACKEND OPS MAX_BYTES``. Every size is visited in several
 rounds, so that a machine that is busy for a while is busy for all sizes, and of each call the median counts. RESULT is

@@ -132,7 +132,7 @@ def _tree_rooted(costs: Costs) -> Load:
 
 
 def _nvls(costs: Costs) -> Load:
-    """The switch adds up or multicasts what passes: a rank's links carry all bytes once each way."""
+    """The switch adds up or multicasts the data that passes: a rank's links carry all bytes once each way."""
     return Load(costs.near, 1 / costs.inside, 0.0)
 
 
@@ -161,7 +161,7 @@ def _halving_doubling(costs: Costs) -> Load:
 def _steps(costs: Costs, sizes: Iterable[tuple[int, float]]) -> Load:
     """Steps in which every rank sends a share of the bytes to the rank ``distance`` on.
 
-    What crosses domains does so over the sender's own NICs, which ``sharing`` ranks have together.
+    Data between domains goes over the sender's own NICs, which ``sharing`` ranks share.
     """
     n, p, latency, inside, outside = costs.ranks, costs.local, 0.0, 0.0, 0.0
     sharing = p * costs.root / costs.network if costs.domains > 1 else 1.0
@@ -175,7 +175,7 @@ def _steps(costs: Costs, sizes: Iterable[tuple[int, float]]) -> Load:
 
 
 def _bruck(costs: Costs) -> Load:
-    """Round k sends what was gathered so far to the rank 2^k on."""
+    """Round k sends all pieces gathered so far to the rank 2^k on."""
     n = costs.ranks
     return _steps(costs, ((1 << k, min(1 << k, n - (1 << k)) / n) for k in range(depth(n))))
 

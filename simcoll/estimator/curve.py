@@ -1,7 +1,7 @@
 """Time as a function of size: one curve for each algorithm and protocol, and the lowest of them.
 
-A curve rises strictly, and so does the lowest of several. Which one is lowest where is worked out once, so that pricing
-a size is a search among a few thresholds and one formula.
+A curve rises strictly, and so does the lowest of several. The lowest one of each range of sizes is computed once, so
+that pricing a size is a search among a few thresholds and one formula.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LARGEST = 1 << 60
 class Curve:
     """Seconds by size, for one algorithm and protocol.
 
-    ``launch`` and ``latency`` are seconds whatever the size. Bytes cost ``per_byte`` seconds each, divided by what
-    ``correction`` says is left of the bandwidth at log2(bytes / 64) = 0, 1, 2, ...; ``ideal`` of that is the bare
-    link's share, the rest the protocol's. ``fill`` is the time that a pipeline needs to fill, of which a message that
-    takes ``reach`` * ``fill`` waits for half. ``overlap``: see `simcoll.estimator.calibration.FabricConstants`. Of the
-    ideal seconds per byte ``beside`` are spent on the other kind of link, at another time. ``link`` is the link that
-    sets the pace, with ``load`` of the bytes on it.
+    ``launch`` and ``latency`` are seconds whatever the size. Bytes cost ``per_byte`` seconds each, divided by
+    ``correction``, the share of the bandwidth that is left at log2(bytes / 64) = 0, 1, 2, ...; ``ideal`` of that is the
+    bare link's share, the rest the protocol's. ``fill`` is the time that a pipeline needs to fill, of which a message
+    that takes ``reach`` * ``fill`` waits for half. ``overlap``: see `simcoll.estimator.calibration.FabricConstants`. Of
+    the ideal seconds per byte ``beside`` are spent on the other kind of link, at another time. ``link`` is the link
+    that sets the pace, with ``load`` of the bytes on it.
     """
 
     algorithm: str
@@ -62,7 +62,7 @@ class Curve:
         return seconds
 
     def terms(self, size: int) -> Terms:
-        """The same as named seconds, without those that are nothing: written out, as this is done for every size."""
+        """The same as named seconds, without those of zero: written out, as this is done for every size."""
         moving = self.per_byte * size
         if self.correction:
             moving /= self._left(size)
@@ -145,7 +145,7 @@ def _winner(curves: Sequence[Curve], size: int) -> Curve:
 
 
 def _crossing(before: Curve, after: Curve, low: int, high: int) -> int:
-    """Where ``after`` is no higher than ``before``, and one byte less ``before`` no higher than ``after``."""
+    """The least size between at which ``after`` is no higher than ``before``; ``before`` is lower below it."""
     while high - low > 1:
         middle = (low + high) // 2
         if after.seconds(middle) <= before.seconds(middle):

@@ -1,4 +1,4 @@
-"""`simcoll.estimate`: what one collective costs on a topology."""
+"""`simcoll.estimate`: the cost of one collective on a topology."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class _PlanKey(NamedTuple):
 
 
 def _plan(graph: nx.DiGraph[Any], asked: _PlanKey) -> _Plan:
-    """A topology that carries measurements is priced by them, and what they do not tell by its bare links."""
+    """A topology that carries measurements is priced by them, and calls that they do not cover by its bare links."""
     known = curves(graph)
     if not known or not asked.calibrated or asked.protocol is not None:
         return _Plan(graph, asked)
@@ -192,7 +192,7 @@ def _bare(op: str, algorithm: str, shape: ClusterShape) -> Curve:
 
 
 def _wired(algorithm: str, shape: ClusterShape, chosen: bool) -> bool:
-    """Whether the switches can do it: NVLS wants NVSwitches that reduce, and domains on the right side of one.
+    """True if the switches can do it: NVLS wants NVSwitches that reduce, and domains on the right side of one.
 
     PAT can run anywhere, but NCCL itself takes it with one GPU in each domain only.
     """
@@ -257,7 +257,7 @@ def _check_group(group: tuple[int, ...], world: int) -> None:
 
 
 def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
-    """Whether a value is an integer; arrays of several numbers have `__index__` too, which raises."""
+    """True for an integer; arrays of several numbers have `__index__` too, which raises."""
     try:
         index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -65,7 +65,7 @@ class MeasuredCurve:
         return fast * math.exp(share * math.log(slow / fast))
 
     def _growth(self, size: int) -> float:
-        """By how much a size beyond the largest takes longer than the largest: what the last stretch added a byte."""
+        """The ratio of the time of a size beyond the largest to that of the largest, by the last stretch's bytes."""
         largest, time = self.sizes[-1], self.seconds[-1]
         if len(self.sizes) == 1:
             return size / largest
@@ -88,7 +88,7 @@ def curves(graph: nx.DiGraph[Any]) -> Curves:
 
 
 def measurements(rows: object) -> list[Measurement]:
-    """Rows as they stand in a file; raises TopologyError that says which is wrong and what was expected."""
+    """Rows as they stand in a file; raises TopologyError that names the wrong row and the expected form."""
     if not isinstance(rows, (list, tuple)):
         raise TopologyError(f"{ATTRIBUTE} is {type(rows).__name__}, expected a list of op, ranks, bytes, seconds")
     return [_measurement(number, row) for number, row in enumerate(rows)]

@@ -1,4 +1,4 @@
-"""NCCL's tuning tables as facts: what its tuner assumes of algorithms, protocols and GPU generations.
+"""NCCL's tuning tables as facts: its tuner's assumptions on algorithms, protocols and GPU generations.
 
 Source: NCCL 2.30.7 (github.com/NVIDIA/nccl, commit 5067397c), ``src/graph/tuning.cc``. Seconds and bytes/s; triples are
 (LL, LL128, Simple).

@@ -2,8 +2,8 @@
 
 NCCL computes a latency and a bandwidth for each pair and takes the pair with the least time (2.30.7,
 ``src/graph/tuning.cc``). So does this, with two differences: bandwidths are those that were achieved, and a pipeline
-needs time to fill. What the tuner does not know (exchanges, gather, scatter, send) is priced beside it, and algorithms
-that NCCL does not have with the costs of its steps in protocol Simple.
+needs time to fill. Operations unknown to the tuner (exchanges, gather, scatter, send) are priced beside it, and
+algorithms that NCCL does not have with the costs of its steps in protocol Simple.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class _Tuner:
         fill: float,
         correction: tuple[float, ...] = (),
     ) -> Curve:
-        """``factor`` is what the protocol leaves of the bandwidth, ``cap`` the seconds a byte takes at least."""
+        """``factor`` is the protocol's share of the bandwidth, ``cap`` the least seconds that a byte takes."""
         out = sides.outside > sides.inside
         slow = 1.0 if protocol == SIMPLE else self.generation.latency
         return Curve(
@@ -252,7 +252,7 @@ class _Tuner:
         return max(tables.STEP_LATENCY["network"][named][protocol] + self.fabric.step, self.shape.outside_latency)
 
     def _network_fill(self) -> float:
-        """Nothing fills where latency hides behind the bytes."""
+        """Seconds to fill the pipeline; none where all latency hides behind the bytes."""
         if not self.several:
             return 0.0
         waiting = self.constants.fill_network + self.constants.fill_step * self.fabric.step
@@ -274,7 +274,7 @@ class _Tuner:
 def plain_curve(
     algorithm: str, protocol: str | None, launch: float, load: Load, bare: Load, shape: ClusterShape
 ) -> Curve:
-    """A straight line: the terms of a schedule, and what of them is the bare links'."""
+    """A straight line: the terms of a schedule, and the part of them that is the bare links'."""
     out = load.outside > load.inside
     link: Link | None = shape.outside if out else shape.inside
     busy, idle = (bare.outside, bare.inside) if out else (bare.inside, bare.outside)

@@ -25,13 +25,13 @@ _INF = float("inf")
 class ClusterShape:
     """Some ranks of a topology as the closed form sees them.
 
-    ``domains`` is how many NVLink domains or servers they are in, ``local`` how many of them a domain holds on average,
-    ``root_local`` how many that of the first rank, which is the root.
-    ``inside`` is the narrowest link between ranks of a domain, None where each has one; ``outside`` the narrowest link
-    out of a domain, None where there is only one. ``network`` is what all links out of a domain carry together,
-    ``ring_network`` and ``exchange_network`` what the switches behind them leave of that to a ring and to an exchange
-    of all ranks with all others, ``crowd_network`` the same of an exchange whose pieces within a domain cross its links
-    as well, ``root_network`` what the links out of a single rank carry. The exchanges' are per domain of ``local``
+    ``domains`` is the number of NVLink domains or servers that they are in, ``local`` the number of them that a domain
+    holds on average, ``root_local`` that of the domain of the first rank, which is the root. ``inside`` is the
+    narrowest link between ranks of a domain, None where each has one; ``outside`` the narrowest link out of a domain,
+    None where there is only one. ``network`` is the bandwidth of all links out of a domain together, ``ring_network``
+    and ``exchange_network`` the part of it that the switches behind them leave to a ring and to an exchange of all
+    ranks with all others, ``crowd_network`` the same for an exchange whose pieces within a domain cross its links as
+    well, ``root_network`` the bandwidth of the links out of a single rank. The exchanges' are per domain of ``local``
     ranks: where domains differ, of the one that takes longest. ``sharp`` says that the NVSwitches reduce.
     """
 
@@ -129,7 +129,7 @@ def _inside(graph: nx.DiGraph[Any], placement: Placement, domains: dict[Hashable
 
 
 def _within(graph: nx.DiGraph[Any], gpus: list[Hashable]) -> Link:
-    """NVLink where it joins all of them, else the narrowest of what does: NVLink of some does not help a ring."""
+    """NVLink where it joins all of them, else the narrowest link that does: NVLink of some does not help a ring."""
     chosen = set(gpus)
     joined = [_nvlinks(graph, gpu, chosen) for gpu in gpus]
     if all(joined) and _connected(graph, gpus):
@@ -150,7 +150,7 @@ def _nvlinks(graph: nx.DiGraph[Any], gpu: Hashable, chosen: set[Hashable]) -> li
 
 
 def _connected(graph: nx.DiGraph[Any], gpus: list[Hashable]) -> bool:
-    """Whether NVLink alone leads from the first GPU to all others, through switches and through the GPUs among them."""
+    """True if NVLink alone leads from the first GPU to all others, through switches and the GPUs among them."""
     chosen, seen, queue = set(gpus), {gpus[0]}, deque(gpus[:1])
     while queue:
         one = queue.popleft()
@@ -261,7 +261,7 @@ def _narrowed(
 
 
 def _reduces(graph: nx.DiGraph[Any], placement: Placement, domains: dict[Hashable, list[int]]) -> bool:
-    """Whether the first rank of each domain with several hangs on an NVSwitch that reduces."""
+    """True if the first rank of each domain with several hangs on an NVSwitch that reduces."""
     return all(
         any(graph.nodes[other].get("sharp") is True for other in graph.successors(placement.gpus[members[0]]))
         for members in domains.values()

@@ -4,7 +4,7 @@ Every c10d call passes torch's dispatcher, whatever the backend and the caller (
 collectives, C++ such as DistributedDataParallel's reducer). A dispatch mode takes it there, prices it, and gives back a
 Work whose ``wait`` moves the estimator's clock.
 
-:class:`LinkTimeline` says when overlapping collectives end: streams run side by side and share their bottleneck links.
+:class:`LinkTimeline` computes the ends of overlapping collectives: streams run side by side and share bottleneck links.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from simcoll.wrapper.dispatch_mode import Dispatched, Wait, dispatched
 class Transfer:
     """One call on a stream.
 
-    ``remaining`` are the seconds that it still takes when it is alone; ``links`` names what holds it up (none: nothing
-    that others use) and ``utilisation`` which part of the time of each it takes when it is alone. ``start`` and ``end``
-    are seconds of the timeline, None until they have come.
+    ``remaining`` are the seconds that it still takes when it is alone; ``links`` names its bottlenecks (none: no link
+    that others use) and ``utilisation`` the share of the time of each that it takes when it is alone. ``start`` and
+    ``end`` are seconds of the timeline, None until they have come.
     """
 
     remaining: float
@@ -111,7 +111,7 @@ _MESSAGES = tuple(spec.name for spec in COLLECTIVES.values() if spec.kind is Kin
 
 @dataclass(frozen=True, slots=True)
 class PricedCall:
-    """One call that was not sent: its estimate, and when it would have run, in seconds since the block began."""
+    """One call that was not sent: its estimate, and its predicted times, in seconds since the block began."""
 
     estimate: Estimate
     group: str
@@ -150,7 +150,7 @@ class TimeEstimator:
         self._timeline.wait_all()
 
     def take(self, call: Dispatched) -> Wait:
-        """A call is made: price it, alone or with the section that it stands in; gives what waits for its end."""
+        """A call is made: price it, alone or with its section; returns a function that waits for its end."""
         if self._sections:
             self._sections[-1].append(call)
             return _nothing
@@ -161,7 +161,7 @@ class TimeEstimator:
         self._sections.append([])
 
     def end_section(self) -> Wait:
-        """Launch what was made since; gives what waits for its end."""
+        """Launch the calls made since; returns a function that waits for their end."""
         return self._launch(self._sections.pop() if self._sections else [])
 
     def _launch(self, calls: Sequence[Dispatched]) -> Wait:
@@ -200,7 +200,7 @@ class TimeEstimator:
 
 
 def _nothing() -> None:
-    """The wait for a call that is not launched yet: its section's end is what the program waits for."""
+    """The wait for a call that is not launched yet: the program waits for its section's end."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Starts the ranks of a job with torchrun's own parser and agent, and writes down how each of them ended.
+"""Starts the ranks of a job with torchrun's own parser and agent, and writes down the end of each.
 
 It is a process of its own (:mod:`simcoll.launch.launcher_process`), so that the command that watches it needs no torch
 and survives it. Nothing here reaches into the ranks: they are started by torch's agent as torchrun starts them. The
@@ -99,7 +99,7 @@ class Ledger:
 
     @property
     def started(self) -> bool:
-        """Whether the agent has started ranks."""
+        """True if the agent has started ranks."""
         return bool(self._document["ranks"])
 
     def reaped(self, exit_codes: dict[int, int]) -> None:
@@ -109,7 +109,7 @@ class Ledger:
                 self.ended(entry, code)
 
     def settle(self) -> None:
-        """The agent has ended: wait for the last watchers to say what they saw.
+        """The agent has ended: wait for the reports of the last watchers.
 
         torch names every rank that did not return zero, so a process that is gone and was not named returned zero; if
         the job was interrupted, torch names none.
@@ -265,7 +265,7 @@ def _message(failure: Any) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Arguments are RESULT (the account's file), MODE, OUT and torchrun's; returns the exit code of :func:`launch`."""
     result, mode, out, *torchrun_arguments = arguments
-    # Sent to a whole job it is for the ranks; a handler, as what is ignored they would inherit.
+    # Sent to a whole job it is for the ranks; a handler, as they would inherit an ignored signal.
     signal.signal(signal.SIGUSR1, lambda number, frame: None)
     # For the ranks alone: torch has been imported here without them, so that this process is not recorded.
     os.environ.update(SIMCOLL_MODE=mode, SIMCOLL_OUT=out, SIMCOLL_STACKS=out, TORCH_DEVICE_BACKEND_AUTOLOAD="1")

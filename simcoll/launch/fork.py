@@ -28,7 +28,7 @@ def fork(ends_by: signal.Signals = signal.SIGKILL) -> int:
 
 
 def leave_parent() -> None:
-    """Forget what is the parent's: exit functions, Ctrl-C, the report of exceptions, torch's threads."""
+    """Forget the parent's state: exit functions, Ctrl-C, the report of exceptions, torch's threads."""
     atexit._clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's, which ends its ranks
     sys.excepthook = sys.__excepthook__

@@ -1,6 +1,7 @@
 """Entry point of the launcher process: ties it to its parent's life, then imports torch, which takes seconds.
 
-``python -m simcoll.launch.launcher_process PARENT RESULT MODE OUT torchrun-arguments...``; PARENT is who starts it.
+``python -m simcoll.launch.launcher_process PARENT RESULT MODE OUT torchrun-arguments...``; PARENT is the process id of
+its starter.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Watches a running job from outside: sees that it stands still, why, and whether it can ever go on.
+"""Watches a running job from outside: detects a stall, its cause, and a proof that the job can never go on.
 
-Nothing here runs in a rank: a rank that sits in C++ with the GIL held, is stopped, or is gone is seen as well as any
+The monitor runs in no rank: a rank that sits in C++ with the GIL held, is stopped, or is gone is seen as well as any
 other. The job moves while a black box changes. It stalls when none changes and a rank waits.
 
-Hosts that queue calls on devices may go on for long while these stand. So a job in which a device runs a call stands as
-well where no device begins or ends any more, whatever the hosts add.
+Hosts that queue calls on devices may go on for long while these are blocked. So a job in which a device runs a call
+also stalls where no device begins or ends a call any more, whatever the hosts add.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _SEEN_BEFORE_ABORT_NS = 15 * 10**9
 
 @dataclass(slots=True)
 class Monitor:
-    """Looks at one job, again and again. ``seconds`` is what ``--stall`` gave; ``say`` takes a line for the user.
+    """Looks at one job repeatedly. ``seconds`` is the value of ``--stall``; ``say`` takes a line for the user.
 
-    ``patience`` is how long a job may stand still that can be proved to never go on, where ``--stall`` says nothing.
+    ``patience`` is the time after which a job is ended that is proved never to go on, where ``--stall`` is not given.
     """
 
     folder: Path
@@ -71,7 +71,7 @@ class Monitor:
     _reported: set[object] = field(default_factory=set)
 
     def look(self) -> bool:
-        """Whether the job is to be ended now; ``stall`` then says why."""
+        """True if the job is to be ended now; ``stall`` then has the reason."""
         now = time.monotonic()
         if self._has_moved():
             return False
@@ -85,12 +85,12 @@ class Monitor:
         try:
             return self._evaluate()
         except Exception as error:
-            # The job must not pay for what its monitor cannot read.
+            # The job must not suffer for files that its monitor cannot read.
             self._say_once(type(error), f"this job cannot be judged while it runs: {type(error).__name__}: {error}")
             return False
 
     def _has_moved(self) -> bool:
-        """Whether the job has moved since it was last asked: its hosts, and its devices where these run a call."""
+        """True if the job has moved since it was last asked: its hosts, and its devices where these run a call."""
         if not self._changed():
             return False
         self._moved, self._moved_ns = time.monotonic(), time.time_ns()
@@ -98,7 +98,7 @@ class Monitor:
         return True
 
     def _idle(self) -> float:
-        """For how many seconds the job has stood still."""
+        """The seconds for which the job has stood still."""
         return time.monotonic() - self._moved
 
     def pids(self) -> list[int]:
@@ -111,7 +111,7 @@ class Monitor:
             self._keep(Stall(self._moved_ns, time.time_ns(), over=False))
 
     def ended(self, launch: LaunchAccount) -> None:
-        """All ranks have ended: where torch's watchdog aborted one while the job stood, write down how it had stood."""
+        """All ranks have ended: where torch's watchdog aborted one during a stall, write down the stall."""
         aborted = [one.ended_ns for one in launch.ranks if one.exit_code == -signal.SIGABRT and not one.stopped]
         seen = self._witnessed
         if self.stall is not None or seen is None or not aborted:
@@ -126,9 +126,10 @@ class Monitor:
             write_stall(self.account.with_name(self.account.name.replace("launch", "stall", 1)), stall)
 
     def _changed(self) -> bool:
-        """Whether any black box, or the launcher's account, is not what it was at the last look.
+        """True if any black box, or the launcher's account, has changed since the last look.
 
-        While devices run calls, what hosts queue behind these does not count: only what devices begin and end does.
+        While devices run calls, calls that hosts queue behind these do not count: only those that devices begin and
+        end.
         """
         found = {path: last_activity(path) for path in files_of(self.folder)}
         seen: dict[Path, object] = dict(found)
@@ -155,7 +156,7 @@ class Monitor:
             # All have come, and the call takes its time: a large transfer, or connections that are being made.
             findings = findings if self._idle() >= (self.seconds or math.inf) + _TRANSFER_SECONDS else ()
         if findings and self._has_moved():
-            # While it was looked at: what was found is over.
+            # It moved while it was looked at: the finding is outdated.
             return False
         if findings and (proved or self.seconds is not None):
             # Before the job ends: the process that reports on all nodes looks for it as soon as their ranks are gone.

@@ -104,7 +104,7 @@ def check_script(path: Path, *, compiles: bool) -> None:
 def check_module(name: str) -> None:
     """Check that there is a package or module of a dotted name's first part; raises :class:`PreconditionError`.
 
-    Nothing is imported: that is the program's to do.
+    Nothing is imported: that is the program's part.
     """
     first = name.partition(".")[0]
     if not all(part.isidentifier() for part in name.split(".")):

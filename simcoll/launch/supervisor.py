@@ -59,7 +59,7 @@ class Watch(Protocol):
     """An observer of a running job from outside."""
 
     def look(self) -> bool:
-        """Whether the job is to be ended now."""
+        """True if the job is to be ended now."""
         ...
 
     def pids(self) -> Sequence[int]:
@@ -77,7 +77,7 @@ def run_job(
 
     The launcher has a session of its own, so that Ctrl-C reaches the ranks once, through torch's agent. The first
     signal ends the job as torchrun ends it, a second one at once; SIGUSR1 has the ranks write their stacks. Where a job
-    does not end well, whatever its ranks left running is killed; daemons of a clean job are the program's business.
+    does not end well, all processes left by its ranks are killed; daemons of a clean job are the program's business.
     """
     before = _children()
     adopt_orphans()
@@ -100,7 +100,7 @@ def _wait_watching(process: subprocess.Popen[bytes], watch: Watch) -> int:
 
 
 def _end(process: subprocess.Popen[bytes], watch: Watch) -> int:
-    """End the launcher and its ranks, whatever they sit in: torch's agent waits long for a rank that does not react."""
+    """End the launcher and its ranks, whatever these do: torch's agent waits long for a rank that does not react."""
     pids = list(watch.pids())
     _send(process, signal.SIGTERM)
     try:
@@ -179,7 +179,7 @@ def _kill(pid: int) -> None:
 
 
 def _children() -> set[int]:
-    """The processes whose parent this process is; none where /proc does not say."""
+    """The processes whose parent this process is; none where /proc does not show them."""
     children: set[int] = set()
     for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
         try:
@@ -190,7 +190,7 @@ def _children() -> set[int]:
 
 
 def _kill_orphans(before: set[int]) -> None:
-    """Kill what the launcher left: each round makes the children of those killed ours, until none is left."""
+    """Kill the launcher's orphans: each round makes the children of those killed ours, until none is left."""
     while orphans := _children() - before:
         for pid in orphans:
             _kill(pid)

@@ -1,7 +1,7 @@
 """The command line of ``simcoll run``: its own options, and torchrun's, which pass through unchanged.
 
-torchrun's parser is authoritative and runs where torch is. Here only one thing must be known without torch: where
-the options end and the program begins, because what follows the program is the program's own.
+torchrun's parser is authoritative and runs where torch is. Only the place where
+the options end and the program begins must be known without torch, because later arguments are the program's own.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RunUsageError(ValueError):
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:
-    """Whether ``--help`` stands where an option may stand, before the program."""
+    """True if ``--help`` stands where an option may stand, before the program."""
     try:
         return any(option in ("-h", "--help") for option in split(arguments).torchrun_options)
     except RunUsageError:
@@ -159,7 +159,7 @@ def _value(name: str, rest: list[str]) -> str:
 
 
 def _takes_value(name: str, rest: list[str]) -> bool:
-    """Whether the next argument belongs to this option, which may be abbreviated.
+    """True if the next argument belongs to this option, which may be abbreviated.
 
     An option that is not known, a newer torch's or a slip that torchrun's parser will name, takes what is neither a
     script nor another option.

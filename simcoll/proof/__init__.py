@@ -1,7 +1,7 @@
 """The protocols by which ranks compare their calls: the 64-bit word, rounds in the background, send and receive.
 
-The side channel and its connections live here too. Reading a call is done in ``simcoll.recorder``; what is done with
-the answer, in ``simcoll.wrapper``.
+The side channel and its connections live here too. ``simcoll.recorder`` reads a call; ``simcoll.wrapper`` acts on the
+result.
 
 The user's group is never used for a proof, so that a proof that fails leaves it usable: all ranks raise, and the next
 call that matches works. The side channel is sockets that the calling thread drives itself: a rank holds log2 N of them,

@@ -129,7 +129,7 @@ def _added(one: int, other: int) -> int:
 
 
 class _Link:
-    """One peer's socket, and what waits for it."""
+    """One peer's socket, and the poll that waits for it."""
 
     __slots__ = ("_others", "_poll", "peer", "socket")
 

@@ -8,7 +8,7 @@ may hold up. Whatever keeps the ranks from meeting ends the check of that group,
 In rounds the ranks of a group prove calls that they have made already: the protocol of ``check`` mode. A rank comes to
 a round with all calls that it has made since the last one, at least one. The ranks agree on the smallest count among
 them, and one sum of words proves as many calls of each. So ranks may be any number of calls apart and come at any time:
-what is compared is what stands at the same place, never what happens at the same moment. Where the sum is not zero,
+calls at the same place are compared, never those at the same moment. Where the sum is not zero,
 sums over ever shorter beginnings find the first call that differs, and the ranks tell each other that one alone.
 """
 
@@ -76,16 +76,16 @@ class Rounds:
 
     @property
     def pause(self) -> None:
-        """A round needs a call."""
+        """None: a round needs a call."""
         return None
 
     def finish(self) -> None:
-        """No call follows, which is for :meth:`meet` no reason to do anything else."""
+        """Do nothing: no call follows, which changes nothing for :meth:`meet`."""
 
     def meet(self, calls: Sequence[Made]) -> int | None:
-        """Prove what all ranks have made of these calls; how many that is, at least one.
+        """Prove those of these calls that all ranks have made; returns their number, at least one.
 
-        None if the ranks were found apart: what comes after cannot be compared, and the error is a pending one. Raises
+        None if the ranks were found apart: later calls cannot be compared, and the error is a pending one. Raises
         OSError or RuntimeError if a rank or the store has gone, or after :meth:`stop`; UnreachableError.
         """
         if self._channel is None and self._size > 1:
@@ -189,14 +189,14 @@ def calls_between_rounds() -> int:
 
 
 class CheckedGroup(Protocol[Made_contra]):
-    """Where a rank compares its calls with the other ranks'; all of it on one thread, but for :meth:`stop`."""
+    """The comparison of a rank's calls with the other ranks'; all of it on one thread, but for :meth:`stop`."""
 
     @property
     def pause(self) -> float | None:
-        """After how many seconds to meet again though there is no call; None: not at all."""
+        """The seconds after which to meet again though there is no call; None: not at all."""
 
     def meet(self, calls: Sequence[Made_contra], /) -> int | None:
-        """Compare calls in order; returns how many were taken in, or None if ranks disagree.
+        """Compare calls in order; returns the number taken in, or None if ranks disagree.
 
         Raises OSError or RuntimeError if a rank or the store has gone, or after :meth:`stop`; UnreachableError.
         """
@@ -275,7 +275,7 @@ class Checker(Generic[T]):
             self._end()
 
     def _due(self) -> bool:
-        """Sleep until there is reason for a round; whether there is one, or else the end."""
+        """Sleep until there is reason for a round; returns True for a round, False for the end."""
         while not self._ended:
             self._wake.clear()
             self._idle = True
@@ -310,13 +310,13 @@ class Checker(Generic[T]):
             self._end()
 
     def finish(self) -> None:
-        """No call follows: prove what is left, without being waited for."""
+        """No call follows: prove the calls that are left, without being waited for."""
         self._meeting.finish()
         self._closing = True
         self._wake.set()
 
     def close(self, seconds: float) -> None:
-        """Prove what can be proved within ``seconds``, then end."""
+        """Prove as many calls as possible within ``seconds``, then end."""
         if self._pid != os.getpid():
             return
         self.finish()
@@ -341,7 +341,7 @@ class MessageChecker(Checker[Posted]):
     def post(self, entry: Entry, channel: int) -> Posted:
         """Have a message of a channel proved as soon as it is known to be launched; its place is that of this call.
 
-        What follows from a launch, on any thread of any rank, must come behind it: so the place is taken before.
+        Calls that follow from a launch, on any thread of any rank, must come behind it: so the place is taken before.
         """
         posted = Posted(entry, get_ident(), channel)
         self.add(posted)

@@ -1,9 +1,9 @@
 """Authenticated sockets between ranks, set up through a store that they have in common.
 
-Each rank that has a lower peer listens and publishes where, with a random token. The lower rank of a pair connects and
-shows the token and its rank; the higher answers with the token's other half; the lower confirms. Who does not know the
-token, or says nothing, is dropped, and never holds up the others. Between processes of one network namespace the link
-is an abstract Unix socket, which takes half the time of TCP over the loopback interface.
+Each rank that has a lower peer listens and publishes its addresses, with a random token. The lower rank of a pair
+connects and shows the token and its rank; the higher answers with the token's other half; the lower confirms. A caller
+that does not know the token, or is silent, is dropped, and never holds up the others. Between processes of one network
+namespace the link is an abstract Unix socket, which takes half the time of TCP over the loopback interface.
 
 The addresses at which other hosts may reach this one are tried most likely first. They obey the variables that users
 set for Gloo and NCCL: ``GLOO_SOCKET_IFNAME`` (a list of names) and ``NCCL_SOCKET_IFNAME`` (a list of prefixes; ``=`` in
@@ -70,7 +70,7 @@ def same_host_mark() -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address leads to the asking host itself, whichever that is."""
+    """True if an address leads to the asking host itself, whichever that is."""
     return ip_address(address).is_loopback
 
 
@@ -234,7 +234,7 @@ def _publish(store: LinkStore, rank: int, listener: _Listener) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """Where a rank listens."""
+    """The addresses at which a rank listens, and its token."""
 
     token: bytes
     answer: bytes
@@ -430,7 +430,7 @@ class _Listener:
         selector.register(link, selectors.EVENT_READ)
 
     def _hear(self, caller: _Caller, selector: selectors.BaseSelector) -> None:
-        """Take what a caller says; no byte more than its handshake, for words may follow at once."""
+        """Read a caller's handshake and no byte more, for words may follow at once."""
         greeted = len(caller.said) >= _HELLO.size
         wanted = (_CALL_BYTES if greeted else _HELLO.size) - len(caller.said)
         try:

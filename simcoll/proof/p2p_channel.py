@@ -84,13 +84,13 @@ class P2PChannel:
 
     @property
     def exhausted(self) -> bool:
-        """Whether all that the other end has made is known to agree: what is left has no other end yet."""
+        """True if all that the other end has made is known to agree: the rest has no other end yet."""
         return self.settled >= self._theirs
 
     def news(self, *, last: bool = False) -> Count | None:
         """Returns this end's count if it has changed since the other end was sent it, or else None; counts as sent.
 
-        How far both agree is only news at the ``last``: an end that has made fewer waits for that alone.
+        The agreed count is only news at the ``last``: an end that has made fewer waits for that alone.
         """
         now = self._epoch, self.made, self.settled if last else 0
         if now == self._published:
@@ -110,7 +110,7 @@ class P2PChannel:
         return self._agrees_at(theirs)
 
     def caught_up(self) -> bool:
-        """Whether the ends agree at the count that was kept for later, if this end has come to it."""
+        """True if the ends agree at the count that was kept for later, if this end has come to it."""
         if self._ahead is None or self._ahead.made > self.made:
             return True
         theirs, self._ahead = self._ahead, None

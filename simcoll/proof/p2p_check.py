@@ -1,11 +1,11 @@
 """The digest exchange by which the ranks of a group compare their sends and receives in the background: ``check`` mode.
 
-Each rank leaves numbered notes for each other one in the group's store: how far its end of each of their channels is
+Each rank leaves numbered notes for each other one in the group's store: the state of its end of each of their channels
 (:mod:`simcoll.proof.p2p_channel`). An end that has come as far compares its own digest with that, so that ends are
 compared at equal counts, whenever each of them gets there. Where the digests differ, each end sends the other its
 messages since they last agreed, and both find the first pair that cannot be. No rank waits for another in this.
 
-A receive from any source joins a channel when it is known whose message it took, in the order in which such receives
+A receive from any source joins a channel when the source of its message is known, in the order in which such receives
 were made. Gloo keeps no order between them and receives that name the sender: where a program mixes the two, the
 channel is left to the post-mortem.
 """
@@ -38,7 +38,7 @@ _REST_SECONDS = 0.005
 
 
 class ChannelKey(NamedTuple):
-    """A channel as one of its ends knows it: the group rank of the other end, whether this one sends, the tag.
+    """A channel as one of its ends knows it: the group rank of the other end, the direction, the tag.
 
     Where a backend knows no tags, the communicator that the messages take stands for it (a number below 0).
     """
@@ -49,7 +49,7 @@ class ChannelKey(NamedTuple):
 
 
 class OverError(RuntimeError):
-    """There is nothing more to compare in this group, or too much."""
+    """No message of this group is left to compare, or too many are."""
 
 
 class DigestExchange:
@@ -58,7 +58,7 @@ class DigestExchange:
     def __init__(
         self, group: Group, group_rank: int, store: PolledStore, devices: Collection[str], note: str = ""
     ) -> None:
-        """``devices`` are those of whose backends it is known how they match messages; ``note`` ends each error."""
+        """``devices`` are those whose backends match messages in a known way; ``note`` ends each error."""
         self._note = f"\n{note}" if note else ""
         self._group = group
         self._rank = group_rank
@@ -79,14 +79,14 @@ class DigestExchange:
 
     @property
     def pause(self) -> float | None:
-        """The seconds until the next look at what others write; None: there is nothing to look for."""
+        """The seconds until the next look at the others' notes; None: no note is expected."""
         if self._sent or (self._closing and not self._announced_end):
             return _BUSY_SECONDS
         waiting = self._open or (not self._closing and any(self._unclaimed.values()))
         return _PAUSE_SECONDS if waiting else None
 
     def meet(self, made: Sequence[Posted]) -> int | None:
-        """Take in these messages, and what other ranks have written; how many were taken: all that were launched.
+        """Take in these messages, and the notes of other ranks; returns the number taken: all that were launched.
 
         None if two ends were found apart: the error is a pending one. Raises RuntimeError if the store has gone,
         after :meth:`stop`, and when there is nothing more to compare.
@@ -115,11 +115,11 @@ class DigestExchange:
         self._closing = True
 
     def give_up(self) -> None:
-        """A message failed: what the ends count from here on is not comparable."""
+        """A message failed: the ends' later counts are not comparable."""
         self._given_up = True
 
     def stop(self) -> None:
-        """Have whatever goes on, and every later meeting, raise; from any thread."""
+        """Have the current meeting, and every later one, raise; from any thread."""
         self._store.stop()
         self._asking.close()
 
@@ -271,7 +271,7 @@ class DigestExchange:
                 return
             harmless[pair] = pair[0], word
         if not channel.accept(end, harmless.values()):
-            # These cannot be what the digests were of: nothing is reported that is not certain.
+            # The digests cannot be of these messages: only a certain error is reported.
             self._drop([key])
         self._asked()
 

@@ -1,18 +1,18 @@
 """Proves sends and receives in ``detail`` mode: the two ends of a message compare notes through the group's store.
 
-Each end writes down what it is about to do in a place that both know, the n-th message of its sender, receiver and
-tag, with one atomic compare-and-set. The end that comes first finds the place empty, and its call is launched at once;
-the second finds what the first has written and judges. If the two agree, nothing more happens. If not, the second end
+Each end writes down its call in a place that both know, the n-th message of its sender, receiver and tag, with one
+atomic compare-and-set. The end that comes first finds the place empty, and its call is launched at once; the second
+finds the call of the first and judges. If the two agree, nothing more happens. If not, the second end
 gives the backend, in its own call's place, one that fits the first end's, so that nothing aborts and no rank waits for
 ever, and raises; the first end learns of it when its call is done.
 
 No call waits for its peer here, so that no deadlock appears that the program did not have. A receive from any source
 does not know its place before it is done: such tags are left to the post-mortem.
 
-Between GPUs, the end that came first is done, as far as the host knows, before the other comes: it learns what the
-second found in the background (:mod:`simcoll.proof.p2p_check`), and the second end clears the place.
+Between GPUs, the end that came first is done, as far as the host knows, before the other comes: it learns the second's
+verdict in the background (:mod:`simcoll.proof.p2p_check`), and the second end clears the place.
 
-What one end of a message tells the other of its call, and what is found when both are known.
+The module also has the document that one end of a message sends the other, and the judgement of both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from simcoll.verifier.findings.error_text import message_text
 
 
 def own_end(entry: Entry) -> Record:
-    """A send or receive as its own rank knows it; one from any source that has a message names whose it was."""
+    """A send or receive as its own rank knows it; one from any source that has a message names its sender."""
     record = entry.record()
     return record if entry.taken_from is None else replace(record, call=replace(record.call, peer=entry.taken_from))
 
@@ -96,7 +96,7 @@ class _Header:
 
     @classmethod
     def read(cls, group: Group, said: bytes) -> _Header:
-        """Read what the other end wrote; raises ValueError on anything else."""
+        """Read the other end's document; raises ValueError on anything else."""
         document = json.loads(said)
         if not isinstance(document, list) or len(document) != 3 or type(document[0]) is not int or document[0] < 0:
             raise MalformedCallError(f"a peer wrote {said!r:.80}, expected its call")
@@ -120,14 +120,14 @@ class Messages:
 
     @functools.cached_property
     def _store(self) -> PrefixStore:
-        """Where the ends meet; made with the first message."""
+        """The store in which the ends meet; made with the first message."""
         return PrefixStore("messages", own_connection(self._base))
 
     def announce(self, entry: Entry, arguments: Arguments, tag: int) -> Callable[[], None] | None:
         """Judge a call if its other end has come, before it is launched; otherwise leave word for it.
 
-        ``tag`` is what tells its channel from others, as :meth:`~simcoll.backends.base.Backend.channel` does. What
-        comes back is to be called when the call is done. Both raise :class:`CollectiveMismatchError`.
+        ``tag`` tells its channel from others, as :meth:`~simcoll.backends.base.Backend.channel` does. The returned
+        function is to be called when the call is done. Both raise :class:`CollectiveMismatchError`.
         """
         place = self._place(entry.call, tag)
         tensors = [tensor for tensors in arguments.tensors.values() for tensor in tensors]
@@ -206,7 +206,7 @@ class Messages:
         raise error
 
     def _done(self, place: str, mine: _Header) -> None:
-        """See, when the call of the end that came first is done, whether the other end refused it."""
+        """Check, when the call of the end that came first is done, that the other end did not refuse it."""
         if self._off:
             return
         try:
@@ -223,6 +223,6 @@ class Messages:
 
 
 def _is_plain(tensor: torch.Tensor, tag: int) -> bool:
-    """Whether the backend takes the tensor as it is; Gloo, which has tags, copies what is on a GPU."""
+    """True if the backend takes the tensor as it is; Gloo, which has tags, copies tensors on a GPU."""
     place = "cpu" if tag >= 0 else "cuda"
     return tensor.layout is torch.strided and tensor.device.type == place and tensor.is_contiguous()

@@ -69,8 +69,8 @@ class Prover:
     def prove_run(self, run: Sequence[Prepared], first: Entry, begin: Callable[[], Entry]) -> None:
         """As :meth:`prove`, for calls that are launched all at once: with one sum, where all ranks launch as many.
 
-        ``first`` is the first call of the run; ``begin`` writes the next one down and gives it its place, which takes
-        place when those before are proved: what follows a call that differs takes no place on any rank.
+        ``first`` is the first call of the run; ``begin`` writes the next one down and gives it its place, once those
+        before are proved: calls after one that differs take no place on any rank.
         """
         entry, proved = first, self._prove_together(run, first, begin)
         while proved < len(run):
@@ -181,7 +181,7 @@ class Tolerance:
         self._counts_as: dict[int, int] = {}
 
     def word(self, prepared: Prepared, claimed: int = 0) -> int:
-        """The word of a call, by what its statement counts as; ``claimed`` is the digest of what it states besides."""
+        """The word of a call, by the class of its statement; ``claimed`` is the digest of a model stated with it."""
         digest = self._counts_as.get(prepared.statement)
         if digest is None and not claimed:
             return prepared.word

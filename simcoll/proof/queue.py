@@ -42,6 +42,6 @@ class ProofQueue:
             self._changed.notify_all()
 
     def await_end(self, seconds: float | None = None) -> None:
-        """Return when no call waits any more, or after ``seconds``; None: however long that takes."""
+        """Return when no call waits any more, or after ``seconds``; None: without limit."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting, seconds)

@@ -5,8 +5,8 @@ when the first call is proved; one that broke (a rank did not come) is replaced 
 
 A store for threads that the end of the interpreter may overtake.
 
-A daemon thread that sits in C++ when the interpreter ends aborts the process, so nothing here waits in the store: it
-asks again and again, ever more rarely, and can be told to stop.
+A daemon thread that sits in C++ when the interpreter ends aborts the process, so no thread waits in the store: it asks
+repeatedly, ever more rarely, and can be told to stop.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class PolledStore:
         return self._store.get(key)
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all keys are there."""
+        """True if all keys are there."""
         return self._store.check(keys)
 
     def delete_key(self, key: str) -> bool:
-        """Forget a value; whether it was there."""
+        """Forget a value; returns True if it was there."""
         return self._store.delete_key(key)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter; returns what it is then."""
+        """Add to a counter; returns its new value."""
         return self._store.add(key, amount)
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
@@ -116,7 +116,7 @@ class SideChannel:
 
     @functools.cached_property
     def _store(self) -> PrefixStore:
-        """Where the ranks meet, over a connection of its own: a blocked wait holds up every user of a shared one.
+        """The store of the ranks' meeting, over a connection of its own: a blocked wait holds up a shared one's users.
 
         Made with the first proof, because a group that is never used must cost no connection.
         """
@@ -145,7 +145,7 @@ class SideChannel:
         return self._words
 
     def _broken(self, waited: timedelta, note: Mapping[str, object]) -> ChannelBrokenError:
-        """Give up this generation; find out who came. Closing the channel wakes the ranks that still wait."""
+        """Give up this generation; returns the error. Closing the channel wakes the ranks that still wait."""
         key = f"{self._generation}/broken"
         self.close()
         try:
@@ -189,7 +189,7 @@ class DocumentStore(LinkStore, Protocol):
     """The methods of a c10d ``Store`` that an exchange of documents needs."""
 
     def check(self, keys: list[str], /) -> bool:
-        """Whether all keys are there."""
+        """True if all keys are there."""
 
 
 def exchange(

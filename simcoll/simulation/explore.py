@@ -30,7 +30,7 @@ _SHRINKING = 500
 
 @dataclass(frozen=True, slots=True)
 class Exploration(Generic[T]):
-    """The result of exploring: how many schedules were tried and failed, and the outcome of the smallest failure."""
+    """The result of exploring: the numbers of schedules tried and failed, and the outcome of the smallest failure."""
 
     tried: int
     failed: int
@@ -55,7 +55,7 @@ def explore(
 ) -> Exploration[T]:
     """Run ``program(comm)`` under so many ``schedules``; the arguments are those of :func:`simcoll.simulate`.
 
-    A schedule fails if a rank does, or if a finding has severity error. ``progress`` is called with how many were
+    A schedule fails if a rank does, or if a finding has severity error. ``progress`` is called with the number
     tried. ``timeout`` is that of each run. Raises :class:`~simcoll.errors.ConfigurationError` for invalid arguments.
     """
 
@@ -122,7 +122,7 @@ def _parts(decisions: list[tuple[int, int]], pieces: int) -> Iterable[list[tuple
 
 
 def _failure(outcome: Outcome[Any]) -> object:
-    """Returns how a run failed: its first finding's code, or else the types of its exceptions."""
+    """Returns the kind of a run's failure: its first finding's code, or else the types of its exceptions."""
     if outcome.findings:
         return outcome.findings[0].code
     return sorted({type(error).__name__ for error in outcome.exceptions.values()})

@@ -1,7 +1,7 @@
 """The operations of a scenario: torch.distributed's functions, and other actions of a rank.
 
-A row has the c10d method of a function, and how the function takes the method's arguments. The collective itself is
-defined by the row of :mod:`simcoll.spec.collectives` that the method belongs to.
+A row has the c10d method of a function, and the form in which the function takes the method's arguments. The collective
+itself is defined by the row of :mod:`simcoll.spec.collectives` that the method belongs to.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Plays the steps of one rank of a scenario, whatever the ranks run on.
 
-A subclass of :class:`Player` for one kind of tensors adds how to make a tensor, how to call, how to compute. Each step
-runs inside a function whose code has the scenario's file and the step's line, so that records, stacks and findings name
-that line, as they would name a line of a program.
+A subclass of :class:`Player` for one kind of tensors adds the making of tensors, the calls and the computation. Each
+step runs inside a function whose code has the scenario's file and the step's line, so that records, stacks and findings
+name that line, as they would name a line of a program.
 
 The number and shapes of a step's tensors follow from its row and its c10d method.
 A scenario gives one shape: that of the tensor where a call works in place, of one rank's part where one side has a part
@@ -68,7 +68,7 @@ def _role(step: ScenarioStep, verb: Verb, role: str, group_rank: int, group_size
 
 
 def _holds(spec: CollectiveSpec, root: int, group_rank: int) -> bool:
-    """Whether this rank has the divided side: only the root does, where there is one."""
+    """True if this rank has the divided side: only the root does, where there is one."""
     return spec.rooted is None or group_rank == root
 
 

@@ -186,13 +186,13 @@ def _slowed(fault: Fault, steps: Steps, places: list[int]) -> Steps:
 
 
 def _spoilt(fault: Fault, steps: Steps, places: list[int]) -> Steps:
-    """What the call sends, or brings, is wrong."""
+    """The steps, in which the data that the call sends, or its result, is spoilt."""
     wrong, spoils = set(places), "inputs" if fault.kind == "nan-input" else "outputs"
     return [replace(step, spoils=spoils) if place in wrong else step for place, step in enumerate(steps)]
 
 
 def _changed(fault: Fault, steps: Steps, places: list[int]) -> Steps:
-    """The call has other values."""
+    """The steps, in which the call has other values."""
     wrong = set(places)
     return [replace(step, **fault.fields) if place in wrong else step for place, step in enumerate(steps)]
 

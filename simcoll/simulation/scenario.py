@@ -1,8 +1,7 @@
-"""A scenario as a value: ranks, groups, what each rank calls, what goes wrong, and what is expected to be found.
+"""A scenario as a value: ranks, groups, each rank's calls, faults, and the expected findings.
 
 A scenario comes from a file (:mod:`simcoll.simulation.reader`), is turned into one list of steps for each rank
-(:mod:`simcoll.simulation.rank_steps`), and that list is played on a backend. Everything here is frozen and free of
-torch.
+(:mod:`simcoll.simulation.rank_steps`), and that list is played on a backend. All classes are frozen and free of torch.
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A whole file. ``topology`` is what its table asks for, None where it has none."""
+    """A whole file. ``topology`` is the one that its table asks for, None where it has none."""
 
     path: str
     title: str

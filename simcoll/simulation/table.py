@@ -1,6 +1,6 @@
 """One table of a scenario file, read value by value: the type and bounds of each are checked.
 
-An error names the file, the line and the key, what was given and what was expected. An unknown key is refused with the
+An error names the file, the line and the key, the given and the expected value. An unknown key is refused with the
 nearest known one. :class:`Names` has the groups, buffers and calls of the file that have been read so far.
 """
 
@@ -88,7 +88,7 @@ class ScenarioTable:
 
     @property
     def _is_loop(self) -> bool:
-        """Whether the table is a repeat, which has calls in place of an op."""
+        """True if the table is a repeat, which has calls in place of an op."""
         return self.kind == "calls" and "repeat" in self._value
 
     @property
@@ -101,7 +101,7 @@ class ScenarioTable:
         return self._document.line((*self.place, key))
 
     def has(self, key: str) -> bool:
-        """Whether the file has the key."""
+        """True if the file has the key."""
         return key in self._value
 
     @property

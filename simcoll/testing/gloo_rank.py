@@ -103,7 +103,7 @@ def run_store(pipe: Connection) -> NoReturn:
         with contextlib.suppress(EOFError):
             pipe.recv()
     finally:
-        # Whatever happens, the parent's program must not go on here.
+        # The parent's program must never go on here.
         os._exit(0)
 
 

@@ -1,6 +1,6 @@
 """Ranks as real processes on real Gloo, forked from a test's own process, so that they run functions of any kind.
 
-Each rank records in ``detail`` mode and sends back, through a pipe, what its program returned or raised. The parent
+Each rank records in ``detail`` mode and sends back, through a pipe, its program's result or exception. The parent
 watches as ``simcoll run`` does: a failed rank ends the others, and so does a proven deadlock.
 """
 
@@ -98,9 +98,9 @@ def _ending(exit_code: int) -> str:
 
 
 def run_forked(world_size: int, body: Callable[[int], T], *, timeout: float, values: str | None = None) -> Outcome[T]:
-    """Run ``body(rank)`` in ``world_size`` processes with a default Gloo group, and judge what they recorded.
+    """Run ``body(rank)`` in ``world_size`` processes with a default Gloo group, and judge their records.
 
-    Raises TimeoutError where ranks have not ended after ``timeout`` seconds and nothing is found to be wrong, and
+    Raises TimeoutError where ranks have not ended after ``timeout`` seconds and there is no finding, and
     :class:`~simcoll.errors.ConfigurationError` where this process is a rank itself.
     """
     if dist.is_initialized():
@@ -188,7 +188,7 @@ class _Job:
         self._write_launch_file()
 
     def outcome(self, timeout: float) -> Outcome[Any]:
-        """Judge what the ranks recorded."""
+        """Judge the ranks' records."""
         records = gather(files_of(self.folder), [read_launch(self._launch_file)], workers=0)
         stall = None if self.monitor is None else self.monitor.stall
         report = judge(records.traces, records.outcome, stall)
@@ -235,7 +235,7 @@ class _Job:
 
 
 def _skips(rank: _Rank) -> bool:
-    """Whether a rank skips the test."""
+    """True if a rank skips the test."""
     error = rank.error() if rank.answer is not None else None
     return error is not None and passes_through(error)
 

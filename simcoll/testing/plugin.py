@@ -47,7 +47,7 @@ class Axis:
 
 
 def is_marked(node: pytest.Item) -> bool:
-    """Whether a test runs on ranks."""
+    """True if a test runs on ranks."""
     return node.get_closest_marker(MARKER) is not None
 
 

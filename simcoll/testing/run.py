@@ -40,7 +40,7 @@ def run_ranks(
     ``backend`` is by default ``simulated`` where it takes one, and ``threaded`` where it takes none. ``seed``, and a
     ``schedule`` from the text of an earlier failure, choose the order in which ranks go on; ``explore`` tries that many
     orders. ``timeout`` is in real seconds. ``topology`` and ``sends`` are those of :func:`simcoll.simulate`. ``values``
-    says of which calls the values are checked: ``off``, ``sample``, ``all`` (default: SIMCOLL_VALUES, else ``off``).
+    selects the calls whose values are checked: ``off``, ``sample``, ``all`` (default: SIMCOLL_VALUES, else ``off``).
 
     Raises the exception of the first rank that failed, with a note that names the rank; a skip passes through.
     Otherwise raises :class:`FindingsError` for a deadlock and for any finding (``fail_on="error"``: only one of
@@ -86,7 +86,7 @@ def run_program(options: Options, fn: Callable[..., T]) -> Outcome[T]:
 
 
 def _takes_an_argument(fn: Callable[..., object]) -> bool:
-    """Whether a function needs an argument; raises ConfigurationError for one that ranks cannot run."""
+    """True if a function needs an argument; raises ConfigurationError for one that ranks cannot run."""
     if not callable(fn):
         raise ConfigurationError(f"{fn!r:.80} is a {type(fn).__name__}: expected a function to run on every rank")
     name = getattr(fn, "__qualname__", repr(fn))

@@ -69,7 +69,7 @@ def _add_pcie(graph: Topology, name: str, group: int, host: Host, gpus: list[int
 
 
 def shared(gpus: int, nics: int) -> list[tuple[list[int], list[int]]]:
-    """Which GPUs and which NICs share a PCIe switch: each GPU with its NICs, or each NIC with its GPUs, in order."""
+    """The GPUs and NICs that share a PCIe switch: each GPU with its NICs, or each NIC with its GPUs, in order."""
     groups = min(gpus, nics) or gpus
     members: list[tuple[list[int], list[int]]] = [([], []) for _ in range(groups)]
     for gpu in range(gpus):

@@ -1,11 +1,11 @@
-"""JSON and YAML documents whose errors name the line: a value, and where each part of it stands in the text.
+"""JSON and YAML documents whose errors name the line: a value, and the place of each part of it in the text.
 
-The text is parsed by the standard decoder; only when something is wrong is the line of a part looked for. What a
-hostile text can do is bounded: its size, its depth, its numbers, repeated keys, and in YAML everything but plain data.
+The text is parsed by the standard decoder; the line of a part is looked for only for an error.
+Hostile texts are bounded: size, depth and numbers are limited, repeated keys and, in YAML, all but plain data refused.
 
 YAML needs PyYAML (``pip install 'simcoll[yaml]'``). Only plain data is read, from its events: nothing is constructed by
-tag, and anchors, aliases, tags and repeated keys are refused. A number is what JSON calls one, so that ``50e9`` is a
-number, as its writer meant.
+tag, and anchors, aliases, tags and repeated keys are refused. Numbers are those of JSON, so that ``50e9`` is a number,
+as its writer meant.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Document:
     line: Callable[[Place], int]
 
     def error(self, place: Place, problem: str) -> TopologyError:
-        """An error about a part: file, line, the part, and what is wrong with it."""
+        """An error about a part: file, line, the part and the problem."""
         return TopologyError(located(self.name, self.line(place), _spelled(place), problem))
 
 
@@ -168,7 +168,7 @@ def _spelled(place: Place) -> str:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; raises TopologyError for what is absent, no file, too large, or no UTF-8 text."""
+    """The text of a file; raises TopologyError if it is absent, no file, too large, or no UTF-8 text."""
     text = read_utf8(path, MAX_BYTES, TopologyError, "give a topology file", ", expected a topology file")
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
@@ -217,7 +217,7 @@ def _no_constant(token: str) -> float:
 
 
 def _integer(token: str) -> int:
-    """Beyond what a float holds an integer is no quantity here, and Python would take long to read it."""
+    """The integer; refuses one beyond a float's range: it is no quantity, and Python would take long to read it."""
     if len(token) > 300:
         raise _Unwanted(token)
     return int(token)
@@ -264,7 +264,7 @@ def _json_line(text: str, place: Place) -> int:
 
 
 def _members(text: str, at: int) -> Iterator[tuple[str | int, int, int]]:
-    """Each member of the object or array that begins at a position: key or number, where it begins, where its value."""
+    """Each member of the object or array that begins at a position: key or number, its position, that of its value."""
     named = text[at] == "{"
     at, number = _skip(text, at + 1), 0
     while text[at] not in "]}":

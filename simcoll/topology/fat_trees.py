@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A fat tree of like switches: ports of each, levels, and how much more goes into a leaf than out of it."""
+    """A fat tree of like switches: ports of each, levels, and the ratio of a leaf's downlinks to its uplinks."""
 
     radix: int
     levels: int
@@ -82,7 +82,7 @@ def _layers(levels: int, radix: int, oversubscription: float) -> Layers:
 
 
 def on_fat_tree(servers: Servers, layers: Layers, *, rails: bool = False) -> Topology:
-    """The servers on a fat tree; what `fat_tree` does with its checked arguments."""
+    """The servers on a fat tree, from the checked arguments of `fat_tree`."""
     leaves = _leaves(servers, layers, rails=rails)
     count = max(leaves.values(), default=-1) + 1
     if count > layers.leaves:

@@ -183,7 +183,7 @@ def _checked(document: Document, place: Place, build: Callable[[], Value]) -> Va
 
 
 def document_of(graph: nx.DiGraph[Any]) -> dict[str, Json]:
-    """The document that describes a graph; raises TopologyError for what JSON cannot say."""
+    """The document that describes a graph; raises TopologyError for values that JSON lacks."""
     check(graph)
     names = {node: str(node) for node in graph}
     if len(set(names.values())) < len(names):
@@ -200,7 +200,7 @@ def document_of(graph: nx.DiGraph[Any]) -> dict[str, Json]:
 
 
 def _is_reverse(graph: nx.DiGraph[Any], names: Mapping[Hashable, str], one: Hashable, other: Hashable) -> bool:
-    """Whether this edge is said by the link in the other direction: of two like ones the first by name is written."""
+    """True if the link in the other direction states this edge: of two like ones the first by name is written."""
     return (
         graph.has_edge(other, one) and graph.edges[one, other] == graph.edges[other, one] and names[other] < names[one]
     )
@@ -243,7 +243,8 @@ _YAML = (".yaml", ".yml")
 def read_topology(path: str | Path, hints: Hints | None = None) -> Topology:
     """The topology in a file, whichever of the formats it has; raises TopologyError, which names the line.
 
-    ``hints`` say what an NCCL or nvidia-smi file leaves out, and how many servers like the one it describes there are.
+    ``hints`` have the facts that an NCCL or nvidia-smi file leaves out, and the number of servers like the described
+    one.
     """
     path, hints = Path(path), hints or Hints()
     graph = _parsed(path, read_text(path), hints)

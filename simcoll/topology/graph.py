@@ -1,9 +1,9 @@
-"""A cluster as a graph: what a topology is, which of its nodes are the ranks, and the simplest one.
+"""A cluster as a graph: the form of a topology, the nodes that are its ranks, and the simplest one.
 
 A topology is a ``networkx.DiGraph``. Every node has ``kind`` (one of `KINDS`); every edge has ``bandwidth`` (bytes/s)
 and ``latency`` (s), one direction each. Nodes of kind gpu are the ranks, by their attribute ``rank`` or, where none
-has one, in the order in which they were added. Any such graph will do; a `Topology` is one that remembers what was
-worked out from it until it is changed.
+has one, in the order in which they were added. Any such graph will do; a `Topology` is one that keeps values
+derived from it until it is changed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Noticed(dict[Any, Any]):
 
 
 class Topology(nx.DiGraph):  # type: ignore[type-arg]
-    """A ``networkx.DiGraph`` that keeps what was derived from it for as long as nothing in it changes."""
+    """A ``networkx.DiGraph`` that keeps values derived from it for as long as it does not change."""
 
     graph_attr_dict_factory = _Noticed
     node_dict_factory = _Noticed
@@ -85,7 +85,7 @@ class Topology(nx.DiGraph):  # type: ignore[type-arg]
         super().__init__(incoming_graph_data, **attributes)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy or another process works out anew: changes are counted differently there."""
+        """A copy or another process computes anew: changes are counted differently there."""
         return {**self.__dict__, "_derived": {}, "_derived_at": -1}
 
 
@@ -98,9 +98,9 @@ def _directed(graph: object) -> None:
 
 
 def derived(graph: nx.DiGraph[Any], key: Hashable, build: Callable[[nx.DiGraph[Any]], Value]) -> Value:
-    """``build(graph)``: a `Topology` works it out once for as long as nothing in it changes, another graph anew.
+    """``build(graph)``: a `Topology` computes it once for as long as it does not change, another graph anew.
 
-    Raises TopologyError for what is no ``networkx.DiGraph``.
+    Raises TopologyError for anything but a ``networkx.DiGraph``.
     """
     if not isinstance(graph, Topology):
         _directed(graph)
@@ -205,7 +205,7 @@ def _edge(one: Hashable, other: Hashable, attributes: dict[str, Any]) -> None:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a real number that a float can hold, and no bool."""
+    """True for a real number that a float can hold, except a bool."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:

@@ -1,7 +1,7 @@
 """Facts about GPUs, links and networks, each with its source; SI units, bandwidths in each direction.
 
-Where NCCL states what a link carries, its figure is taken (2.30.7, ``src/graph/topo.h``): it is what is left for data,
-and what NCCL plans its channels with. An NVLink of an H100 signals 25 GB/s and carries 20.6.
+Where NCCL states the bandwidth of a link, its figure is taken (2.30.7, ``src/graph/topo.h``): it is the part left for
+data, with which NCCL plans its channels. An NVLink of an H100 signals 25 GB/s and carries 20.6.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """A kind of network: seconds from a NIC to its switch, and of each further switch; where the figures are from."""
+    """A kind of network: seconds from a NIC to its switch, and of each further switch; the source of the figures."""
 
     name: str
     latency: float
@@ -164,7 +164,7 @@ def gpu_of(family: str) -> Gpu:
 
 
 def fabric_of(name: str) -> Fabric:
-    """The facts about a network; raises TopologyError for a name that is none."""
+    """The facts about a network; raises TopologyError for an unknown name."""
     return _looked_up(FABRICS, name, "fabric")
 
 

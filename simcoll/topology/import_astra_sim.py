@@ -23,7 +23,7 @@ _MAX_LINKS = 1 << 22
 
 
 def is_network(value: Json) -> bool:
-    """Whether a document looks like an ASTRA-sim network."""
+    """True if a document looks like an ASTRA-sim network."""
     return isinstance(value, dict) and "npus_count" in value
 
 

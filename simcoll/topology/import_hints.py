@@ -33,7 +33,7 @@ class Hints:
 
 
 def note(graph: Topology, text: str) -> None:
-    """Remember what was assumed; commands say it, and files keep it."""
+    """Remember an assumption; commands print it, and files keep it."""
     graph.graph.setdefault("notes", []).append(text)
 
 

@@ -1,13 +1,13 @@
 """Imports NCCL's XML as graphs: topologies (``NCCL_TOPO_DUMP_FILE``, clouds' files), graphs (``NCCL_GRAPH_DUMP_FILE``).
 
-A topology's links carry what NCCL takes them for (2.30.7, ``src/graph/topo.h`` and ``topo.cc``). A cloud's file is
-*pre-fused*: it has the PCI tree alone, and NCCL adds GPUs, NVLinks and NICs at run time. Here their kinds come from PCI
-class codes, and families and speeds from device numbers (source: the PCI ID repository, pci.ids) or from `Hints`; what
-remains unknown is noted and left out.
+A topology's links have the bandwidths that NCCL assumes (2.30.7, ``src/graph/topo.h`` and ``topo.cc``). A cloud's file
+is *pre-fused*: it has the PCI tree alone, and NCCL adds GPUs, NVLinks and NICs at run time. Here their kinds come from
+PCI class codes, and families and speeds from device numbers (source: the PCI ID repository, pci.ids) or from `Hints`;
+what remains unknown is noted and left out.
 
-The graph XML does not describe the machine, but what NCCL's search found it good for. A ring's channels, times the
-speed that the search gave each, is what every GPU can send at once (2.30.7, ``src/graph/search.cc``): the graph is a
-star of that bandwidth around one node, with the NICs around the network.
+The graph XML does not describe the machine, but the result of NCCL's search on it. A ring's channels, times the speed
+that the search gave each, is the rate at which every GPU can send at once (2.30.7, ``src/graph/search.cc``): the graph
+is a star of that bandwidth around one node, with the NICs around the network.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _star(ring: Element, devices: list[int], bandwidth: float, hints: Hints) -> 
 
 
 def _add_nics(graph: Topology, ring: Element, channels: list[Element], hints: Hints) -> None:
-    """Each NIC beside the GPU that its channels begin with; the channels through it share what it carries."""
+    """Each NIC beside the GPU that its channels begin with; the channels through it share its bandwidth."""
     rates: dict[str, float | None] = {}
     for channel in channels:
         nets, gpus = list(channel.all("net")), list(channel.all("gpu"))
@@ -390,7 +390,7 @@ def _add_nvlink(machine: _Machine, bus: str, device: _Device, nvlink: Element) -
 
 
 def _lists(peer: _Device, bus: str) -> bool:
-    """Whether the other end states this link too."""
+    """True if the other end states this link too."""
     own = bus.partition("/")[2]
     return any(nvlink.attributes.get("target", "").lower() == own for nvlink in peer.element.all("nvlink"))
 

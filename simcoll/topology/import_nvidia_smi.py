@@ -1,8 +1,9 @@
 """Reads the output of ``nvidia-smi topo -m`` as a graph: its matrix of connections, affinities and legend.
 
-The matrix says how far two devices are apart: NV# (that many NVLinks), PIX (one PCIe bridge), PXB (several), PHB (the
-host bridge), NODE (one socket), SYS (across sockets). It says neither the GPU family nor how fast a NIC is: `Hints` do,
-or the number of NVLinks. Equal pairs whose links add up to more than a GPU has are an NVSwitch, others direct links.
+The matrix states the distance of two devices: NV# (that many NVLinks), PIX (one PCIe bridge), PXB (several), PHB (the
+host bridge), NODE (one socket), SYS (across sockets). It states neither the GPU family nor the rate of a NIC: `Hints`
+do, or the number of NVLinks. Equal pairs whose links add up to more than a GPU has are an NVSwitch, others direct
+links.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Matrix:
 
 
 def is_matrix(text: str) -> bool:
-    """Whether a text looks like the output of ``nvidia-smi topo -m``."""
+    """True if a text looks like the output of ``nvidia-smi topo -m``."""
     return any(_is_header(line) for line in _ANSI.sub("", text[:20_000]).splitlines())
 
 

@@ -1,7 +1,7 @@
-"""Where the ranks of a topology stand: who shares a domain, over which links each leaves it, where the network narrows.
+"""The places of a topology's ranks: shared domains, the links by which each leaves its domain, narrow networks.
 
-A *domain* is what NCCL calls a node: the GPUs of a server, or all those that NVLink joins. All of it follows from the
-wiring and the attribute ``host``; it is worked out once for a graph, in time linear in its nodes and edges.
+A *domain* is NCCL's node: the GPUs of a server, or all those that NVLink joins. All of it follows from the wiring and
+the attribute ``host``; it is computed once for a graph, in time linear in its nodes and edges.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _levels(graph: nx.DiGraph[Any], start: Hashable, passing: tuple[str, ...]) -
 
 
 def _cuts(graph: nx.DiGraph[Any], gpus: tuple[Hashable, ...]) -> Iterator[Cut]:
-    """Below each level of switches but the lowest, what hangs together, and how much leaves it upwards."""
+    """The connected parts below each level of switches but the lowest, and the bytes/s that leave each upwards."""
     level = {node: facts.get("level", 1) for node, facts in graph.nodes(data=True) if facts.get("kind") == "switch"}
     for lowest in sorted(set(level.values()))[1:]:
         sets: UnionFind[Hashable] = UnionFind()

@@ -1,7 +1,7 @@
 """Clusters by name: NVIDIA's servers and racks, PCIe boxes, cloud instances, drawn-out networks; one row each.
 
-A row says what one server has; `preset` builds as many as asked for on one ideal network, or on the fat tree that the
-row names. Sources are the makers' and providers' own specifications, named in each row.
+A row describes one server; `preset` builds as many as asked for on one ideal network, or on the fat tree that the row
+names. Sources are the makers' and providers' own specifications, named in each row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CUBE_MESH = (
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A named cluster: one server (``nic_gbps`` Gbit/s each), how many by default, and what the network looks like.
+    """A named cluster: one server (``nic_gbps`` Gbit/s each), the default number of servers, the form of the network.
 
     ``sockets`` and ``pairs`` as in `simcoll.topology.clusters.Host`; ``domain`` the GPUs that NVLink joins, None for
     the family's own default. ``levels`` 1 is one ideal switch, 2 or 3 a fat tree. ``any_gpu``: the GPU family may be

@@ -35,11 +35,11 @@ class TopologyRequest:
 
     @property
     def is_given(self) -> bool:
-        """Whether anything was asked for."""
+        """True if anything was asked for."""
         return self.topology is not None or bool(self._hardware())
 
     def build(self) -> Topology:
-        """The topology; raises TopologyError, one line, where none is asked for and for what does not fit."""
+        """The topology; raises TopologyError, one line, where none is asked for and for options that do not fit."""
         if self.topology is not None:
             return self._named(self.topology)
         if not self.is_given:
@@ -79,7 +79,7 @@ def topology_named(name: str) -> Topology:
 
 
 def _is_file(name: str) -> bool:
-    """Whether a name is a file: no preset, and it exists or looks like a path; others get the nearest presets."""
+    """True if a name is a file: no preset, and it exists or looks like a path; others get the nearest presets."""
     from simcoll.topology.presets import PRESETS
 
     if name.strip().lower() in PRESETS:

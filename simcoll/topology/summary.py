@@ -1,4 +1,4 @@
-"""A topology in a few lines: how many of what, which links, and a text tree of a server.
+"""A topology in a few lines: numbers of nodes, links, and a text tree of a server.
 
 Of a large topology a server of each kind and the switches above are shown one by one; the rest is stacked. Servers are
 alike if they have the same nodes and the same links, of the same speed, to the same kinds of neighbours.
@@ -83,7 +83,7 @@ def stacked(graph: nx.DiGraph[Any]) -> Stacks:
 
 
 class _Stacking:
-    """Which node stands for each of a graph, and the attributes of those that stand for many."""
+    """The node that stands for each node of a graph, and the attributes of those that stand for many."""
 
     def __init__(self, graph: nx.DiGraph[Any]) -> None:
         self._graph, self._members = graph, _members(graph)
@@ -91,7 +91,7 @@ class _Stacking:
         self._stacks: dict[Hashable, dict[str, object]] = {}
 
     def place_hosts(self) -> str:
-        """The first host of each kind in full, those like it as one stack; says so."""
+        """Place the first host of each kind in full, those like it as one stack; returns the note on that."""
         kinds = alike(self._graph)
         for first, *others in kinds[:_KINDS_OF_HOSTS]:
             self._place_devices(first)
@@ -122,7 +122,7 @@ class _Stacking:
         self.place.update((node, key) for host in found for node in self._members[host])
 
     def place_switches(self) -> None:
-        """Layer after layer, first those that what is below them and shown in full hangs on."""
+        """Place layer after layer, first the nodes above those that are shown in full."""
         layers: dict[tuple[float, str], list[Hashable]] = {}
         for node, attributes in self._graph.nodes.items():
             if node not in self.place:
@@ -259,7 +259,7 @@ def _add_network(tree: Tree, graph: nx.DiGraph[Any]) -> None:
 
 
 def _add_host(tree: Tree, graph: nx.DiGraph[Any], host: object, gpus: list[Hashable]) -> None:
-    """Sockets, PCIe switches and devices by what hangs on what; then the NVLinks."""
+    """Sockets, PCIe switches and devices as a tree; then the NVLinks."""
     members = [node for node, attributes in graph.nodes.items() if attributes.get("host", node) == host]
     branch = tree.add(plain(f"{host}: {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"))
     branches: dict[Hashable | None, Tree] = {}

@@ -1,8 +1,8 @@
 """A topology as an SVG picture: layers from the core switches down to the GPUs, each server in a column of its own.
 
 Of a large cluster a server of each kind is drawn, and stacks stand for the others (`simcoll.topology.summary`). The
-picture needs nothing beside itself, is readable in light and in dark, and says in words what its colours say. All text
-from outside is escaped.
+picture needs nothing beside itself, is readable in light and in dark, and repeats the meaning of its colours in words.
+All text from outside is escaped.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _layer(graph: nx.DiGraph[Any], node: Hashable) -> int:
 
 
 def _places(graph: nx.DiGraph[Any]) -> dict[Hashable, Point]:
-    """Where each node is: servers side by side, what belongs to none spread over all of them."""
+    """The place of each node: servers side by side, nodes of no server spread over all of them."""
     columns: dict[object, dict[int, list[Hashable]]] = {}
     for node in graph:
         host = graph.nodes[node].get("host")
@@ -233,7 +233,7 @@ def _host_names(graph: nx.DiGraph[Any], places: dict[Hashable, Point], height: f
 
 
 def _legend(summary: TopologySummary) -> list[tuple[str, str]]:
-    """A line for each class of links: which link, and what it carries."""
+    """A line for each class of links: its kind, and its bandwidth."""
     return [(link.link, _class_text(link)) for link in summary.links[:12]]
 
 

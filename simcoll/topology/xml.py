@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[-+]?(\d{1,18}(\.\d{0,18})?|\.\d{1,18})([eE][-+]?\d{1,2})
 
 @dataclass(slots=True)
 class Element:
-    """An element: its tag, its attributes, what is in it, the file and the line at which it begins."""
+    """An element: its tag, its attributes, its content, the file and the line at which it begins."""
 
     tag: str
     attributes: dict[str, str]
@@ -30,7 +30,7 @@ class Element:
         return (child for child in self.children if child.tag in tags)
 
     def error(self, problem: str) -> TopologyError:
-        """An error about this element: file, line, tag, and what is wrong."""
+        """An error about this element: file, line, tag and problem."""
         return TopologyError(f"{self.file}, line {self.line}: <{self.tag}> {problem}")
 
     def number(self, name: str, default: float) -> float:
@@ -57,7 +57,7 @@ class Element:
 
 
 def parse_xml(name: str, text: str) -> Element:
-    """The root element; raises TopologyError, which names the line, for what is no XML or has a document type."""
+    """The root element; raises TopologyError, which names the line, for text that is no XML or has a document type."""
     builder = _Builder(name)
     try:
         builder.parser.Parse(text, True)

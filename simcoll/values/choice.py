@@ -30,7 +30,7 @@ the digests of a job that runs for weeks find room in its black boxes.
 
 
 def values_wanted(stated: str | None = None) -> str:
-    """The values to check: ``stated``, else SIMCOLL_VALUES of the environment, else ``off``; raises ConfigurationError."""
+    """The values to check: as ``stated``, else by SIMCOLL_VALUES, else ``off``; raises ConfigurationError."""
     values = stated or os.environ.get("SIMCOLL_VALUES") or "off"
     if values not in VALUES:
         raise ConfigurationError(f"unknown values {values!r:.40}: expected one of {', '.join(VALUES)} (SIMCOLL_VALUES)")

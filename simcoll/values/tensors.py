@@ -108,7 +108,7 @@ class _Side:
     arrived: torch.cuda.Event | None
 
     def here(self) -> bool:
-        """Whether the numbers have come."""
+        """True if the numbers have come."""
         return self.arrived is None or self.arrived.query()
 
     def document(self) -> dict[str, object]:

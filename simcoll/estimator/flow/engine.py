@@ -1,6 +1,6 @@
 """The flow engine: a collective's transfers, routed over the topology and sharing its links, step by step.
 
-A table says which function makes the schedule of each row and algorithm.
+A table has the function that makes the schedule of each row and algorithm.
 """
 
 from __future__ import annotations
@@ -131,9 +131,10 @@ def price(
     """Returns the cost of a collective on the graph.
 
     ``size`` is nccl-tests' size in bytes, ``ranks`` the group's (all by default; the first and the last of them for
-    send and recv), ``root`` a place in the group, ``delays`` how many seconds each rank of the group comes late. The
+    send and recv), ``root`` a place in the group, ``delays`` the lateness of each rank of the group in seconds. The
     algorithm is the cheapest of the row's that apply where none is given. Without ``overheads`` it is the bare graph's
-    price. Raises TopologyError for what is no topology, cannot be routed, or does not apply.
+    price. Raises TopologyError for a graph that is no topology or cannot be routed, and an algorithm that does not
+    apply.
     """
     found = plan(op, size, graph, ranks, algorithm, root=root, overheads=overheads)
     late = _late(found, delays)
@@ -219,7 +220,7 @@ def _bottleneck(found: FlowPlan, seconds: float) -> Bottleneck | None:
 
 
 def _late(found: FlowPlan, delays: Sequence[float] | None) -> float:
-    """Returns how many seconds later it ends because ranks come late.
+    """Returns the seconds by which it ends later because ranks come late.
 
     A transfer begins when both ends have done their earlier steps, and never before its step's turn; a pipeline, and
     shifts, when all of their ranks have.
@@ -240,7 +241,7 @@ def _late(found: FlowPlan, delays: Sequence[float] | None) -> float:
 
 
 def _pass_on(phase: Phase, ready: Floats, now: float) -> None:
-    """When each rank is ready after the phase."""
+    """Set the time at which each rank is ready after the phase."""
     step = phase.step
     if step is None or step.stages is not None:
         taking = np.arange(len(ready)) if step is None else np.union1d(step.sources, step.targets)

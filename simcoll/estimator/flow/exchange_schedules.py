@@ -1,6 +1,6 @@
 """Exchanges in log2(N) steps (recursive halving and doubling, Bruck, PAT), in N-1 steps (pairwise) or in one (direct).
 
-Ranks are taken in the order of their hosts, and what is near exchanges most: in step k partners are 2^k apart.
+Ranks are taken in the order of their hosts, and near ranks exchange most: in step k partners are 2^k apart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Algorithms in two levels: inside the hosts (or NVLink domains) and between them, and those where NVSwitches reduce.
 
 Between hosts, the ranks of one place in their hosts make a ring each, so that every NIC carries its share. The l-th
-shard of the data is what the l-th rank of each host deals with.
+rank of each host handles the l-th shard of the data.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _grid(layout: Layout) -> Integers:
 
 
 def _inside(grid: Integers, size: float, behind: int, shard: _Blocks) -> TransferStep:
-    """A ring in each host, with what ``shard`` names for each place."""
+    """A ring in each host, with the blocks that ``shard`` names for each place."""
     width = grid.shape[1]
     return together([ring(hosts, size, width - 1, behind, shard) for hosts in grid])
 
@@ -68,13 +68,13 @@ def _owned(layout: Layout, size: float, behind: int) -> tuple[TransferStep, Tran
 
 
 def all_gather(layout: Layout, size: float, root: int) -> Schedule:
-    """Between hosts first, and then each rank has what its host needs from its place."""
+    """Between hosts first, and then each rank has the blocks that its host needs from its place."""
     inside, between = _owned(layout, size, 0)
     return (between, inside)
 
 
 def reduce_scatter(layout: Layout, size: float, root: int) -> Schedule:
-    """Inside the hosts first, and then between them what is left."""
+    """Inside the hosts first, and then the remaining blocks between them."""
     return _owned(layout, size, 1)
 
 

@@ -87,7 +87,7 @@ class Layout:
 
     @property
     def square(self) -> bool:
-        """Whether there are several groups of several ranks, all of one size."""
+        """True if there are several groups of several ranks, all of one size."""
         return len(self.groups) > 1 and {len(group) for group in self.groups} == {self.width} and self.width > 1
 
     def orders(self) -> list[Integers]:

@@ -3,10 +3,10 @@
 Where several paths cost the same, a transfer is split at each node evenly over the links that lead on at that cost, as
 ECMP does for many flows. A link may stand for several alike ones (`fabric`), and then counts as often.
 
-A topology as arrays: its nodes, its links, and what each link costs a route.
+A topology as arrays: its nodes, its links, and the cost of each link for a route.
 
 A route prefers kinds of link as NCCL's path types do (NVLink before PCIe before the link between CPUs before the
-network), then fewer hops, then lower latency. Graphs that do not say what their links are get it from the nodes' kinds.
+network), then fewer hops, then lower latency. Links without a kind get it from the nodes' kinds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TIE = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Which links each pair uses: row i says that ``pair[i]`` puts ``share[i]`` of its bytes on ``link[i]``."""
+    """The links that each pair uses: row i says that ``pair[i]`` puts ``share[i]`` of its bytes on ``link[i]``."""
 
     pair: Integers
     link: Integers
@@ -46,8 +46,8 @@ def spread(counts: Integers) -> tuple[Integers, Integers]:
 class Paths:
     """A directed graph of ``nodes`` nodes, given by its edges.
 
-    ``cost`` is what an edge costs, ``toll`` what a node costs that a path passes through, ``links`` the number of the
-    link that an edge is (negative: none), ``weight`` how many alike links it stands for.
+    ``cost`` is the cost of an edge, ``toll`` that of a node that a path passes through, ``links`` the number of the
+    link that an edge is (negative: none), ``weight`` the number of alike links that it stands for.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ TOLL = 4096.0
 class Network:
     """Nodes and links by number, both in the graph's order. ``ranks`` are the nodes of the ranks.
 
-    ``source`` and ``target`` are the ends of each link, ``kind`` an index into `LINKS`, ``cost`` what it costs a route.
+    ``source`` and ``target`` are the ends of each link, ``kind`` an index into `LINKS`, ``cost`` its cost for a route.
     """
 
     nodes: tuple[Hashable, ...]
@@ -167,7 +167,7 @@ class Network:
     cost: Floats
 
     def of_kind(self, kind: str) -> Any:
-        """Which nodes are of a kind, as an array of truth values."""
+        """A mask of the nodes of a kind."""
         return np.array([each == kind for each in self.kinds])
 
 

@@ -1,7 +1,7 @@
 """Prices each step of a schedule on a topology: its duration, and the bytes on each link.
 
 A step lasts until its slowest transfer has arrived: its latency over all hops, and the end of its bytes at its fair
-share. What does not depend on the size is worked out once for a step and kept with the topology.
+share. Parts that do not depend on the size are computed once for a step and kept with the topology.
 
 :func:`fair_rates` computes max-min fair shares of links by progressive filling (Bertsekas and Gallager, Data Networks):
 all transfers' rates rise alike until a link is full; those that cross it keep their rate, and the others rise on.
@@ -28,7 +28,7 @@ Cost = Callable[[int], "tuple[float, float]"]
 
 
 def sampled(count: int, period: int, cost: Cost) -> dict[int, float]:
-    """Sampled distances of 1 to ``count - 1``, each with its weight: for how many distances it stands.
+    """Sampled distances of 1 to ``count - 1``, each with its weight: the number of distances that it stands for.
 
     Distances that leave the same rest by ``period`` are a series. The first and last three of each are taken, and what
     is between two taken ones is a straight line if its middle is on it, and else halved.
@@ -103,7 +103,7 @@ def loads(routes: Routes, sizes: Floats, links: int) -> Floats:
 
 
 def ends(routes: Routes, sizes: Floats, bandwidth: Floats) -> Floats:
-    """When the last byte of each transfer is out, in seconds, if all begin at once and share fairly.
+    """The time in seconds at which the last byte of each transfer is out, if all begin at once and share fairly.
 
     When one ends, the others share anew, unless that cannot help: the busiest link is busy until the last end.
     """
@@ -275,7 +275,7 @@ class Prices:
         return Phase(seconds, seconds - sending, total)
 
     def _sampled(self, shifts: Shifts) -> list[tuple[float, _Alone]]:
-        """Steps, and for how many distances each stands."""
+        """Steps, and the number of distances that each stands for."""
         alone: dict[int, _Alone] = {}
         watched = shifts.at_once and shifts.count <= _WATCHED
         weights = _marks(len(self.bandwidth)) / self.bandwidth

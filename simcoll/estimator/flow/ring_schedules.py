@@ -17,7 +17,7 @@ def all_reduce(layout: Layout, size: float, root: int) -> Schedule:
 
 
 def all_gather(layout: Layout, size: float, root: int) -> Schedule:
-    """Each rank passes on what came last, its own block first: N-1 rounds."""
+    """Each rank passes on the block that came last, its own first: N-1 rounds."""
     return _rings(layout, size, layout.size - 1, 0)
 
 
@@ -39,7 +39,7 @@ def _owned(order: Integers, channel: int) -> Callable[[int], list[tuple[int, int
 def ring(
     order: Integers, size: float, rounds: int, behind: int, blocks: Callable[[int], Sequence[tuple[Hashable, ...]]]
 ) -> TransferStep:
-    """One ring: the p-th rank sends in round t what belongs to place p - t - ``behind``, ``size`` bytes."""
+    """One ring: the p-th rank sends in round t the block of place p - t - ``behind``, ``size`` bytes."""
     count = len(order)
     return TransferStep(
         order,
@@ -68,7 +68,7 @@ def _chains(layout: Layout, size: float, root: int, behind: int) -> Schedule:
 
 
 def chain(order: Integers, size: float, channel: int) -> TransferStep:
-    """From the first to the last, each rank passing on what came last."""
+    """From the first to the last, each rank passing on the block that came last."""
     count = len(order) - 1
     return TransferStep(
         order[:-1],

@@ -1,4 +1,4 @@
-"""Routes: which links each transfer uses, and how much of each, for thousands of transfers at once.
+"""Routes: the links that each transfer uses, and its share of each, for thousands of transfers at once.
 
 A way between two hosts is: the way out of a block to a port of it, over the fabric, into the other block. A transfer
 leaves and enters by the nearest ports (a GPU's own NICs); only where these are not joined, by any.
@@ -268,7 +268,7 @@ class Router:
         return Routes(transfer, link, share)
 
     def _within(self, sources: Integers, targets: Integers, parts: list[tuple[Any, Any, Any]]) -> Integers:
-        """Route what stays in its block; returns the transfers that are left."""
+        """Route the transfers that stay in their block; returns the others."""
         place = self.blocks
         parts.append((np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)))
         left = (place.shape[sources] != place.shape[targets]) | (place.row[sources] != place.row[targets])
@@ -282,7 +282,7 @@ class Router:
     def _between(
         self, chosen: Integers, sources: Integers, targets: Integers, parts: list[tuple[Any, Any, Any]], ways: _Ways
     ) -> Integers:
-        """Route what goes over the fabric, each pair of shapes by itself; returns what has no route."""
+        """Route the transfers over the fabric, each pair of shapes by itself; returns those without a route."""
         shape, left = self.blocks.shape, []
         for pair, members in _grouped(shape[sources] * len(self.blocks.shapes) + shape[targets], chosen):
             one, other = (self.blocks.shapes[number] for number in divmod(pair, len(self.blocks.shapes)))
@@ -392,7 +392,7 @@ def _in_shape(shape: RouteShape, row: Integers, start: Integers, end: Integers) 
 
 
 def _once(find: Callable[[Integers, Integers], Walk], start: Integers, end: Integers, base: int) -> Walk:
-    """Walk each different pair once, and copy what was found to every pair that is the same."""
+    """Walk each different pair once, and copy the result to every pair that is the same."""
     keys, same = np.unique(start * base + end, return_inverse=True)
     walk = find(keys // base, keys % base)
     counts = np.bincount(walk.pair, minlength=len(keys))

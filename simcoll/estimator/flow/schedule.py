@@ -2,7 +2,7 @@
 
 A step's transfers go between endpoints: the group's ranks by their place in it, then the switches that reduce. It runs
 for ``rounds`` rounds, one after the other. Transfers of a pipeline have stages: one of stage s is silent for s rounds,
-then carries chunk after chunk, so that the same step says who sends what in every round of a pipelined tree.
+then carries chunk after chunk, so that one step describes the transfers of every round of a pipelined tree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TransferStep:
 
     ``sizes`` are bytes of one round. ``stages`` are the transfers' places in a pipeline, None where all run in every
     round. ``through`` says that a byte goes on to the next stage while the others still come (a switch that reduces).
-    ``carried`` says which blocks go along, for the proof that the algorithm delivers.
+    ``carried`` has the blocks that go along, for the proof that the algorithm delivers.
     """
 
     sources: Integers
@@ -55,8 +55,8 @@ class TransferStep:
 class Shifts:
     """A step for each distance 1 to ``count - 1``, one after the other or all at once.
 
-    ``period`` is after how many places the group looks alike (the ranks of a host): distances that leave the same rest
-    are priced as one series.
+    ``period`` is the number of places after which the group looks alike (the ranks of a host): distances that leave the
+    same rest are priced as one series.
     """
 
     count: int

@@ -151,7 +151,7 @@ def heights(parent: Integers) -> Integers:
 
 
 def gather(layout: Layout, size: float, root: int) -> Schedule:
-    """A binomial tree: in step k, what 2^k ranks had goes to one."""
+    """A binomial tree: in step k, the blocks of 2^k ranks go to one."""
     return tuple(_binomial(layout.size, size, root, distance, False) for distance in powers(layout.size))
 
 
